@@ -1,0 +1,1 @@
+//! Multi-step cell operations, used by the command line and the console

@@ -1,0 +1,1 @@
+//! Small replicated tables under VL and PR: ordered, transactional, watched

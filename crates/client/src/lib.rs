@@ -1,0 +1,1 @@
+//! The client side without a mount: cells, volumes, paths, callbacks

@@ -1,0 +1,1 @@
+//! The database servers: volume location, protection, votes

@@ -1,0 +1,1 @@
+//! The file server: RXAFS, hosts, callbacks, locks, access lists

@@ -1,0 +1,1 @@
+//! Typed calls out, typed services in: drives rx over UDP

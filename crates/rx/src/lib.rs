@@ -1,0 +1,1 @@
+//! Rx as a deterministic state machine without sockets, clocks or threads

@@ -1,0 +1,1 @@
+//! The volume store: versioned vnodes, directories, bodies, clones

@@ -1,0 +1,1 @@
+//! Everything two AFS parties must agree on byte for byte
