@@ -1,0 +1,150 @@
+//! What the driver decides about an endpoint, and the bounds of everything that can grow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::security::ServerSecurity;
+
+/// Settings of an [`crate::Endpoint`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Epoch of our client connections: random, the same for all endpoints of one process.
+    /// Bit 31 is set and bit 30 cleared when used, as OpenAFS does for random epochs.
+    pub epoch: u32,
+    /// Our client connections get cids with `(cid >> 2) % cid_shards == cid_shard`.
+    pub cid_shard: u32,
+    /// Number of endpoints that share one port; at least 1.
+    pub cid_shards: u32,
+    /// Unix time, in microseconds, at [`crate::Time::ZERO`]: for ticket life times and `rxdebug`.
+    pub unix_start_micros: u64,
+    /// Receive window offered to stock peers, packets, 1..=255.
+    pub receive_window: u32,
+    /// Receive window offered to Cellar peers, packets, at most [`MAX_EXTENDED_WINDOW`].
+    /// Below 256 the extension is not offered.
+    pub extended_window: u32,
+    /// Send window used at most towards stock peers, packets, 1..=255.
+    pub send_window: u32,
+    /// Packet size, with the 28 bytes of header, that the local interfaces carry unfragmented.
+    pub mtu: u16,
+    /// Largest datagram that the driver can receive, 1444..=16384. Path MTU discovery stays below.
+    pub max_datagram: u16,
+    /// Look for larger packets than `mtu` by probes. Only sensible when the socket forbids fragmentation.
+    pub probe_mtu: bool,
+    /// How many packets a jumbogram may carry towards us (advertised); 1: none, please.
+    pub jumbo_receive: u8,
+    /// Send jumbograms to peers that ask for them, where the path proved large enough.
+    pub jumbo_send: bool,
+    /// Silence after which a peer is dead; at least 6 s.
+    pub dead_time: Duration,
+    /// Longest time without progress of the application at either end of a call.
+    pub idle_dead_time: Option<Duration>,
+    /// Longest life of a call.
+    pub hard_dead_time: Option<Duration>,
+    /// Idle server connections are forgotten after this.
+    pub connection_idle: Duration,
+    /// Bounds.
+    pub limits: Limits,
+    /// What VERSION answers; at most 64 bytes are sent.
+    pub version: String,
+    /// Who answers `rxdebug`.
+    pub debug: DebugMode,
+}
+
+/// Bounds of what peers can make us hold.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Server connections; when reached, idle ones make room, then new ones get a raw abort `VBUSY`.
+    pub connections: usize,
+    /// Server calls in progress (waiting or with the driver); further ones get a raw abort `VBUSY`.
+    pub calls: usize,
+    /// Server calls in progress of one peer address (without port); further ones get BUSY.
+    pub calls_per_host: usize,
+    /// Bytes written by our application and not yet acknowledged, per call; `write` answers
+    /// `Full` beyond.
+    pub send_buffer: usize,
+    /// Bytes received and not yet read, over all calls; windows shrink as this is approached, and
+    /// packets that are not the next one of their call are dropped beyond.
+    pub receive_buffer: usize,
+    /// Peers remembered.
+    pub peers: usize,
+    /// Answers without a call (raw aborts, debug answers) waiting to be sent; more are dropped.
+    pub control_packets: usize,
+}
+
+/// Who answers DEBUG and VERSION packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugMode {
+    /// The endpoint, from what it knows itself.
+    Answer,
+    /// The driver, upon [`crate::Event::Debug`]; for several endpoints behind one port.
+    Event,
+    /// Nobody.
+    Silent,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 200_000,
+            calls: 20_000,
+            calls_per_host: 4_096,
+            send_buffer: 8 << 20,
+            receive_buffer: 256 << 20,
+            peers: 100_000,
+            control_packets: 4_096,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            epoch: 0x8000_0001,
+            cid_shard: 0,
+            cid_shards: 1,
+            unix_start_micros: 0,
+            receive_window: 255,
+            extended_window: 4096,
+            send_window: 255,
+            mtu: 1444,
+            max_datagram: 16_384,
+            probe_mtu: true,
+            jumbo_receive: 1,
+            jumbo_send: true,
+            dead_time: Duration::from_secs(30),
+            idle_dead_time: None,
+            hard_dead_time: None,
+            connection_idle: Duration::from_secs(700),
+            limits: Limits::default(),
+            version: String::from("Cellar"),
+            debug: DebugMode::Answer,
+        }
+    }
+}
+
+/// Largest extended window, packets.
+pub const MAX_EXTENDED_WINDOW: u32 = 32_768;
+
+/// A service that this endpoint answers.
+#[derive(Clone)]
+pub struct ServiceConfig {
+    /// Service id in the packets.
+    pub id: u16,
+    /// Security classes by index.
+    pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,
+    /// Hold calls of a peer back until it has answered a ping (or authenticated) within 60 s.
+    pub reach_check: bool,
+    /// Overrides [`Config::idle_dead_time`] for calls to this service.
+    pub idle_dead_time: Option<Duration>,
+}
+
+/// Time-outs of one client connection; what is `None` follows [`Config`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnectionOptions {
+    /// Silence after which the peer is dead.
+    pub dead_time: Option<Duration>,
+    /// Longest time without progress.
+    pub idle_dead_time: Option<Duration>,
+    /// Longest life of a call.
+    pub hard_dead_time: Option<Duration>,
+}

@@ -1,0 +1,196 @@
+//! The payload of an ACK, with the trailer and our own extension behind it.
+//!
+//! Bytes: bufferSpace 2, maxSkew 2, firstPacket 4, previousPacket 4, serial 4, reason 1, nAcks 1,
+//! nAcks bytes, 3 zero bytes, then up to four trailer words. Readers differ in how much trailer
+//! they write, so each word may be missing. Behind the four words peers send nothing, or zero padding
+//! in MTU probes; a Cellar endpoint puts its extension there, recognised by [`Cellar::MAGIC`]
+//! (docs/protocol/rx-extensions.md). Source: rx-wire facts 2.1.
+
+/// Most acknowledgement bytes in one ACK.
+pub const MAX_ACKS: usize = 255;
+/// Most ranges in the extension of one ACK.
+pub const MAX_RANGES: usize = 256;
+
+/// Bytes in front of the acknowledgement bytes.
+const FIXED: usize = 18;
+/// Zero bytes between them and the trailer.
+const GAP: usize = 3;
+
+/// Why an ACK was sent. Unknown numbers are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct AckReason(pub u8);
+
+impl AckReason {
+    /// A DATA packet asked for it.
+    pub const REQUESTED: Self = Self(1);
+    /// A packet came again.
+    pub const DUPLICATE: Self = Self(2);
+    /// A packet came while a predecessor is missing.
+    pub const OUT_OF_SEQUENCE: Self = Self(3);
+    /// A packet came from beyond the window and was dropped.
+    pub const EXCEEDS_WINDOW: Self = Self(4);
+    /// A packet was dropped for lack of space.
+    pub const NO_SPACE: Self = Self(5);
+    /// Keep-alive, reachability check or MTU probe: answer please.
+    pub const PING: Self = Self(6);
+    /// Answer to an ACK with REQUEST_ACK.
+    pub const PING_RESPONSE: Self = Self(7);
+    /// A timer ran out or the application consumed packets.
+    pub const DELAY: Self = Self(8);
+    /// Every other packet.
+    pub const IDLE: Self = Self(9);
+}
+
+/// The four words about sizes and windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trailer {
+    /// Largest datagram taken, header included.
+    pub max_datagram: u32,
+    /// Interface MTU less IP and UDP headers.
+    pub interface_mtu: Option<u32>,
+    /// Receive window, packets.
+    pub window: Option<u32>,
+    /// Packets per jumbogram; 0 and 1: none.
+    pub jumbo_max: Option<u32>,
+}
+
+/// Our extension.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Cellar {
+    /// Receive window of this call, packets.
+    pub window: u32,
+    /// Window that any new call on this connection may start with, packets.
+    pub initial_window: u16,
+    /// Largest datagram that path MTU discovery may try.
+    pub max_datagram: u16,
+    /// Runs of received packets past those that the acknowledgement bytes mention:
+    /// (distance of the first from firstPacket, length). Ascending, not touching.
+    pub ranges: Vec<(u16, u16)>,
+}
+
+impl Cellar {
+    /// First word of the extension: "CEL1".
+    pub const MAGIC: u32 = 0x4345_4c31;
+}
+
+/// An ACK, decoded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ack<'a> {
+    /// Lowest seq that the receiving application has not consumed.
+    pub first_packet: u32,
+    /// Last or highest seq received.
+    pub previous_packet: u32,
+    /// Serial of the packet that provoked the ACK; 0: none.
+    pub serial: u32,
+    /// Why.
+    pub reason: AckReason,
+    /// One byte a packet from `first_packet` on; bit 0: received.
+    pub acks: &'a [u8],
+    /// The trailer, as far as present; at least one word, else `None`.
+    pub trailer: Option<Trailer>,
+    /// Our extension, if the peer is one of us.
+    pub cellar: Option<Cellar>,
+}
+
+impl<'a> Ack<'a> {
+    /// Reads a payload. `None` if shorter than the fixed 18 bytes. Missing acknowledgement bytes,
+    /// trailer words and extension parts are taken as absent.
+    #[must_use]
+    pub fn decode(payload: &'a [u8]) -> Option<Self> {
+        let fixed: &[u8; FIXED] = payload.first_chunk()?;
+        let word = |at: usize| {
+            u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
+        };
+        let count = usize::from(fixed[17]);
+        let rest = payload.get(FIXED..)?;
+        let acks = rest.get(..count.min(rest.len()))?;
+        let trailer_bytes = rest.get(count + GAP..).unwrap_or(&[]);
+        let trailer_word = |i: usize| read_word(trailer_bytes, i);
+        let trailer = trailer_word(0).map(|max_datagram| Trailer {
+            max_datagram,
+            interface_mtu: trailer_word(1),
+            window: trailer_word(2),
+            jumbo_max: trailer_word(3),
+        });
+        Some(Self {
+            first_packet: word(4),
+            previous_packet: word(8),
+            serial: word(12),
+            reason: AckReason(fixed[16]),
+            acks,
+            trailer,
+            cellar: decode_cellar(trailer_bytes),
+        })
+    }
+
+    /// Appends the payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let acks = self.acks.get(..MAX_ACKS).unwrap_or(self.acks);
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.first_packet.to_be_bytes());
+        out.extend_from_slice(&self.previous_packet.to_be_bytes());
+        out.extend_from_slice(&self.serial.to_be_bytes());
+        out.extend_from_slice(&[self.reason.0, u8::try_from(acks.len()).unwrap_or(u8::MAX)]);
+        out.extend_from_slice(acks);
+        let Some(trailer) = self.trailer else { return };
+        out.extend_from_slice(&[0; GAP]);
+        out.extend_from_slice(&trailer.max_datagram.to_be_bytes());
+        for word in [trailer.interface_mtu, trailer.window, trailer.jumbo_max] {
+            let Some(word) = word else { return };
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        if let Some(cellar) = &self.cellar {
+            encode_cellar(cellar, out);
+        }
+    }
+}
+
+fn read_word(bytes: &[u8], index: usize) -> Option<u32> {
+    let b: &[u8; 4] = bytes.get(index * 4..)?.first_chunk()?;
+    Some(u32::from_be_bytes(*b))
+}
+
+fn decode_cellar(trailer: &[u8]) -> Option<Cellar> {
+    if read_word(trailer, 4)? != Cellar::MAGIC {
+        return None;
+    }
+    let window = read_word(trailer, 5)?;
+    let sizes = read_word(trailer, 6)?;
+    let count = read_word(trailer, 7)? as usize;
+    let mut ranges = Vec::new();
+    if count > 0 && count <= MAX_RANGES {
+        ranges.reserve_exact(count);
+        let mut end = 0u32;
+        for i in 0..count {
+            let Some(word) = read_word(trailer, 8 + i) else {
+                break;
+            };
+            let (start, length) = (word >> 16, word & 0xffff);
+            // Not ascending, or empty: the rest cannot be trusted.
+            if start < end || length == 0 || start + length > 0x1_0000 {
+                break;
+            }
+            end = start + length;
+            ranges.push(((start & 0xffff) as u16, (length & 0xffff) as u16));
+        }
+    }
+    Some(Cellar {
+        window,
+        initial_window: (sizes >> 16) as u16,
+        max_datagram: (sizes & 0xffff) as u16,
+        ranges,
+    })
+}
+
+fn encode_cellar(cellar: &Cellar, out: &mut Vec<u8>) {
+    let ranges = cellar.ranges.get(..MAX_RANGES).unwrap_or(&cellar.ranges);
+    out.extend_from_slice(&Cellar::MAGIC.to_be_bytes());
+    out.extend_from_slice(&cellar.window.to_be_bytes());
+    out.extend_from_slice(&cellar.initial_window.to_be_bytes());
+    out.extend_from_slice(&cellar.max_datagram.to_be_bytes());
+    out.extend_from_slice(&u32::try_from(ranges.len()).unwrap_or(0).to_be_bytes());
+    for (start, length) in ranges {
+        out.extend_from_slice(&start.to_be_bytes());
+        out.extend_from_slice(&length.to_be_bytes());
+    }
+}

@@ -1,0 +1,225 @@
+//! What a security class does for a connection. The null class is here; rxkad is in `auth`.
+//!
+//! 1. A client connection owns a [`ClientSecurity`]; a server connection one made by the service's
+//!    [`ServerSecurity`] when the first packet came.
+//! 2. A server connection that is not authenticated is sent the CHALLENGE; its calls wait. The
+//!    RESPONSE is judged once; then calls go to the driver. A refusal ends the connection with an
+//!    abort, sent one second later so that guessing stays slow.
+//! 3. DATA packets pass `protect` each time they are sent (also again), `unprotect` once, in order, when
+//!    the application reads. Both see the identity of the packet, which classes bind into checksums.
+//! 4. A failing `unprotect` ends the whole connection with its code.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// Which packet a class protects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketIdentity {
+    /// Epoch of the connection.
+    pub epoch: u32,
+    /// Connection id with the channel in bits 1-0.
+    pub cid: u32,
+    /// Call number.
+    pub call_number: u32,
+    /// Sequence number of the packet.
+    pub seq: u32,
+    /// Whether the client end of the connection sent it.
+    pub from_client: bool,
+    /// Security index of the connection.
+    pub security_index: u8,
+}
+
+/// The connection that a CHALLENGE or RESPONSE is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionIdentity {
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Epoch of the connection.
+    pub epoch: u32,
+    /// Connection id, channel bits 0.
+    pub cid: u32,
+    /// Service id.
+    pub service: u16,
+    /// Security index.
+    pub security_index: u8,
+    /// Number of the last call on each channel; 0: none yet.
+    pub call_numbers: [u32; 4],
+    /// Header checksum of the packet that created the connection (server end; else 0).
+    pub first_checksum: u16,
+    /// Seconds since 1970.
+    pub unix_seconds: u64,
+}
+
+/// Room that a class needs in each DATA packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Overhead {
+    /// Bytes in front of the user's.
+    pub header: u16,
+    /// Most bytes behind them.
+    pub trailer: u16,
+}
+
+/// What `rxdebug` shows of a connection's security.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SecurityDetails {
+    /// 0 unknown, 1 null, 3 rxkad, 4 rxgk.
+    pub kind: u8,
+    /// Level: 0 clear, 1 auth, 2 crypt.
+    pub level: u8,
+    /// 1 unallocated, 2 authenticated, 4 expired, 8 checksum in use.
+    pub flags: u32,
+    /// Expiry, Unix time; 0: none.
+    pub expires: u32,
+}
+
+/// The part that both ends do for each DATA packet.
+pub trait PacketSecurity: Send + Debug {
+    /// Room needed; asked again for each packet, so it may change with the level agreed on.
+    fn overhead(&self) -> Overhead;
+
+    /// Protects a packet in place: `payload[start..]` is `overhead().header` zero bytes and the
+    /// user's bytes; it may grow by `overhead().trailer`. Returns the header's checksum field.
+    ///
+    /// # Errors
+    /// An abort code (say, the ticket expired); the connection fails with it.
+    fn protect(
+        &mut self,
+        packet: &PacketIdentity,
+        payload: &mut Vec<u8>,
+        start: usize,
+    ) -> Result<u16, i32>;
+
+    /// Checks and opens a packet; returns the user's bytes.
+    ///
+    /// # Errors
+    /// The abort code for the connection.
+    fn unprotect(
+        &mut self,
+        packet: &PacketIdentity,
+        checksum: u16,
+        payload: Bytes,
+    ) -> Result<Bytes, i32>;
+
+    /// What `rxdebug` shows.
+    fn details(&self) -> SecurityDetails;
+
+    /// Whether packets pass unchanged and unchecked: saves the calls above on each packet.
+    fn is_null(&self) -> bool {
+        false
+    }
+}
+
+/// A client connection's security.
+pub trait ClientSecurity: PacketSecurity {
+    /// Security index to put into the packets.
+    fn index(&self) -> u8;
+
+    /// Answers a challenge with the payload of the RESPONSE.
+    ///
+    /// # Errors
+    /// The code with which the connection fails locally.
+    fn respond(
+        &mut self,
+        connection: &ConnectionIdentity,
+        challenge: &[u8],
+    ) -> Result<Vec<u8>, i32>;
+}
+
+/// What a service accepts under one security index; makes the state of each new connection.
+pub trait ServerSecurity: Send + Sync {
+    /// State for a new connection.
+    fn accept(&self, connection: &ConnectionIdentity) -> Box<dyn ServerConnectionSecurity>;
+}
+
+/// A server connection's security.
+pub trait ServerConnectionSecurity: PacketSecurity {
+    /// Whether calls may go ahead. While not, challenges are sent and calls wait.
+    fn authenticated(&self) -> bool;
+
+    /// Payload of the CHALLENGE; asked for again at each repetition (same nonce, please).
+    /// `random` is fresh from the endpoint's seeded source, for a first nonce.
+    fn challenge(&mut self, connection: &ConnectionIdentity, random: u64) -> Vec<u8>;
+
+    /// Judges a RESPONSE, `checksum` being its header's field. On success returns the call numbers
+    /// that the client claims for its channels (older calls are refused from then on), and
+    /// `authenticated` must answer true.
+    ///
+    /// # Errors
+    /// The abort code for the connection.
+    fn response(
+        &mut self,
+        connection: &ConnectionIdentity,
+        checksum: u16,
+        response: &[u8],
+    ) -> Result<[u32; 4], i32>;
+
+    /// Who the caller is, once authenticated; the class decides on the type.
+    fn identity(&self) -> Option<Arc<dyn Any + Send + Sync>>;
+}
+
+/// No security: index 0, every caller anonymous.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NullSecurity;
+
+impl PacketSecurity for NullSecurity {
+    fn overhead(&self) -> Overhead {
+        Overhead::default()
+    }
+
+    fn protect(&mut self, _: &PacketIdentity, _: &mut Vec<u8>, _: usize) -> Result<u16, i32> {
+        Ok(0)
+    }
+
+    fn unprotect(&mut self, _: &PacketIdentity, _: u16, payload: Bytes) -> Result<Bytes, i32> {
+        Ok(payload)
+    }
+
+    fn details(&self) -> SecurityDetails {
+        SecurityDetails {
+            kind: 1,
+            ..SecurityDetails::default()
+        }
+    }
+
+    fn is_null(&self) -> bool {
+        true
+    }
+}
+
+impl ClientSecurity for NullSecurity {
+    fn index(&self) -> u8 {
+        0
+    }
+
+    fn respond(&mut self, _: &ConnectionIdentity, _: &[u8]) -> Result<Vec<u8>, i32> {
+        Err(crate::code::PROTOCOL_ERROR)
+    }
+}
+
+impl ServerSecurity for NullSecurity {
+    fn accept(&self, _: &ConnectionIdentity) -> Box<dyn ServerConnectionSecurity> {
+        Box::new(Self)
+    }
+}
+
+impl ServerConnectionSecurity for NullSecurity {
+    fn authenticated(&self) -> bool {
+        true
+    }
+
+    fn challenge(&mut self, _: &ConnectionIdentity, _: u64) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn response(&mut self, _: &ConnectionIdentity, _: u16, _: &[u8]) -> Result<[u32; 4], i32> {
+        Err(crate::code::PROTOCOL_ERROR)
+    }
+
+    fn identity(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
+}
