@@ -1,1 +1,28 @@
-//! Everything two AFS parties must agree on byte for byte
+//! Everything two AFS parties must agree on byte for byte.
+//!
+//! * one module an RPC package, each a declaration (`package!`) and the types it needs:
+//!   [`vl`], and others as they come;
+//! * [`ids`]: the numbers that name volumes, files, users, partitions;
+//! * [`abort`], [`uae`]: the codes that end a failed call.
+//!
+//! Bytes from the network become typed values here or are refused; nothing above checks lengths
+//! again. There is no I/O, no clock and no cryptography in this crate.
+
+pub mod abort;
+pub mod host;
+pub mod ids;
+pub mod package;
+pub mod uae;
+pub mod vl;
+
+pub use abort::AbortCode;
+pub use cellar_xdr::{
+    AfsString, Decode, DecodeError, Decoder, Encode, Encoder, List, Opaque, TooLong, WordBytes,
+    WordString,
+};
+pub use ids::{AfsTime, AfsUuid, Fid, PartitionId, Uniquifier, ViceId, VnodeId, VolumeId};
+pub use package::{AnyRequest, Package, Procedure, ProcedureInfo, RequestError, Stream};
+
+/// A file name: at most 256 bytes (AFSNAMEMAX), without NUL at its end. The file server refuses
+/// what is over 255 or holds a slash.
+pub type AfsName = AfsString<256>;

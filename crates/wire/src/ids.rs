@@ -1,0 +1,362 @@
+//! Numbers that name things in a cell, each a type of its own so that they cannot be mixed up.
+//!
+//! `Display` writes them as administrators do: `536870918.12.345` for a fid, `/vicepb` for a
+//! partition.
+
+use std::fmt;
+
+use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
+
+/// A newtype over a word that any value of the word is valid for.
+macro_rules! word_id {
+    ($( $(#[$doc:meta])* $name:ident($word:ident) )*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub $word);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl From<$word> for $name {
+            fn from(number: $word) -> Self {
+                Self(number)
+            }
+        }
+
+        impl From<$name> for $word {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl Encode for $name {
+            #[inline]
+            fn encode(&self, out: &mut Encoder<'_>) {
+                out.$word(self.0);
+            }
+        }
+
+        impl Decode for $name {
+            const MIN_SIZE: usize = 4;
+
+            #[inline]
+            fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+                d.$word().map(Self)
+            }
+        }
+    )*};
+}
+
+word_id! {
+    /// A volume: RW, RO and backup of one group have different ids. 0 names no volume.
+    VolumeId(u32)
+    /// A file's slot in a volume: odd for directories, even for files and symbolic links; 0 names
+    /// none, and in a callback break all of the volume. The root directory is 1.
+    VnodeId(u32)
+    /// Tells reuses of a vnode number apart.
+    Uniquifier(u32)
+    /// A protection identity: users above 0, groups below.
+    ViceId(i32)
+}
+
+impl VnodeId {
+    /// The root directory of every volume.
+    pub const ROOT: Self = Self(1);
+
+    /// Whether the number is one of a directory's.
+    pub const fn is_directory(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+impl Uniquifier {
+    /// The root directory's.
+    pub const ROOT: Self = Self(1);
+}
+
+impl ViceId {
+    /// `system:anyuser`: every caller is a member.
+    pub const ANYUSER: Self = Self(-101);
+    /// `system:authuser`: every authenticated caller is a member.
+    pub const AUTHUSER: Self = Self(-102);
+    /// `system:ptsviewers`: members may examine every entry.
+    pub const PTSVIEWERS: Self = Self(-203);
+    /// `system:administrators`: members have every right.
+    pub const ADMINISTRATORS: Self = Self(-204);
+    /// `system:backup`.
+    pub const BACKUP: Self = Self(-205);
+    /// Who calls without a token, and what an unknown name maps to.
+    pub const ANONYMOUS: Self = Self(32766);
+
+    /// Whether this is a group's id.
+    pub const fn is_group(self) -> bool {
+        self.0 < 0
+    }
+}
+
+/// The name of a file for the programs: volume, vnode, uniquifier. Three words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fid {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The slot in the volume; 0 in a callback break means every one.
+    pub vnode: VnodeId,
+    /// Which use of that slot.
+    pub uniquifier: Uniquifier,
+}
+
+impl Fid {
+    /// A fid from plain numbers.
+    pub const fn new(volume: u32, vnode: u32, uniquifier: u32) -> Self {
+        Self {
+            volume: VolumeId(volume),
+            vnode: VnodeId(vnode),
+            uniquifier: Uniquifier(uniquifier),
+        }
+    }
+
+    /// The root directory of a volume.
+    pub const fn root(volume: VolumeId) -> Self {
+        Self { volume, vnode: VnodeId::ROOT, uniquifier: Uniquifier::ROOT }
+    }
+
+    /// All of a volume, as callbacks name it: vnode and uniquifier 0.
+    pub const fn whole_volume(volume: VolumeId) -> Self {
+        Self { volume, vnode: VnodeId(0), uniquifier: Uniquifier(0) }
+    }
+}
+
+impl fmt::Display for Fid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.volume, self.vnode, self.uniquifier)
+    }
+}
+
+impl Encode for Fid {
+    #[inline]
+    fn encode(&self, out: &mut Encoder<'_>) {
+        out.words([self.volume.0, self.vnode.0, self.uniquifier.0]);
+    }
+}
+
+impl Decode for Fid {
+    const MIN_SIZE: usize = 12;
+
+    #[inline]
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let [volume, vnode, uniquifier] = d.words()?;
+        Ok(Self::new(volume, vnode, uniquifier))
+    }
+}
+
+/// A partition of a file server: 0 is `/vicepa`, 25 `/vicepz`, 26 `/vicepaa`, up to 254 `/vicepiu`.
+///
+/// Calls carry it as a plain `i32`, because a server answers its own code for one out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionId(u8);
+
+impl PartitionId {
+    /// The highest number.
+    pub const MAX: Self = Self(254);
+
+    /// The partition of that number, if there is one.
+    pub const fn new(number: i32) -> Option<Self> {
+        if number >= 0 && number <= Self::MAX.0 as i32 { Some(Self(number as u8)) } else { None }
+    }
+
+    /// The number, 0 to 254.
+    pub const fn number(self) -> i32 {
+        self.0 as i32
+    }
+
+    /// Reads `/vicepa`, `vicepa`, `a` or `0`, as the administrators' commands do.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Ok(number) = text.parse() {
+            return Self::new(number);
+        }
+        let letters = text.strip_prefix('/').unwrap_or(text);
+        let letters = letters.strip_prefix("vicep").unwrap_or(letters);
+        let digit = |byte: u8| byte.is_ascii_lowercase().then(|| i32::from(byte - b'a'));
+        match *letters.as_bytes() {
+            [only] => Self::new(digit(only)?),
+            [first, second] => Self::new((digit(first)? + 1) * 26 + digit(second)?),
+            _ => None,
+        }
+    }
+}
+
+impl TryFrom<i32> for PartitionId {
+    type Error = NoSuchPartition;
+
+    fn try_from(number: i32) -> Result<Self, NoSuchPartition> {
+        Self::new(number).ok_or(NoSuchPartition(number))
+    }
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |n: u8| char::from(b'a' + n);
+        match self.0 {
+            n @ 0..26 => write!(f, "/vicep{}", letter(n)),
+            n => write!(f, "/vicep{}{}", letter(n / 26 - 1), letter(n % 26)),
+        }
+    }
+}
+
+/// A number that names no partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not the number of a partition (0 to 254)")]
+pub struct NoSuchPartition(pub i32);
+
+/// A point in time as the wire has it: seconds since 1970, unsigned. 0 often means "never".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct AfsTime(pub u32);
+
+impl Encode for AfsTime {
+    #[inline]
+    fn encode(&self, out: &mut Encoder<'_>) {
+        out.u32(self.0);
+    }
+}
+
+impl Decode for AfsTime {
+    const MIN_SIZE: usize = 4;
+
+    #[inline]
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.u32().map(Self)
+    }
+}
+
+/// A UUID in the form AFS sends it: 11 words, most of which carry one byte.
+///
+/// Words: time low (32 bits), time mid and time high (16 bits each), two clock bytes, six node
+/// bytes. Of the narrow ones the low bits count, because some peers extend the sign.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AfsUuid(
+    /// The sixteen bytes in the order of RFC 4122.
+    pub [u8; 16],
+);
+
+impl AfsUuid {
+    /// No UUID at all.
+    pub const NIL: Self = Self([0; 16]);
+
+    /// Whether all of it is zero.
+    pub fn is_nil(&self) -> bool {
+        *self == Self::NIL
+    }
+
+    /// The form in which VL entries carry the address of a server without a UUID: the address in
+    /// the first word, the rest zero.
+    pub const fn from_address(address: u32) -> Self {
+        let [a, b, c, d] = address.to_be_bytes();
+        Self([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    }
+
+    /// The first word, which in such an entry is the address.
+    pub const fn time_low(&self) -> u32 {
+        u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
+    }
+}
+
+impl fmt::Display for AfsUuid {
+    /// As `vos listaddrs -printuuid` writes it: time low, mid, high, clock bytes, node, in hex.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 9 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Encode for AfsUuid {
+    fn encode(&self, out: &mut Encoder<'_>) {
+        let b = self.0.map(u32::from);
+        let [b4, b5, b6, b7] = [self.0[4], self.0[5], self.0[6], self.0[7]];
+        out.words([
+            self.time_low(),
+            u32::from(u16::from_be_bytes([b4, b5])),
+            u32::from(u16::from_be_bytes([b6, b7])),
+            b[8],
+            b[9],
+            b[10],
+            b[11],
+            b[12],
+            b[13],
+            b[14],
+            b[15],
+        ]);
+    }
+}
+
+impl Decode for AfsUuid {
+    const MIN_SIZE: usize = 44;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let [low, mid, high, bytes @ ..] = d.words::<11>()?;
+        let mut uuid = [0; 16];
+        uuid[..4].copy_from_slice(&low.to_be_bytes());
+        uuid[4..6].copy_from_slice(&(mid as u16).to_be_bytes());
+        uuid[6..8].copy_from_slice(&(high as u16).to_be_bytes());
+        for (slot, word) in uuid[8..].iter_mut().zip(bytes) {
+            *slot = word as u8;
+        }
+        Ok(Self(uuid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_named_as_administrators_name_them() {
+        for (number, name) in
+            [(0, "/vicepa"), (25, "/vicepz"), (26, "/vicepaa"), (254, "/vicepiu")]
+        {
+            let partition = PartitionId::new(number).unwrap();
+            assert_eq!(partition.to_string(), name);
+            assert_eq!(PartitionId::parse(name), Some(partition));
+            assert_eq!(PartitionId::parse(&number.to_string()), Some(partition));
+        }
+        for number in 0..=254 {
+            let partition = PartitionId::new(number).unwrap();
+            assert_eq!(PartitionId::parse(&partition.to_string()), Some(partition));
+        }
+        for wrong in ["", "/vicep", "/vicepA", "/vicepiv", "abc", "255", "-1", "/vicep1"] {
+            assert_eq!(PartitionId::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn uuid_takes_eleven_words_and_ignores_sign_extension() {
+        let uuid = AfsUuid([
+            0x00, 0x11, 0x22, 0x33, 0xf4, 0x55, 0xe6, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd,
+            0xee, 0xff,
+        ]);
+        let bytes = uuid.to_xdr();
+        assert_eq!(bytes.len(), 44);
+        assert_eq!(&bytes[..8], [0x00, 0x11, 0x22, 0x33, 0, 0, 0xf4, 0x55]);
+        let mut extended = bytes.to_vec();
+        for word in [1, 2, 3, 10] {
+            extended[word * 4] = 0xff;
+            extended[word * 4 + 1] = 0xff;
+        }
+        assert_eq!(AfsUuid::from_xdr(&extended), Ok(uuid));
+        assert_eq!(uuid.to_string(), "00112233-f455-e677-88-99-aabbccddeeff");
+    }
+
+    #[test]
+    fn fid_reads_as_three_numbers() {
+        assert_eq!(Fid::new(536870918, 12, 345).to_string(), "536870918.12.345");
+    }
+}

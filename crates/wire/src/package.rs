@@ -1,0 +1,313 @@
+//! How an RPC package is declared, and what follows from a declaration.
+//!
+//! Each package is one `package!` in a module of its own. From it come: a structure of arguments
+//! and one of results for every procedure, their XDR forms, the opcode and name ([`Procedure`]),
+//! the table that dispatch and statistics use ([`Package`]), and `Request`, which decodes any
+//! request of the package (traces, tests, fuzzing).
+//!
+//! Procedures that every server refuses are declared too, so that dispatch and statistics know
+//! their names and a refusal is a decision rather than an omission.
+
+use std::fmt::Debug;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use cellar_xdr::{Decode, DecodeError, Decoder, Encode};
+
+use crate::abort::AbortCode;
+
+/// Raw bytes that a call carries besides arguments and results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// None: arguments, then results.
+    None,
+    /// The client sends bytes after the arguments.
+    Request,
+    /// The server sends bytes before the results.
+    Reply,
+}
+
+/// One procedure of a package, as dispatch and statistics see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcedureInfo {
+    /// The first word of a request.
+    pub opcode: u32,
+    /// The name without the package's prefix, for example `FetchData64`.
+    pub name: &'static str,
+    /// Place in the declaration: the function index of RPC statistics.
+    pub index: usize,
+    /// What is streamed.
+    pub stream: Stream,
+}
+
+/// An RPC package: a set of procedures behind one service number.
+#[derive(Debug)]
+pub struct Package {
+    /// The customary name, for example `RXAFS`.
+    pub name: &'static str,
+    /// The Rx service number.
+    pub service_id: u16,
+    /// The customary UDP port of its servers; 0 when it is served on every port.
+    pub port: u16,
+    /// The interface number in RPC statistics.
+    pub statistics_index: u32,
+    /// The procedures, in the order of their opcodes.
+    pub procedures: &'static [ProcedureInfo],
+}
+
+impl Package {
+    /// The procedure behind `opcode`, if it is declared.
+    pub fn procedure(&self, opcode: u32) -> Option<&'static ProcedureInfo> {
+        let place = self.procedures.binary_search_by_key(&opcode, |procedure| procedure.opcode);
+        place.ok().map(|index| &self.procedures[index])
+    }
+}
+
+/// The arguments of one procedure: a type that knows which procedure it calls.
+pub trait Procedure: Encode + Decode + Debug + Clone + Send + Sync + 'static {
+    /// The results.
+    type Reply: Encode + Decode + Debug + Clone + Send + Sync + 'static;
+    /// The first word of the request.
+    const OPCODE: u32;
+    /// The name without the package's prefix.
+    const NAME: &'static str;
+    /// What is streamed.
+    const STREAM: Stream;
+    /// Place in the package's table.
+    const INDEX: usize;
+
+    /// The package this belongs to.
+    fn package() -> &'static Package;
+
+    /// Appends the request: opcode and arguments.
+    fn encode_request(&self, buffer: &mut BytesMut) {
+        buffer.reserve(4 + Self::MIN_SIZE);
+        buffer.put_u32(Self::OPCODE);
+        self.encode_to(buffer);
+    }
+
+    /// The request in a buffer of its own.
+    fn to_request(&self) -> Bytes {
+        let mut buffer = BytesMut::new();
+        self.encode_request(&mut buffer);
+        buffer.freeze()
+    }
+}
+
+/// Why a request was not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The package has no such procedure.
+    #[error("opcode {opcode} is not one of {package}")]
+    UnknownOpcode {
+        /// The package that was asked.
+        package: &'static str,
+        /// What it was asked for.
+        opcode: u32,
+    },
+    /// The arguments do not parse.
+    #[error("arguments of {procedure}: {cause}")]
+    Arguments {
+        /// The procedure's name.
+        procedure: &'static str,
+        /// What is wrong.
+        cause: DecodeError,
+    },
+}
+
+impl RequestError {
+    /// What the caller is told.
+    pub const fn abort_code(&self) -> AbortCode {
+        match self {
+            Self::UnknownOpcode { .. } => AbortCode::RXGEN_OPCODE,
+            Self::Arguments { .. } => AbortCode::RXGEN_SS_UNMARSHAL,
+        }
+    }
+
+    /// Whether more bytes of the request may cure it.
+    pub const fn is_truncated(&self) -> bool {
+        matches!(self, Self::Arguments { cause: DecodeError::Truncated, .. })
+    }
+}
+
+/// Any request of a package, decoded: what traces and tests need.
+pub trait AnyRequest: Sized + Debug + Encode {
+    /// The package whose requests these are.
+    fn package() -> &'static Package;
+
+    /// Decodes the arguments of `opcode`.
+    ///
+    /// # Errors
+    /// [`RequestError`]: the opcode is not declared, or the arguments do not parse.
+    fn decode(opcode: u32, d: &mut Decoder<'_>) -> Result<Self, RequestError>;
+
+    /// Decodes the results of `opcode`, and encodes them again: the bytes that they stand for.
+    ///
+    /// # Errors
+    /// As [`AnyRequest::decode`].
+    fn recode_reply(opcode: u32, d: &mut Decoder<'_>) -> Result<Bytes, RequestError>;
+
+    /// The procedure that is called.
+    fn procedure(&self) -> &'static ProcedureInfo;
+}
+
+/// Declares an RPC package. See the head of this module.
+macro_rules! package {
+    (
+        $(#[$package_meta:meta])*
+        pub $package:ident {
+            service: $service:expr, port: $port:expr, statistics: $statistics:expr $(,)?
+        }
+        $(
+            $(#[$meta:meta])*
+            $opcode:literal $name:ident
+            { $($argument:ident : $argument_type:ty),* $(,)? } -> $reply:ident
+            { $($result:ident : $result_type:ty),* $(,)? }
+            $(streams $direction:ident)? ;
+        )*
+    ) => {
+        $(
+            cellar_xdr::xdr_struct! {
+                #[doc = concat!("Arguments of `", stringify!($package), "_", stringify!($name),
+                    "`, opcode ", stringify!($opcode), ".")]
+                ///
+                $(#[$meta])*
+                #[allow(missing_docs, reason = "fields have the interface's standard names")]
+                pub struct $name { $(pub $argument: $argument_type,)* }
+
+                #[doc = concat!("Results of `", stringify!($package), "_", stringify!($name),
+                    "`. See [`", stringify!($name), "`].")]
+                #[allow(missing_docs, reason = "fields have the interface's standard names")]
+                pub struct $reply { $(pub $result: $result_type,)* }
+            }
+
+            impl $crate::package::Procedure for $name {
+                type Reply = $reply;
+                const OPCODE: u32 = $opcode;
+                const NAME: &'static str = stringify!($name);
+                const STREAM: $crate::package::Stream =
+                    $crate::package::stream_of!($($direction)?);
+                const INDEX: usize = Index::$name as usize;
+
+                fn package() -> &'static $crate::package::Package {
+                    &PACKAGE
+                }
+            }
+        )*
+
+        /// Places in the table of procedures.
+        enum Index { $($name,)* }
+
+        $(#[$package_meta])*
+        pub static PACKAGE: $crate::package::Package = $crate::package::Package {
+            name: stringify!($package),
+            service_id: $service,
+            port: $port,
+            statistics_index: $statistics,
+            procedures: &[$(
+                $crate::package::ProcedureInfo {
+                    opcode: $opcode,
+                    name: stringify!($name),
+                    index: Index::$name as usize,
+                    stream: $crate::package::stream_of!($($direction)?),
+                },
+            )*],
+        };
+
+        /// Any request of this package.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(clippy::large_enum_variant, reason = "for traces and tests, never stored")]
+        pub enum Request {
+            $(
+                #[doc = concat!("A call of `", stringify!($name), "`.")]
+                $name($name),
+            )*
+        }
+
+        impl Request {
+            /// Decodes the arguments of `opcode`.
+            ///
+            /// # Errors
+            /// The opcode is not declared, or the arguments do not parse.
+            pub fn decode(
+                opcode: u32,
+                d: &mut cellar_xdr::Decoder<'_>,
+            ) -> Result<Self, $crate::package::RequestError> {
+                <Self as $crate::package::AnyRequest>::decode(opcode, d)
+            }
+        }
+
+        impl cellar_xdr::Encode for Request {
+            fn encode(&self, out: &mut cellar_xdr::Encoder<'_>) {
+                match self {
+                    $( Self::$name(arguments) => {
+                        out.u32($opcode);
+                        cellar_xdr::Encode::encode(arguments, out);
+                    } )*
+                }
+            }
+        }
+
+        impl $crate::package::AnyRequest for Request {
+            fn package() -> &'static $crate::package::Package {
+                &PACKAGE
+            }
+
+            fn decode(
+                opcode: u32,
+                d: &mut cellar_xdr::Decoder<'_>,
+            ) -> Result<Self, $crate::package::RequestError> {
+                match opcode {
+                    $( $opcode => <$name as cellar_xdr::Decode>::decode(d)
+                        .map(Self::$name)
+                        .map_err(|cause| $crate::package::RequestError::Arguments {
+                            procedure: stringify!($name),
+                            cause,
+                        }), )*
+                    _ => Err($crate::package::RequestError::UnknownOpcode {
+                        package: PACKAGE.name,
+                        opcode,
+                    }),
+                }
+            }
+
+            fn recode_reply(
+                opcode: u32,
+                d: &mut cellar_xdr::Decoder<'_>,
+            ) -> Result<bytes::Bytes, $crate::package::RequestError> {
+                match opcode {
+                    $( $opcode => <$reply as cellar_xdr::Decode>::decode(d)
+                        .map(|reply| cellar_xdr::Encode::to_xdr(&reply))
+                        .map_err(|cause| $crate::package::RequestError::Arguments {
+                            procedure: stringify!($name),
+                            cause,
+                        }), )*
+                    _ => Err($crate::package::RequestError::UnknownOpcode {
+                        package: PACKAGE.name,
+                        opcode,
+                    }),
+                }
+            }
+
+            fn procedure(&self) -> &'static $crate::package::ProcedureInfo {
+                match self {
+                    $( Self::$name(_) => &PACKAGE.procedures[Index::$name as usize], )*
+                }
+            }
+        }
+    };
+}
+pub(crate) use package;
+
+/// The [`Stream`] that a declaration's `streams` word means.
+macro_rules! stream_of {
+    () => {
+        $crate::package::Stream::None
+    };
+    (request) => {
+        $crate::package::Stream::Request
+    };
+    (reply) => {
+        $crate::package::Stream::Reply
+    };
+}
+pub(crate) use stream_of;

@@ -1,0 +1,372 @@
+//! VLDB entries: the three forms of "this volume group has these ids and these sites".
+//!
+//! On the wire each is a fixed structure with a count and parallel arrays of 8 or 13 slots. Here
+//! it is a list of sites. Slots past the count and the spare words are zero when written and
+//! ignored when read: no peer gives them a meaning.
+
+use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder, List};
+
+use super::{ENTRIES_MAX, EntryName, OLD_SITES_MAX, SITES_MAX};
+use crate::ids::{AfsUuid, VolumeId};
+
+/// A server and partition that hold a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// The server's address.
+    pub server: u32,
+    /// The partition's number.
+    pub partition: i32,
+    /// `VLSF_*`: which volume of the group, and whether to use it.
+    pub flags: u32,
+}
+
+/// A site of a `U` entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct UuidSite {
+    /// The server's UUID if `flags` has VLSF_UUID; else [`AfsUuid::from_address`].
+    pub server: AfsUuid,
+    /// Rises when the server's addresses change: what GetAddrsU said is stale.
+    pub uniquifier: u32,
+    /// The partition's number.
+    pub partition: i32,
+    /// `VLSF_*`.
+    pub flags: u32,
+}
+
+/// The old entry, with at most 8 sites (`vldbentry`, 96 words).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VldbEntry {
+    /// The read-write volume's name.
+    pub name: EntryName,
+    /// Where the volumes are.
+    pub sites: List<Site, OLD_SITES_MAX>,
+    /// Ids of the read-write, read-only and backup volume; 0 for none.
+    pub volume_ids: [VolumeId; 3],
+    /// The clone of a release in progress, or 0.
+    pub clone_id: VolumeId,
+    /// `VLF_*` and `VLOP_*`.
+    pub flags: u32,
+}
+
+/// The entry with at most 13 sites (`nvldbentry`, 119 words).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NvldbEntry {
+    /// The read-write volume's name.
+    pub name: EntryName,
+    /// Where the volumes are.
+    pub sites: List<Site, SITES_MAX>,
+    /// Ids of the read-write, read-only and backup volume; 0 for none.
+    pub volume_ids: [VolumeId; 3],
+    /// The clone of a release in progress, or 0.
+    pub clone_id: VolumeId,
+    /// `VLF_*` and `VLOP_*`.
+    pub flags: u32,
+    /// In answers of ListAttributesN2: type << 16 plus the index of the site that matched.
+    pub match_index: u32,
+}
+
+/// The entry with server UUIDs (`uvldbentry`, 262 words).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UvldbEntry {
+    /// The read-write volume's name.
+    pub name: EntryName,
+    /// Where the volumes are.
+    pub sites: List<UuidSite, SITES_MAX>,
+    /// Ids of the read-write, read-only and backup volume; 0 for none.
+    pub volume_ids: [VolumeId; 3],
+    /// The clone of a release in progress, or 0.
+    pub clone_id: VolumeId,
+    /// `VLF_*` and `VLOP_*`.
+    pub flags: u32,
+    /// As in [`NvldbEntry`].
+    pub match_index: u32,
+}
+
+/// One array of a structure of arrays: a word of each element, zeros after the last.
+fn column<T, const N: usize>(elements: &[T], word: impl Fn(&T) -> u32) -> [u32; N] {
+    let mut words = [0; N];
+    for (slot, element) in words.iter_mut().zip(elements) {
+        *slot = word(element);
+    }
+    words
+}
+
+/// A count of used slots; the slots are read before it is judged, so that a short structure is
+/// always `Truncated`.
+fn bounded(count: u32, limit: usize) -> Result<usize, DecodeError> {
+    match count as usize {
+        len if len > limit => Err(DecodeError::TooLong { limit, len }),
+        len => Ok(len),
+    }
+}
+
+fn encode_sites<const N: usize>(sites: &[Site], out: &mut Encoder<'_>) {
+    out.u32(sites.len() as u32);
+    out.words(column::<_, N>(sites, |site| site.server));
+    out.words(column::<_, N>(sites, |site| site.partition as u32));
+    out.words(column::<_, N>(sites, |site| site.flags));
+}
+
+fn decode_sites<const N: usize>(d: &mut Decoder<'_>) -> Result<List<Site, N>, DecodeError> {
+    let count = d.u32()?;
+    let [servers, partitions, flags] = [d.words::<N>()?, d.words::<N>()?, d.words::<N>()?];
+    let sites = (0..bounded(count, N)?).map(|i| Site {
+        server: servers[i],
+        partition: partitions[i] as i32,
+        flags: flags[i],
+    });
+    Ok(List::from_iter_cut(sites))
+}
+
+impl Encode for VldbEntry {
+    fn encode(&self, out: &mut Encoder<'_>) {
+        out.reserve(Self::MIN_SIZE);
+        self.name.encode(out);
+        out.u32(0);
+        encode_sites::<OLD_SITES_MAX>(&self.sites, out);
+        let [rw, ro, backup] = self.volume_ids;
+        out.words([rw.0, ro.0, backup.0, self.clone_id.0, self.flags]);
+    }
+}
+
+impl Decode for VldbEntry {
+    const MIN_SIZE: usize = 96 * 4;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let name = EntryName::decode(d)?;
+        let _spare = d.u32()?;
+        let sites = decode_sites(d)?;
+        let [rw, ro, backup, clone_id, flags] = d.words()?;
+        Ok(Self {
+            name,
+            sites,
+            volume_ids: [rw, ro, backup].map(VolumeId),
+            clone_id: VolumeId(clone_id),
+            flags,
+        })
+    }
+}
+
+impl Encode for NvldbEntry {
+    fn encode(&self, out: &mut Encoder<'_>) {
+        out.reserve(Self::MIN_SIZE);
+        self.name.encode(out);
+        encode_sites::<SITES_MAX>(&self.sites, out);
+        let [rw, ro, backup] = self.volume_ids;
+        out.words([rw.0, ro.0, backup.0, self.clone_id.0, self.flags, self.match_index]);
+        out.words([0; 8]);
+    }
+}
+
+impl Decode for NvldbEntry {
+    const MIN_SIZE: usize = 119 * 4;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let name = EntryName::decode(d)?;
+        let sites = decode_sites(d)?;
+        let [rw, ro, backup, clone_id, flags, match_index] = d.words()?;
+        let _spares = d.words::<8>()?;
+        Ok(Self {
+            name,
+            sites,
+            volume_ids: [rw, ro, backup].map(VolumeId),
+            clone_id: VolumeId(clone_id),
+            flags,
+            match_index,
+        })
+    }
+}
+
+impl Encode for UvldbEntry {
+    fn encode(&self, out: &mut Encoder<'_>) {
+        out.reserve(Self::MIN_SIZE);
+        self.name.encode(out);
+        out.u32(self.sites.len() as u32);
+        for slot in 0..SITES_MAX {
+            self.sites.get(slot).map_or(AfsUuid::NIL, |site| site.server).encode(out);
+        }
+        out.words(column::<_, SITES_MAX>(&self.sites, |site| site.uniquifier));
+        out.words(column::<_, SITES_MAX>(&self.sites, |site| site.partition as u32));
+        out.words(column::<_, SITES_MAX>(&self.sites, |site| site.flags));
+        let [rw, ro, backup] = self.volume_ids;
+        out.words([rw.0, ro.0, backup.0, self.clone_id.0, self.flags, self.match_index]);
+        out.words([0; 8]);
+    }
+}
+
+impl Decode for UvldbEntry {
+    const MIN_SIZE: usize = 262 * 4;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let name = EntryName::decode(d)?;
+        let count = d.u32()?;
+        let servers = <[AfsUuid; SITES_MAX]>::decode(d)?;
+        let uniquifiers = d.words::<SITES_MAX>()?;
+        let partitions = d.words::<SITES_MAX>()?;
+        let site_flags = d.words::<SITES_MAX>()?;
+        let sites = (0..bounded(count, SITES_MAX)?).map(|i| UuidSite {
+            server: servers[i],
+            uniquifier: uniquifiers[i],
+            partition: partitions[i] as i32,
+            flags: site_flags[i],
+        });
+        let sites = List::from_iter_cut(sites);
+        let [rw, ro, backup, clone_id, flags, match_index] = d.words()?;
+        let _spares = d.words::<8>()?;
+        Ok(Self {
+            name,
+            sites,
+            volume_ids: [rw, ro, backup].map(VolumeId),
+            clone_id: VolumeId(clone_id),
+            flags,
+            match_index,
+        })
+    }
+}
+
+impl NvldbEntry {
+    /// The old form. Of more than 8 sites the first 8 are kept, as OpenAFS's server does.
+    pub fn to_old(&self) -> VldbEntry {
+        VldbEntry {
+            name: self.name.clone(),
+            sites: List::from_iter_cut(self.sites.iter().copied()),
+            volume_ids: self.volume_ids,
+            clone_id: self.clone_id,
+            flags: self.flags,
+        }
+    }
+}
+
+impl From<VldbEntry> for NvldbEntry {
+    fn from(old: VldbEntry) -> Self {
+        Self {
+            name: old.name,
+            sites: List::from_iter_cut(old.sites),
+            volume_ids: old.volume_ids,
+            clone_id: old.clone_id,
+            flags: old.flags,
+            match_index: 0,
+        }
+    }
+}
+
+/// A change to one site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SiteUpdate {
+    /// `VLUPDATE_REPS_*`.
+    pub mask: u32,
+    /// The server of the site to change.
+    pub target_server: u32,
+    /// Its partition.
+    pub target_partition: i32,
+    /// The server after the change.
+    pub new_server: u32,
+    /// The partition after the change.
+    pub new_partition: i32,
+    /// The flags after the change.
+    pub new_flags: u32,
+}
+
+/// Changes to an entry (`VldbUpdateEntry`, 120 words).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VldbUpdateEntry {
+    /// `VLUPDATE_*`: which of the fields count.
+    pub mask: u32,
+    /// The new name.
+    pub name: EntryName,
+    /// The new flags.
+    pub flags: u32,
+    /// The new read-only volume's id.
+    pub read_only_id: VolumeId,
+    /// The new backup volume's id.
+    pub backup_id: VolumeId,
+    /// The new clone's id.
+    pub clone_id: VolumeId,
+    /// Changes to sites.
+    pub sites: List<SiteUpdate, OLD_SITES_MAX>,
+}
+
+impl Encode for VldbUpdateEntry {
+    fn encode(&self, out: &mut Encoder<'_>) {
+        out.u32(self.mask);
+        self.name.encode(out);
+        out.words([0, self.flags, self.read_only_id.0, self.backup_id.0, self.clone_id.0]);
+        out.u32(self.sites.len() as u32);
+        let fields: [fn(&SiteUpdate) -> u32; 6] = [
+            |site| site.mask,
+            |site| site.target_server,
+            |site| site.target_partition as u32,
+            |site| site.new_server,
+            |site| site.new_partition as u32,
+            |site| site.new_flags,
+        ];
+        for field in fields {
+            out.words(column::<_, OLD_SITES_MAX>(&self.sites, field));
+        }
+    }
+}
+
+impl Decode for VldbUpdateEntry {
+    const MIN_SIZE: usize = 120 * 4;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mask = d.u32()?;
+        let name = EntryName::decode(d)?;
+        let [_spare, flags, read_only_id, backup_id, clone_id, count] = d.words()?;
+        let mut columns = [[0; OLD_SITES_MAX]; 6];
+        for column in &mut columns {
+            *column = d.words()?;
+        }
+        let [masks, servers, partitions, new_servers, new_partitions, new_flags] = columns;
+        let sites = (0..bounded(count, OLD_SITES_MAX)?).map(|i| SiteUpdate {
+            mask: masks[i],
+            target_server: servers[i],
+            target_partition: partitions[i] as i32,
+            new_server: new_servers[i],
+            new_partition: new_partitions[i] as i32,
+            new_flags: new_flags[i],
+        });
+        Ok(Self {
+            mask,
+            name,
+            flags,
+            read_only_id: VolumeId(read_only_id),
+            backup_id: VolumeId(backup_id),
+            clone_id: VolumeId(clone_id),
+            sites: List::from_iter_cut(sites),
+        })
+    }
+}
+
+/// A linked list (`vldb_list` and its kin): word 1 and an element, ..., word 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain<T>(
+    /// The elements in their order.
+    pub List<T, ENTRIES_MAX>,
+);
+
+impl<T: Encode> Encode for Chain<T> {
+    fn encode(&self, out: &mut Encoder<'_>) {
+        for element in &self.0 {
+            out.u32(1);
+            element.encode(out);
+        }
+        out.u32(0);
+    }
+}
+
+impl<T: Decode> Decode for Chain<T> {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut elements = List::new();
+        while d.u32()? != 0 {
+            let element = T::decode(d)?;
+            elements.push(element).map_err(|over| DecodeError::TooLong {
+                limit: over.limit,
+                len: over.len,
+            })?;
+        }
+        Ok(Self(elements))
+    }
+}
