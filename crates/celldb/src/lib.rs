@@ -1,1 +1,121 @@
-//! Small replicated tables under VL and PR: ordered, transactional, watched
+//! The small replicated tables under VL and PR: ordered, transactional, watched.
+//!
+//! A cell database is a set of named [`Table`]s, each an ordered map from bytes to bytes. What is
+//! in them is the business of the servers above. Three promises hold for every engine:
+//!
+//! 1. **Transactions are serialisable.** [`CellDb::transact`] runs a body that sees one consistent
+//!    state and its own writes; either all of its writes take effect or none.
+//! 2. **What was acknowledged is durable.** When `transact` returns a [`Revision`], the change
+//!    survives power loss (one server) or the loss of a minority (many).
+//! 3. **Changes are numbered and can be followed.** Every committed transaction has the next
+//!    revision, and a [`Watch`] delivers the changes of each in order, none before it is durable.
+//!    This is how servers keep typed copies in memory and answer reads without a database.
+//!
+//! ## Why the interface blocks
+//!
+//! The body of a transaction is synchronous and may run more than once. That serves both kinds of
+//! engine: an embedded one runs it under its writers' lock, and one over etcd runs it against its
+//! watched copy, sends "if nothing I read has changed, then these puts" and runs it again if
+//! something had. Only the commit waits, for a disk or for a network, once a transaction. Reads do
+//! not come here in the steady state at all (promise 3). So the price of a blocking call is one
+//! parked thread of the blocking pool per write in flight, and for it the engines, the models above
+//! and their crash tests need no executor. Writers that wait together share one sync.
+//!
+//! [`Embedded`] is the engine for one server.
+
+mod embedded;
+mod error;
+mod history;
+mod table;
+mod transaction;
+
+pub use embedded::Embedded;
+pub use error::Error;
+pub use history::{Change, Committed, Watch};
+pub use redb::StorageBackend;
+pub use table::{Table, limits};
+pub use transaction::{Rows, Transaction, View};
+
+/// The number of a committed transaction: each has the next one. 0 is the empty database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+/// Whether a transaction's writes shall take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of them.
+    Commit,
+    /// None of them.
+    Cancel,
+}
+
+/// A cell database. See the head of this crate for what every engine promises.
+pub trait CellDb: Send + Sync + 'static {
+    /// The newest durable revision.
+    fn revision(&self) -> Revision;
+
+    /// A view of one durable state, and which it is.
+    ///
+    /// # Errors
+    /// The engine cannot read.
+    fn snapshot(&self) -> Result<(Box<dyn View>, Revision), Error>;
+
+    /// Runs `body` as one transaction; waits until what it wrote, and all that it read, is durable.
+    ///
+    /// `body` may run more than once; only its last run counts. It must not call this database.
+    /// The result is the revision at which the writes are visible, which is an older one for a body
+    /// that wrote nothing or cancelled.
+    ///
+    /// # Errors
+    /// The engine cannot read or write, or a limit of [`limits`] is exceeded. After an error the
+    /// writes are absent or whole, but it may be unknown which ([`Error::Failed`]).
+    fn transact(
+        &self,
+        body: &mut dyn FnMut(&mut Transaction<'_>) -> Verdict,
+    ) -> Result<Revision, Error>;
+
+    /// Follows the changes of `tables` in transactions after `from`.
+    fn watch(&self, tables: &[Table], from: Revision) -> Watch;
+}
+
+impl dyn CellDb {
+    /// Runs `body` on one durable state.
+    ///
+    /// # Errors
+    /// Those of the engine and of `body`.
+    pub fn read<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&dyn View, Revision) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (view, revision) = self.snapshot()?;
+        body(&*view, revision)
+    }
+
+    /// Runs `body` as one transaction; its writes take effect if it returns `Ok`.
+    ///
+    /// # Errors
+    /// Those of [`CellDb::transact`] and of `body`.
+    pub fn write<T, E: From<Error>>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
+    ) -> Result<(T, Revision), E> {
+        let mut outcome = None;
+        let revision = self.transact(&mut |transaction| {
+            let result = body(transaction);
+            let verdict = if result.is_ok() {
+                Verdict::Commit
+            } else {
+                Verdict::Cancel
+            };
+            outcome = Some(result);
+            verdict
+        })?;
+        match outcome {
+            Some(Ok(value)) => Ok((value, revision)),
+            Some(Err(error)) => Err(error),
+            None => Err(E::from(Error::Failed(
+                "the engine did not run the transaction".into(),
+            ))),
+        }
+    }
+}

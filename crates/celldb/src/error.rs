@@ -1,0 +1,56 @@
+//! What can go wrong, by who is to blame.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::Revision;
+
+/// Why a database operation did not happen.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The machine: the disk or the file system refused, and the database takes no more writes
+    /// until it is opened again. Reads go on. A write that got this answer is absent or whole.
+    #[error("the cell database takes no more writes: {0}")]
+    Failed(Arc<str>),
+    /// The machine: a read failed.
+    #[error("the cell database cannot be read: {0}")]
+    Read(Arc<str>),
+    /// Another process has the file open.
+    #[error("{} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// The file is not a cell database, or of a format that this program does not know.
+    #[error("{} is not a cell database that this program can read: {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// The caller: a key, a value or a transaction is over one of [`crate::limits`].
+    #[error("{what} of {size} is over the limit of {limit}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        size: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// The caller: a watch asked for changes that are no longer kept. Read the tables anew and
+    /// watch from the revision of that view.
+    #[error("changes before revision {} are no longer kept", oldest.0)]
+    Compacted {
+        /// Changes after this one are kept.
+        oldest: Revision,
+    },
+    /// The bytes in a table do not parse: the database was written by something else, or damaged.
+    #[error("table {table}: a row of {len} bytes does not parse: {reason}")]
+    BadRow {
+        /// The table.
+        table: &'static str,
+        /// Length of the value.
+        len: usize,
+        /// What is wrong.
+        reason: &'static str,
+    },
+}
