@@ -1,0 +1,55 @@
+# One word a task. `make run` and `make test` are all that a newcomer needs; both say what is missing.
+
+# Cargo lives in ~/.cargo/bin after a rustup installation, which a fresh shell may not have in its PATH yet.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+DIR  ?= ./cell-data
+ARGS ?=
+
+.PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
+        test-all-clients bench clean-interop
+
+help:
+	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
+	@echo 'make test                  checks, all Rust tests, the stock user-space clients'
+	@echo 'make check                 formatting, lints, documentation, dependencies'
+	@echo 'make unit                  the Rust tests alone: no root, no network, no packages'
+	@echo 'make test-stock-clients    the interoperability tests that need no kernel guest'
+	@echo 'make test-openafs-client   those that use afsd.fuse'
+	@echo 'make test-kernel-client    those that use the client inside the Linux kernel'
+	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
+	@echo 'make clean-interop         forget the built kernel and other cached test material'
+
+run: build
+	@exec "$$(dev/toolchain target-directory)/release/cellar" up --dir $(DIR) $(ARGS)
+
+build:
+	@dev/toolchain need
+	@cargo build --release --locked -p cellar
+
+test:
+	@dev/test
+
+check:
+	@dev/check
+
+unit:
+	@dev/test unit
+
+test-stock-clients:
+	@dev/test clients
+
+test-openafs-client:
+	@dev/test clients --needs fuse
+
+test-kernel-client:
+	@dev/test clients --needs kernel
+
+test-all-clients:
+	@dev/test clients --needs any
+
+bench: build
+	@bench/side-by-side $(ARGS)
+
+clean-interop:
+	rm -rf "$${CELLAR_CACHE:-$(HOME)/.cache/cellar}"

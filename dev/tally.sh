@@ -1,0 +1,58 @@
+# Accounting for dev/ and interop/: every check that ran adds one line to $CELLAR_TALLY, and whoever made the
+# file prints the closing line 'N passed, N failed, N skipped' from it. Sourced, never run.
+#
+#   passed NAME   failed NAME [WHY]   skipped NAME WHY
+#   passed_many N NAME                N tests of one kind, from a test program's own summary
+#   tally_begin                       starts a file unless a caller has one; tally_end prints and returns the verdict
+
+tally_begin() {
+    if [ -z "${CELLAR_TALLY:-}" ]; then
+        CELLAR_TALLY=$(mktemp "${TMPDIR:-/tmp}/cellar-tally.XXXXXX")
+        export CELLAR_TALLY
+        tally_owner=$$
+    fi
+}
+
+tally_line() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}" >>"$CELLAR_TALLY"; }
+passed() { tally_line passed 1 "$1"; }
+failed() { tally_line failed 1 "$1" "${2:-}"; }
+skipped() { tally_line skipped 1 "$1" "$2"; }
+passed_many() { tally_line passed "$1" "$2"; }
+failed_many() { tally_line failed "$1" "$2"; }
+skipped_many() { tally_line skipped "$1" "$2" "$3"; }
+
+tally_sum() { awk -F'\t' -v k="$1" '$1 == k { n += $2 } END { print n + 0 }' "$CELLAR_TALLY"; }
+
+# Only the process that made the file prints it; a step called by a larger run leaves that to its caller.
+tally_end() {
+    local bad
+    bad=$(tally_sum failed)
+    if [ "${tally_owner:-}" = $$ ]; then
+        echo
+        awk -F'\t' '$1 == "failed"  { print "failed: " $3 ($2 > 1 ? " (" $2 ")" : "") ($4 == "" ? "" : ": " $4) }
+                    $1 == "skipped" { print "skipped: " $3 ($2 > 1 ? " (" $2 ")" : "") ": " $4 }' "$CELLAR_TALLY"
+        echo "$(tally_sum passed) passed, $bad failed, $(tally_sum skipped) skipped"
+        rm -f "$CELLAR_TALLY"
+    fi
+    [ "$bad" = 0 ]
+}
+
+# step NAME COMMAND...: runs it, shows its output only when it fails, and counts it.
+step() {
+    local name=$1 log start rc
+    shift
+    log=$(mktemp "${TMPDIR:-/tmp}/cellar-step.XXXXXX")
+    start=$SECONDS
+    "$@" >"$log" 2>&1
+    rc=$?
+    if [ $rc = 0 ]; then
+        echo "ok    $name ($((SECONDS - start)) s)"
+        passed "$name"
+    else
+        sed 's/^/    /' "$log"
+        echo "FAIL  $name ($((SECONDS - start)) s, status $rc)"
+        failed "$name" "status $rc"
+    fi
+    rm -f "$log"
+    return $rc
+}
