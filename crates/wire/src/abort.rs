@@ -31,10 +31,15 @@ impl AbortCode {
 
     /// The customary name, if the code is a known one.
     pub fn name(self) -> Option<&'static str> {
-        self.entry().map(|entry| entry.name).or_else(|| uae::name(self)).or_else(|| {
-            // Plain errno numbers share the names of their universal forms.
-            uae::from_errno(self.0).and_then(uae::name).map(|name| &name["UA".len()..])
-        })
+        self.entry()
+            .map(|entry| entry.name)
+            .or_else(|| uae::name(self))
+            .or_else(|| {
+                // Plain errno numbers share the names of their universal forms.
+                uae::from_errno(self.0)
+                    .and_then(uae::name)
+                    .map(|name| &name["UA".len()..])
+            })
     }
 
     /// What the code means, as a sentence without a full stop.
@@ -130,8 +135,15 @@ mod tests {
         let mut seen = std::collections::BTreeMap::new();
         for (code, name) in AbortCode::all() {
             assert_eq!(code.name(), Some(name));
-            assert!(code.sentence().is_some_and(|text| !text.ends_with('.')), "{name}");
-            assert_eq!(seen.insert(code, name), None, "{code:?} is in the table twice");
+            assert!(
+                code.sentence().is_some_and(|text| !text.ends_with('.')),
+                "{name}"
+            );
+            assert_eq!(
+                seen.insert(code, name),
+                None,
+                "{code:?} is in the table twice"
+            );
         }
     }
 
@@ -179,8 +191,14 @@ mod tests {
             AbortCode::VNOVOL.to_string(),
             "the volume is not on this server (VNOVOL, 103)"
         );
-        assert_eq!(AbortCode::EACCES.to_string(), "permission denied (EACCES, 13)");
-        assert_eq!(AbortCode(49733388).to_string(), "permission denied (UAEACCES, 49733388)");
+        assert_eq!(
+            AbortCode::EACCES.to_string(),
+            "permission denied (EACCES, 13)"
+        );
+        assert_eq!(
+            AbortCode(49733388).to_string(),
+            "permission denied (UAEACCES, 49733388)"
+        );
         assert_eq!(AbortCode(4711).to_string(), "unknown code 4711");
         assert_eq!(format!("{:?}", AbortCode(4711)), "AbortCode(4711)");
     }

@@ -72,13 +72,19 @@ impl Decode for InterfaceAddr {
         let uuid = AfsUuid::decode(d)?;
         let [addresses, netmasks, mtus] = [d.words::<32>()?, d.words::<32>()?, d.words::<32>()?];
         if count > 32 {
-            return Err(DecodeError::TooLong { limit: 32, len: count });
+            return Err(DecodeError::TooLong {
+                limit: 32,
+                len: count,
+            });
         }
         let interfaces = (0..count).map(|i| Interface {
             address: addresses[i],
             netmask: netmasks[i],
             mtu: mtus[i],
         });
-        Ok(Self { uuid, interfaces: List::from_iter_cut(interfaces) })
+        Ok(Self {
+            uuid,
+            interfaces: List::from_iter_cut(interfaces),
+        })
     }
 }

@@ -121,12 +121,20 @@ impl Fid {
 
     /// The root directory of a volume.
     pub const fn root(volume: VolumeId) -> Self {
-        Self { volume, vnode: VnodeId::ROOT, uniquifier: Uniquifier::ROOT }
+        Self {
+            volume,
+            vnode: VnodeId::ROOT,
+            uniquifier: Uniquifier::ROOT,
+        }
     }
 
     /// All of a volume, as callbacks name it: vnode and uniquifier 0.
     pub const fn whole_volume(volume: VolumeId) -> Self {
-        Self { volume, vnode: VnodeId(0), uniquifier: Uniquifier(0) }
+        Self {
+            volume,
+            vnode: VnodeId(0),
+            uniquifier: Uniquifier(0),
+        }
     }
 }
 
@@ -165,7 +173,11 @@ impl PartitionId {
 
     /// The partition of that number, if there is one.
     pub const fn new(number: i32) -> Option<Self> {
-        if number >= 0 && number <= Self::MAX.0 as i32 { Some(Self(number as u8)) } else { None }
+        if number >= 0 && number <= Self::MAX.0 as i32 {
+            Some(Self(number as u8))
+        } else {
+            None
+        }
     }
 
     /// The number, 0 to 254.
@@ -320,9 +332,12 @@ mod tests {
 
     #[test]
     fn partitions_are_named_as_administrators_name_them() {
-        for (number, name) in
-            [(0, "/vicepa"), (25, "/vicepz"), (26, "/vicepaa"), (254, "/vicepiu")]
-        {
+        for (number, name) in [
+            (0, "/vicepa"),
+            (25, "/vicepz"),
+            (26, "/vicepaa"),
+            (254, "/vicepiu"),
+        ] {
             let partition = PartitionId::new(number).unwrap();
             assert_eq!(partition.to_string(), name);
             assert_eq!(PartitionId::parse(name), Some(partition));
@@ -332,7 +347,9 @@ mod tests {
             let partition = PartitionId::new(number).unwrap();
             assert_eq!(PartitionId::parse(&partition.to_string()), Some(partition));
         }
-        for wrong in ["", "/vicep", "/vicepA", "/vicepiv", "abc", "255", "-1", "/vicep1"] {
+        for wrong in [
+            "", "/vicep", "/vicepA", "/vicepiv", "abc", "255", "-1", "/vicep1",
+        ] {
             assert_eq!(PartitionId::parse(wrong), None, "{wrong}");
         }
     }

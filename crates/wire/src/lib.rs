@@ -9,13 +9,18 @@
 //! again. There is no I/O, no clock and no cryptography in this crate.
 
 pub mod abort;
+pub mod acl;
 pub mod host;
 pub mod ids;
 pub mod package;
+pub mod pr;
+pub mod rxafs;
+pub mod rxafscb;
 pub mod uae;
 pub mod vl;
 
 pub use abort::AbortCode;
+pub use acl::Rights;
 pub use cellar_xdr::{
     AfsString, Decode, DecodeError, Decoder, Encode, Encoder, List, Opaque, TooLong, WordBytes,
     WordString,

@@ -57,7 +57,9 @@ pub struct Package {
 impl Package {
     /// The procedure behind `opcode`, if it is declared.
     pub fn procedure(&self, opcode: u32) -> Option<&'static ProcedureInfo> {
-        let place = self.procedures.binary_search_by_key(&opcode, |procedure| procedure.opcode);
+        let place = self
+            .procedures
+            .binary_search_by_key(&opcode, |procedure| procedure.opcode);
         place.ok().map(|index| &self.procedures[index])
     }
 }
@@ -125,7 +127,13 @@ impl RequestError {
 
     /// Whether more bytes of the request may cure it.
     pub const fn is_truncated(&self) -> bool {
-        matches!(self, Self::Arguments { cause: DecodeError::Truncated, .. })
+        matches!(
+            self,
+            Self::Arguments {
+                cause: DecodeError::Truncated,
+                ..
+            }
+        )
     }
 }
 

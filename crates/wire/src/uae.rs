@@ -51,7 +51,10 @@ fn place(code: AbortCode) -> Option<usize> {
 /// What an errno number means to a user of AFS, for those that servers answer.
 pub(crate) fn sentence(errno: i32) -> Option<&'static str> {
     let universal = name(from_errno(errno)?)?;
-    SENTENCES.iter().find(|(name, _)| *name == universal).map(|(_, sentence)| *sentence)
+    SENTENCES
+        .iter()
+        .find(|(name, _)| *name == universal)
+        .map(|(_, sentence)| *sentence)
 }
 
 static SENTENCES: &[(&str, &str)] = &[
@@ -78,8 +81,14 @@ static SENTENCES: &[(&str, &str)] = &[
     ("UAENOLCK", "no lock can be had"),
     ("UAENOSYS", "the server does not offer that"),
     ("UAENOTEMPTY", "the directory is not empty"),
-    ("UAELOOP", "too many symbolic links, or a directory would be inside itself"),
-    ("UAEOVERFLOW", "the value is too large for this form of the call"),
+    (
+        "UAELOOP",
+        "too many symbolic links, or a directory would be inside itself",
+    ),
+    (
+        "UAEOVERFLOW",
+        "the value is too large for this form of the call",
+    ),
     ("UAEOPNOTSUPP", "the server does not support that"),
     ("UAETIMEDOUT", "it took too long"),
     ("UAECONNREFUSED", "the connection was refused"),

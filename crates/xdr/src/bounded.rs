@@ -18,7 +18,11 @@ pub struct TooLong {
 }
 
 fn within(limit: usize, len: usize) -> Result<(), TooLong> {
-    if len > limit { Err(TooLong { limit, len }) } else { Ok(()) }
+    if len > limit {
+        Err(TooLong { limit, len })
+    } else {
+        Ok(())
+    }
 }
 
 /// Text of a name in messages: printable as it is, the rest escaped.

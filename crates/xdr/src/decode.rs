@@ -75,8 +75,14 @@ impl<'a> Decoder<'a> {
     /// Takes `len` bytes, without padding.
     #[inline]
     fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
-        let end = self.position.checked_add(len).ok_or(DecodeError::Truncated)?;
-        let taken = self.bytes.get(self.position..end).ok_or(DecodeError::Truncated)?;
+        let end = self
+            .position
+            .checked_add(len)
+            .ok_or(DecodeError::Truncated)?;
+        let taken = self
+            .bytes
+            .get(self.position..end)
+            .ok_or(DecodeError::Truncated)?;
         self.position = end;
         Ok(taken)
     }

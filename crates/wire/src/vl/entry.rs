@@ -153,7 +153,14 @@ impl Encode for NvldbEntry {
         self.name.encode(out);
         encode_sites::<SITES_MAX>(&self.sites, out);
         let [rw, ro, backup] = self.volume_ids;
-        out.words([rw.0, ro.0, backup.0, self.clone_id.0, self.flags, self.match_index]);
+        out.words([
+            rw.0,
+            ro.0,
+            backup.0,
+            self.clone_id.0,
+            self.flags,
+            self.match_index,
+        ]);
         out.words([0; 8]);
     }
 }
@@ -183,13 +190,25 @@ impl Encode for UvldbEntry {
         self.name.encode(out);
         out.u32(self.sites.len() as u32);
         for slot in 0..SITES_MAX {
-            self.sites.get(slot).map_or(AfsUuid::NIL, |site| site.server).encode(out);
+            self.sites
+                .get(slot)
+                .map_or(AfsUuid::NIL, |site| site.server)
+                .encode(out);
         }
         out.words(column::<_, SITES_MAX>(&self.sites, |site| site.uniquifier));
-        out.words(column::<_, SITES_MAX>(&self.sites, |site| site.partition as u32));
+        out.words(column::<_, SITES_MAX>(&self.sites, |site| {
+            site.partition as u32
+        }));
         out.words(column::<_, SITES_MAX>(&self.sites, |site| site.flags));
         let [rw, ro, backup] = self.volume_ids;
-        out.words([rw.0, ro.0, backup.0, self.clone_id.0, self.flags, self.match_index]);
+        out.words([
+            rw.0,
+            ro.0,
+            backup.0,
+            self.clone_id.0,
+            self.flags,
+            self.match_index,
+        ]);
         out.words([0; 8]);
     }
 }
@@ -290,7 +309,13 @@ impl Encode for VldbUpdateEntry {
     fn encode(&self, out: &mut Encoder<'_>) {
         out.u32(self.mask);
         self.name.encode(out);
-        out.words([0, self.flags, self.read_only_id.0, self.backup_id.0, self.clone_id.0]);
+        out.words([
+            0,
+            self.flags,
+            self.read_only_id.0,
+            self.backup_id.0,
+            self.clone_id.0,
+        ]);
         out.u32(self.sites.len() as u32);
         let fields: [fn(&SiteUpdate) -> u32; 6] = [
             |site| site.mask,
@@ -317,7 +342,14 @@ impl Decode for VldbUpdateEntry {
         for column in &mut columns {
             *column = d.words()?;
         }
-        let [masks, servers, partitions, new_servers, new_partitions, new_flags] = columns;
+        let [
+            masks,
+            servers,
+            partitions,
+            new_servers,
+            new_partitions,
+            new_flags,
+        ] = columns;
         let sites = (0..bounded(count, OLD_SITES_MAX)?).map(|i| SiteUpdate {
             mask: masks[i],
             target_server: servers[i],
@@ -362,10 +394,12 @@ impl<T: Decode> Decode for Chain<T> {
         let mut elements = List::new();
         while d.u32()? != 0 {
             let element = T::decode(d)?;
-            elements.push(element).map_err(|over| DecodeError::TooLong {
-                limit: over.limit,
-                len: over.len,
-            })?;
+            elements
+                .push(element)
+                .map_err(|over| DecodeError::TooLong {
+                    limit: over.limit,
+                    len: over.len,
+                })?;
         }
         Ok(Self(elements))
     }
