@@ -4,6 +4,8 @@
 //! The disk keeps a durable image and the operations since its last sync. Cutting the power applies
 //! any subset of those, some of them only up to a sector in their middle.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;

@@ -1,5 +1,7 @@
 //! Transactions, views and watches of the embedded engine.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
