@@ -10,6 +10,7 @@
 
 pub mod abort;
 pub mod acl;
+pub mod dir;
 pub mod host;
 pub mod ids;
 pub mod package;
@@ -20,7 +21,7 @@ pub mod uae;
 pub mod vl;
 
 pub use abort::AbortCode;
-pub use acl::Rights;
+pub use acl::{AccessList, AclEntry, Cps, Rights};
 pub use cellar_xdr::{
     AfsString, Decode, DecodeError, Decoder, Encode, Encoder, List, Opaque, TooLong, WordBytes,
     WordString,

@@ -1,0 +1,639 @@
+//! Directories: the page format that clients fetch and interpret themselves.
+//!
+//! A directory is a file of 2048-byte pages, each of 64 slots of 32 bytes. Slot 0 of a page is its
+//! header with a bitmap of used slots; page 0 also holds, in slots 1 to 12, the count of free
+//! slots of the first 128 pages and 128 hash chains. A name takes one to nine consecutive slots of
+//! one page. The same bytes are stored, fetched and dumped, and clients that change a directory
+//! edit their copy by the same rules, so the rules are exact:
+//!
+//! 1. *Insert* takes the first page with enough free slots by its count (pages from 128 on have
+//!    none and are always looked at) and in it the lowest run of free slots that is long enough. A
+//!    page without such a run is passed over. After the last page one is added, up to 1023.
+//! 2. The entry goes to the head of its hash chain.
+//! 3. *Remove* unlinks it, zeroes its slots and frees them. Pages are never given back, entries
+//!    never move.
+//! 4. `.` is in slot 13 and `..` in slot 14. A new parent removes `..` and inserts it again, which
+//!    leads back to slot 14.
+//!
+//! Nothing here trusts the bytes: chains are bounded, every slot number, name and page is checked
+//! when used, and what is wrong is a [`Corruption`], never a panic. [`Directory::check`] looks at
+//! all of it.
+//!
+//! The owner of the pages says where they live: [`ReadPages`] and [`WritePages`].
+//!
+//! Source: behaviour of OpenAFS 1.8 (its dir package), seen in testdata/directories.
+
+use std::ops::{ControlFlow, Deref};
+
+use crate::abort::AbortCode;
+use crate::ids::{Uniquifier, VnodeId};
+
+mod check;
+mod page;
+
+pub use check::Summary;
+use page::{
+    FIRST_SLOT_PAGE_0, HEAD_SLOTS, MAP_PAGES, NO_PAGE, PAGE_SLOTS, head, header, init_page,
+    map_free, page_count_field, set_head, set_map_free, set_page_count,
+};
+
+/// Bytes of a page.
+pub const PAGE_SIZE: usize = 2048;
+/// Pages of the largest directory: 2,095,104 bytes.
+pub const PAGES_MAX: usize = 1023;
+/// Bytes of the longest name.
+pub const NAME_MAX: usize = 255;
+
+/// One page.
+pub type Page = [u8; PAGE_SIZE];
+
+/// Pages that can be read.
+pub trait ReadPages {
+    /// Why a page cannot be had.
+    type Error;
+    /// A page while it is looked at.
+    type Ref<'a>: Deref<Target = Page>
+    where
+        Self: 'a;
+
+    /// How many pages there are.
+    fn count(&self) -> usize;
+
+    /// Page `index`, which is below [`ReadPages::count`].
+    ///
+    /// # Errors
+    /// The owner's.
+    fn page(&self, index: usize) -> Result<Self::Ref<'_>, Self::Error>;
+}
+
+/// Pages that can be changed. An operation that fails may have changed some of them only when the
+/// owner's own error stopped it, or when the directory was corrupt.
+pub trait WritePages: ReadPages {
+    /// Page `index`, to be changed. Asked for only when it will be.
+    ///
+    /// # Errors
+    /// The owner's.
+    fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error>;
+
+    /// Adds a page of zeros after the last.
+    ///
+    /// # Errors
+    /// The owner's.
+    fn append(&mut self) -> Result<&mut Page, Self::Error>;
+}
+
+impl<T: ReadPages + ?Sized> ReadPages for &T {
+    type Error = T::Error;
+    type Ref<'a>
+        = T::Ref<'a>
+    where
+        Self: 'a;
+
+    fn count(&self) -> usize {
+        (**self).count()
+    }
+
+    fn page(&self, index: usize) -> Result<Self::Ref<'_>, Self::Error> {
+        (**self).page(index)
+    }
+}
+
+impl<T: ReadPages + ?Sized> ReadPages for &mut T {
+    type Error = T::Error;
+    type Ref<'a>
+        = T::Ref<'a>
+    where
+        Self: 'a;
+
+    fn count(&self) -> usize {
+        (**self).count()
+    }
+
+    fn page(&self, index: usize) -> Result<Self::Ref<'_>, Self::Error> {
+        (**self).page(index)
+    }
+}
+
+impl<T: WritePages + ?Sized> WritePages for &mut T {
+    fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error> {
+        (**self).page_mut(index)
+    }
+
+    fn append(&mut self) -> Result<&mut Page, Self::Error> {
+        (**self).append()
+    }
+}
+
+/// Pages in memory, for example `bytes.as_chunks::<2048>().0` of a fetched directory.
+impl ReadPages for [Page] {
+    type Error = std::convert::Infallible;
+    type Ref<'a> = &'a Page;
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn page(&self, index: usize) -> Result<&Page, Self::Error> {
+        Ok(&self[index])
+    }
+}
+
+impl ReadPages for Vec<Page> {
+    type Error = std::convert::Infallible;
+    type Ref<'a> = &'a Page;
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn page(&self, index: usize) -> Result<&Page, Self::Error> {
+        Ok(&self[index])
+    }
+}
+
+impl WritePages for Vec<Page> {
+    fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error> {
+        Ok(&mut self[index])
+    }
+
+    fn append(&mut self) -> Result<&mut Page, Self::Error> {
+        let index = self.len();
+        self.push([0; PAGE_SIZE]);
+        Ok(&mut self[index])
+    }
+}
+
+/// Why an operation on a directory failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DirError<E> {
+    /// The name is not in the directory.
+    #[error("the name is not in the directory")]
+    NotFound,
+    /// The name is in the directory.
+    #[error("the name is in the directory already")]
+    Exists,
+    /// No page has room and there are 1023.
+    #[error("the directory is full")]
+    Full,
+    /// The name is empty or holds a NUL, or it is `.` or `..` where these cannot be changed.
+    #[error("the name cannot be in a directory")]
+    BadName,
+    /// The name is over 255 bytes.
+    #[error("the name is too long")]
+    NameTooLong,
+    /// The bytes are not a directory's.
+    #[error("the directory is damaged: {0}")]
+    Corrupt(#[from] Corruption),
+    /// The owner of the pages failed.
+    #[error("a page of the directory cannot be had")]
+    Pages(E),
+}
+
+impl<E> DirError<E> {
+    /// What the client is told; `None` when the owner of the pages must say.
+    pub const fn abort_code(&self) -> Option<AbortCode> {
+        Some(match self {
+            Self::NotFound => AbortCode::ENOENT,
+            Self::Exists => AbortCode::EEXIST,
+            Self::Full => AbortCode::EFBIG,
+            Self::BadName => AbortCode::EINVAL,
+            Self::NameTooLong => AbortCode::ENAMETOOLONG,
+            Self::Corrupt(_) => AbortCode::EIO,
+            Self::Pages(_) => return None,
+        })
+    }
+}
+
+/// What is wrong with the bytes of a directory. Slots are numbered through all pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Corruption {
+    /// No page, or more than 1023.
+    #[error("it has {0} pages")]
+    Size(usize),
+    /// Page 0 says another number of pages than there are.
+    #[error("it says {said} pages and has {has}")]
+    PageCount {
+        /// What page 0 says.
+        said: usize,
+        /// Pages there are.
+        has: usize,
+    },
+    /// A page does not begin as a page does.
+    #[error("page {0} has no magic number")]
+    Magic(usize),
+    /// A chain leads to a slot where no entry can begin.
+    #[error("slot {0} is not an entry's first")]
+    NotAnEntry(u32),
+    /// A chain does not end.
+    #[error("the chain of hash {0} does not end")]
+    Chain(usize),
+    /// An entry's name has no end in its page, is empty or over 255 bytes.
+    #[error("the name in slot {0} is not valid")]
+    Name(u32),
+    /// An entry is in another chain than its name belongs to.
+    #[error("the entry in slot {0} is in the wrong chain")]
+    WrongChain(u32),
+    /// Two entries share a slot.
+    #[error("slot {0} belongs to two entries")]
+    Overlap(u32),
+    /// The bitmap of a page and the entries in it differ.
+    #[error("the bitmap of page {0} does not fit its entries")]
+    Bitmap(usize),
+    /// The count of free slots of a page is wrong.
+    #[error("the count of free slots of page {0} is wrong")]
+    FreeCount(usize),
+    /// `.` is not in slot 13 or `..` not in slot 14.
+    #[error("the entries for itself and its parent are not in their places")]
+    Dots,
+}
+
+/// An entry while it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The number of its first slot, through all pages: a client's cookie for this place.
+    pub slot: u32,
+    /// Its name.
+    pub name: &'a [u8],
+    /// The vnode.
+    pub vnode: VnodeId,
+    /// The vnode's uniquifier.
+    pub uniquifier: Uniquifier,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The vnode.
+    pub vnode: VnodeId,
+    /// The vnode's uniquifier.
+    pub uniquifier: Uniquifier,
+}
+
+/// A directory over somebody's pages.
+#[derive(Clone, Debug)]
+pub struct Directory<P> {
+    pages: P,
+}
+
+/// Where an entry was found.
+struct Found {
+    slot: u32,
+    /// The entry before it in its chain; 0 when the chain's head leads to it.
+    previous: u32,
+    next: u32,
+    target: Target,
+}
+
+/// The chain a name belongs to, 0 to 127.
+pub fn hash(name: &[u8]) -> usize {
+    let sum = name.iter().fold(0u32, |sum, &byte| {
+        sum.wrapping_mul(173).wrapping_add(u32::from(byte))
+    });
+    let chain = (sum & 127) as usize;
+    if sum >> 31 == 1 && chain != 0 {
+        128 - chain
+    } else {
+        chain
+    }
+}
+
+/// Slots that a name of `len` bytes takes, 1 to 9.
+pub const fn slots(len: usize) -> usize {
+    1 + ((len + 16) >> 5)
+}
+
+fn check_name<E>(name: &[u8]) -> Result<(), DirError<E>> {
+    if name.is_empty() || name.contains(&0) {
+        return Err(DirError::BadName);
+    }
+    if name.len() > NAME_MAX {
+        return Err(DirError::NameTooLong);
+    }
+    Ok(())
+}
+
+impl<P: ReadPages> Directory<P> {
+    /// Looks at `pages` as a directory. Nothing is read yet.
+    pub fn new(pages: P) -> Self {
+        Self { pages }
+    }
+
+    /// The pages.
+    pub fn into_pages(self) -> P {
+        self.pages
+    }
+
+    /// The pages.
+    pub fn pages(&self) -> &P {
+        &self.pages
+    }
+
+    fn page(&self, index: usize) -> Result<P::Ref<'_>, DirError<P::Error>> {
+        if index >= self.pages.count() {
+            return Err(Corruption::Size(self.pages.count()).into());
+        }
+        let page = self.pages.page(index).map_err(DirError::Pages)?;
+        if header::has_magic(&page) {
+            Ok(page)
+        } else {
+            Err(Corruption::Magic(index).into())
+        }
+    }
+
+    /// The number of pages, after looking at whether page 0 agrees.
+    fn count(&self) -> Result<usize, DirError<P::Error>> {
+        let has = self.pages.count();
+        if has == 0 || has > PAGES_MAX {
+            return Err(Corruption::Size(has).into());
+        }
+        let said = page_count_field(&*self.page(0)?);
+        if said == has {
+            Ok(has)
+        } else {
+            Err(Corruption::PageCount { said, has }.into())
+        }
+    }
+
+    /// Calls `look` with the entry whose first slot is `slot`.
+    fn with_entry<T>(
+        &self,
+        slot: u32,
+        look: impl FnOnce(Entry<'_>, u32) -> T,
+    ) -> Result<T, DirError<P::Error>> {
+        let (index, place) = (slot as usize / PAGE_SLOTS, slot as usize % PAGE_SLOTS);
+        let first = if index == 0 {
+            FIRST_SLOT_PAGE_0
+        } else {
+            HEAD_SLOTS
+        };
+        if place < first || index >= self.pages.count() {
+            return Err(Corruption::NotAnEntry(slot).into());
+        }
+        let page = self.page(index)?;
+        let raw = page::entry(&page, place).ok_or(Corruption::NotAnEntry(slot))?;
+        let name = raw.name.ok_or(Corruption::Name(slot))?;
+        Ok(look(
+            Entry {
+                slot,
+                name,
+                vnode: raw.vnode,
+                uniquifier: raw.uniquifier,
+            },
+            raw.next,
+        ))
+    }
+
+    fn find(&self, name: &[u8]) -> Result<Option<Found>, DirError<P::Error>> {
+        let chain = hash(name);
+        let (mut previous, mut slot) = (0, head(&*self.page(0)?, chain));
+        // A chain cannot hold more entries than there are slots.
+        for _ in 0..self.pages.count() * PAGE_SLOTS {
+            if slot == 0 {
+                return Ok(None);
+            }
+            let (target, next) = self.with_entry(slot, |entry, next| {
+                let Entry {
+                    vnode, uniquifier, ..
+                } = entry;
+                (
+                    (entry.name == name).then_some(Target { vnode, uniquifier }),
+                    next,
+                )
+            })?;
+            if let Some(target) = target {
+                return Ok(Some(Found {
+                    slot,
+                    previous,
+                    next,
+                    target,
+                }));
+            }
+            (previous, slot) = (slot, next);
+        }
+        Err(Corruption::Chain(chain).into())
+    }
+
+    /// What `name` stands for, if it is there.
+    ///
+    /// # Errors
+    /// [`DirError::Corrupt`], or the owner's.
+    pub fn lookup(&self, name: &[u8]) -> Result<Option<Target>, DirError<P::Error>> {
+        Ok(self.find(name)?.map(|found| found.target))
+    }
+
+    /// Calls `look` for every entry from slot `from` on, in the order of slots, `.` and `..`
+    /// included, until it breaks. 0 starts at the beginning; to go on after an entry, give its
+    /// slot plus 1.
+    ///
+    /// # Errors
+    /// [`DirError::Corrupt`], or the owner's. Entries before the damage have been seen by then.
+    pub fn for_each<B>(
+        &self,
+        from: u32,
+        mut look: impl FnMut(Entry<'_>) -> ControlFlow<B>,
+    ) -> Result<Option<B>, DirError<P::Error>> {
+        let count = self.count()?;
+        for index in from as usize / PAGE_SLOTS..count {
+            let page = self.page(index)?;
+            let mut place = if index == 0 {
+                FIRST_SLOT_PAGE_0
+            } else {
+                HEAD_SLOTS
+            };
+            // The walk begins with the page, because `from` may by now be inside an entry.
+            while let Some(used) = header::next_used(&page, place) {
+                let slot = (index * PAGE_SLOTS + used) as u32;
+                let raw = page::entry(&page, used).ok_or(Corruption::NotAnEntry(slot))?;
+                let name = raw.name.ok_or(Corruption::Name(slot))?;
+                place = used + slots(name.len());
+                if slot < from {
+                    continue;
+                }
+                let entry = Entry {
+                    slot,
+                    name,
+                    vnode: raw.vnode,
+                    uniquifier: raw.uniquifier,
+                };
+                if let ControlFlow::Break(value) = look(entry) {
+                    return Ok(Some(value));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Every name with what it stands for, in the order of slots, `.` and `..` included.
+    ///
+    /// # Errors
+    /// As [`Directory::for_each`].
+    pub fn entries(&self) -> Result<Vec<(Vec<u8>, Target)>, DirError<P::Error>> {
+        let mut entries = Vec::new();
+        self.for_each(
+            0,
+            |Entry {
+                 name,
+                 vnode,
+                 uniquifier,
+                 ..
+             }| {
+                entries.push((name.to_vec(), Target { vnode, uniquifier }));
+                ControlFlow::<()>::Continue(())
+            },
+        )?;
+        Ok(entries)
+    }
+
+    /// Whether nothing but `.` and `..` is in it.
+    ///
+    /// # Errors
+    /// As [`Directory::for_each`].
+    pub fn is_empty(&self) -> Result<bool, DirError<P::Error>> {
+        let other = self.for_each(0, |entry| match entry.name {
+            b"." | b".." => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        })?;
+        Ok(other.is_none())
+    }
+}
+
+impl<P: WritePages> Directory<P> {
+    /// Makes an empty directory in `pages`, of which there must be none: `.` is `this`, `..` is
+    /// `parent` (of a volume's root both are 1.1).
+    ///
+    /// # Errors
+    /// The owner's; [`DirError::Corrupt`] when there are pages.
+    pub fn create(mut pages: P, this: Target, parent: Target) -> Result<Self, DirError<P::Error>> {
+        if pages.count() != 0 {
+            return Err(Corruption::Size(pages.count()).into());
+        }
+        init_page(pages.append().map_err(DirError::Pages)?, 0);
+        let mut directory = Self { pages };
+        directory.add(b".", this)?;
+        directory.add(b"..", parent)?;
+        Ok(directory)
+    }
+
+    /// Enters `name`. Answers its slot.
+    ///
+    /// # Errors
+    /// [`DirError::Exists`], [`DirError::Full`], [`DirError::BadName`], [`DirError::NameTooLong`],
+    /// [`DirError::Corrupt`], or the owner's. Nothing has changed then, but for the owner's.
+    pub fn insert(&mut self, name: &[u8], target: Target) -> Result<u32, DirError<P::Error>> {
+        check_name(name)?;
+        self.count()?;
+        if self.find(name)?.is_some() {
+            return Err(DirError::Exists);
+        }
+        self.add(name, target)
+    }
+
+    /// Enters a name that is valid and not there.
+    fn add(&mut self, name: &[u8], target: Target) -> Result<u32, DirError<P::Error>> {
+        let needed = slots(name.len());
+        let (index, place) = self.room(needed)?;
+        let slot = (index * PAGE_SLOTS + place) as u32;
+        let chain = hash(name);
+        let next = head(&*self.page(0)?, chain);
+        let page = self.pages.page_mut(index).map_err(DirError::Pages)?;
+        header::set_used(page, place, needed);
+        page::write_entry(page, place, name, target, next);
+        let page_0 = self.pages.page_mut(0).map_err(DirError::Pages)?;
+        if index < MAP_PAGES {
+            set_map_free(page_0, index, map_free(page_0, index) - needed as u8);
+        }
+        set_head(page_0, chain, slot);
+        Ok(slot)
+    }
+
+    /// The page and first slot of the first run of `needed` free slots; adds a page if it must.
+    fn room(&mut self, needed: usize) -> Result<(usize, usize), DirError<P::Error>> {
+        let count = self.pages.count();
+        for index in 0..count {
+            if index < MAP_PAGES {
+                let free = map_free(&*self.page(0)?, index);
+                if free >= NO_PAGE {
+                    return Err(Corruption::FreeCount(index).into());
+                }
+                if usize::from(free) < needed {
+                    continue;
+                }
+            }
+            if let Some(place) = header::free_run(&*self.page(index)?, needed) {
+                return Ok((index, place));
+            }
+        }
+        if count >= PAGES_MAX {
+            return Err(DirError::Full);
+        }
+        init_page(self.pages.append().map_err(DirError::Pages)?, count);
+        let page_0 = self.pages.page_mut(0).map_err(DirError::Pages)?;
+        set_page_count(page_0, count + 1);
+        if count < MAP_PAGES {
+            set_map_free(page_0, count, (PAGE_SLOTS - HEAD_SLOTS) as u8);
+        }
+        Ok((count, HEAD_SLOTS))
+    }
+
+    /// Removes `name`. Answers what it stood for.
+    ///
+    /// # Errors
+    /// [`DirError::NotFound`]; [`DirError::BadName`] for `.` and `..`; [`DirError::Corrupt`], or
+    /// the owner's.
+    pub fn remove(&mut self, name: &[u8]) -> Result<Target, DirError<P::Error>> {
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(DirError::BadName);
+        }
+        self.take_out(name)
+    }
+
+    fn take_out(&mut self, name: &[u8]) -> Result<Target, DirError<P::Error>> {
+        self.count()?;
+        let found = self.find(name)?.ok_or(DirError::NotFound)?;
+        let (index, place) = (
+            found.slot as usize / PAGE_SLOTS,
+            found.slot as usize % PAGE_SLOTS,
+        );
+        let freed = slots(name.len());
+        // Everything that can be wrong is looked at before anything is changed.
+        if place + freed > PAGE_SLOTS || !header::all_used(&*self.page(index)?, place, freed) {
+            return Err(Corruption::Bitmap(index).into());
+        }
+        if index < MAP_PAGES {
+            let free = usize::from(map_free(&*self.page(0)?, index)) + freed;
+            if free >= PAGE_SLOTS {
+                return Err(Corruption::FreeCount(index).into());
+            }
+            let page_0 = self.pages.page_mut(0).map_err(DirError::Pages)?;
+            set_map_free(page_0, index, free as u8);
+        }
+        if found.previous == 0 {
+            let page_0 = self.pages.page_mut(0).map_err(DirError::Pages)?;
+            set_head(page_0, hash(name), found.next);
+        } else {
+            let previous = found.previous as usize;
+            let page = self
+                .pages
+                .page_mut(previous / PAGE_SLOTS)
+                .map_err(DirError::Pages)?;
+            page::set_next(page, previous % PAGE_SLOTS, found.next);
+        }
+        let page = self.pages.page_mut(index).map_err(DirError::Pages)?;
+        header::set_free(page, place, freed);
+        page::zero(page, place, freed);
+        Ok(found.target)
+    }
+
+    /// Makes `..` stand for another directory.
+    ///
+    /// # Errors
+    /// [`DirError::Corrupt`] also when there is no `..`, or the owner's.
+    pub fn set_parent(&mut self, parent: Target) -> Result<(), DirError<P::Error>> {
+        match self.take_out(b"..") {
+            Err(DirError::NotFound) => return Err(Corruption::Dots.into()),
+            result => result?,
+        };
+        self.add(b"..", parent)?;
+        Ok(())
+    }
+}

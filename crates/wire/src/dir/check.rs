@@ -1,0 +1,93 @@
+//! Looking at all of a directory: does everything in it agree?
+
+use super::page::{
+    FIRST_SLOT_PAGE_0, HEAD_SLOTS, MAP_PAGES, NO_PAGE, PAGE_SLOTS, head, header, map_free,
+};
+use super::{Corruption, DirError, Directory, ReadPages, hash, slots};
+
+/// Chains of a directory.
+const CHAINS: usize = 128;
+
+/// What a sound directory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Pages.
+    pub pages: usize,
+    /// Entries, `.` and `..` included.
+    pub entries: usize,
+    /// Slots that nothing uses.
+    pub free_slots: usize,
+}
+
+impl<P: ReadPages> Directory<P> {
+    /// Follows every chain and compares what it finds with bitmaps and counts.
+    ///
+    /// # Errors
+    /// [`DirError::Corrupt`] with the first thing that is wrong, or the owner's.
+    pub fn check(&self) -> Result<Summary, DirError<P::Error>> {
+        let count = self.count()?;
+        // The slots that headers and entries take, page by page.
+        let mut used = vec![(1u64 << HEAD_SLOTS) - 1; count];
+        used[0] = (1u64 << FIRST_SLOT_PAGE_0) - 1;
+        let mut entries = 0;
+        let (mut this, mut parent) = (0, 0);
+        for chain in 0..CHAINS {
+            let mut slot = head(&*self.page(0)?, chain);
+            while slot != 0 {
+                let (len, belongs, is_this, is_parent, next) =
+                    self.with_entry(slot, |entry, next| {
+                        let name = entry.name;
+                        let belongs = hash(name) == chain;
+                        (name.len(), belongs, name == b".", name == b"..", next)
+                    })?;
+                if !belongs {
+                    return Err(Corruption::WrongChain(slot).into());
+                }
+                let (index, place) = (slot as usize / PAGE_SLOTS, slot as usize % PAGE_SLOTS);
+                let taken = slots(len);
+                if place + taken > PAGE_SLOTS {
+                    return Err(Corruption::Name(slot).into());
+                }
+                let mask = ((1u64 << taken) - 1) << place;
+                // An entry met twice (a loop, or two chains that join) overlaps itself: the walk
+                // ends after at most as many steps as there are slots.
+                if used[index] & mask != 0 {
+                    return Err(Corruption::Overlap(slot).into());
+                }
+                used[index] |= mask;
+                entries += 1;
+                if is_this {
+                    this = slot;
+                }
+                if is_parent {
+                    parent = slot;
+                }
+                slot = next;
+            }
+        }
+        if (this, parent) != (13, 14) {
+            return Err(Corruption::Dots.into());
+        }
+        let mut free_slots = 0;
+        for (index, &used) in used.iter().enumerate() {
+            if header::bitmap(&*self.page(index)?) != used {
+                return Err(Corruption::Bitmap(index).into());
+            }
+            let free = used.count_zeros() as usize;
+            free_slots += free;
+            if index < MAP_PAGES && usize::from(map_free(&*self.page(0)?, index)) != free {
+                return Err(Corruption::FreeCount(index).into());
+            }
+        }
+        for index in count..MAP_PAGES {
+            if map_free(&*self.page(0)?, index) != NO_PAGE {
+                return Err(Corruption::FreeCount(index).into());
+            }
+        }
+        Ok(Summary {
+            pages: count,
+            entries,
+            free_slots,
+        })
+    }
+}
