@@ -1,1 +1,27 @@
-//! The volume store: versioned vnodes, directories, bodies, clones
+//! The volume store: versioned vnodes, directories, bodies, clones.
+//!
+//! A [`Partition`] is a directory full of volumes behind a [`disk::Disk`]; a [`Volume`] is one of
+//! them, found by its id. Every operation is synchronous: it changes memory, hands the change to
+//! the partition's journal and returns a [`Ticket`] that resolves when the change is durable.
+//! Statuses, lookups and reads of what is in memory take no disk; inside [`nonblocking`] whatever
+//! would need it returns [`Error::WouldBlock`] instead, so that a thread that serves many clients
+//! sends only misses to threads that may wait.
+//!
+//! There is no salvager and no scan: opening a partition costs the replay of its journal, opening a
+//! volume one lookup. The format and the argument why a crash at any write leaves every operation
+//! done or not done are in `docs/format/volume.md`.
+//!
+//! Lock order, outermost first: vnodes (ascending number, directories before files), the volume's
+//! counters, the space map, the journal queue, the memory table.
+
+pub mod disk;
+mod engine;
+mod error;
+mod options;
+mod ticket;
+mod types;
+
+pub use error::{Error, Result};
+pub use options::{Durability, Options};
+pub use ticket::{Ticket, nonblocking};
+pub use types::*;

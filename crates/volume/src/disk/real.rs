@@ -1,0 +1,147 @@
+//! The machine's disk: a directory, locked against a second process.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::ReadWriteFlags;
+
+use super::{Disk, DiskFile, Space};
+
+/// A directory of the machine's file system.
+#[derive(Debug)]
+pub struct FileDisk {
+    folder: PathBuf,
+    handle: File,
+    _lock: File,
+}
+
+impl FileDisk {
+    /// Opens the directory, making it if it is missing.
+    ///
+    /// Fails with `ResourceBusy` if another process has it open.
+    pub fn open(folder: impl AsRef<Path>) -> io::Result<Arc<Self>> {
+        let folder = folder.as_ref().to_path_buf();
+        std::fs::create_dir_all(&folder)?;
+        let handle = File::open(&folder)?;
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(folder.join("lock"))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    format!("{} is in use by another process", folder.display()),
+                ));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Arc::new(Self { folder, handle, _lock: lock }))
+    }
+}
+
+impl Disk for FileDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.folder.join(name))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.folder.join(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.folder.join(from), self.folder.join(to))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let status = rustix::fs::fstatvfs(&self.handle)?;
+        Ok(Space {
+            total: status.f_blocks * status.f_frsize,
+            free: status.f_bavail * status.f_frsize,
+        })
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buffer, offset)
+    }
+
+    fn read_at_once(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut slices = [io::IoSliceMut::new(buffer)];
+        let length = slices[0].len();
+        match rustix::io::preadv2(&self.0, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) if read == length => Ok(()),
+            // A file system without support answers EOPNOTSUPP: then every read counts as a wait.
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, length) {
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                let end = offset + length;
+                if self.length()? < end { self.set_length(end) } else { Ok(()) }
+            }
+            other => Ok(other?),
+        }
+    }
+
+    fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.0, flags, offset, length) {
+            // Without support the room stays ours, which loses nothing but room.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}

@@ -1,0 +1,570 @@
+//! The ordered, durable table under a partition: journal, tables in memory, base table, block map.
+//!
+//! The life of a change, which the crash argument in `docs/format/volume.md` follows:
+//!
+//! 1. Its blocks, if any, are written to places that no durable vnode names.
+//! 2. [`Engine::commit`] appends its batch to the open group, applies it to the active table and to
+//!    the block map's image, all under the queue's lock: one order for journal and memory.
+//! 3. The committer takes the open group; syncs the blocks if any batch wrote some; writes the
+//!    group to the journal; syncs the journal; lets the tickets of the group land. Meanwhile the
+//!    next group fills: many changes share one sync.
+//! 4. When a journal file is full, the table of its changes is frozen, with the block map as of
+//!    that moment among its values, and a new table and file begin.
+//! 5. The flusher applies a frozen table to the base in one durable transaction that also records
+//!    the last group's number. Then the journal file is free for reuse.
+//!
+//! Opening applies the groups after that number to the base: they are whole (checksum) and without
+//! a gap (numbers). After a failed journal write or sync, nothing is written any more: what Linux
+//! keeps in memory after a failed sync says nothing about the disk.
+
+pub(crate) mod base;
+pub(crate) mod batch;
+mod committer;
+mod flusher;
+pub(crate) mod journal;
+pub(crate) mod key;
+pub(crate) mod space;
+pub(crate) mod table;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::options::{Durability, Options};
+use crate::ticket::{Flight, Ticket, is_nonblocking, may_block};
+use base::{Base, View};
+use batch::{Batch, Run};
+use journal::{HEADER, JournalFile};
+use key::Key;
+use space::Space;
+use table::Table;
+
+/// Frozen tables that may wait for the flusher before changes have to.
+const FROZEN_MAX: usize = 2;
+/// Bytes of one group beyond which the committer does not wait in the relaxed mode.
+const GROUP_BYTES_EAGER: usize = 4 << 20;
+/// The file that keeps room for removals.
+const RESERVE_FILE: &str = "reserve";
+
+/// The table, open.
+pub(crate) struct Engine {
+    disk: Arc<dyn Disk>,
+    options: Options,
+    pub(crate) space: Space,
+    levels: RwLock<Arc<Levels>>,
+    queue: Mutex<Queue>,
+    /// Wakes the committer.
+    work: Condvar,
+    /// Wakes who waits for a frozen table to be flushed, and the flusher.
+    room: Condvar,
+    base: Mutex<Option<Base>>,
+    stopped: AtomicBool,
+    stop_reason: Mutex<Option<String>>,
+    /// A flush found no room: only changes that free some are taken.
+    full: AtomicBool,
+    /// Bytes that may still be added before room on the disk is looked at again.
+    allowance: std::sync::atomic::AtomicI64,
+    pub(crate) statistics: Statistics,
+}
+
+/// Counts of what the engine did since it was opened.
+#[derive(Default)]
+pub(crate) struct Statistics {
+    pub(crate) commits: AtomicU64,
+    pub(crate) groups: AtomicU64,
+    pub(crate) journal_bytes: AtomicU64,
+    pub(crate) block_syncs: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+}
+
+/// Where to look for a key: newest first.
+struct Levels {
+    active: Arc<Table>,
+    frozen: Vec<Arc<Table>>,
+    base: Arc<View>,
+}
+
+struct Queue {
+    open: OpenGroup,
+    closed: VecDeque<OpenGroup>,
+    /// Bytes of the active journal file that are used or will be.
+    file_used: u64,
+    /// Frozen tables whose journal is complete, oldest first, with that file.
+    to_flush: VecDeque<(Arc<Table>, Option<JournalFile>)>,
+    free_files: Vec<JournalFile>,
+    files: u32,
+    flushing: bool,
+    frozen: usize,
+    closing: bool,
+    committer_waits: bool,
+    hurry: bool,
+}
+
+/// A group that changes are still added to, or that waits to be written.
+struct OpenGroup {
+    number: u64,
+    bytes: Vec<u8>,
+    flight: Arc<Flight>,
+    released: Vec<Run>,
+    wrote_blocks: bool,
+    /// The first of a new journal file: the table it begins replaces this one.
+    freezes: Option<Arc<Table>>,
+}
+
+impl OpenGroup {
+    fn new(number: u64) -> Self {
+        Self {
+            number,
+            bytes: vec![0; HEADER],
+            flight: Arc::default(),
+            released: Vec::new(),
+            wrote_blocks: false,
+            freezes: None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.len() == HEADER
+    }
+}
+
+impl Engine {
+    /// Opens the table on `disk`, replaying its journal.
+    pub(crate) fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Self>> {
+        let io = |what: &str, error: std::io::Error| {
+            Error::Partition(format!("opening {what}: {error}"))
+        };
+        let file = disk.open("base").map_err(|error| io("the base table", error))?;
+        disk.sync_names().map_err(|error| io("the base table", error))?;
+        let base = Base::open(file, options.base_cache_bytes)?;
+        let view = base.view()?;
+        let mut files: Vec<JournalFile> = Vec::new();
+        let existing = disk.list().map_err(|error| io("the journal", error))?;
+        let count = existing.iter().filter(|name| name.starts_with("journal.")).count().max(2);
+        for number in 0..count as u32 {
+            let opened = JournalFile::open(disk.as_ref(), number, options.journal_bytes);
+            files.push(opened.map_err(|error| io("the journal", error))?);
+        }
+        disk.sync_names().map_err(|error| io("the journal", error))?;
+        let space = Space::open(Arc::clone(&disk), &|key| view.get(key))?;
+        let (view, last) = replay(&base, view, &space, &files)?;
+        let engine = Arc::new(Self {
+            queue: Mutex::new(Queue {
+                open: OpenGroup::new(last + 1),
+                closed: VecDeque::new(),
+                file_used: 0,
+                to_flush: VecDeque::new(),
+                files: files.len() as u32,
+                free_files: files,
+                flushing: false,
+                frozen: 0,
+                closing: false,
+                committer_waits: false,
+                hurry: false,
+            }),
+            levels: RwLock::new(Arc::new(Levels {
+                active: Arc::default(),
+                frozen: Vec::new(),
+                base: Arc::new(view),
+            })),
+            disk,
+            options,
+            space,
+            work: Condvar::new(),
+            room: Condvar::new(),
+            base: Mutex::new(Some(base)),
+            stopped: AtomicBool::new(false),
+            stop_reason: Mutex::new(None),
+            full: AtomicBool::new(false),
+            allowance: std::sync::atomic::AtomicI64::new(0),
+            statistics: Statistics::default(),
+        });
+        engine.restore_reserve();
+        committer::spawn(&engine)?;
+        flusher::spawn(&engine)?;
+        Ok(engine)
+    }
+
+    /// Refuses early what could not be done: called before an operation changes anything.
+    /// `growth` is about how many bytes it adds, 0 for what only frees.
+    pub(crate) fn admit(&self, growth: u64) -> Result<()> {
+        self.check_running()?;
+        if growth > 0 {
+            if self.full.load(Ordering::Relaxed) {
+                return Err(Error::DiskFull);
+            }
+            if self.allowance.fetch_sub(growth as i64, Ordering::Relaxed) < growth as i64 {
+                self.renew_allowance(growth)?;
+            }
+        }
+        let mut queue = self.queue.lock();
+        while queue.frozen >= FROZEN_MAX {
+            may_block()?;
+            if self.full.load(Ordering::Relaxed) && growth > 0 {
+                return Err(Error::DiskFull);
+            }
+            self.room.wait(&mut queue);
+            drop(queue);
+            self.check_running()?;
+            queue = self.queue.lock();
+        }
+        Ok(())
+    }
+
+    fn renew_allowance(&self, growth: u64) -> Result<()> {
+        let space = self
+            .disk
+            .space()
+            .map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
+        let free = space.free.saturating_sub(self.options.reserve_bytes / 2);
+        if free < growth.saturating_mul(2) {
+            self.allowance.store(0, Ordering::Relaxed);
+            return Err(Error::DiskFull);
+        }
+        let allowance = (free / 8).min(4 << 20) as i64;
+        self.allowance.store(allowance, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn check_running(&self) -> Result<()> {
+        if !self.stopped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let reason = self.stop_reason.lock().clone();
+        Err(Error::Stopped(reason.unwrap_or_else(|| "closed".into())))
+    }
+
+    /// Takes no more changes, and says why.
+    pub(crate) fn stop(&self, reason: String) {
+        let mut stored = self.stop_reason.lock();
+        if stored.is_none() {
+            tracing::error!(%reason, "the partition takes no more writes");
+            *stored = Some(reason);
+        }
+        self.stopped.store(true, Ordering::Release);
+        drop(stored);
+        self.room.notify_all();
+        self.work.notify_all();
+    }
+
+    /// Makes a batch visible and hands it to the journal.
+    ///
+    /// Fails only if the engine has stopped, and then changes nothing.
+    pub(crate) fn commit(&self, batch: Batch) -> Result<Ticket> {
+        if batch.is_empty() {
+            return Ok(Ticket::ready());
+        }
+        self.space.prepare(&batch.released, &|key| self.get(key))?;
+        let length = batch.encoded_length();
+        let mut queue = self.queue.lock();
+        self.check_running()?;
+        let filled = journal::padded((queue.open.bytes.len() + length) as u64);
+        let levels = Arc::clone(&self.levels.read());
+        let full = queue.file_used + filled > self.options.journal_bytes
+            || levels.active.bytes() as u64 > self.options.journal_bytes * 3 / 2;
+        let active = if full && !levels.active.is_empty() {
+            self.freeze(&mut queue, &levels)
+        } else {
+            Arc::clone(&levels.active)
+        };
+        drop(levels);
+        batch.encode(&mut queue.open.bytes);
+        self.space.apply(&batch.taken, &batch.released, &|key| self.get(key))?;
+        active.apply(batch.entries);
+        active.set_last_group(queue.open.number);
+        queue.open.released.extend(batch.released);
+        queue.open.wrote_blocks |= batch.wrote_blocks;
+        self.statistics.commits.fetch_add(1, Ordering::Relaxed);
+        let ticket = match self.options.durability {
+            Durability::Strict => Ticket::of(Arc::clone(&queue.open.flight)),
+            Durability::Relaxed(_) => Ticket::ready(),
+        };
+        let wake = match self.options.durability {
+            Durability::Strict => queue.committer_waits,
+            Durability::Relaxed(_) => {
+                queue.committer_waits && queue.open.bytes.len() > GROUP_BYTES_EAGER
+            }
+        };
+        if wake {
+            queue.committer_waits = false;
+            drop(queue);
+            self.work.notify_one();
+        }
+        Ok(ticket)
+    }
+
+    /// Ends the active table and journal file; returns the new active table.
+    fn freeze(&self, queue: &mut Queue, levels: &Arc<Levels>) -> Arc<Table> {
+        let old = Arc::clone(&levels.active);
+        old.apply(self.space.freeze());
+        let fresh: Arc<Table> = Arc::default();
+        // Whatever is in the open group belongs to the old file.
+        if queue.open.is_empty() {
+            queue.open.freezes = Some(old);
+        } else {
+            let mut next = OpenGroup::new(queue.open.number + 1);
+            next.freezes = Some(old);
+            queue.closed.push_back(std::mem::replace(&mut queue.open, next));
+        }
+        queue.file_used = 0;
+        queue.frozen += 1;
+        let mut slot = self.levels.write();
+        let mut frozen = Vec::with_capacity(slot.frozen.len() + 1);
+        frozen.push(Arc::clone(&slot.active));
+        frozen.extend(slot.frozen.iter().cloned());
+        let base = Arc::clone(&slot.base);
+        *slot = Arc::new(Levels { active: Arc::clone(&fresh), frozen, base });
+        fresh
+    }
+
+    fn levels(&self) -> Arc<Levels> {
+        Arc::clone(&self.levels.read())
+    }
+
+    /// The value of a key.
+    ///
+    /// Inside `nonblocking` only what is in memory answers.
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Bytes>> {
+        let levels = self.levels();
+        for table in levels.tables() {
+            if let Some(known) = table.get(key) {
+                return Ok(known);
+            }
+        }
+        may_block()?;
+        self.from_base(&levels, |base| base.get(key))
+    }
+
+    /// Reads the base; once more if it was opened anew meanwhile.
+    fn from_base<T>(
+        &self,
+        levels: &Arc<Levels>,
+        read: impl Fn(&View) -> Result<T>,
+    ) -> Result<T> {
+        match read(&levels.base) {
+            Err(error) => {
+                let now = self.levels();
+                if Arc::ptr_eq(&now, levels) { Err(error) } else { read(&now.base) }
+            }
+            answer => answer,
+        }
+    }
+
+    /// The first entry at or after `from` that starts with `prefix`.
+    ///
+    /// Versions only ever get newer ones in front, so for a versioned thing an entry found in a
+    /// newer table is the one asked for, whatever lies below.
+    pub(crate) fn first_version(
+        &self,
+        from: &Key,
+        prefix: &Key,
+    ) -> Result<Option<(Key, Bytes)>> {
+        let levels = self.levels();
+        let mut hidden = false;
+        for table in levels.tables() {
+            if let Some((key, value)) = table.at_or_after(from)
+                && key.starts_with(prefix)
+            {
+                match value {
+                    Some(value) if !hidden => return Ok(Some((key, value))),
+                    _ => {
+                        hidden = true;
+                        break;
+                    }
+                }
+            }
+        }
+        if !hidden {
+            may_block()?;
+            let found = self.from_base(&levels, |base| base.entries(from)?.next())?;
+            return Ok(found.filter(|(key, _)| key.starts_with(prefix)));
+        }
+        self.scan(from, prefix)?.next()
+    }
+
+    /// All entries at or after `from` that start with `prefix`, in order.
+    pub(crate) fn scan(&self, from: &Key, prefix: &Key) -> Result<Scan> {
+        may_block()?;
+        let levels = self.levels();
+        let base = self.from_base(&levels, |base| base.entries(from))?;
+        Ok(Scan { levels, base, ahead: None, base_done: false, at: *from, prefix: *prefix })
+    }
+
+    /// Writes everything to the base and waits for it.
+    pub(crate) fn flush(&self) -> Result<()> {
+        {
+            let mut queue = self.queue.lock();
+            self.check_running()?;
+            let levels = self.levels();
+            if !levels.active.is_empty() {
+                self.freeze(&mut queue, &levels);
+            }
+            queue.hurry = true;
+            queue.committer_waits = false;
+        }
+        self.work.notify_all();
+        let mut queue = self.queue.lock();
+        while queue.frozen > 0 {
+            self.check_running()?;
+            if self.full.load(Ordering::Relaxed) {
+                return Err(Error::DiskFull);
+            }
+            self.room.wait_for(&mut queue, std::time::Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Flushes and takes no more changes.
+    pub(crate) fn close(&self) -> Result<()> {
+        let result = self.flush();
+        self.queue.lock().closing = true;
+        self.stop_quietly("closed");
+        result
+    }
+
+    fn stop_quietly(&self, reason: &str) {
+        self.stop_reason.lock().get_or_insert_with(|| reason.to_string());
+        self.stopped.store(true, Ordering::Release);
+        self.queue.lock().closing = true;
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        self.disk.as_ref()
+    }
+
+    /// Makes the reserve file if there is room for it and as much again.
+    fn restore_reserve(&self) {
+        let bytes = self.options.reserve_bytes / 2;
+        let result = self.disk.open(RESERVE_FILE).and_then(|file| {
+            if file.length()? >= bytes {
+                return Ok(());
+            }
+            if self.disk.space()?.free < bytes * 2 {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            file.allocate(0, bytes)
+        });
+        if let Err(error) = result {
+            tracing::warn!(%error, "no room for the reserve that keeps removals possible");
+        }
+    }
+
+    /// Gives the reserve back to the file system, so that a flush finds room.
+    fn spend_reserve(&self) {
+        if let Ok(file) = self.disk.open(RESERVE_FILE) {
+            let _ = file.set_length(0);
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop_quietly("closed");
+    }
+}
+
+impl Levels {
+    fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        std::iter::once(&self.active).chain(&self.frozen)
+    }
+}
+
+/// Entries of all levels merged, in key order.
+pub(crate) struct Scan {
+    levels: Arc<Levels>,
+    base: base::Entries,
+    ahead: Option<(Key, Bytes)>,
+    base_done: bool,
+    at: Key,
+    prefix: Key,
+}
+
+impl Scan {
+    /// The next entry.
+    pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
+        loop {
+            if self.ahead.is_none() && !self.base_done {
+                self.ahead = self.base.next()?;
+                self.base_done = self.ahead.is_none();
+            }
+            let mut best: Option<(Key, Option<Bytes>)> = None;
+            for table in self.levels.tables() {
+                if let Some((key, value)) = table.at_or_after(&self.at)
+                    && best.as_ref().is_none_or(|(known, _)| key < *known)
+                {
+                    best = Some((key, value));
+                }
+            }
+            if let Some((key, _)) = &self.ahead {
+                match &best {
+                    Some((known, _)) if known < key => {}
+                    Some((known, _)) if known == key => self.ahead = None,
+                    _ => best = self.ahead.take().map(|(key, value)| (key, Some(value))),
+                }
+            }
+            let Some((key, value)) = best else { return Ok(None) };
+            if !key.starts_with(&self.prefix) {
+                return Ok(None);
+            }
+            self.at = key.successor();
+            if let Some(value) = value {
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+}
+
+/// Applies the journal's groups that the base does not hold; returns the new view and last number.
+fn replay(
+    base: &Base,
+    view: View,
+    space: &Space,
+    files: &[JournalFile],
+) -> Result<(View, u64)> {
+    let mut groups = Vec::new();
+    for file in files {
+        groups.extend(file.read()?);
+    }
+    groups.retain(|group| group.number > view.applied);
+    groups.sort_by_key(|group| group.number);
+    let table = Table::default();
+    let mut last = view.applied;
+    for group in groups {
+        if group.number != last + 1 {
+            break;
+        }
+        last = group.number;
+        for batch in group.batches()? {
+            space.apply(&batch.taken, &batch.released, &|key| view.get(key))?;
+            table.apply(batch.entries);
+        }
+    }
+    if last == view.applied {
+        return Ok((view, last));
+    }
+    table.apply(space.freeze());
+    space.end_replay();
+    tracing::info!(groups = last - view.applied, "replayed the journal");
+    drop(view);
+    table.with_all(|entries| base.apply(entries.iter(), last)).map_err(|error| match error {
+        base::ApplyError::Full => Error::DiskFull,
+        base::ApplyError::Other(error) => error,
+    })?;
+    Ok((base.view()?, last))
+}
+
+/// For reads that could use the page cache.
+pub(crate) fn at_once() -> bool {
+    is_nonblocking()
+}

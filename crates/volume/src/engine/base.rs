@@ -1,0 +1,174 @@
+//! The base level: one redb table in one file, behind the few calls that the store needs.
+//!
+//! This is the only file that names the engine. It reads at a fixed state ([`View`], one per
+//! flush), and takes changes in large sorted batches, each one durable transaction together with
+//! the number of the last journal group that it holds. Quick-repair is on, so that opening after a
+//! crash reads the allocator state instead of scanning; why redb is in the decision record.
+//!
+//! redb does not verify its pages' checksums on ordinary reads, so values carry their own (see
+//! `record`), and a page so damaged that redb panics on it becomes an error here.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend,
+    TableDefinition,
+};
+
+use super::key::Key;
+use crate::disk::DiskFile;
+use crate::error::{Error, Result};
+
+const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("store");
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const APPLIED: &str = "applied";
+
+/// The base table, open.
+pub(crate) struct Base {
+    database: Database,
+}
+
+/// The base table as it was at one moment.
+pub(crate) struct View {
+    table: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    /// Number of the last journal group that is in it.
+    pub(crate) applied: u64,
+}
+
+/// Entries of a view in key order.
+pub(crate) struct Entries(redb::Range<'static, &'static [u8], &'static [u8]>);
+
+#[derive(Debug)]
+struct Backend(Arc<dyn DiskFile>);
+
+impl StorageBackend for Backend {
+    fn len(&self) -> Result<u64, io::Error> {
+        self.0.length()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        self.0.read_at(out, offset)
+    }
+
+    fn set_len(&self, length: u64) -> Result<(), io::Error> {
+        self.0.set_length(length)
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        self.0.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        self.0.write_at(data, offset)
+    }
+}
+
+/// Why a change of the base failed.
+pub(crate) enum ApplyError {
+    /// There was no room; nothing changed, but the base must be opened anew.
+    Full,
+    /// Anything else.
+    Other(Error),
+}
+
+fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result,
+        Err(_) => Err(redb::Error::Corrupted("a page of the base table is damaged".into())),
+    }
+}
+
+fn failed(error: &redb::Error) -> Error {
+    Error::Partition(format!("base table: {error}"))
+}
+
+impl Base {
+    /// Opens the table in `file`, making it if the file is empty.
+    pub(crate) fn open(file: Arc<dyn DiskFile>, cache_bytes: usize) -> Result<Self> {
+        let database = guarded(|| {
+            let database = Builder::new()
+                .set_cache_size(cache_bytes)
+                .create_with_backend(Backend(file))?;
+            let mut transaction = database.begin_write()?;
+            transaction.set_quick_repair(true);
+            transaction.open_table(TABLE)?;
+            transaction.open_table(META)?;
+            transaction.commit()?;
+            Ok(database)
+        });
+        Ok(Self { database: database.map_err(|error| failed(&error))? })
+    }
+
+    /// The table as it is now.
+    pub(crate) fn view(&self) -> Result<View> {
+        guarded(|| {
+            let transaction = self.database.begin_read()?;
+            let applied = transaction.open_table(META)?.get(APPLIED)?.map_or(0, |v| v.value());
+            Ok(View { table: transaction.open_table(TABLE)?, applied })
+        })
+        .map_err(|error| failed(&error))
+    }
+
+    /// Applies changes in key order and records `applied`, in one durable transaction.
+    pub(crate) fn apply<'a>(
+        &self,
+        changes: impl Iterator<Item = (&'a Key, &'a Option<Bytes>)>,
+        applied: u64,
+    ) -> Result<(), ApplyError> {
+        let result = guarded(|| {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+            transaction.set_quick_repair(true);
+            {
+                let mut table = transaction.open_table(TABLE)?;
+                for (key, value) in changes {
+                    match value {
+                        Some(value) => drop(table.insert(key.as_slice(), value.as_ref())?),
+                        None => drop(table.remove(key.as_slice())?),
+                    }
+                }
+                transaction.open_table(META)?.insert(APPLIED, applied)?;
+            }
+            transaction.commit()?;
+            Ok(())
+        });
+        result.map_err(|error| match &error {
+            redb::Error::Io(cause) if crate::disk::is_full(cause) => ApplyError::Full,
+            other => ApplyError::Other(failed(other)),
+        })
+    }
+}
+
+impl View {
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Bytes>> {
+        guarded(|| {
+            let found = self.table.get(key.as_slice())?;
+            Ok(found.map(|value| Bytes::copy_from_slice(value.value())))
+        })
+        .map_err(|error| failed(&error))
+    }
+
+    /// Entries from `from` on.
+    pub(crate) fn entries(&self, from: &Key) -> Result<Entries> {
+        guarded(|| Ok(Entries(self.table.range(from.as_slice()..)?)))
+            .map_err(|error| failed(&error))
+    }
+}
+
+impl Entries {
+    /// The next entry.
+    pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
+        guarded(|| {
+            let Some(entry) = self.0.next() else { return Ok(None) };
+            let (key, value) = entry?;
+            let key = Key::from_slice(key.value())
+                .ok_or_else(|| redb::Error::Corrupted("a key is too long".into()))?;
+            Ok(Some((key, Bytes::copy_from_slice(value.value()))))
+        })
+        .map_err(|error| failed(&error))
+    }
+}

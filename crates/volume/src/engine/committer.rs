@@ -1,0 +1,157 @@
+//! The committer: one thread a partition that writes groups to the journal and syncs them.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use super::journal::{self, JournalFile};
+use super::{Engine, OpenGroup};
+use crate::error::{Error, Result};
+use crate::options::Durability;
+
+/// Journal files that a partition may have; more only lengthen a replay.
+const FILES_MAX: u32 = 4;
+/// How long the committer sleeps at most before it looks whether the partition still exists.
+const IDLE: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Where the next group goes.
+#[derive(Default)]
+struct Position {
+    file: Option<JournalFile>,
+    offset: u64,
+}
+
+pub(super) fn spawn(engine: &Arc<Engine>) -> Result<()> {
+    let engine = Arc::downgrade(engine);
+    std::thread::Builder::new()
+        .name("volume-commit".into())
+        .spawn(move || run(&engine))
+        .map(drop)
+        .map_err(|error| Error::Partition(format!("starting the committer: {error}")))
+}
+
+fn run(engine: &Weak<Engine>) {
+    let mut position = Position::default();
+    while let Some(engine) = engine.upgrade() {
+        match engine.next_group() {
+            Next::Group(group) => engine.write_group(group, &mut position),
+            Next::Idle => {}
+            Next::Closed => return,
+        }
+    }
+}
+
+enum Next {
+    Group(OpenGroup),
+    Idle,
+    Closed,
+}
+
+impl Engine {
+    /// The oldest group that holds anything.
+    fn next_group(&self) -> Next {
+        let mut queue = self.queue.lock();
+        if queue.closed.is_empty() {
+            let relaxed = match self.options.durability {
+                Durability::Strict => None,
+                Durability::Relaxed(interval) => Some(interval),
+            };
+            let nothing = queue.open.is_empty() && queue.open.freezes.is_none();
+            if (nothing || relaxed.is_some()) && !queue.hurry {
+                if queue.closing {
+                    return Next::Closed;
+                }
+                queue.committer_waits = true;
+                self.work.wait_for(&mut queue, relaxed.unwrap_or(IDLE));
+                queue.committer_waits = false;
+            }
+            queue.hurry = false;
+        }
+        if let Some(group) = queue.closed.pop_front() {
+            return Next::Group(group);
+        }
+        if queue.open.is_empty() && queue.open.freezes.is_none() {
+            return if queue.closing { Next::Closed } else { Next::Idle };
+        }
+        let number = queue.open.number + u64::from(!queue.open.is_empty());
+        let group = std::mem::replace(&mut queue.open, OpenGroup::new(number));
+        if !group.is_empty() {
+            queue.file_used += journal::padded(group.bytes.len() as u64);
+        }
+        Next::Group(group)
+    }
+
+    fn write_group(&self, mut group: OpenGroup, position: &mut Position) {
+        let result = self.check_running().and_then(|()| self.try_write(&mut group, position));
+        if let Err(error) = &result {
+            let reason = match error {
+                Error::Stopped(reason) => reason.clone(),
+                other => other.to_string(),
+            };
+            self.stop(reason.clone());
+            group.flight.land(Err(Error::Stopped(reason)));
+            return;
+        }
+        self.space.released(std::mem::take(&mut group.released));
+        group.flight.land(Ok(()));
+    }
+
+    fn try_write(&self, group: &mut OpenGroup, position: &mut Position) -> Result<()> {
+        if let Some(table) = group.freezes.take() {
+            // Everything of the frozen table is durable now: the flusher may have it.
+            let mut queue = self.queue.lock();
+            queue.to_flush.push_back((table, position.file.take()));
+            position.offset = 0;
+            drop(queue);
+            self.room.notify_all();
+        }
+        if group.is_empty() {
+            return Ok(());
+        }
+        let failed = |what: &str, error: std::io::Error| {
+            Error::Partition(format!("{what} failed: {error}"))
+        };
+        if group.wrote_blocks {
+            self.space.sync().map_err(|error| failed("syncing blocks", error))?;
+            self.statistics.block_syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        journal::seal(&mut group.bytes, group.number);
+        if position.file.is_none() {
+            position.file = Some(self.free_file()?);
+        }
+        let Some(file) = &position.file else {
+            return Err(Error::Partition("no journal file".into()));
+        };
+        file.file
+            .write_at(&group.bytes, position.offset)
+            .map_err(|error| failed("writing the journal", error))?;
+        file.file.sync().map_err(|error| failed("syncing the journal", error))?;
+        position.offset += group.bytes.len() as u64;
+        self.statistics.groups.fetch_add(1, Ordering::Relaxed);
+        self.statistics.journal_bytes.fetch_add(group.bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A file that holds nothing needed any more.
+    fn free_file(&self) -> Result<JournalFile> {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(file) = queue.free_files.pop() {
+                return Ok(file);
+            }
+            if queue.files < FILES_MAX {
+                let number = queue.files;
+                queue.files += 1;
+                drop(queue);
+                let made =
+                    JournalFile::open(self.disk.as_ref(), number, self.options.journal_bytes)
+                        .and_then(|file| self.disk.sync_names().map(|()| file));
+                return made
+                    .map_err(|error| Error::Partition(format!("a new journal file: {error}")));
+            }
+            self.room.wait_for(&mut queue, IDLE);
+            drop(queue);
+            self.check_running()?;
+            queue = self.queue.lock();
+        }
+    }
+}

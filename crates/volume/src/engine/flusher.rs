@@ -1,0 +1,120 @@
+//! The flusher: one thread a partition that carries frozen tables into the base.
+//!
+//! When the file system has no room for that, the reserve file is given up and the flush tried
+//! again; until it succeeds, changes that add anything are refused with `DiskFull`.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::base::{ApplyError, Base};
+use super::table::Table;
+use super::{Engine, Levels};
+use crate::error::{Error, Result};
+
+/// How long the flusher sleeps at most before it looks whether the partition still exists, and
+/// between attempts on a full disk.
+const IDLE: Duration = Duration::from_millis(500);
+
+pub(super) fn spawn(engine: &Arc<Engine>) -> Result<()> {
+    let engine = Arc::downgrade(engine);
+    std::thread::Builder::new()
+        .name("volume-flush".into())
+        .spawn(move || run(&engine))
+        .map(drop)
+        .map_err(|error| Error::Partition(format!("starting the flusher: {error}")))
+}
+
+fn run(engine: &Weak<Engine>) {
+    while let Some(engine) = engine.upgrade() {
+        let next = {
+            let mut queue = engine.queue.lock();
+            if queue.to_flush.is_empty() {
+                if queue.closing {
+                    return;
+                }
+                engine.room.wait_for(&mut queue, IDLE);
+            }
+            queue.to_flush.pop_front()
+        };
+        let Some((table, file)) = next else { continue };
+        match engine.flush_table(&table) {
+            Ok(()) => {
+                let mut queue = engine.queue.lock();
+                queue.frozen -= 1;
+                queue.free_files.extend(file);
+                drop(queue);
+                engine.room.notify_all();
+            }
+            Err(FlushError::Full) => {
+                engine.queue.lock().to_flush.push_front((table, file));
+                if engine.check_running().is_err() {
+                    return;
+                }
+                std::thread::sleep(IDLE / 5);
+            }
+            Err(FlushError::Other(error)) => {
+                engine.stop(error.to_string());
+                return;
+            }
+        }
+    }
+}
+
+enum FlushError {
+    Full,
+    Other(Error),
+}
+
+impl Engine {
+    fn flush_table(&self, table: &Arc<Table>) -> Result<(), FlushError> {
+        let mut slot = self.base.lock();
+        let Some(base) = slot.as_ref() else {
+            *slot = Some(self.reopen_base().map_err(FlushError::Other)?);
+            return Err(FlushError::Full);
+        };
+        let applied = table.last_group();
+        match table.with_all(|entries| base.apply(entries.iter(), applied)) {
+            Ok(()) => {
+                let view = base.view().map_err(FlushError::Other)?;
+                let mut levels = self.levels.write();
+                let mut frozen = levels.frozen.clone();
+                frozen.retain(|other| !Arc::ptr_eq(other, table));
+                let active = Arc::clone(&levels.active);
+                *levels = Arc::new(Levels { active, frozen, base: Arc::new(view) });
+                drop(levels);
+                self.statistics.flushes.fetch_add(1, Ordering::Relaxed);
+                if self.full.swap(false, Ordering::Relaxed) {
+                    tracing::info!("the partition has room again");
+                    self.restore_reserve();
+                }
+                Ok(())
+            }
+            Err(ApplyError::Full) => {
+                if !self.full.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("the partition is full: only removals are taken");
+                }
+                self.spend_reserve();
+                // A failed transaction leaves the base unusable until it is opened again.
+                *slot = None;
+                *slot = Some(self.reopen_base().map_err(FlushError::Other)?);
+                Err(FlushError::Full)
+            }
+            Err(ApplyError::Other(error)) => Err(FlushError::Other(error)),
+        }
+    }
+
+    fn reopen_base(&self) -> Result<Base> {
+        let file = self
+            .disk
+            .open("base")
+            .map_err(|error| Error::Partition(format!("opening the base table: {error}")))?;
+        let base = Base::open(file, self.options.base_cache_bytes)?;
+        let view = base.view()?;
+        let mut levels = self.levels.write();
+        let (active, frozen) = (Arc::clone(&levels.active), levels.frozen.clone());
+        *levels = Arc::new(Levels { active, frozen, base: Arc::new(view) });
+        drop(levels);
+        Ok(base)
+    }
+}

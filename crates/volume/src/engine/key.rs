@@ -1,0 +1,264 @@
+//! Keys of the ordered table: short byte strings kept inline, so that a change allocates none.
+//!
+//! Numbers in keys are big-endian, so that bytes order as numbers do; epochs are complemented, so
+//! that the newest version of a thing comes first. The layout of each kind is in
+//! `docs/format/volume.md`; the constructors here are its only home in the code.
+
+use std::cmp::Ordering;
+
+/// Longest key in bytes.
+pub(crate) const KEY_MAX: usize = 31;
+
+/// A key.
+#[derive(Clone, Copy)]
+pub(crate) struct Key {
+    length: u8,
+    bytes: [u8; KEY_MAX],
+}
+
+/// The first byte of a key: what it is a key of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// The partition's own record.
+    Partition = 0x00,
+    /// A volume: its id.
+    Volume = 0x01,
+    /// A volume group: the id of its RW volume.
+    Group = 0x03,
+    /// The counters of a group's RW volume, which change with every operation.
+    Counters = 0x04,
+    /// A vnode version: group, vnode, complemented epoch.
+    Vnode = 0x10,
+    /// A version of a piece of a body: group, vnode, body, piece, complemented epoch.
+    Body = 0x11,
+    /// What changed: group, epoch, vnode.
+    Change = 0x12,
+    /// The bitmap of a region of blocks.
+    Region = 0x20,
+    /// Free blocks of 512 regions.
+    RegionCounts = 0x21,
+    /// Background work on one vnode: group, vnode.
+    ReapVnode = 0x30,
+    /// Background work after a clone was removed: group, first epoch, last epoch.
+    ReapEpochs = 0x31,
+    /// Background work after the last volume of a group was removed: group.
+    ReapGroup = 0x32,
+}
+
+impl Key {
+    /// The key made of `bytes`, if it is short enough.
+    pub(crate) fn from_slice(bytes: &[u8]) -> Option<Self> {
+        let mut key = Self { length: u8::try_from(bytes.len()).ok()?, bytes: [0; KEY_MAX] };
+        key.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(key)
+    }
+
+    fn new(kind: Kind) -> Self {
+        let mut bytes = [0; KEY_MAX];
+        bytes[0] = kind as u8;
+        Self { length: 1, bytes }
+    }
+
+    fn u32(mut self, number: u32) -> Self {
+        let at = self.length as usize;
+        self.bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
+        self.length += 4;
+        self
+    }
+
+    fn u64(mut self, number: u64) -> Self {
+        let at = self.length as usize;
+        self.bytes[at..at + 8].copy_from_slice(&number.to_be_bytes());
+        self.length += 8;
+        self
+    }
+
+    pub(crate) fn partition() -> Self {
+        Self::new(Kind::Partition)
+    }
+
+    pub(crate) fn volume(id: u32) -> Self {
+        Self::new(Kind::Volume).u32(id)
+    }
+
+    pub(crate) fn group(group: u32) -> Self {
+        Self::new(Kind::Group).u32(group)
+    }
+
+    pub(crate) fn counters(group: u32) -> Self {
+        Self::new(Kind::Counters).u32(group)
+    }
+
+    /// All versions of a vnode.
+    pub(crate) fn vnode_prefix(group: u32, vnode: u32) -> Self {
+        Self::new(Kind::Vnode).u32(group).u32(vnode)
+    }
+
+    pub(crate) fn vnode(group: u32, vnode: u32, epoch: u64) -> Self {
+        Self::vnode_prefix(group, vnode).u64(!epoch)
+    }
+
+    /// All versions of all bodies of a vnode.
+    pub(crate) fn bodies_prefix(group: u32, vnode: u32) -> Self {
+        Self::new(Kind::Body).u32(group).u32(vnode)
+    }
+
+    /// All versions of all pieces of one body.
+    pub(crate) fn body_prefix(group: u32, vnode: u32, body: u32) -> Self {
+        Self::bodies_prefix(group, vnode).u32(body)
+    }
+
+    /// All versions of one piece.
+    pub(crate) fn piece_prefix(group: u32, vnode: u32, body: u32, piece: u64) -> Self {
+        Self::body_prefix(group, vnode, body).u64(piece)
+    }
+
+    pub(crate) fn piece(group: u32, vnode: u32, body: u32, piece: u64, epoch: u64) -> Self {
+        Self::piece_prefix(group, vnode, body, piece).u64(!epoch)
+    }
+
+    /// All changes of a group in one epoch.
+    pub(crate) fn change_prefix(group: u32, epoch: u64) -> Self {
+        Self::new(Kind::Change).u32(group).u64(epoch)
+    }
+
+    pub(crate) fn change(group: u32, epoch: u64, vnode: u32) -> Self {
+        Self::change_prefix(group, epoch).u32(vnode)
+    }
+
+    pub(crate) fn region(region: u32) -> Self {
+        Self::new(Kind::Region).u32(region)
+    }
+
+    pub(crate) fn region_counts(index: u32) -> Self {
+        Self::new(Kind::RegionCounts).u32(index)
+    }
+
+    pub(crate) fn reap_vnode(group: u32, vnode: u32) -> Self {
+        Self::new(Kind::ReapVnode).u32(group).u32(vnode)
+    }
+
+    pub(crate) fn reap_epochs(group: u32, first: u64, last: u64) -> Self {
+        Self::new(Kind::ReapEpochs).u32(group).u64(first).u64(last)
+    }
+
+    pub(crate) fn reap_group(group: u32) -> Self {
+        Self::new(Kind::ReapGroup).u32(group)
+    }
+
+    /// Everything of a kind.
+    pub(crate) fn of_kind(kind: Kind) -> Self {
+        Self::new(kind)
+    }
+
+    /// Everything of a kind that starts with a group.
+    pub(crate) fn of_group(kind: Kind, group: u32) -> Self {
+        Self::new(kind).u32(group)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
+    }
+
+    pub(crate) fn starts_with(&self, prefix: &Self) -> bool {
+        self.as_slice().starts_with(prefix.as_slice())
+    }
+
+    /// The number at a byte offset; 0 if the key ends before.
+    pub(crate) fn u32_at(&self, at: usize) -> u32 {
+        match self.as_slice().get(at..at + 4) {
+            Some(&[a, b, c, d]) => u32::from_be_bytes([a, b, c, d]),
+            _ => 0,
+        }
+    }
+
+    /// The number at a byte offset; 0 if the key ends before.
+    pub(crate) fn u64_at(&self, at: usize) -> u64 {
+        u64::from(self.u32_at(at)) << 32 | u64::from(self.u32_at(at + 4))
+    }
+
+    /// The epoch of a vnode or piece key.
+    pub(crate) fn epoch(&self) -> u64 {
+        !self.u64_at((self.length as usize).saturating_sub(8))
+    }
+
+    /// The piece number of a piece key.
+    pub(crate) fn piece_number(&self) -> u64 {
+        self.u64_at(13)
+    }
+
+    /// The body number of a piece key.
+    pub(crate) fn body_number(&self) -> u32 {
+        self.u32_at(9)
+    }
+
+    /// The smallest key that is greater.
+    pub(crate) fn successor(mut self) -> Self {
+        if (self.length as usize) < KEY_MAX {
+            self.bytes[self.length as usize] = 0;
+            self.length += 1;
+            return self;
+        }
+        self.after_prefix()
+    }
+
+    /// The smallest key greater than everything that starts with this one.
+    pub(crate) fn after_prefix(mut self) -> Self {
+        while self.length > 0 {
+            let last = self.length as usize - 1;
+            if self.bytes[last] < 0xff {
+                self.bytes[last] += 1;
+                return self;
+            }
+            self.length -= 1;
+        }
+        Self { length: KEY_MAX as u8, bytes: [0xff; KEY_MAX] }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_slice().cmp(other.as_slice())
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for byte in self.as_slice() {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newer_versions_come_first_and_prefixes_hold_together() {
+        assert!(Key::vnode(1, 2, 7) < Key::vnode(1, 2, 6));
+        assert!(Key::vnode(1, 2, 0) < Key::vnode(1, 3, u64::MAX));
+        let key = Key::piece(5, 4, 3, 2, 1);
+        assert_eq!((key.epoch(), key.piece_number(), key.body_number()), (1, 2, 3));
+        assert!(key.starts_with(&Key::piece_prefix(5, 4, 3, 2)));
+        assert!(key < Key::piece_prefix(5, 4, 3, 2).after_prefix());
+        assert!(key < key.successor());
+        assert!(key.as_slice().len() <= KEY_MAX);
+    }
+}

@@ -1,0 +1,630 @@
+//! Which blocks are in use: the map from which large bodies get their room.
+//!
+//! Blocks of 4 KiB are numbered through; 16,384 of them are a region, whose bitmap is one value of
+//! the table. A region in memory has two bitmaps:
+//!
+//! * the *image*: what the table shall say, changed only by batches, in the order in which they
+//!   enter the journal. It is written with the changes of the journal file it belongs to, so map and
+//!   vnodes are always of the same moment;
+//! * *taken*: what may not be handed out. It is the image, plus blocks handed out for changes not
+//!   yet in a batch, plus blocks released by a batch that is not yet durable or that a reader
+//!   still looks at.
+//!
+//! So: a block is handed out only when no durable vnode names it and nobody reads it; a crash
+//! forgets what was handed out and not used; and nothing is scanned at the start.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::batch::Run;
+use super::key::Key;
+use crate::disk::{Disk, DiskFile, is_full};
+use crate::error::{Error, Result};
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+/// Blocks of a region: 64 MiB, a bitmap of 2 KiB.
+pub(crate) const REGION_BLOCKS: u64 = 16_384;
+const WORDS: usize = (REGION_BLOCKS / 64) as usize;
+/// Regions of a file: 4 TiB, which every file system takes.
+const FILE_REGIONS: u64 = 65_536;
+/// Regions whose free counts share a value.
+const COUNTS_REGIONS: usize = 512;
+/// A run shorter than this is taken only when there is nothing better.
+const GOOD_RUN: u32 = 16;
+/// Regions tried for good runs before the map grows.
+const REGIONS_TRIED: usize = 16;
+/// Flushes after which a region that nobody used leaves memory.
+const REGION_IDLE_FLUSHES: u64 = 8;
+
+/// Finds the stored value of a key (a region's bitmap or counts).
+pub(crate) type Load<'a> = &'a dyn Fn(&Key) -> Result<Option<Bytes>>;
+
+/// The map of all blocks, and the files that hold them.
+pub(crate) struct Space {
+    disk: Arc<dyn Disk>,
+    inner: Mutex<Inner>,
+    files: Mutex<HashMap<u64, BlockFile>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    regions: HashMap<u32, Region>,
+    /// Free blocks of each region by its image, and by what may be handed out.
+    image_free: Vec<u16>,
+    free: Vec<u16>,
+    changed_counts: BTreeSet<u32>,
+    cursor: usize,
+    flushes: u64,
+    /// Readers by the moment at which they began, and releases by theirs.
+    moment: u64,
+    readers: BTreeMap<u64, usize>,
+    waiting: VecDeque<(u64, Vec<Run>)>,
+}
+
+struct Region {
+    taken: Box<[u64; WORDS]>,
+    image: Box<[u64; WORDS]>,
+    dirty: bool,
+    used_at: u64,
+    /// No free block lies in a word before this one.
+    hint: usize,
+}
+
+struct BlockFile {
+    file: Arc<dyn DiskFile>,
+    allocated: u64,
+    dirty: bool,
+}
+
+/// Blocks handed out for a change; they go back when this is dropped before the change is made.
+pub(crate) struct Allocation<'a> {
+    space: &'a Space,
+    runs: Vec<Run>,
+}
+
+/// A reader's hold on all blocks that were in use when it began.
+pub(crate) struct Pin<'a> {
+    space: &'a Space,
+    moment: u64,
+}
+
+impl Allocation<'_> {
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The blocks now belong to a batch.
+    pub(crate) fn keep(mut self) -> Vec<Run> {
+        std::mem::take(&mut self.runs)
+    }
+}
+
+impl Drop for Allocation<'_> {
+    fn drop(&mut self) {
+        self.space.give_back(&self.runs);
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.space.inner.lock();
+        if let Some(count) = inner.readers.get_mut(&self.moment) {
+            *count -= 1;
+            if *count == 0 {
+                inner.readers.remove(&self.moment);
+                inner.settle();
+            }
+        }
+    }
+}
+
+fn region_of(block: u64) -> (u32, usize) {
+    ((block / REGION_BLOCKS) as u32, (block % REGION_BLOCKS) as usize)
+}
+
+fn count_free(words: &[u64; WORDS]) -> u16 {
+    words.iter().map(|word| word.count_zeros()).sum::<u32>() as u16
+}
+
+impl Space {
+    /// The map as the table has it; `load` reads the table.
+    pub(crate) fn open(disk: Arc<dyn Disk>, load: Load<'_>) -> Result<Self> {
+        let mut inner = Inner::default();
+        for index in 0.. {
+            let Some(value) = load(&Key::region_counts(index))? else { break };
+            let value = checked(&value)?;
+            inner.image_free.extend(
+                value.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])),
+            );
+        }
+        inner.free = inner.image_free.clone();
+        Ok(Self { disk, inner: Mutex::new(inner), files: Mutex::default() })
+    }
+
+    /// Hands out `blocks` blocks in as few runs as there are, or `DiskFull`.
+    pub(crate) fn allocate(&self, blocks: u32, load: Load<'_>) -> Result<Allocation<'_>> {
+        let mut inner = self.inner.lock();
+        let mut runs = Vec::new();
+        let mut missing = blocks;
+        let regions = inner.free.len();
+        let mut tried = 0;
+        for step in 0..regions {
+            if missing == 0 || tried == REGIONS_TRIED {
+                break;
+            }
+            let index = (inner.cursor + step) % regions;
+            if u32::from(inner.free[index]) >= missing.min(GOOD_RUN) {
+                tried += 1;
+                missing -= inner.take(index, missing, GOOD_RUN, &mut runs, load)?;
+                if missing == 0 {
+                    inner.cursor = index;
+                }
+            }
+        }
+        let mut allocation = Allocation { space: self, runs };
+        while missing > 0 && self.may_grow(inner.free.len() as u64, missing) {
+            inner.image_free.push(REGION_BLOCKS as u16);
+            inner.free.push(REGION_BLOCKS as u16);
+            let index = inner.free.len() - 1;
+            inner.changed_counts.insert((index / COUNTS_REGIONS) as u32);
+            inner.cursor = index;
+            missing -= inner.take(index, missing, 1, &mut allocation.runs, load)?;
+        }
+        for index in 0..inner.free.len() {
+            if missing == 0 {
+                break;
+            }
+            if inner.free[index] > 0 {
+                missing -= inner.take(index, missing, 1, &mut allocation.runs, load)?;
+            }
+        }
+        drop(inner);
+        if missing > 0 {
+            return Err(Error::DiskFull);
+        }
+        for run in &allocation.runs {
+            self.ensure_room(*run)?;
+        }
+        Ok(allocation)
+    }
+
+    /// Whether the file system has room for at least the blocks wanted in a new region.
+    fn may_grow(&self, _regions: u64, missing: u32) -> bool {
+        let wanted = u64::from(missing) * BLOCK_BYTES;
+        self.disk.space().is_ok_and(|space| space.free >= wanted)
+    }
+
+    fn give_back(&self, runs: &[Run]) {
+        let mut inner = self.inner.lock();
+        for run in runs {
+            inner.untake(*run);
+        }
+    }
+
+    /// Enters a batch's changes into the image. Batches come in journal order.
+    pub(crate) fn apply(&self, taken: &[Run], released: &[Run], load: Load<'_>) -> Result<()> {
+        if taken.is_empty() && released.is_empty() {
+            return Ok(());
+        }
+        let mut inner = self.inner.lock();
+        for run in taken {
+            inner.set_image(*run, true, load)?;
+        }
+        for run in released {
+            inner.set_image(*run, false, load)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the regions that a release will change, so that `apply` needs no disk.
+    pub(crate) fn prepare(&self, runs: &[Run], load: Load<'_>) -> Result<()> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let mut inner = self.inner.lock();
+        for run in runs {
+            for region in region_of(run.start).0..=region_of(run.end() - 1).0 {
+                inner.region(region, load)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks released by a batch that is durable now: they are free once today's readers left.
+    pub(crate) fn released(&self, runs: Vec<Run>) {
+        if runs.is_empty() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        let moment = inner.moment;
+        inner.waiting.push_back((moment, runs));
+        inner.moment += 1;
+        inner.settle();
+    }
+
+    /// Holds every block that is in use now until the pin is dropped.
+    pub(crate) fn pin(&self) -> Pin<'_> {
+        let mut inner = self.inner.lock();
+        let moment = inner.moment;
+        *inner.readers.entry(moment).or_default() += 1;
+        Pin { space: self, moment }
+    }
+
+    /// The values that the table must get with the changes applied so far.
+    pub(crate) fn freeze(&self) -> Vec<(Key, Option<Bytes>)> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let mut values = Vec::new();
+        for (number, region) in &mut inner.regions {
+            if std::mem::take(&mut region.dirty) {
+                let bytes: Vec<u8> = region.image.iter().flat_map(|w| w.to_be_bytes()).collect();
+                values.push((Key::region(*number), Some(with_checksum(bytes))));
+            }
+        }
+        for index in std::mem::take(&mut inner.changed_counts) {
+            let start = index as usize * COUNTS_REGIONS;
+            let end = (start + COUNTS_REGIONS).min(inner.image_free.len());
+            let bytes = inner.image_free[start..end].iter().flat_map(|n| n.to_be_bytes());
+            values.push((Key::region_counts(index), Some(with_checksum(bytes.collect()))));
+        }
+        inner.flushes += 1;
+        let now = inner.flushes;
+        inner.regions.retain(|_, region| {
+            region.dirty
+                || now - region.used_at < REGION_IDLE_FLUSHES
+                || region.taken != region.image
+        });
+        values
+    }
+
+    /// Blocks that can be handed out without growing.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.inner.lock().free.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    /// Room on the file system that is set aside for blocks already, in bytes.
+    pub(crate) fn allocated_but_unused(&self) -> u64 {
+        let files = self.files.lock();
+        let allocated: u64 = files.values().map(|file| file.allocated).sum();
+        let inner = self.inner.lock();
+        let used: u64 =
+            inner.free.iter().map(|&free| REGION_BLOCKS - u64::from(free)).sum::<u64>();
+        allocated.saturating_sub(used * BLOCK_BYTES)
+    }
+
+    /// Whether a block is in use by the image, for the consistency check.
+    pub(crate) fn image_blocks(&self, load: Load<'_>) -> Result<Vec<Run>> {
+        let mut inner = self.inner.lock();
+        let mut runs: Vec<Run> = Vec::new();
+        for number in 0..inner.image_free.len() as u32 {
+            let region = inner.region(number, load)?;
+            for bit in 0..REGION_BLOCKS as usize {
+                if region.image[bit / 64] >> (bit % 64) & 1 == 1 {
+                    let block = u64::from(number) * REGION_BLOCKS + bit as u64;
+                    match runs.last_mut() {
+                        Some(last) if last.end() == block => last.count += 1,
+                        _ => runs.push(Run { start: block, count: 1 }),
+                    }
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    fn with_file<T>(
+        &self,
+        block: u64,
+        work: impl FnOnce(&mut BlockFile, u64) -> std::io::Result<T>,
+    ) -> std::io::Result<T> {
+        let per_file = FILE_REGIONS * REGION_BLOCKS;
+        let number = block / per_file;
+        let mut files = self.files.lock();
+        let file = match files.entry(number) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(slot) => {
+                let file = self.disk.open(&format!("blocks.{number}"))?;
+                self.disk.sync_names()?;
+                let allocated = file.length()?;
+                slot.insert(BlockFile { file, allocated, dirty: false })
+            }
+        };
+        work(file, block % per_file * BLOCK_BYTES)
+    }
+
+    /// Reserves room on the file system for a run, in steps that grow with the file.
+    fn ensure_room(&self, run: Run) -> Result<()> {
+        let result = self.with_file(run.start, |file, offset| {
+            let end = offset + u64::from(run.count) * BLOCK_BYTES;
+            if end <= file.allocated {
+                return Ok(());
+            }
+            let step = (file.allocated / 8).clamp(1 << 20, 64 << 20) & !(BLOCK_BYTES - 1);
+            let generous = end.max(file.allocated + step);
+            for target in [generous, end] {
+                match file.file.allocate(file.allocated, target - file.allocated) {
+                    Ok(()) => {
+                        file.allocated = target;
+                        return Ok(());
+                    }
+                    Err(error) if is_full(&error) && target > end => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        });
+        result.map_err(|error| block_error(&error))
+    }
+
+    /// Writes bytes, a whole number of blocks, into a run.
+    pub(crate) fn write(&self, block: u64, bytes: &[u8]) -> Result<()> {
+        let opened = self.with_file(block, |file, offset| {
+            file.dirty = true;
+            Ok((Arc::clone(&file.file), offset))
+        });
+        opened
+            .and_then(|(file, offset)| file.write_at(bytes, offset))
+            .map_err(|error| block_error(&error))
+    }
+
+    /// Reads whole blocks. `at_once` refuses to wait for the device.
+    pub(crate) fn read(
+        &self,
+        block: u64,
+        buffer: &mut [u8],
+        at_once: bool,
+    ) -> std::io::Result<()> {
+        let (file, offset) =
+            self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
+        if at_once { file.read_at_once(buffer, offset) } else { file.read_at(buffer, offset) }
+    }
+
+    /// Makes all blocks written so far durable.
+    pub(crate) fn sync(&self) -> std::io::Result<()> {
+        let dirty: Vec<_> = {
+            let mut files = self.files.lock();
+            files
+                .values_mut()
+                .filter_map(|file| {
+                    std::mem::take(&mut file.dirty).then(|| Arc::clone(&file.file))
+                })
+                .collect()
+        };
+        dirty.iter().try_for_each(|file| file.sync())
+    }
+}
+
+fn block_error(error: &std::io::Error) -> Error {
+    if is_full(error) { Error::DiskFull } else { Error::Partition(format!("blocks: {error}")) }
+}
+
+/// Appends a checksum.
+pub(crate) fn with_checksum(mut bytes: Vec<u8>) -> Bytes {
+    let checksum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&checksum.to_be_bytes());
+    bytes.into()
+}
+
+/// The bytes before a checksum that is right.
+pub(crate) fn checked(bytes: &Bytes) -> Result<Bytes> {
+    if bytes.len() >= 4 {
+        let body = bytes.slice(..bytes.len() - 4);
+        if crc32c::crc32c(&body).to_be_bytes() == bytes[body.len()..] {
+            return Ok(body);
+        }
+    }
+    Err(Error::Format("a record does not match its checksum".into()))
+}
+
+impl Inner {
+    fn region(&mut self, number: u32, load: Load<'_>) -> Result<&mut Region> {
+        let now = self.flushes;
+        let region = match self.regions.entry(number) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(slot) => {
+                let mut image = Box::new([0; WORDS]);
+                if let Some(value) = load(&Key::region(number))? {
+                    let value = checked(&value)?;
+                    for (word, bytes) in image.iter_mut().zip(value.as_chunks::<8>().0) {
+                        *word = u64::from_be_bytes(*bytes);
+                    }
+                }
+                slot.insert(Region {
+                    taken: image.clone(),
+                    image,
+                    dirty: false,
+                    used_at: now,
+                    hint: 0,
+                })
+            }
+        };
+        region.used_at = now;
+        Ok(region)
+    }
+
+    /// Takes up to `wanted` blocks of a region in runs of at least `good` (or of what is wanted).
+    fn take(
+        &mut self,
+        index: usize,
+        wanted: u32,
+        good: u32,
+        runs: &mut Vec<Run>,
+        load: Load<'_>,
+    ) -> Result<u32> {
+        let region = self.region(index as u32, load)?;
+        let base = index as u64 * REGION_BLOCKS;
+        let mut missing = wanted;
+        let mut word = region.hint;
+        let mut start = None;
+        let mut first_free = None;
+        let mut bit = word * 64;
+        while bit < REGION_BLOCKS as usize && missing > 0 {
+            word = bit / 64;
+            if bit.is_multiple_of(64) && start.is_none() && region.taken[word] == u64::MAX {
+                bit += 64;
+                continue;
+            }
+            let free = region.taken[word] >> (bit % 64) & 1 == 0;
+            if free {
+                first_free = first_free.or(Some(bit));
+                let from = *start.get_or_insert(bit);
+                let length = (bit + 1 - from) as u32;
+                if length == missing {
+                    region.mark(from, length);
+                    runs.push(Run { start: base + from as u64, count: length });
+                    missing = 0;
+                }
+            } else if let Some(from) = start.take() {
+                let length = (bit - from) as u32;
+                if length >= good.min(missing) {
+                    region.mark(from, length);
+                    runs.push(Run { start: base + from as u64, count: length });
+                    missing -= length;
+                }
+            }
+            bit += 1;
+        }
+        if let Some(from) = start.filter(|_| missing > 0) {
+            let length = (REGION_BLOCKS as usize - from) as u32;
+            if length >= good.min(missing) {
+                let length = length.min(missing);
+                region.mark(from, length);
+                runs.push(Run { start: base + from as u64, count: length });
+                missing -= length;
+            }
+        }
+        region.hint = first_free.map_or(WORDS, |bit| bit / 64).min(word);
+        self.free[index] -= (wanted - missing) as u16;
+        Ok(wanted - missing)
+    }
+
+    fn untake(&mut self, run: Run) {
+        for block in run.start..run.end() {
+            let (number, bit) = region_of(block);
+            if let Some(region) = self.regions.get_mut(&number) {
+                region.taken[bit / 64] &= !(1 << (bit % 64));
+                region.hint = region.hint.min(bit / 64);
+                self.free[number as usize] += 1;
+            }
+        }
+    }
+
+    fn set_image(&mut self, run: Run, used: bool, load: Load<'_>) -> Result<()> {
+        for block in run.start..run.end() {
+            let (number, bit) = region_of(block);
+            while self.image_free.len() <= number as usize {
+                self.image_free.push(REGION_BLOCKS as u16);
+                self.free.push(REGION_BLOCKS as u16);
+            }
+            let region = self.region(number, load)?;
+            let mask = 1 << (bit % 64);
+            let was = region.image[bit / 64] & mask != 0;
+            if was == used {
+                continue;
+            }
+            region.image[bit / 64] ^= mask;
+            region.dirty = true;
+            if used && region.taken[bit / 64] & mask == 0 {
+                // Only a replay takes blocks that were not handed out first.
+                region.taken[bit / 64] |= mask;
+                self.free[number as usize] -= 1;
+            }
+            let free = &mut self.image_free[number as usize];
+            *free = if used { *free - 1 } else { *free + 1 };
+            self.changed_counts.insert(number / COUNTS_REGIONS as u32);
+        }
+        Ok(())
+    }
+
+    /// Frees what was released before the oldest reader began.
+    fn settle(&mut self) {
+        let oldest = self.readers.keys().next().copied().unwrap_or(u64::MAX);
+        while self.waiting.front().is_some_and(|(moment, _)| *moment < oldest) {
+            if let Some((_, runs)) = self.waiting.pop_front() {
+                for run in runs {
+                    self.untake(run);
+                }
+            }
+        }
+    }
+
+    /// After a replay nobody reads and everything is durable: what may be handed out is the image.
+    fn reset(&mut self) {
+        for (number, region) in &mut self.regions {
+            region.taken = region.image.clone();
+            region.hint = 0;
+            self.free[*number as usize] = count_free(&region.taken);
+        }
+    }
+}
+
+impl Space {
+    /// Ends a replay.
+    pub(crate) fn end_replay(&self) {
+        self.inner.lock().reset();
+    }
+}
+
+impl Region {
+    fn mark(&mut self, from: usize, length: u32) {
+        for bit in from..from + length as usize {
+            self.taken[bit / 64] |= 1 << (bit % 64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SimDisk;
+
+    fn space() -> Space {
+        Space::open(Arc::new(SimDisk::new(1 << 30)), &|_| Ok(None)).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_handed_out_once_and_go_back_after_durability_and_readers() {
+        let space = space();
+        let load: Load<'_> = &|_| Ok(None);
+        let first = space.allocate(10, load).unwrap();
+        let second = space.allocate(5, load).unwrap();
+        assert_eq!(first.runs(), [Run { start: 0, count: 10 }]);
+        assert_eq!(second.runs(), [Run { start: 10, count: 5 }]);
+        drop(second);
+        let runs = first.keep();
+        space.apply(&runs, &[], load).unwrap();
+        assert_eq!(space.image_blocks(load).unwrap(), runs);
+        space.apply(&[], &runs, load).unwrap();
+        let pin = space.pin();
+        assert_eq!(space.allocate(1, load).unwrap().runs()[0].start, 10);
+        space.released(runs);
+        assert_eq!(space.allocate(1, load).unwrap().runs()[0].start, 10, "a reader is there");
+        drop(pin);
+        assert_eq!(space.allocate(1, load).unwrap().runs()[0].start, 0);
+        assert_eq!(space.image_blocks(load).unwrap(), []);
+    }
+
+    #[test]
+    fn a_large_allocation_spans_regions() {
+        let space = space();
+        let load: Load<'_> = &|_| Ok(None);
+        let all = space.allocate(40_000, load).unwrap();
+        let mut blocks = 0;
+        for run in all.runs() {
+            assert_eq!(region_of(run.start).0, region_of(run.end() - 1).0);
+            blocks += run.count;
+        }
+        assert_eq!(blocks, 40_000);
+    }
+
+    #[test]
+    fn a_full_disk_gives_nothing_and_keeps_nothing() {
+        let space = Space::open(Arc::new(SimDisk::new(1 << 20)), &|_| Ok(None)).unwrap();
+        let load: Load<'_> = &|_| Ok(None);
+        assert!(matches!(space.allocate(1000, load), Err(Error::DiskFull)));
+        assert_eq!(space.allocate(100, load).unwrap().runs()[0].start, 0);
+    }
+}

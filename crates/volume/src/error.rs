@@ -1,0 +1,96 @@
+//! What can go wrong, one variant a cause, so that a server picks its abort code in one place.
+//!
+//! Grouped by blame: what the caller asked for cannot be (the long list, most of them with a code
+//! of their own on the wire), what the store lacks (`OverQuota`, `DiskFull`, limits), and what the
+//! machine did (`Io`, `Corrupt`, `Stopped`). Nothing has been changed when an operation returns an
+//! error, whichever it is.
+
+use cellar_wire::ids::{Fid, VolumeId};
+
+/// Why an operation on a partition or volume was refused or failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The volume does not exist on this partition.
+    #[error("volume {0} is not on this partition")]
+    NoVolume(VolumeId),
+    /// A volume of that id is there already.
+    #[error("volume {0} exists already")]
+    VolumeExists(VolumeId),
+    /// The vnode is free, or the uniquifier belongs to an earlier use of it (VNOVNODE).
+    #[error("{0} does not exist")]
+    NoVnode(Fid),
+    /// No entry of that name in the directory (ENOENT).
+    #[error("no such name in the directory")]
+    NotFound,
+    /// The name is taken (EEXIST).
+    #[error("the name exists already")]
+    Exists,
+    /// The operation needs a directory (ENOTDIR).
+    #[error("not a directory")]
+    NotDirectory,
+    /// The operation does not work on a directory (EISDIR).
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries beside `.` and `..` (EEXIST on the wire).
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// Source and target lie in different volumes, or a link would leave its directory (EXDEV).
+    #[error("would cross volumes or give a file two directories")]
+    CrossDevice,
+    /// A directory would become its own ancestor (ELOOP).
+    #[error("would move a directory under itself")]
+    Loop,
+    /// A name or argument that can never be right (EINVAL).
+    #[error("invalid: {0}")]
+    Invalid(&'static str),
+    /// The name is longer than 255 bytes (ENAMETOOLONG).
+    #[error("the name is too long")]
+    NameTooLong,
+    /// The link count is at its limit (EMLINK).
+    #[error("too many links")]
+    TooManyLinks,
+    /// The directory's pages are used up (EFBIG).
+    #[error("the directory is full")]
+    DirectoryFull,
+    /// An offset or length beyond 2^63 - 1 (EFBIG).
+    #[error("beyond the largest file")]
+    FileTooBig,
+    /// The volume's quota of blocks or files does not allow it (VOVERQUOTA).
+    #[error("over quota")]
+    OverQuota,
+    /// The partition has no room (VDISKFULL).
+    #[error("the partition is full")]
+    DiskFull,
+    /// The volume is an RO or backup volume (EROFS).
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// A file changed in place of the version that a reader was reading.
+    #[error("{0} was removed while it was being read")]
+    Changed(Fid),
+    /// Inside [`nonblocking`](crate::nonblocking): the answer needs the disk or a lock held by
+    /// somebody else. Nothing was changed; call again from a thread that may wait.
+    #[error("would have to wait for the disk")]
+    WouldBlock,
+    /// Bytes of this file could not be read, or did not match their checksum (EIO).
+    #[error("input/output error on {fid}: {cause}")]
+    Io {
+        /// The file or directory that is damaged; every other is unaffected.
+        fid: Fid,
+        /// What the system or the checksum said.
+        cause: String,
+    },
+    /// An I/O error not owned by one file. The operation did not happen.
+    #[error("input/output error: {0}")]
+    Partition(String),
+    /// What is stored does not have a form this version can read.
+    #[error("the partition's format: {0}")]
+    Format(String),
+    /// The partition takes no more writes, because a sync or a journal write failed or because it
+    /// was closed; what was acknowledged before is safe. The sentence says why.
+    #[error("the partition takes no writes: {0}")]
+    Stopped(String),
+}
+
+/// `Result` with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,52 @@
+//! What can be chosen when a partition is opened, with the cost of each choice.
+
+use std::time::Duration;
+
+/// When a change counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// A ticket resolves after the change is on the disk: a power cut loses nothing acknowledged.
+    Strict,
+    /// A ticket resolves at once and the journal is synced at this interval: a power cut loses up
+    /// to that much of the newest changes, always whole ones and always the last ones.
+    Relaxed(Duration),
+}
+
+/// Settings of one open partition. All sizes in bytes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Default `Strict`.
+    pub durability: Durability,
+    /// Size of one journal file; there are up to four. Also bounds the memory of changes that
+    /// are not yet in the base table to about twice as much. Default 32 MiB.
+    pub journal_bytes: u64,
+    /// Page cache of the base table. Default 64 MiB.
+    pub base_cache_bytes: usize,
+    /// Decoded vnodes kept for status reads, about 250 bytes each. Default 100,000.
+    pub cached_vnodes: usize,
+    /// Bodies and directory pages kept with them. Default 48 MiB.
+    pub cached_body_bytes: usize,
+    /// Space kept back so that removals and the journal always work. Default 128 MiB.
+    pub reserve_bytes: u64,
+    /// A body up to this long is kept in the table, not in blocks of its own; at most 16 KiB.
+    /// Default 4 KiB: see the decision record for the measurement.
+    pub inline_bytes: usize,
+    /// Versions looked at a second by the background removal of clones and large files. Default
+    /// 50,000.
+    pub reap_rate: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Strict,
+            journal_bytes: 32 << 20,
+            base_cache_bytes: 64 << 20,
+            cached_vnodes: 100_000,
+            cached_body_bytes: 48 << 20,
+            reserve_bytes: 128 << 20,
+            inline_bytes: 4096,
+            reap_rate: 50_000,
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What callers see of volumes and vnodes: statuses, attributes, volume records.
+//!
+//! Dates are arguments (`AfsTime`); nothing in this crate reads a clock for what it stores.
+
+use bytes::Bytes;
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
+
+use crate::ticket::Ticket;
+
+/// The kind of object in a vnode, with the numbers of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileType {
+    /// A plain file.
+    File = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link; a mount point is one whose mode has no execute bit.
+    Symlink = 3,
+}
+
+/// The status of a vnode: all that `AFSFetchStatus` needs but the caller's rights and locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VnodeStatus {
+    /// Volume (the one asked, also for a clone), vnode, uniquifier.
+    pub fid: Fid,
+    /// File, directory or symbolic link.
+    pub kind: FileType,
+    /// The low 12 bits of the Unix mode.
+    pub mode: u16,
+    /// Links; of a directory 2 plus its subdirectories.
+    pub link_count: u32,
+    /// Length in bytes; of a directory a multiple of 2048.
+    pub length: u64,
+    /// Rises by one with every change of the contents.
+    pub data_version: u64,
+    /// Who changed it last.
+    pub author: ViceId,
+    /// Owner.
+    pub owner: ViceId,
+    /// Group (a Unix group, kept for clients; no rights follow from it).
+    pub group: ViceId,
+    /// The directory that holds it; of the root directory itself.
+    pub parent: VnodeId,
+    /// The uniquifier of that directory.
+    pub parent_uniquifier: Uniquifier,
+    /// Modification time as clients set it.
+    pub client_time: AfsTime,
+    /// When the server last changed it.
+    pub server_time: AfsTime,
+}
+
+impl VnodeStatus {
+    /// Blocks of 1 KiB that the vnode counts for in quota and usage: rounded up, at least 1.
+    pub const fn blocks(&self) -> u64 {
+        blocks_of(self.length)
+    }
+
+    /// The directory whose access list governs this vnode: itself if it is a directory.
+    pub fn access_list_fid(&self) -> Fid {
+        match self.kind {
+            FileType::Directory => self.fid,
+            _ => Fid {
+                volume: self.fid.volume,
+                vnode: self.parent,
+                uniquifier: self.parent_uniquifier,
+            },
+        }
+    }
+}
+
+/// Blocks of 1 KiB charged for a body of that many bytes.
+pub const fn blocks_of(length: u64) -> u64 {
+    let blocks = length.div_ceil(1024);
+    if blocks == 0 { 1 } else { blocks }
+}
+
+/// Who changes something and when: the author of what is touched, and the server's time.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// The caller's id; becomes the author.
+    pub author: ViceId,
+    /// Now; becomes the server's modification time, and the client's where none is given.
+    pub now: AfsTime,
+}
+
+/// Attributes to set; `None` leaves one alone. The caller has masked what it may not set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetStatus {
+    /// Mode, 12 bits.
+    pub mode: Option<u16>,
+    /// Owner. Of the root directory it also becomes the volume's owner.
+    pub owner: Option<ViceId>,
+    /// Group.
+    pub group: Option<ViceId>,
+    /// The client's modification time.
+    pub client_time: Option<AfsTime>,
+}
+
+/// What a new vnode starts with.
+#[derive(Clone, Copy, Debug)]
+pub struct NewVnode {
+    /// Owner, normally the caller.
+    pub owner: ViceId,
+    /// Group; `None` takes the directory's.
+    pub group: Option<ViceId>,
+    /// Mode, 12 bits; `None` is 0777.
+    pub mode: Option<u16>,
+    /// The client's modification time; `None` is now.
+    pub client_time: Option<AfsTime>,
+}
+
+/// A change that readers already see and that is on its way to the disk.
+#[derive(Debug)]
+#[must_use = "a change is durable only when its ticket says so"]
+pub struct Changed<T> {
+    /// What the change led to.
+    pub outcome: T,
+    /// Resolves when a power cut can no longer undo the change (or, in the relaxed mode, at once).
+    pub durable: Ticket,
+}
+
+impl<T> Changed<T> {
+    /// Waits on this thread until the change is durable.
+    pub fn wait(self) -> crate::Result<T> {
+        self.durable.wait()?;
+        Ok(self.outcome)
+    }
+}
+
+/// A vnode was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Created {
+    /// The new vnode.
+    pub status: VnodeStatus,
+    /// The directory afterwards.
+    pub dir: VnodeStatus,
+}
+
+/// A name was given to an existing file.
+#[derive(Clone, Copy, Debug)]
+pub struct Linked {
+    /// The file, with one link more.
+    pub status: VnodeStatus,
+    /// The directory afterwards.
+    pub dir: VnodeStatus,
+}
+
+/// A name was removed.
+#[derive(Clone, Copy, Debug)]
+pub struct Removed {
+    /// The directory afterwards.
+    pub dir: VnodeStatus,
+    /// What the name meant, with the link count it has now: 0 when it is gone.
+    pub status: VnodeStatus,
+}
+
+/// A name was moved.
+#[derive(Clone, Copy, Debug)]
+pub struct Renamed {
+    /// The directory that lost the name, afterwards.
+    pub old_dir: VnodeStatus,
+    /// The directory that has it now, afterwards (the same status in a rename within one).
+    pub new_dir: VnodeStatus,
+    /// What was moved. A directory that changed its parent has a new data version (its `..`).
+    pub moved: VnodeStatus,
+    /// What the new name meant before, with the link count it has now: 0 when it is gone.
+    pub replaced: Option<VnodeStatus>,
+}
+
+/// Where and how bytes are stored into a file (StoreData).
+///
+/// The file is first cut to `file_length` if it is longer, then the bytes go to `position`; the
+/// final length is `max(min(old, file_length), position + bytes)`, also when there are no bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreSpec {
+    /// Offset of the first byte.
+    pub position: u64,
+    /// The length that the client believes the file to have afterwards.
+    pub file_length: u64,
+    /// Attributes that come with the store.
+    pub attributes: SetStatus,
+    /// Take the set-user-id and set-group-id bits away, as for every caller but administrators.
+    pub clear_set_id: bool,
+    /// How far a store may go over the volume's quota, in blocks of 1 KiB (servers allow 1024).
+    pub quota_slack: u64,
+}
+
+impl StoreSpec {
+    /// A store at `position` that makes no statement about the rest of the file.
+    pub fn at(position: u64) -> Self {
+        Self {
+            position,
+            file_length: i64::MAX as u64,
+            attributes: SetStatus::default(),
+            clear_set_id: false,
+            quota_slack: 1024,
+        }
+    }
+}
+
+/// The kind of a volume, with the numbers of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum VolumeKind {
+    /// Read-write.
+    ReadWrite = 0,
+    /// Read-only clone.
+    ReadOnly = 1,
+    /// Backup clone.
+    Backup = 2,
+}
+
+/// All that is known about a volume beside its vnodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Id.
+    pub id: VolumeId,
+    /// Name, with `.readonly` or `.backup` for clones; at most 31 bytes.
+    pub name: String,
+    /// RW, RO or backup.
+    pub kind: VolumeKind,
+    /// The id of the volume group, which is that of its RW volume.
+    pub parent: VolumeId,
+    /// The RO clone's id, or 0.
+    pub clone: VolumeId,
+    /// The backup clone's id, or 0.
+    pub backup: VolumeId,
+    /// The id that a restored volume had in its dump, or 0.
+    pub restored_from: VolumeId,
+    /// Whether clients may use it: no program has taken it off-line.
+    pub online: bool,
+    /// Header field `inService`: false makes it VNOVOL.
+    pub in_service: bool,
+    /// Header field `blessed`: false makes it VNOVOL.
+    pub blessed: bool,
+    /// Marked to be destroyed.
+    pub destroy_me: bool,
+    /// Owner: that of the root directory.
+    pub owner: ViceId,
+    /// Quota in blocks of 1 KiB; 0 is none.
+    pub max_quota: u32,
+    /// Reserved blocks; reported, never enforced.
+    pub min_quota: u32,
+    /// Quota of files and directories; 0 is none.
+    pub max_files: u32,
+    /// Blocks of 1 KiB in use, exact.
+    pub blocks_used: u64,
+    /// Files, directories and links, exact.
+    pub files: u64,
+    /// When the volume (for a clone: the clone) was made.
+    pub created: AfsTime,
+    /// When it was copied to this server.
+    pub copied: AfsTime,
+    /// Last change of anything in it.
+    pub updated: AfsTime,
+    /// Last access.
+    pub accessed: AfsTime,
+    /// When the last backup clone was made.
+    pub backed_up: AfsTime,
+    /// When it expires; 0 is never.
+    pub expires: AfsTime,
+    /// Counts changes of the volume.
+    pub update_counter: u32,
+    /// Accesses since `day_use_date`.
+    pub day_use: u32,
+    /// Start of the day that `day_use` counts.
+    pub day_use_date: AfsTime,
+    /// Accesses of the last seven days.
+    pub week_use: [u32; 7],
+    /// Shown to users while the volume is off-line; at most 127 bytes.
+    pub offline_message: Bytes,
+    /// Message of the day; at most 127 bytes.
+    pub message_of_the_day: Bytes,
+    /// Free for administrators.
+    pub account: u32,
+}
+
+/// What a new RW volume starts with.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Id; not 0.
+    pub id: VolumeId,
+    /// Name; 1 to 31 bytes.
+    pub name: String,
+    /// Quota in blocks of 1 KiB; 0 is none.
+    pub max_quota: u32,
+    /// Owner of the volume and its root directory.
+    pub owner: ViceId,
+    /// The creation date, and the dates of the root directory.
+    pub now: AfsTime,
+}
+
+/// What a clone is to be.
+#[derive(Clone, Debug)]
+pub struct SnapshotSpec {
+    /// The RW volume.
+    pub source: VolumeId,
+    /// The clone's id. If a clone of that id exists in this group, it is replaced in one step.
+    pub id: VolumeId,
+    /// The clone's name.
+    pub name: String,
+    /// RO or backup.
+    pub kind: VolumeKind,
+    /// The clone's creation date.
+    pub now: AfsTime,
+}
+
+/// A vnode of a volume as enumerations and dumps see it.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    /// Name.
+    pub name: Bytes,
+    /// What it means.
+    pub vnode: VnodeId,
+    /// Which use of it.
+    pub uniquifier: Uniquifier,
+}
+
+/// Room on a partition, in blocks of 1 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionUsage {
+    /// What the file system holds.
+    pub total_blocks: u64,
+    /// What can still be stored.
+    pub free_blocks: u64,
+}
