@@ -84,9 +84,22 @@ impl Cps {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// Whether it has every right everywhere.
+    /// What the local administrator and holders of the cell's key are: `system:administrators`
+    /// itself, which no user's CPS consists of.
+    pub fn superuser() -> Self {
+        Self(vec![ViceId::ADMINISTRATORS])
+    }
+
+    /// Whether this is a member of `system:administrators`.
     pub fn is_administrator(&self) -> bool {
         self.contains(ViceId::ADMINISTRATORS)
+    }
+
+    /// Whether it has every right everywhere, as [`Cps::superuser`]: a CPS that no id above
+    /// `system:administrators` is in. Users are, by their own id; members of the group among them
+    /// have what lists grant, and what the file server grants administrators.
+    pub fn is_superuser(&self) -> bool {
+        self.0.last() == Some(&ViceId::ADMINISTRATORS)
     }
 
     /// The ids, ascending.
@@ -149,10 +162,10 @@ impl AccessList {
 
     /// What a caller with this CPS may do.
     ///
-    /// Owners' and hosts' rights, and what members of `system:administrators` may not do by a
-    /// server's choice, are for the file server to add.
+    /// Owners' and hosts' rights, and those that members of `system:administrators` have
+    /// everywhere (lookup, by default), are for the file server to add.
     pub fn rights(&self, cps: &Cps) -> Rights {
-        if cps.is_administrator() {
+        if cps.is_superuser() {
             return Rights::EVERYTHING;
         }
         let union = |entries: &[AclEntry]| {
@@ -258,7 +271,8 @@ mod tests {
         assert_eq!(acl.rights(&cps(&[-101, -5])), Rights(0x08));
         assert_eq!(acl.rights(&cps(&[1000, 7, -101])), Rights(0x39));
         assert_eq!(acl.rights(&cps(&[32766])), Rights::NONE);
-        assert_eq!(acl.rights(&cps(&[-204, 3, 7, -5])), Rights::EVERYTHING);
+        assert_eq!(acl.rights(&cps(&[-204, -101, 1000])), Rights(0x3f));
+        assert_eq!(acl.rights(&Cps::superuser()), Rights::EVERYTHING);
         let bytes = acl.to_bytes();
         let stored: Vec<i32> = bytes[20..60]
             .chunks_exact(8)

@@ -293,6 +293,8 @@ pub struct VldbUpdateEntry {
     pub mask: u32,
     /// The new name.
     pub name: EntryName,
+    /// The new read-write volume's id: a word that the interface calls spare.
+    pub read_write_id: VolumeId,
     /// The new flags.
     pub flags: u32,
     /// The new read-only volume's id.
@@ -337,7 +339,14 @@ impl Decode for VldbUpdateEntry {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let mask = d.u32()?;
         let name = EntryName::decode(d)?;
-        let [_spare, flags, read_only_id, backup_id, clone_id, count] = d.words()?;
+        let [
+            read_write_id,
+            flags,
+            read_only_id,
+            backup_id,
+            clone_id,
+            count,
+        ] = d.words()?;
         let mut columns = [[0; OLD_SITES_MAX]; 6];
         for column in &mut columns {
             *column = d.words()?;
@@ -361,6 +370,7 @@ impl Decode for VldbUpdateEntry {
         Ok(Self {
             mask,
             name,
+            read_write_id: VolumeId(read_write_id),
             flags,
             read_only_id: VolumeId(read_only_id),
             backup_id: VolumeId(backup_id),
