@@ -1,1 +1,42 @@
-//! Typed calls out, typed services in: drives rx over UDP
+//! Typed calls out, typed services in: drives the Rx protocol core over UDP.
+//!
+//! * [`Runtime`]: some threads ("shards"), each an event loop that holds whole connections;
+//! * [`Port`]: an open UDP port on them; answers calls to its [`Service`]s, makes [`Connection`]s;
+//! * [`IncomingCall`]: a call as its handler sees it; [`OutgoingCall`]: as its maker sees it;
+//! * [`local`]: the same calls over a Unix socket, for the administrator of this machine;
+//! * [`blocking`]: where handlers put what would block their shard.
+//!
+//! The life of a small call: a batch of datagrams is received with one system call; the protocol
+//! core ([`cellar_rx`]) makes a call of them; admission control gives it its turn among those of
+//! other hosts; its handler is polled once, answers from memory, and the reply leaves with those of
+//! the other calls of the batch.
+//!
+//! Only this crate (and the program around it) reads clocks and opens sockets.
+
+mod admission;
+mod blocking;
+mod clock;
+mod connection;
+mod debug;
+mod driver;
+mod error;
+mod incoming;
+pub mod limits;
+pub mod local;
+mod outgoing;
+mod port;
+mod runtime;
+mod service;
+mod shard;
+mod socket;
+mod statistics;
+
+pub use blocking::blocking;
+pub use connection::{CallOptions, Connection, ConnectionOptions, Security};
+pub use error::CallError;
+pub use incoming::{Caller, IncomingCall, Peer};
+pub use outgoing::OutgoingCall;
+pub use port::{Port, PortConfig, Spread};
+pub use runtime::{Runtime, RuntimeConfig};
+pub use service::{LocalBoxFuture, Service, ServiceOptions};
+pub use statistics::{DurationFigures, PortFigures, PortStatistics, ProcedureFigures};

@@ -1,0 +1,39 @@
+//! The clock of a runtime: the only place of the transport that reads one.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use cellar_rx::Time;
+
+/// Microseconds since the runtime started, and the wall clock time of that start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    unix_start: Duration,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        let unix_start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            start: Instant::now(),
+            unix_start: unix_start.unwrap_or_default(),
+        }
+    }
+
+    /// Now.
+    #[inline]
+    pub(crate) fn now(&self) -> Time {
+        let micros = self.start.elapsed().as_micros();
+        Time::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// The wall clock at [`Time::ZERO`], microseconds since 1970.
+    pub(crate) fn unix_start_micros(&self) -> u64 {
+        u64::try_from(self.unix_start.as_micros()).unwrap_or(0)
+    }
+
+    /// The moment that the event loop's timers know `time` by.
+    pub(crate) fn instant(&self, time: Time) -> Instant {
+        self.start + Duration::from_micros(time.as_micros())
+    }
+}

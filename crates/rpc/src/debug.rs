@@ -1,0 +1,194 @@
+//! What `rxdebug` asks, answered for all shards of a port.
+//!
+//! DEBUG and VERSION packets have cid 0, so they come to the port's first shard. Figures are added
+//! up over the shards; lists go through the shards in order. Another shard is asked by its queue.
+//! Anybody may ask, and walking a list costs the server more than the asker: answers are limited to
+//! some thousands a second, and the rest is dropped, as a lost packet would be.
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cellar_rx::Statistics;
+use cellar_rx::packet::{
+    BasicStatistics, DebugQuery, DebugQuestion, bad_debug_type, end_of_connections, end_of_peers,
+    version_answer,
+};
+use tokio::sync::oneshot;
+
+use crate::driver::Driver;
+use crate::limits::DEBUG_ANSWERS_PER_SECOND;
+use crate::port::PortInner;
+use crate::shard::{self, ShardHandle};
+
+/// Answers one question; by a task if other shards have to be asked.
+pub(crate) fn answer(
+    driver: Rc<Driver>,
+    from: SocketAddr,
+    local: Option<IpAddr>,
+    query: DebugQuery,
+) {
+    if !driver.debug_budget().take(driver.seconds()) {
+        return;
+    }
+    let port = driver.port_inner();
+    if port.shards.len() == 1 || !concerns_all(query.question) {
+        let payload = match ask_here(&driver, &port, query.question, 0) {
+            Found::Answer(payload) | Found::End { payload, .. } => payload,
+        };
+        driver.answer_debug(from, local, &query, payload);
+        return;
+    }
+    shard::spawn(async move {
+        if let Some(payload) = ask_all(&port, query.question).await {
+            driver.answer_debug(from, local, &query, payload);
+        }
+    });
+}
+
+/// What one shard says.
+enum Found {
+    /// The answer, or this shard's share of a sum.
+    Answer(Vec<u8>),
+    /// The list of this shard has only `count` entries; `payload` ends the whole list.
+    End { count: u32, payload: Vec<u8> },
+}
+
+fn concerns_all(question: DebugQuestion) -> bool {
+    !matches!(question, DebugQuestion::Version | DebugQuestion::Unknown)
+}
+
+/// Asks one shard, on its thread; `skipped` list entries are those of the shards before it.
+fn ask_here(driver: &Driver, port: &PortInner, question: DebugQuestion, skipped: u32) -> Found {
+    let list =
+        |index: u32, count: usize, record: &dyn Fn(usize) -> Option<Vec<u8>>, end: Vec<u8>| {
+            let index = index.saturating_sub(skipped) as usize;
+            match record(index).filter(|_| index < count) {
+                Some(payload) => Found::Answer(payload),
+                None => Found::End {
+                    count: u32::try_from(count).unwrap_or(u32::MAX),
+                    payload: end,
+                },
+            }
+        };
+    driver.with_endpoint(|endpoint| match question {
+        DebugQuestion::Version => Found::Answer(version_answer(driver.version())),
+        DebugQuestion::Unknown => Found::Answer(bad_debug_type()),
+        DebugQuestion::Basic => Found::Answer(basic(driver, port).encode()),
+        DebugQuestion::Statistics => Found::Answer(endpoint.statistics().encode()),
+        DebugQuestion::Connection(index) | DebugQuestion::AnyConnection(index) => {
+            let interesting = matches!(question, DebugQuestion::Connection(_));
+            let count = endpoint.debug_connection_count(interesting);
+            let record = |n| {
+                endpoint
+                    .debug_connection(n, interesting)
+                    .map(|r| r.encode())
+            };
+            list(index, count, &record, end_of_connections())
+        }
+        DebugQuestion::Peer(index) => {
+            let count = endpoint.debug_peer_count();
+            list(
+                index,
+                count,
+                &|n| endpoint.debug_peer(n).map(|r| r.encode()),
+                end_of_peers(),
+            )
+        }
+    })
+}
+
+/// GETSTATS: what the protocol core knows, with the numbers of calls as admission control has them.
+fn basic(driver: &Driver, port: &PortInner) -> BasicStatistics {
+    let figures = port.statistics.port();
+    let mut basic = driver.endpoint_basic();
+    let word = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    basic.waiting = word(figures.calls_waiting);
+    basic.idle_threads = word(driver.running_max().saturating_sub(figures.calls_running));
+    basic.sockets = u8::try_from(port.addresses.len() * port.shards.len()).unwrap_or(u8::MAX);
+    basic
+}
+
+/// Asks all shards in turn; `None` when the port is being closed.
+async fn ask_all(port: &Arc<PortInner>, question: DebugQuestion) -> Option<Vec<u8>> {
+    match question {
+        DebugQuestion::Statistics => {
+            let mut sum = Statistics::default();
+            for shard in &port.shards {
+                sum.merge(&on_shard(port, shard, Driver::endpoint_statistics).await?);
+            }
+            Some(sum.encode())
+        }
+        DebugQuestion::Basic => {
+            let mut sum: Option<BasicStatistics> = None;
+            for shard in &port.shards {
+                let inner = port.clone();
+                let share = on_shard(port, shard, move |driver| basic(driver, &inner)).await?;
+                sum = Some(match sum {
+                    None => share,
+                    Some(sum) => BasicStatistics {
+                        free_packets: sum.free_packets.saturating_add(share.free_packets),
+                        reclaims: sum.reclaims.wrapping_add(share.reclaims),
+                        calls: sum.calls.wrapping_add(share.calls),
+                        waited: sum.waited.wrapping_add(share.waited),
+                        packets: sum.packets.saturating_add(share.packets),
+                        ..sum
+                    },
+                });
+            }
+            sum.map(|sum| sum.encode())
+        }
+        _ => {
+            let mut skipped = 0u32;
+            let mut end = None;
+            for shard in &port.shards {
+                let inner = port.clone();
+                let ask = move |driver: &Driver| ask_here(driver, &inner, question, skipped);
+                match on_shard(port, shard, ask).await? {
+                    Found::Answer(payload) => return Some(payload),
+                    Found::End { count, payload } => {
+                        skipped = skipped.saturating_add(count);
+                        end = Some(payload);
+                    }
+                }
+            }
+            end
+        }
+    }
+}
+
+/// Runs `ask` on a shard's thread with the port's driver there.
+async fn on_shard<R: Send + 'static>(
+    port: &Arc<PortInner>,
+    shard: &Arc<ShardHandle>,
+    ask: impl FnOnce(&Driver) -> R + Send + 'static,
+) -> Option<R> {
+    let (sender, receiver) = oneshot::channel();
+    let id = port.id;
+    shard.submit(Box::new(move |shard| {
+        if let Some(driver) = shard.driver(id) {
+            // An asker that is gone wants no answer.
+            let _gone = sender.send(ask(&driver));
+        }
+    }));
+    receiver.await.ok()
+}
+
+/// Answers left in the current second.
+#[derive(Debug, Default)]
+pub(crate) struct DebugBudget {
+    second: Cell<u64>,
+    used: Cell<u32>,
+}
+
+impl DebugBudget {
+    fn take(&self, second: u64) -> bool {
+        if self.second.replace(second) != second {
+            self.used.set(0);
+        }
+        let used = self.used.get();
+        self.used.set(used.saturating_add(1));
+        used < DEBUG_ANSWERS_PER_SECOND
+    }
+}

@@ -1,0 +1,436 @@
+//! Calls in: from the first packet to the end of the handler.
+//!
+//! A call is accepted (queued by its host), run (its handler polled once), and either done or made
+//! a task. It counts as running from then on, but for the times in which it waits for its peer.
+
+use std::any::Any;
+use std::future::Future;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, Bytes};
+use cellar_rx::{CallId, ConnectionId, ReadOutcome, Refusal, Time, WriteOutcome, code};
+use cellar_wire::abort::AbortCode;
+
+use super::{CallUser, Driver, ServiceEntry};
+use crate::incoming::{Caller, IncomingCall, Peer, Transport};
+use crate::limits::WRITE_CHUNK_BYTES;
+use crate::port::Port;
+use crate::shard;
+use crate::statistics::CallRecord;
+
+/// A call that waits for its turn.
+#[derive(Debug)]
+pub(super) struct QueuedCall {
+    call: CallId,
+    connection: ConnectionId,
+    service: u16,
+    host: IpAddr,
+    arrived: Time,
+}
+
+/// What the driver knows of a call in progress.
+#[derive(Default)]
+pub(super) struct IncomingSlot {
+    /// Who waits for its peer.
+    pub(super) waker: Option<Waker>,
+    /// The protocol ended the call with this code; its id means nothing to it any more.
+    pub(super) failed: Option<i32>,
+    /// The handler is a task.
+    spawned: bool,
+    /// Admission counts it as running.
+    counted: bool,
+    waits_for_peer: bool,
+}
+
+type Handling = Pin<Box<dyn Future<Output = ()>>>;
+
+impl Driver {
+    /// A peer called: queue it, or turn it away.
+    pub(super) fn accept(&self, call: CallId, connection: ConnectionId, service: u16) {
+        let now = self.turn_time.get();
+        let mut state = self.state.borrow_mut();
+        let Some(info) = state.endpoint.connection(connection) else {
+            state
+                .endpoint
+                .refuse(now, call, Refusal::Abort(code::CALL_DEAD));
+            return;
+        };
+        let host = info.peer.ip().to_canonical();
+        let queued = QueuedCall {
+            call,
+            connection,
+            service,
+            host,
+            arrived: now,
+        };
+        if state.admission.offer(host, queued).is_ok() {
+            state.set_slot(call, CallUser::Incoming(IncomingSlot::default()));
+            return;
+        }
+        let entry = state.services.iter().find(|entry| entry.id == service);
+        let busy = entry.map_or(AbortCode::VBUSY, |entry| entry.options.busy_code);
+        state.endpoint.refuse(now, call, Refusal::Abort(busy.0));
+        self.counters.calls_refused.add(1);
+    }
+
+    /// Polls the handler of a call that has waited its turn; makes a task of it if need be.
+    pub(super) fn run_call(self: &Rc<Self>, queued: QueuedCall) {
+        let QueuedCall { call, host, .. } = queued;
+        let Some(mut handling) = self.handling(queued) else {
+            return;
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        let poll = catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(&mut context)));
+        match poll {
+            Ok(Poll::Ready(())) => self.counters.calls_inline.add(1),
+            Ok(Poll::Pending) => {
+                self.counters.calls_pending.add(1);
+                self.handler_pending(call, host);
+                // The task polls it again at once, with a waker that counts.
+                let driver = self.clone();
+                shard::spawn(async move {
+                    let outcome = Contained(handling).await;
+                    if outcome.is_err() {
+                        driver.handler_panicked();
+                    }
+                });
+            }
+            Err(_) => self.handler_panicked(),
+        }
+    }
+
+    fn handler_panicked(&self) {
+        // The call's drop has aborted it. The panic's own message is on standard error.
+        self.counters.handler_panics.add(1);
+        tracing::error!("a handler panicked; its call was aborted");
+    }
+
+    /// The future that answers a call to its end; `None` when the call has failed while it waited.
+    fn handling(self: &Rc<Self>, queued: QueuedCall) -> Option<Handling> {
+        let QueuedCall {
+            call,
+            connection,
+            service,
+            host,
+            arrived,
+        } = queued;
+        let started = self.turn_time.get();
+        let mut state = self.state.borrow_mut();
+        match state.slot(call).map(|slot| &slot.user) {
+            Some(CallUser::Incoming(slot)) if slot.failed.is_none() => {}
+            _ => {
+                state.clear_slot(call);
+                return None;
+            }
+        }
+        let info = state.endpoint.connection(connection);
+        let entry = state
+            .services
+            .iter()
+            .find(|entry| entry.id == service)
+            .cloned();
+        let (Some(info), Some(entry)) = (info, entry) else {
+            state.clear_slot(call);
+            state
+                .endpoint
+                .refuse(started, call, Refusal::Abort(code::INVALID_OPERATION));
+            return None;
+        };
+        drop(state);
+        let peer = Peer {
+            address: info.peer,
+            local: info.local,
+            epoch: info.epoch,
+            cid: info.cid,
+            service_id: info.service,
+            security_index: info.security_index,
+        };
+        let caller = match info.identity {
+            None => Caller::Anonymous,
+            Some(identity) => match identity.downcast_ref::<Caller>() {
+                Some(caller) => caller.clone(),
+                None => Caller::Principal(identity),
+            },
+        };
+        let rx = RxCall {
+            driver: self.clone(),
+            call,
+            connection,
+            host,
+            over: false,
+        };
+        let limit = entry.options.argument_bytes_max;
+        let incoming = IncomingCall::new(Transport::Rx(rx), peer, caller, limit);
+        Some(Box::pin(answer(
+            self.clone(),
+            entry,
+            incoming,
+            arrived,
+            started,
+        )))
+    }
+
+    fn handler_pending(&self, call: CallId, host: IpAddr) {
+        let mut state = self.state.borrow_mut();
+        let Some(slot) = state.slot(call) else { return };
+        let CallUser::Incoming(slot) = &mut slot.user else {
+            return;
+        };
+        slot.spawned = true;
+        if !slot.waits_for_peer {
+            slot.counted = true;
+            state.admission.begin(host);
+        }
+    }
+
+    /// Answers what the protocol made of a call that it gave up, if it did.
+    fn failure(&self, call: CallId) -> Option<AbortCode> {
+        let mut state = self.state.borrow_mut();
+        match state.slot(call).map(|slot| &slot.user) {
+            Some(CallUser::Incoming(slot)) => slot.failed.map(AbortCode),
+            _ => Some(AbortCode::RX_CALL_DEAD),
+        }
+    }
+
+    /// The handler goes to sleep until the peer does something.
+    fn wait_for_peer(&self, call: CallId, host: IpAddr, waker: &Waker) {
+        let mut freed = false;
+        {
+            let mut state = self.state.borrow_mut();
+            let Some(slot) = state.slot(call) else { return };
+            let CallUser::Incoming(slot) = &mut slot.user else {
+                return;
+            };
+            slot.waker = Some(waker.clone());
+            slot.waits_for_peer = true;
+            if std::mem::take(&mut slot.counted) {
+                freed = state.admission.end(host);
+            }
+        }
+        if freed {
+            self.kick();
+        }
+    }
+
+    /// The handler has something to do again.
+    fn peer_waited_for(&self, call: CallId, host: IpAddr) {
+        let mut state = self.state.borrow_mut();
+        let Some(slot) = state.slot(call) else { return };
+        let CallUser::Incoming(slot) = &mut slot.user else {
+            return;
+        };
+        if std::mem::take(&mut slot.waits_for_peer) && slot.spawned && !slot.counted {
+            slot.counted = true;
+            state.admission.begin(host);
+        }
+    }
+
+    /// The handler is done with the call.
+    fn release(&self, call: CallId, host: IpAddr) {
+        {
+            let mut state = self.state.borrow_mut();
+            let counted = match state.slot(call).map(|slot| &slot.user) {
+                Some(CallUser::Incoming(slot)) => slot.counted,
+                _ => false,
+            };
+            if counted {
+                state.admission.end(host);
+            }
+            state.clear_slot(call);
+        }
+        // Either there is something to send, or a place for a call that waits.
+        self.kick();
+    }
+}
+
+/// Answers one call: handler, end of the reply, statistics.
+async fn answer(
+    driver: Rc<Driver>,
+    entry: Rc<ServiceEntry>,
+    mut call: IncomingCall,
+    arrived: Time,
+    started: Time,
+) {
+    let outcome = entry.service.call(&mut call).await;
+    let aborted = call.complete(outcome).await.is_some();
+    let (bytes_received, bytes_sent) = call.traffic();
+    let ended = driver.clock.now();
+    let record = CallRecord {
+        aborted,
+        bytes_received,
+        bytes_sent,
+        queued_micros: micros_between(arrived, started),
+        executed_micros: micros_between(started, ended),
+    };
+    entry.counters.record(call.known_opcode(), &record);
+}
+
+fn micros_between(earlier: Time, later: Time) -> u64 {
+    later.as_micros().saturating_sub(earlier.as_micros())
+}
+
+/// A future whose panics end it and not its thread.
+struct Contained(Handling);
+
+impl Future for Contained {
+    type Output = Result<(), ()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => Poll::Ready(Err(())),
+        }
+    }
+}
+
+/// A call over Rx, as [`IncomingCall`] uses it.
+pub(crate) struct RxCall {
+    driver: Rc<Driver>,
+    call: CallId,
+    connection: ConnectionId,
+    host: IpAddr,
+    /// The call has ended for us.
+    over: bool,
+}
+
+impl RxCall {
+    pub(crate) fn port(&self) -> &Port {
+        &self.driver.port
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, AbortCode>> {
+        self.check()?;
+        let now = self.driver.now();
+        let outcome = self.driver.state.borrow_mut().endpoint.read(now, self.call);
+        match outcome {
+            ReadOutcome::Chunk(chunk) => {
+                self.driver.peer_waited_for(self.call, self.host);
+                // The window moved: the peer may have to be told.
+                self.driver.kick();
+                Poll::Ready(Ok(Some(chunk)))
+            }
+            ReadOutcome::End => {
+                self.driver.peer_waited_for(self.call, self.host);
+                Poll::Ready(Ok(None))
+            }
+            ReadOutcome::Pending => {
+                self.driver.wait_for_peer(self.call, self.host, cx.waker());
+                Poll::Pending
+            }
+            ReadOutcome::Failed(code) => Poll::Ready(Err(self.fail(code))),
+        }
+    }
+
+    /// Writes what is in `unsent`, and leaves there what there is no room for yet.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        unsent: &mut Bytes,
+    ) -> Poll<Result<(), AbortCode>> {
+        self.check()?;
+        let now = self.driver.now();
+        while !unsent.is_empty() {
+            let len = unsent.len().min(WRITE_CHUNK_BYTES);
+            let chunk = unsent.slice(..len);
+            let outcome = self
+                .driver
+                .state
+                .borrow_mut()
+                .endpoint
+                .write(now, self.call, chunk);
+            match outcome {
+                Ok(WriteOutcome::Accepted) => unsent.advance(len),
+                Ok(WriteOutcome::Full(_)) => {
+                    self.driver.wait_for_peer(self.call, self.host, cx.waker());
+                    self.driver.kick();
+                    return Poll::Pending;
+                }
+                Err(cellar_rx::CallError::Failed(code)) => {
+                    return Poll::Ready(Err(self.fail(code)));
+                }
+                Err(cellar_rx::CallError::Gone | cellar_rx::CallError::NotWriting) => {
+                    return Poll::Ready(Err(self.fail(code::CALL_DEAD)));
+                }
+            }
+        }
+        self.driver.peer_waited_for(self.call, self.host);
+        self.driver.kick();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the reply; delivery goes on without us.
+    pub(crate) fn finish(&mut self) {
+        if !std::mem::replace(&mut self.over, true) {
+            let now = self.driver.now();
+            self.driver
+                .state
+                .borrow_mut()
+                .endpoint
+                .finish(now, self.call);
+            self.driver.release(self.call, self.host);
+        }
+    }
+
+    pub(crate) fn abort(&mut self, code: AbortCode) {
+        if !std::mem::replace(&mut self.over, true) {
+            if self.driver.failure(self.call).is_none() {
+                let now = self.driver.now();
+                self.driver
+                    .state
+                    .borrow_mut()
+                    .endpoint
+                    .abort(now, self.call, code.0);
+            }
+            self.driver.release(self.call, self.host);
+        }
+    }
+
+    pub(crate) fn connection_data(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        let state = self.driver.state.borrow();
+        match state.connection_data.get(self.connection.slot()) {
+            Some(Some((owner, data))) if *owner == self.connection => Some(data.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn set_connection_data(&self, data: Arc<dyn Any + Send + Sync>) {
+        let mut state = self.driver.state.borrow_mut();
+        let index = self.connection.slot();
+        if state.connection_data.len() <= index {
+            state.connection_data.resize_with(index + 1, || None);
+        }
+        let replaced = state.connection_data[index].replace((self.connection, data));
+        drop(state);
+        // Dropped without the borrow: what it does on drop is not ours to know.
+        drop(replaced);
+    }
+
+    fn check(&mut self) -> Result<(), AbortCode> {
+        match self.driver.failure(self.call) {
+            None if !self.over => Ok(()),
+            None => Err(AbortCode::RX_CALL_DEAD),
+            Some(code) => Err(self.fail(code.0)),
+        }
+    }
+
+    fn fail(&mut self, code: i32) -> AbortCode {
+        if !std::mem::replace(&mut self.over, true) {
+            self.driver.release(self.call, self.host);
+        }
+        AbortCode(code)
+    }
+}
+
+impl Drop for RxCall {
+    fn drop(&mut self) {
+        self.abort(AbortCode::RX_USER_ABORT);
+    }
+}

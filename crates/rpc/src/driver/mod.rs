@@ -1,0 +1,714 @@
+//! The driver of one port on one shard: sockets on one side, the protocol core in the middle,
+//! handlers and callers on the other.
+//!
+//! 1. Everything happens in turns of one task ([`Driver::turn`]): receive what is there (bounded),
+//!    let the protocol take it, run the calls that arrived, send everything that came of it. So the
+//!    system calls of a batch are shared by its calls, and a reply carries its request's ack.
+//! 2. A handler is polled once within the turn. Most answer from memory and are done with; what is
+//!    pending becomes a task of its own.
+//! 3. Tasks and callers on this thread enter the protocol directly, between turns, and ask for a
+//!    turn ([`Driver::kick`]), which comes after all tasks that are ready now: their packets leave
+//!    together.
+//! 4. The state is borrowed for single steps only, never while a handler is polled or a waker is
+//!    woken, because both may come back here.
+
+mod incoming;
+mod outgoing;
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use cellar_rx::packet::{BasicStatistics, DebugQuery};
+use cellar_rx::{
+    CallId, Config, ConnectionId, DebugMode, Endpoint, Event, Limits, NullSecurity, ServerSecurity,
+    ServiceConfig, Statistics, Time, TransmitBuffer,
+};
+use hashbrown::HashMap;
+use tokio::time::Sleep;
+
+use crate::CallError;
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::debug::{self, DebugBudget};
+use crate::limits::{CALLS_PER_TURN_MAX, RECEIVE_ROUNDS_MAX, SEND_BUFFER_BYTES};
+use crate::outgoing::CallShared;
+use crate::port::{Port, PortInner};
+use crate::service::{Service, ServiceOptions};
+use crate::shard;
+use crate::socket::{ReceiveBuffers, SendOutcome, ShardSocket};
+use crate::statistics::{PackageCounters, ShardCounters};
+
+pub(crate) use incoming::RxCall;
+use incoming::{IncomingSlot, QueuedCall};
+use outgoing::Pool;
+
+/// What a driver is made from; sent to the shard's thread.
+pub(crate) struct DriverSetup {
+    pub(crate) port: Port,
+    /// This shard's number among those of the port, and how many these are.
+    pub(crate) number: usize,
+    pub(crate) count: usize,
+    pub(crate) sockets: Vec<UdpSocket>,
+    pub(crate) clock: Clock,
+    pub(crate) epoch: u32,
+    pub(crate) seed: u64,
+    pub(crate) dead_time: Duration,
+    pub(crate) version: String,
+    pub(crate) probe_mtu: bool,
+    pub(crate) waiting_calls_max: usize,
+    pub(crate) running_calls_max: usize,
+    pub(crate) services: Vec<Arc<dyn Service>>,
+}
+
+/// See the head of this module.
+pub(crate) struct Driver {
+    port: Port,
+    clock: Clock,
+    version: String,
+    counters: Arc<ShardCounters>,
+    sockets: Vec<ShardSocket>,
+    state: RefCell<State>,
+    /// The time at which the turn in progress began, or the last one.
+    turn_time: Cell<Time>,
+    in_turn: Cell<bool>,
+    /// A turn was asked for and has not begun.
+    kicked: Cell<bool>,
+    closed: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    debug_budget: DebugBudget,
+    running_max: usize,
+    /// What follows when a state borrow ends: wakers that must run without it.
+    due_wakers: RefCell<Vec<Waker>>,
+}
+
+/// What is changed in single steps.
+struct State {
+    endpoint: Endpoint,
+    admission: Admission<QueuedCall>,
+    services: Vec<Rc<ServiceEntry>>,
+    /// By call slot of the protocol.
+    calls: Vec<CallSlot>,
+    /// By connection slot: what services keep there.
+    connection_data: Vec<Option<(ConnectionId, Arc<dyn Any + Send + Sync>)>>,
+    /// Sets of client connections, by the key of their [`crate::port::RxConnection`].
+    pools: HashMap<u64, Pool>,
+    /// Which set a client connection belongs to.
+    pool_of: HashMap<ConnectionId, u64>,
+    /// Calls out that end at a certain time.
+    deadlines: BTreeMap<(Time, u64), Arc<CallShared>>,
+    next_deadline: u64,
+}
+
+/// A service on this port.
+pub(crate) struct ServiceEntry {
+    id: u16,
+    service: Arc<dyn Service>,
+    options: ServiceOptions,
+    counters: Arc<PackageCounters>,
+}
+
+/// Who is interested in a call of the protocol.
+#[derive(Default)]
+struct CallSlot {
+    call: Option<CallId>,
+    user: CallUser,
+}
+
+#[derive(Default)]
+enum CallUser {
+    #[default]
+    None,
+    Incoming(IncomingSlot),
+    Outgoing(Arc<CallShared>),
+}
+
+/// What the ports of one shard take turns in using.
+struct Scratch {
+    receive: ReceiveBuffers,
+    transmit: TransmitBuffer,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Option<Scratch>> = const { RefCell::new(None) };
+}
+
+impl Driver {
+    /// Starts the driver's task. Must be called on the shard's thread.
+    pub(crate) fn start(setup: DriverSetup) -> io::Result<Rc<Self>> {
+        let sockets: io::Result<Vec<_>> = setup.sockets.into_iter().map(ShardSocket::new).collect();
+        let config = Config {
+            epoch: setup.epoch,
+            cid_shard: u32::try_from(setup.number).unwrap_or(0),
+            cid_shards: u32::try_from(setup.count).unwrap_or(1),
+            unix_start_micros: setup.clock.unix_start_micros(),
+            probe_mtu: setup.probe_mtu,
+            dead_time: setup.dead_time,
+            version: setup.version.clone(),
+            debug: DebugMode::Event,
+            limits: Limits {
+                send_buffer: SEND_BUFFER_BYTES,
+                ..Limits::default()
+            },
+            ..Config::default()
+        };
+        let counters = Arc::new(ShardCounters::default());
+        setup.port.0.statistics.add_shard(counters.clone());
+        let driver = Rc::new(Self {
+            port: setup.port,
+            clock: setup.clock,
+            version: setup.version,
+            counters,
+            sockets: sockets?,
+            state: RefCell::new(State {
+                endpoint: Endpoint::new(config, setup.seed),
+                admission: Admission::new(setup.waiting_calls_max, setup.running_calls_max),
+                services: Vec::new(),
+                calls: Vec::new(),
+                connection_data: Vec::new(),
+                pools: HashMap::new(),
+                pool_of: HashMap::new(),
+                deadlines: BTreeMap::new(),
+                next_deadline: 0,
+            }),
+            turn_time: Cell::new(setup.clock.now()),
+            in_turn: Cell::new(false),
+            kicked: Cell::new(false),
+            closed: Cell::new(false),
+            waker: RefCell::new(None),
+            debug_budget: DebugBudget::default(),
+            running_max: setup.running_calls_max,
+            due_wakers: RefCell::new(Vec::new()),
+        });
+        for service in setup.services {
+            driver.add_service(service);
+        }
+        // Handlers are polled from here: they must not run into the task's budget.
+        shard::spawn(tokio::task::unconstrained(driver.clone().run()));
+        Ok(driver)
+    }
+
+    /// Answers calls to `service` from now on.
+    pub(crate) fn add_service(&self, service: Arc<dyn Service>) {
+        let package = service.package();
+        let options = service.options();
+        let counters = Arc::new(PackageCounters::new(package));
+        self.port.0.statistics.add_package(counters.clone());
+        let security = if options.security.is_empty() {
+            vec![(0, Arc::new(NullSecurity) as Arc<dyn ServerSecurity>)]
+        } else {
+            options.security.clone()
+        };
+        let mut state = self.state.borrow_mut();
+        state.endpoint.add_service(ServiceConfig {
+            id: package.service_id,
+            security,
+            reach_check: options.reach_check,
+            idle_dead_time: None,
+        });
+        let entry = Rc::new(ServiceEntry {
+            id: package.service_id,
+            service,
+            options,
+            counters,
+        });
+        state.services.retain(|known| known.id != entry.id);
+        state.services.push(entry);
+    }
+
+    /// Ends the port on this shard: calls out fail, calls in are dropped with their tasks.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        let outgoing = self.state.borrow_mut().take_outgoing();
+        for call in outgoing {
+            call.fail(CallError::Closed);
+        }
+        self.kick();
+    }
+
+    /// Asks for a turn, after the tasks that are ready now.
+    pub(crate) fn kick(&self) {
+        if self.in_turn.get() || self.kicked.replace(true) {
+            return;
+        }
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(crate) fn debug_budget(&self) -> &DebugBudget {
+        &self.debug_budget
+    }
+
+    /// Whole seconds of the runtime's clock.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.now().as_micros() / 1_000_000
+    }
+
+    pub(crate) fn port_inner(&self) -> Arc<PortInner> {
+        self.port.0.clone()
+    }
+
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Calls that this shard and all others of the port may run.
+    pub(crate) fn running_max(&self) -> u64 {
+        (self.running_max * self.port.0.shards.len()) as u64
+    }
+
+    pub(crate) fn with_endpoint<R>(&self, look: impl FnOnce(&Endpoint) -> R) -> R {
+        look(&self.state.borrow().endpoint)
+    }
+
+    pub(crate) fn endpoint_basic(&self) -> BasicStatistics {
+        self.with_endpoint(Endpoint::basic_statistics)
+    }
+
+    pub(crate) fn endpoint_statistics(&self) -> Statistics {
+        self.with_endpoint(Endpoint::statistics)
+    }
+
+    /// Sends the answer to a question of `rxdebug`.
+    pub(crate) fn answer_debug(
+        &self,
+        to: SocketAddr,
+        local: Option<IpAddr>,
+        query: &DebugQuery,
+        payload: Vec<u8>,
+    ) {
+        self.state
+            .borrow_mut()
+            .endpoint
+            .answer_debug(to, local, query, payload);
+        self.kick();
+    }
+
+    /// The time: within a turn that of its beginning, else the clock's.
+    fn now(&self) -> Time {
+        if self.in_turn.get() {
+            self.turn_time.get()
+        } else {
+            self.clock.now()
+        }
+    }
+
+    async fn run(self: Rc<Self>) {
+        let sleep = tokio::time::sleep_until(self.clock.instant(self.clock.now()).into());
+        tokio::pin!(sleep);
+        let mut armed = Time::NEVER;
+        // A run of datagrams that a full socket did not take.
+        let mut unsent: Option<TransmitBuffer> = None;
+        poll_fn(|cx| self.turn(cx, sleep.as_mut(), &mut armed, &mut unsent)).await;
+    }
+
+    fn turn(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        mut sleep: Pin<&mut Sleep>,
+        armed: &mut Time,
+        unsent: &mut Option<TransmitBuffer>,
+    ) -> Poll<()> {
+        if self.closed.get() {
+            return Poll::Ready(());
+        }
+        self.remember_waker(cx);
+        self.kicked.set(false);
+        self.turn_time.set(self.clock.now());
+        self.in_turn.set(true);
+        let more_received = SCRATCH.with_borrow_mut(|scratch| {
+            let scratch = scratch.get_or_insert_with(Scratch::new);
+            self.receive(cx, &mut scratch.receive)
+        });
+        self.handle_due();
+        self.handle_events();
+        self.wake_due();
+        let more_calls = self.run_calls();
+        // Running calls changes the protocol's state, and so may have made events.
+        self.handle_events();
+        self.in_turn.set(false);
+        SCRATCH.with_borrow_mut(|scratch| {
+            let scratch = scratch.get_or_insert_with(Scratch::new);
+            self.transmit(cx, &mut scratch.transmit, unsent);
+        });
+        self.publish();
+        self.wake_due();
+        if more_received || more_calls || self.kicked.get() {
+            cx.waker().wake_by_ref();
+        }
+        self.arm(cx, sleep.as_mut(), armed);
+        Poll::Pending
+    }
+
+    fn remember_waker(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        match &*waker {
+            Some(known) if known.will_wake(cx.waker()) => {}
+            _ => *waker = Some(cx.waker().clone()),
+        }
+    }
+
+    /// Receives some batches from each socket. Answers whether there may be more.
+    fn receive(&self, cx: &mut Context<'_>, buffers: &mut ReceiveBuffers) -> bool {
+        let mut state = self.state.borrow_mut();
+        let now = self.turn_time.get();
+        let mut more = false;
+        for socket in &self.sockets {
+            let mut rounds = 0;
+            while let Poll::Ready(Ok(())) = socket.poll_readable(cx) {
+                if rounds == RECEIVE_ROUNDS_MAX {
+                    more = true;
+                    break;
+                }
+                rounds += 1;
+                let result = buffers.receive(socket, |run| {
+                    let count = run.bytes.len().div_ceil(run.segment);
+                    self.counters.datagrams_received.add(count as u64);
+                    if count == 1 {
+                        state
+                            .endpoint
+                            .handle_datagram(now, run.from, run.local, run.bytes);
+                    } else {
+                        state.endpoint.handle_segments(
+                            now,
+                            run.from,
+                            run.local,
+                            run.bytes,
+                            run.segment,
+                        );
+                    }
+                });
+                self.counters.receive_calls.add(1);
+                match result {
+                    Ok(()) => {}
+                    Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                    // The network's complaint about something sent earlier; the next call goes on.
+                    Err(cause) => tracing::debug!(%cause, "receiving"),
+                }
+            }
+        }
+        more
+    }
+
+    /// What the clock makes due: the protocol's timers, and calls out that took too long.
+    fn handle_due(&self) {
+        let now = self.turn_time.get();
+        let mut late = Vec::new();
+        {
+            let mut state = self.state.borrow_mut();
+            if state.endpoint.poll_timeout().is_some_and(|due| due <= now) {
+                state.endpoint.handle_timeout(now);
+            }
+            while let Some(entry) = state.deadlines.first_entry() {
+                if entry.key().0 > now {
+                    break;
+                }
+                late.push(entry.remove());
+            }
+        }
+        for call in late {
+            self.expire(&call);
+        }
+    }
+
+    fn handle_events(self: &Rc<Self>) {
+        loop {
+            let Some(event) = self.state.borrow_mut().endpoint.poll_event() else {
+                return;
+            };
+            match event {
+                Event::NewCall {
+                    call,
+                    connection,
+                    service,
+                } => {
+                    self.accept(call, connection, service);
+                }
+                Event::Readable(call) | Event::Writable(call) => self.progress(call),
+                Event::CallFailed { call, code } => self.call_failed(call, code),
+                Event::ConnectionFailed { connection, code } => {
+                    tracing::debug!(?connection, code, "connection failed");
+                    self.connection_gone(connection, true);
+                }
+                Event::ConnectionClosed { connection } => self.connection_gone(connection, false),
+                Event::ChannelFree(_) => {}
+                Event::Debug { from, local, query } => {
+                    debug::answer(self.clone(), from, local, query);
+                }
+            }
+        }
+    }
+
+    /// Something can be read or written again.
+    fn progress(&self, call: CallId) {
+        let outgoing = {
+            let mut state = self.state.borrow_mut();
+            let Some(slot) = state.slot(call) else { return };
+            match &mut slot.user {
+                CallUser::None => None,
+                CallUser::Incoming(incoming) => {
+                    if let Some(waker) = incoming.waker.take() {
+                        self.due_wakers.borrow_mut().push(waker);
+                    }
+                    None
+                }
+                CallUser::Outgoing(shared) => Some(shared.clone()),
+            }
+        };
+        if let Some(shared) = outgoing {
+            self.pump(&shared);
+        }
+    }
+
+    fn call_failed(&self, call: CallId, code: i32) {
+        let outgoing = {
+            let mut state = self.state.borrow_mut();
+            let Some(slot) = state.slot(call) else { return };
+            match &mut slot.user {
+                CallUser::None => None,
+                CallUser::Incoming(incoming) => {
+                    incoming.failed = Some(code);
+                    if let Some(waker) = incoming.waker.take() {
+                        self.due_wakers.borrow_mut().push(waker);
+                    }
+                    None
+                }
+                CallUser::Outgoing(shared) => Some(shared.clone()),
+            }
+        };
+        if let Some(shared) = outgoing {
+            self.outgoing_failed(&shared, code);
+        }
+    }
+
+    fn connection_gone(&self, connection: ConnectionId, failed: bool) {
+        let mut state = self.state.borrow_mut();
+        if let Some(entry) = state.connection_data.get_mut(connection.slot())
+            && entry
+                .as_ref()
+                .is_some_and(|(owner, _)| *owner == connection)
+        {
+            *entry = None;
+        }
+        if let Some(key) = state.pool_of.remove(&connection) {
+            if let Some(pool) = state.pools.get_mut(&key) {
+                pool.connections.retain(|known| *known != connection);
+            }
+            if failed {
+                let now = self.now();
+                state.endpoint.close(now, connection);
+            }
+        }
+    }
+
+    /// Runs calls that have arrived. Answers whether more could be run now.
+    fn run_calls(self: &Rc<Self>) -> bool {
+        for _ in 0..CALLS_PER_TURN_MAX {
+            let Some(call) = self.state.borrow_mut().admission.next() else {
+                return false;
+            };
+            self.run_call(call);
+        }
+        self.state.borrow().admission.has_next()
+    }
+
+    fn wake_due(&self) {
+        // Waking only puts tasks into queues: none runs before the turn ends.
+        let wakers = std::mem::take(&mut *self.due_wakers.borrow_mut());
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Sends what the protocol has to send, until it has nothing more or a socket is full.
+    fn transmit(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut TransmitBuffer,
+        unsent: &mut Option<TransmitBuffer>,
+    ) {
+        if let Some(run) = unsent {
+            if !self.send(cx, run) {
+                return;
+            }
+            *unsent = None;
+        }
+        let now = self.clock.now();
+        loop {
+            if !self.state.borrow_mut().endpoint.poll_transmit(now, buffer) {
+                return;
+            }
+            if !self.send(cx, buffer) {
+                *unsent = Some(std::mem::replace(buffer, new_transmit_buffer()));
+                return;
+            }
+        }
+    }
+
+    /// Sends one run; false when its socket is full, and the task will be woken when it is not.
+    fn send(&self, cx: &mut Context<'_>, run: &TransmitBuffer) -> bool {
+        let destination = run.destination();
+        let Some(socket) = self.socket_for(destination.ip(), run.source()) else {
+            let now = self.turn_time.get();
+            self.state
+                .borrow_mut()
+                .endpoint
+                .handle_unreachable(now, destination);
+            return true;
+        };
+        // A path that stopped taking segmented sends still takes the datagrams one by one.
+        let single = run.segment_size() < run.bytes().len() && socket.segments_max() == 1;
+        let step = if single {
+            run.segment_size()
+        } else {
+            run.bytes().len().max(1)
+        };
+        for piece in run.bytes().chunks(step) {
+            loop {
+                self.counters.send_calls.add(1);
+                let outcome = socket.send(destination, run.source(), piece, run.segment_size());
+                match outcome {
+                    SendOutcome::Sent => break,
+                    SendOutcome::Full => match socket.poll_writable(cx) {
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Ready(Err(_)) => break,
+                        Poll::Pending => return false,
+                    },
+                    SendOutcome::TooBig | SendOutcome::Unreachable | SendOutcome::Failed => {
+                        self.send_failed(outcome, run);
+                        break;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn send_failed(&self, outcome: SendOutcome, run: &TransmitBuffer) {
+        self.counters.send_failures.add(1);
+        let now = self.turn_time.get();
+        let endpoint = &mut self.state.borrow_mut().endpoint;
+        match outcome {
+            SendOutcome::TooBig => {
+                endpoint.handle_too_big(now, run.destination(), run.segment_size());
+            }
+            SendOutcome::Unreachable => endpoint.handle_unreachable(now, run.destination()),
+            _ => {}
+        }
+    }
+
+    /// The socket that reaches `destination`, and is bound to `source` if there is a choice.
+    fn socket_for(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<&ShardSocket> {
+        let mut found = None;
+        for socket in &self.sockets {
+            if socket.bound().is_ipv4() != destination.is_ipv4() {
+                continue;
+            }
+            if source == Some(socket.bound()) {
+                return Some(socket);
+            }
+            found = found.or(Some(socket));
+        }
+        found
+    }
+
+    fn publish(&self) {
+        let state = self.state.borrow();
+        self.counters
+            .calls_waiting
+            .set(state.admission.waiting() as u64);
+        self.counters
+            .calls_running
+            .set(state.admission.running() as u64);
+    }
+
+    /// Sees to being woken at the next thing that is due. A timer that would fire too early is left
+    /// as it is: that costs a turn now and then, setting it anew would cost something each turn.
+    fn arm(&self, cx: &mut Context<'_>, mut sleep: Pin<&mut Sleep>, armed: &mut Time) {
+        let due = {
+            let mut state = self.state.borrow_mut();
+            let call = state.deadlines.first_key_value().map(|((due, _), _)| *due);
+            match (state.endpoint.poll_timeout(), call) {
+                (Some(a), Some(b)) => a.min(b),
+                (a, b) => match a.or(b) {
+                    Some(due) => due,
+                    None => return,
+                },
+            }
+        };
+        let now = self.clock.now();
+        if due < *armed || *armed <= now {
+            sleep.as_mut().reset(self.clock.instant(due).into());
+            *armed = due;
+        }
+        if sleep.as_mut().poll(cx).is_ready() {
+            *armed = Time::NEVER;
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+impl State {
+    /// The slot of a call, if the call is still the one it was made for.
+    fn slot(&mut self, call: CallId) -> Option<&mut CallSlot> {
+        self.calls
+            .get_mut(call.slot())
+            .filter(|slot| slot.call == Some(call))
+    }
+
+    fn set_slot(&mut self, call: CallId, user: CallUser) {
+        let index = call.slot();
+        if self.calls.len() <= index {
+            self.calls.resize_with(index + 1, CallSlot::default);
+        }
+        self.calls[index] = CallSlot {
+            call: Some(call),
+            user,
+        };
+    }
+
+    fn clear_slot(&mut self, call: CallId) {
+        if let Some(slot) = self.slot(call) {
+            *slot = CallSlot::default();
+        }
+    }
+
+    fn take_outgoing(&mut self) -> Vec<Arc<CallShared>> {
+        self.deadlines.clear();
+        let mut outgoing: Vec<_> = self
+            .pools
+            .drain()
+            .flat_map(|(_, pool)| pool.waiting)
+            .collect();
+        for slot in &mut self.calls {
+            if let CallUser::Outgoing(shared) = &slot.user {
+                outgoing.push(shared.clone());
+                *slot = CallSlot::default();
+            }
+        }
+        outgoing
+    }
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self {
+            receive: ReceiveBuffers::new(),
+            transmit: new_transmit_buffer(),
+        }
+    }
+}
+
+/// Runs of up to 64 datagrams: what the kernel takes as one segmented send.
+fn new_transmit_buffer() -> TransmitBuffer {
+    TransmitBuffer::new(64)
+}

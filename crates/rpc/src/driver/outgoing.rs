@@ -1,0 +1,334 @@
+//! Calls out: the Rx connections behind a [`crate::Connection`], and the bytes of each call.
+//!
+//! A set ("pool") of client connections belongs to each `Connection` that was used. A call takes a
+//! free channel of any of them, or makes another one, up to the set's limit of calls; then it waits.
+//! A connection in error leaves the set; the next call makes a new one, with a new cid.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use cellar_rx::{
+    CallId, ConnectionId, ConnectionOptions, ReadOutcome, StartCallError, WriteOutcome, code,
+};
+use cellar_wire::abort::AbortCode;
+
+use super::{CallUser, Driver, State};
+use crate::CallError;
+use crate::limits::{CALLS_WAITING_PER_CONNECTION, OUTGOING_RECEIVED_BYTES_MAX};
+use crate::outgoing::{CallShared, CallState};
+use crate::port::RxConnection;
+
+/// The client connections of one [`crate::Connection`].
+#[derive(Default)]
+pub(super) struct Pool {
+    pub(super) connections: Vec<ConnectionId>,
+    pub(super) waiting: VecDeque<Arc<CallShared>>,
+    /// Calls that have a channel.
+    active: usize,
+}
+
+/// What looking at a call found.
+enum Pumped {
+    GoesOn,
+    /// It is over, and had a channel.
+    Over,
+}
+
+impl Driver {
+    /// Starts a call, or queues it when its connection makes as many as it may.
+    pub(crate) fn start_call(&self, shared: Arc<CallShared>, timeout: Option<Duration>) {
+        let Some(connection) = shared.connection().cloned() else {
+            return;
+        };
+        if self.closed.get() {
+            shared.fail(CallError::Closed);
+            return;
+        }
+        let started = {
+            let mut state = self.state.borrow_mut();
+            if let Some(timeout) = timeout {
+                let due = self.now() + timeout;
+                state.next_deadline += 1;
+                let key = (due, state.next_deadline);
+                shared.state.lock().deadline = Some(key);
+                state.deadlines.insert(key, shared.clone());
+            }
+            let pool = state.pools.entry(connection.key).or_default();
+            if pool.active < connection.calls_max() && pool.waiting.is_empty() {
+                Ok(true)
+            } else if pool.waiting.len() < CALLS_WAITING_PER_CONNECTION {
+                pool.waiting.push_back(shared.clone());
+                Ok(false)
+            } else {
+                Err(CallError::TooManyCalls)
+            }
+        };
+        match started {
+            Ok(true) => self.begin_call(&connection, &shared),
+            Ok(false) => {}
+            Err(failure) => {
+                self.forget_deadline(&shared);
+                shared.fail(failure);
+            }
+        }
+    }
+
+    /// Gives a call a channel and lets it go.
+    fn begin_call(&self, connection: &Arc<RxConnection>, shared: &Arc<CallShared>) {
+        let call = {
+            let mut state = self.state.borrow_mut();
+            let call = self.take_channel(&mut state, connection);
+            if let Some(call) = call {
+                state.set_slot(call, CallUser::Outgoing(shared.clone()));
+                state.pools.entry(connection.key).or_default().active += 1;
+                shared.state.lock().call = Some(call);
+            }
+            call
+        };
+        if call.is_some() {
+            self.pump(shared);
+        } else {
+            self.forget_deadline(shared);
+            shared.fail(CallError::Dead);
+        }
+    }
+
+    fn take_channel(&self, state: &mut State, connection: &Arc<RxConnection>) -> Option<CallId> {
+        let now = self.now();
+        let State {
+            endpoint,
+            pools,
+            pool_of,
+            ..
+        } = state;
+        let pool = pools.entry(connection.key).or_default();
+        // The newest first: that one most likely has a free channel.
+        let mut index = pool.connections.len();
+        while index > 0 {
+            index -= 1;
+            match endpoint.start_call(now, pool.connections[index]) {
+                Ok(call) => {
+                    let last = pool.connections.len() - 1;
+                    pool.connections.swap(index, last);
+                    return Some(call);
+                }
+                Err(StartCallError::NoChannel) => {}
+                Err(StartCallError::Failed(_) | StartCallError::Gone) => {
+                    let id = pool.connections.swap_remove(index);
+                    pool_of.remove(&id);
+                    endpoint.close(now, id);
+                }
+            }
+        }
+        let options = ConnectionOptions {
+            dead_time: connection.options.dead_time,
+            idle_dead_time: connection.options.idle_dead_time,
+            hard_dead_time: None,
+        };
+        let security = connection.security.make();
+        let id = endpoint.connect(
+            now,
+            connection.peer(),
+            connection.service_id,
+            security,
+            options,
+        );
+        pool.connections.push(id);
+        pool_of.insert(id, connection.key);
+        endpoint.start_call(now, id).ok()
+    }
+
+    /// Moves a call's bytes both ways, as far as they go.
+    pub(crate) fn pump(&self, shared: &Arc<CallShared>) {
+        let (pumped, wakers) = {
+            let mut state = self.state.borrow_mut();
+            let mut call_state = shared.state.lock();
+            let pumped = self.pump_locked(&mut state, &mut call_state);
+            (pumped, call_state.take_due_wakers())
+        };
+        for waker in wakers.into_iter().flatten() {
+            self.wake(waker);
+        }
+        if matches!(pumped, Pumped::Over) {
+            self.call_over(shared);
+        }
+        self.kick();
+    }
+
+    fn pump_locked(&self, state: &mut State, shared: &mut CallState) -> Pumped {
+        let now = self.now();
+        let Some(call) = shared.call else {
+            // Still waits for a channel; one that was given up is found when its turn comes.
+            return Pumped::GoesOn;
+        };
+        if let Some(code) = shared.abandoned {
+            state.endpoint.abort(now, call, code.0);
+            shared.failed = Some(CallError::Aborted(code));
+            return Pumped::Over;
+        }
+        if shared.failed.is_some() {
+            return Pumped::GoesOn;
+        }
+        let endpoint = &mut state.endpoint;
+        while let Some(chunk) = shared.unsent.pop_front() {
+            let len = chunk.len();
+            match endpoint.write(now, call, chunk) {
+                Ok(WriteOutcome::Accepted) => {
+                    shared.unsent_bytes -= len;
+                    shared.progressed = true;
+                }
+                Ok(WriteOutcome::Full(chunk)) => {
+                    shared.unsent.push_front(chunk);
+                    break;
+                }
+                Err(cellar_rx::CallError::NotWriting) => {
+                    // The server answers already: what it does not want is not sent. Its answer,
+                    // usually an abort, is what the caller gets to see.
+                    shared.unsent.clear();
+                    shared.unsent_bytes = 0;
+                    shared.finished = true;
+                    shared.progressed = true;
+                }
+                Err(cellar_rx::CallError::Failed(code)) => {
+                    shared.failed = Some(failure(code));
+                    return Pumped::Over;
+                }
+                Err(cellar_rx::CallError::Gone) => {
+                    shared.failed = Some(CallError::Dead);
+                    return Pumped::Over;
+                }
+            }
+        }
+        if shared.unsent.is_empty() && shared.finished && !shared.finish_sent {
+            shared.finish_sent = true;
+            endpoint.finish(now, call);
+        }
+        if !shared.finish_sent {
+            return Pumped::GoesOn;
+        }
+        while shared.received_bytes < OUTGOING_RECEIVED_BYTES_MAX {
+            match endpoint.read(now, call) {
+                ReadOutcome::Chunk(chunk) => {
+                    shared.received_bytes += chunk.len();
+                    shared.received.push_back(chunk);
+                    shared.progressed = true;
+                }
+                ReadOutcome::Pending => return Pumped::GoesOn,
+                ReadOutcome::End => {
+                    shared.ended = true;
+                    return Pumped::Over;
+                }
+                ReadOutcome::Failed(code) => {
+                    shared.failed = Some(failure(code));
+                    return Pumped::Over;
+                }
+            }
+        }
+        Pumped::GoesOn
+    }
+
+    /// The protocol ended a call.
+    pub(super) fn outgoing_failed(&self, shared: &Arc<CallShared>, code: i32) {
+        shared.fail(failure(code));
+        self.call_over(shared);
+    }
+
+    /// A call took too long.
+    pub(super) fn expire(&self, shared: &Arc<CallShared>) {
+        let call = {
+            let mut call_state = shared.state.lock();
+            call_state.deadline = None;
+            if call_state.is_over() {
+                None
+            } else {
+                call_state.call
+            }
+        };
+        if let Some(call) = call {
+            let now = self.now();
+            self.state
+                .borrow_mut()
+                .endpoint
+                .abort(now, call, code::CALL_TIMEOUT);
+        }
+        shared.fail(CallError::Timeout);
+        if call.is_some() {
+            self.call_over(shared);
+        }
+    }
+
+    /// A call that had a channel has ended: its channel is for the next.
+    fn call_over(&self, shared: &Arc<CallShared>) {
+        self.forget_deadline(shared);
+        let wakers = {
+            let mut call_state = shared.state.lock();
+            let Some(call) = call_state.call.take() else {
+                return;
+            };
+            self.state.borrow_mut().clear_slot(call);
+            call_state.take_wakers()
+        };
+        for waker in wakers.into_iter().flatten() {
+            self.wake(waker);
+        }
+        let Some(connection) = shared.connection() else {
+            return;
+        };
+        let next = {
+            let mut state = self.state.borrow_mut();
+            let Some(pool) = state.pools.get_mut(&connection.key) else {
+                return;
+            };
+            pool.active = pool.active.saturating_sub(1);
+            std::iter::from_fn(|| pool.waiting.pop_front()).find(|next| {
+                let next = next.state.lock();
+                !next.is_over() && next.abandoned.is_none()
+            })
+        };
+        if let Some(next) = next {
+            self.begin_call(connection, &next);
+        }
+    }
+
+    fn forget_deadline(&self, shared: &Arc<CallShared>) {
+        let key = shared.state.lock().deadline.take();
+        if let Some(key) = key {
+            self.state.borrow_mut().deadlines.remove(&key);
+        }
+    }
+
+    /// A [`crate::Connection`] was dropped, and with it the last of its calls.
+    pub(crate) fn forget_connection(&self, key: u64) {
+        let now = self.now();
+        let mut state = self.state.borrow_mut();
+        let Some(pool) = state.pools.remove(&key) else {
+            return;
+        };
+        for id in pool.connections {
+            state.pool_of.remove(&id);
+            state.endpoint.close(now, id);
+        }
+        drop(state);
+        self.kick();
+    }
+
+    /// Wakes without a borrow being held: at once, or at the end of the step in a turn.
+    fn wake(&self, waker: Waker) {
+        if self.in_turn.get() {
+            self.due_wakers.borrow_mut().push(waker);
+        } else {
+            waker.wake();
+        }
+    }
+}
+
+/// What an abort code or a local end means to the caller.
+fn failure(code: i32) -> CallError {
+    match code {
+        code::CALL_DEAD => CallError::Dead,
+        code::CALL_TIMEOUT => CallError::Timeout,
+        code => CallError::Aborted(AbortCode(code)),
+    }
+}

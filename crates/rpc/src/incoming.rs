@@ -1,0 +1,342 @@
+//! One call that somebody made to us: what a handler sees of it.
+//!
+//! 1. Request bytes come from the transport in chunks of any size. Arguments are decoded from what
+//!    has been received; `Truncated` means "wait for more", until the end of the request or the
+//!    service's limit makes it an error. What follows the arguments in the last chunk is the
+//!    beginning of the stream.
+//! 2. Results are gathered in a buffer and handed to the transport when the handler returns or
+//!    streams. So a small call costs one write.
+//! 3. A handler that waits for its peer holds no thread and no server slot: the wait is marked, so
+//!    that admission control counts only calls that use this machine.
+
+use std::any::Any;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes, BytesMut};
+use cellar_wire::abort::AbortCode;
+use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
+
+use crate::driver::RxCall;
+use crate::local::LocalCall;
+use crate::port::Port;
+
+/// Where a call comes from.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The caller's address. For the local administrator's socket: unspecified, port 0.
+    pub address: SocketAddr,
+    /// The address of ours that was called, if the system tells.
+    pub local: Option<IpAddr>,
+    /// Epoch of the caller's connection: one for each start of a client process.
+    pub epoch: u32,
+    /// Id of the caller's connection, channel bits 0.
+    pub cid: u32,
+    /// The service that was called.
+    pub service_id: u16,
+    /// Security index of the connection: 0 none, 2 rxkad.
+    pub security_index: u8,
+}
+
+/// Who makes a call, as far as the transport knows.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Caller {
+    /// Somebody without credentials.
+    Anonymous,
+    /// The local administrator, or a server that holds the cell's key.
+    Superuser,
+    /// Somebody whom a security class has identified; the class decides on the type.
+    Principal(Arc<dyn Any + Send + Sync>),
+}
+
+impl Caller {
+    /// Whether this is the local administrator or a holder of the cell's key.
+    #[must_use]
+    pub fn is_superuser(&self) -> bool {
+        matches!(self, Self::Superuser)
+    }
+}
+
+/// A call in progress, at the server's end.
+pub struct IncomingCall {
+    transport: Transport,
+    peer: Peer,
+    caller: Caller,
+    opcode: Option<u32>,
+    /// Received, not yet consumed.
+    received: Bytes,
+    /// The end of the request was seen.
+    ended: bool,
+    /// Encoded, not yet handed to the transport.
+    reply: BytesMut,
+    argument_bytes_max: usize,
+    bytes_received: u64,
+    bytes_sent: u64,
+}
+
+/// What carries a call.
+pub(crate) enum Transport {
+    Rx(RxCall),
+    Local(LocalCall),
+}
+
+impl IncomingCall {
+    pub(crate) fn new(
+        transport: Transport,
+        peer: Peer,
+        caller: Caller,
+        argument_bytes_max: usize,
+    ) -> Self {
+        Self {
+            transport,
+            peer,
+            caller,
+            opcode: None,
+            received: Bytes::new(),
+            ended: false,
+            reply: BytesMut::new(),
+            argument_bytes_max,
+            bytes_received: 0,
+            bytes_sent: 0,
+        }
+    }
+
+    /// Where the call comes from.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Who makes it.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The port it came to, to call the caller back from there; `None` on the local socket.
+    #[must_use]
+    pub fn port(&self) -> Option<&Port> {
+        match &self.transport {
+            Transport::Rx(call) => Some(call.port()),
+            Transport::Local(_) => None,
+        }
+    }
+
+    /// The first word of the request: which procedure. May be asked again.
+    ///
+    /// # Errors
+    /// `RXGEN_DECODE` when the request ends before it; the call's own code when it failed.
+    pub async fn opcode(&mut self) -> Result<u32, AbortCode> {
+        if let Some(opcode) = self.opcode {
+            return Ok(opcode);
+        }
+        let opcode: u32 = self.decode().await.map_err(|code| {
+            if code == AbortCode::RXGEN_SS_UNMARSHAL {
+                AbortCode::RXGEN_DECODE
+            } else {
+                code
+            }
+        })?;
+        self.opcode = Some(opcode);
+        Ok(opcode)
+    }
+
+    /// The arguments. The opcode is skipped if it was not asked for.
+    ///
+    /// # Errors
+    /// `RXGEN_SS_UNMARSHAL` when they do not parse, are cut short or over the service's limit; the
+    /// call's own code when it failed.
+    pub async fn arguments<A: Decode>(&mut self) -> Result<A, AbortCode> {
+        self.opcode().await?;
+        self.decode().await
+    }
+
+    /// Decodes one value from what comes next of the request; for requests that are not one XDR
+    /// structure.
+    ///
+    /// # Errors
+    /// As [`Self::arguments`].
+    pub async fn decode<T: Decode>(&mut self) -> Result<T, AbortCode> {
+        // Most arguments are whole in the first packet: no copy then.
+        let mut retry_at = 0;
+        loop {
+            if self.received.len() >= retry_at {
+                let mut decoder = Decoder::new(&self.received);
+                match T::decode(&mut decoder) {
+                    Ok(value) => {
+                        let used = decoder.consumed();
+                        self.received.advance(used);
+                        return Ok(value);
+                    }
+                    Err(DecodeError::Truncated) if !self.ended => {
+                        // Twice as much before the next try: decoding is linear in the end.
+                        retry_at = self.received.len() * 2;
+                    }
+                    Err(_) => return Err(AbortCode::RXGEN_SS_UNMARSHAL),
+                }
+            }
+            if self.received.len() > self.argument_bytes_max {
+                return Err(AbortCode::RXGEN_SS_UNMARSHAL);
+            }
+            match self.next_chunk().await? {
+                Some(chunk) if self.received.is_empty() => self.received = chunk,
+                Some(chunk) => {
+                    let held = std::mem::take(&mut self.received);
+                    let mut joined = held.try_into_mut().unwrap_or_else(|held| {
+                        let mut copy = BytesMut::with_capacity(held.len() * 2 + chunk.len());
+                        copy.extend_from_slice(&held);
+                        copy
+                    });
+                    joined.extend_from_slice(&chunk);
+                    self.received = joined.freeze();
+                }
+                None => {
+                    self.ended = true;
+                    retry_at = 0;
+                }
+            }
+        }
+    }
+
+    /// The next bytes of the stream after the arguments, in pieces as they arrive; `None` at its
+    /// end. Reading is what lets the client send: a handler that does not read stops it.
+    ///
+    /// # Errors
+    /// The call's own code when it failed (client gone, aborted).
+    pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, AbortCode> {
+        if !self.received.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.received)));
+        }
+        if self.ended {
+            return Ok(None);
+        }
+        let chunk = self.next_chunk().await?;
+        self.ended = chunk.is_none();
+        Ok(chunk)
+    }
+
+    /// Appends `results` to the reply. They leave when the handler returns, or before the next
+    /// [`Self::write`].
+    pub fn reply<R: Encode + ?Sized>(&mut self, results: &R) {
+        results.encode(&mut Encoder::new(&mut self.reply));
+    }
+
+    /// Streams `bytes` to the client, after what [`Self::reply`] has gathered. Waits until the
+    /// client has room: a slow client stops its own call and nothing else.
+    ///
+    /// # Errors
+    /// The call's own code when it failed (client gone, aborted).
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
+        self.flush().await?;
+        self.send(bytes).await
+    }
+
+    /// Data that a service keeps with the caller's connection; `None` when there is none, or of
+    /// another type. Each service of a connection sees the same slot.
+    #[must_use]
+    pub fn connection_data<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        match &self.transport {
+            Transport::Rx(call) => call.connection_data()?.downcast().ok(),
+            Transport::Local(_) => None,
+        }
+    }
+
+    /// Keeps `data` with the caller's connection until it is forgotten (idle for minutes).
+    /// On the local socket nothing is kept.
+    pub fn set_connection_data<T: Send + Sync + 'static>(&self, data: Arc<T>) {
+        if let Transport::Rx(call) = &self.transport {
+            call.set_connection_data(data);
+        }
+    }
+
+    /// The opcode if it has been read: for statistics.
+    pub(crate) fn known_opcode(&self) -> Option<u32> {
+        self.opcode
+    }
+
+    /// Bytes of the request read, and of the reply written, so far.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (self.bytes_received, self.bytes_sent)
+    }
+
+    /// The transport back, for the next call on the same stream.
+    pub(crate) fn into_transport(self) -> Transport {
+        self.transport
+    }
+
+    /// Hands over what is left of a reply and ends it. For the dispatcher, after the handler.
+    pub(crate) async fn complete(&mut self, outcome: Result<(), AbortCode>) -> Option<AbortCode> {
+        let code = match outcome {
+            Ok(()) => match self.finish().await {
+                Ok(()) => return None,
+                Err(code) => code,
+            },
+            Err(AbortCode(0)) => AbortCode::RX_USER_ABORT,
+            Err(code) => code,
+        };
+        match &mut self.transport {
+            Transport::Rx(call) => call.abort(code),
+            Transport::Local(call) => call.abort(code).await,
+        }
+        Some(code)
+    }
+
+    async fn finish(&mut self) -> Result<(), AbortCode> {
+        let last = self.reply.split().freeze();
+        self.bytes_sent += last.len() as u64;
+        match &mut self.transport {
+            Transport::Rx(call) => {
+                let mut unsent = last;
+                std::future::poll_fn(|cx| call.poll_write(cx, &mut unsent)).await?;
+                call.finish();
+                Ok(())
+            }
+            Transport::Local(call) => call.finish(last).await,
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), AbortCode> {
+        if self.reply.is_empty() {
+            return Ok(());
+        }
+        let gathered = self.reply.split().freeze();
+        self.send(gathered).await
+    }
+
+    async fn send(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
+        self.bytes_sent += bytes.len() as u64;
+        match &mut self.transport {
+            Transport::Rx(call) => {
+                let mut unsent = bytes;
+                std::future::poll_fn(|cx| call.poll_write(cx, &mut unsent)).await
+            }
+            Transport::Local(call) => call.write(bytes).await,
+        }
+    }
+
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, AbortCode> {
+        let chunk = match &mut self.transport {
+            Transport::Rx(call) => {
+                std::future::poll_fn(|cx: &mut Context<'_>| -> Poll<_> { call.poll_read(cx) })
+                    .await?
+            }
+            Transport::Local(call) => call.read().await?,
+        };
+        if let Some(chunk) = &chunk {
+            self.bytes_received += chunk.len() as u64;
+        }
+        Ok(chunk)
+    }
+}
+
+impl fmt::Debug for IncomingCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IncomingCall")
+            .field("peer", &self.peer)
+            .field("opcode", &self.opcode)
+            .finish_non_exhaustive()
+    }
+}

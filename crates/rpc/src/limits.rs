@@ -1,0 +1,60 @@
+//! Every bound of this crate, with its reason.
+
+use std::time::Duration;
+
+/// Shards at most: more threads than this never helped a file server.
+pub const SHARDS_MAX: usize = 64;
+
+/// Wanted size of each socket's buffers, bytes. At 10 Gbit/s this is 13 ms of traffic: a shard that
+/// is busy for so long loses nothing.
+pub const SOCKET_BUFFER_BYTES: usize = 16 << 20;
+
+/// Datagram buffers received before calls are run: bounds the time between two looks at the clock.
+pub const RECEIVE_ROUNDS_MAX: usize = 4;
+
+/// Calls run before the socket is looked at again.
+pub const CALLS_PER_TURN_MAX: usize = 128;
+
+/// Calls of one port and shard that wait to be run. A call that waits costs the packets it came in.
+pub const WAITING_CALLS_MAX: usize = 8192;
+
+/// Calls of one port and shard that are running on this machine (not waiting for their peers).
+pub const RUNNING_CALLS_MAX: usize = 512;
+
+/// Bytes that the protocol holds written and unacknowledged, for each call: keeps a path of 100 ms
+/// and 300 Mbit/s busy, and 500 stuck readers within 2 GiB.
+pub const SEND_BUFFER_BYTES: usize = 4 << 20;
+
+/// Bytes handed to the protocol at a time.
+pub const WRITE_CHUNK_BYTES: usize = 256 << 10;
+
+/// Bytes that an outgoing call holds received and unread before its window closes.
+pub const OUTGOING_RECEIVED_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes that an outgoing call holds written and not taken by the protocol before its writer waits.
+pub const OUTGOING_UNSENT_BYTES_MAX: usize = 1 << 20;
+
+/// Calls in progress on one connection, unless its options say otherwise.
+pub const CALLS_PER_CONNECTION: usize = 64;
+
+/// Calls that wait for a channel of one connection.
+pub const CALLS_WAITING_PER_CONNECTION: usize = 65_536;
+
+/// Threads of the pool for blocking work, for each shard.
+pub const BLOCKING_THREADS: usize = 64;
+
+/// Answers to `rxdebug` of one port each second. A list of 10,000 connections takes two seconds.
+pub const DEBUG_ANSWERS_PER_SECOND: u32 = 5000;
+
+/// How long shutting down waits for blocking work.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+
+/// Bytes of one chunk on the local administrator's socket.
+pub const LOCAL_CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// Streams at a time on the local administrator's socket.
+pub const LOCAL_STREAMS_MAX: usize = 256;
+
+const _: () = assert!(CALLS_PER_TURN_MAX <= WAITING_CALLS_MAX);
+const _: () = assert!(WRITE_CHUNK_BYTES * 2 <= SEND_BUFFER_BYTES);
+const _: () = assert!(RUNNING_CALLS_MAX <= WAITING_CALLS_MAX);

@@ -1,0 +1,324 @@
+//! One call that we make: what its caller holds, and what the transport shares with it.
+//!
+//! 1. Caller and transport may be on different threads. Between them is [`CallShared`]: bytes that
+//!    the caller has written and the transport not yet taken, bytes that the transport has received
+//!    and the caller not yet read, and how the call ended. A lock that is held for a few
+//!    instructions guards it; on the shard's own thread it is never contended.
+//! 2. Both directions are bounded. A caller that does not read makes `received` full; then the
+//!    transport stops reading and the protocol's window closes. A server that does not read makes
+//!    `unsent` full; then the writer waits.
+//! 3. Whoever changes something that the other side may wait for says so: the caller by
+//!    [`CallShared::pump`], the transport by waking `reader` and `writer`. Wakers run without the lock.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use bytes::{Buf, Bytes, BytesMut};
+use cellar_rx::{CallId, Time};
+use cellar_wire::abort::AbortCode;
+use cellar_xdr::{Decode, DecodeError, Decoder};
+use parking_lot::Mutex;
+
+use crate::CallError;
+use crate::limits::{OUTGOING_RECEIVED_BYTES_MAX, OUTGOING_UNSENT_BYTES_MAX};
+use crate::port::RxConnection;
+
+/// A call in progress, at the client's end. Dropping it before its end aborts it.
+pub struct OutgoingCall {
+    shared: Arc<CallShared>,
+    /// Received and not yet consumed.
+    held: Bytes,
+}
+
+impl OutgoingCall {
+    pub(crate) fn new(shared: Arc<CallShared>) -> Self {
+        Self {
+            shared,
+            held: Bytes::new(),
+        }
+    }
+
+    /// Streams `bytes` after the arguments. Waits while the server has no room.
+    ///
+    /// # Errors
+    /// [`CallError`] when the call failed; [`CallError::AnsweredEarly`] after [`Self::finish`].
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), CallError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Some(bytes);
+        poll_fn(|cx| {
+            let mut state = self.shared.state.lock();
+            if let Some(failure) = &state.failed {
+                return Poll::Ready(Err(failure.clone()));
+            }
+            if state.finished {
+                return Poll::Ready(Err(CallError::AnsweredEarly));
+            }
+            if state.unsent_bytes >= OUTGOING_UNSENT_BYTES_MAX {
+                state.writer = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            if let Some(bytes) = bytes.take() {
+                state.unsent_bytes += bytes.len();
+                state.unsent.push_back(bytes);
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await?;
+        self.shared.pump();
+        Ok(())
+    }
+
+    /// Ends the request: nothing more will be written. Reading does it by itself.
+    pub fn finish(&mut self) {
+        let changed = {
+            let mut state = self.shared.state.lock();
+            !std::mem::replace(&mut state.finished, true)
+        };
+        if changed {
+            self.shared.pump();
+        }
+    }
+
+    /// The next bytes of the reply as they arrive; `None` at its end.
+    ///
+    /// # Errors
+    /// [`CallError`] when the call failed. What was read before has to be thrown away then.
+    pub async fn read_chunk(&mut self) -> Result<Option<Bytes>, CallError> {
+        if !self.held.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.held)));
+        }
+        self.finish();
+        let mut refill = false;
+        let chunk = poll_fn(|cx| {
+            let mut state = self.shared.state.lock();
+            if let Some(chunk) = state.received.pop_front() {
+                let full = state.received_bytes >= OUTGOING_RECEIVED_BYTES_MAX;
+                state.received_bytes -= chunk.len();
+                refill = full && state.received_bytes < OUTGOING_RECEIVED_BYTES_MAX;
+                return Poll::Ready(Ok(Some(chunk)));
+            }
+            if let Some(failure) = &state.failed {
+                return Poll::Ready(Err(failure.clone()));
+            }
+            if state.ended {
+                return Poll::Ready(Ok(None));
+            }
+            state.reader = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await?;
+        if refill {
+            self.shared.pump();
+        }
+        Ok(chunk)
+    }
+
+    /// Exactly `len` bytes of the reply, in pieces of at most one received chunk: calls `sink`
+    /// with each.
+    ///
+    /// # Errors
+    /// [`CallError::BadReply`] when the reply ends before; else as [`Self::read_chunk`].
+    pub async fn read_exact(
+        &mut self,
+        mut len: u64,
+        mut sink: impl FnMut(Bytes),
+    ) -> Result<(), CallError> {
+        while len > 0 {
+            let Some(mut chunk) = self.read_chunk().await? else {
+                return Err(CallError::BadReply(DecodeError::Truncated));
+            };
+            if chunk.len() as u64 > len {
+                self.held = chunk.split_off(usize::try_from(len).unwrap_or(chunk.len()));
+            }
+            len -= chunk.len() as u64;
+            sink(chunk);
+        }
+        Ok(())
+    }
+
+    /// Decodes one value from what comes next of the reply: a length, or the results.
+    ///
+    /// # Errors
+    /// [`CallError::BadReply`] when it does not parse or the reply ends before; else as
+    /// [`Self::read_chunk`].
+    pub async fn read<T: Decode>(&mut self) -> Result<T, CallError> {
+        let mut ended = false;
+        let mut retry_at = 0;
+        loop {
+            if self.held.len() >= retry_at || ended {
+                let mut decoder = Decoder::new(&self.held);
+                match T::decode(&mut decoder) {
+                    Ok(value) => {
+                        let used = decoder.consumed();
+                        self.held.advance(used);
+                        return Ok(value);
+                    }
+                    Err(DecodeError::Truncated) if !ended => retry_at = self.held.len() * 2,
+                    Err(cause) => return Err(CallError::BadReply(cause)),
+                }
+            }
+            let held = std::mem::take(&mut self.held);
+            match self.read_chunk().await? {
+                Some(chunk) if held.is_empty() => self.held = chunk,
+                Some(chunk) => {
+                    let mut joined = held.try_into_mut().unwrap_or_else(|held| {
+                        let mut copy = BytesMut::with_capacity(held.len() * 2 + chunk.len());
+                        copy.extend_from_slice(&held);
+                        copy
+                    });
+                    joined.extend_from_slice(&chunk);
+                    self.held = joined.freeze();
+                }
+                None => {
+                    ended = true;
+                    self.held = held;
+                }
+            }
+        }
+    }
+
+    /// Gives the call up; the server is told `code`.
+    pub fn abort(self, code: AbortCode) {
+        self.shared.abandon(code);
+    }
+}
+
+impl Drop for OutgoingCall {
+    fn drop(&mut self) {
+        self.shared.abandon(AbortCode::RX_USER_ABORT);
+    }
+}
+
+impl fmt::Debug for OutgoingCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutgoingCall").finish_non_exhaustive()
+    }
+}
+
+/// What caller and transport share of a call.
+pub(crate) struct CallShared {
+    pub(crate) state: Mutex<CallState>,
+    carrier: CallCarrier,
+}
+
+/// Who moves the bytes.
+pub(crate) enum CallCarrier {
+    Rx(Arc<RxConnection>),
+    Local(Arc<tokio::sync::Notify>),
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub(crate) struct CallState {
+    pub(crate) unsent: VecDeque<Bytes>,
+    pub(crate) unsent_bytes: usize,
+    /// The caller has written everything.
+    pub(crate) finished: bool,
+    pub(crate) received: VecDeque<Bytes>,
+    pub(crate) received_bytes: usize,
+    /// The reply was received to its end.
+    pub(crate) ended: bool,
+    pub(crate) failed: Option<CallError>,
+    /// The caller is gone, and the server is to be told this code.
+    pub(crate) abandoned: Option<AbortCode>,
+    pub(crate) reader: Option<Waker>,
+    pub(crate) writer: Option<Waker>,
+    /// A command to pump is on its way to the shard.
+    pub(crate) pump_queued: bool,
+    /// The protocol's name for the call, once it has a channel.
+    pub(crate) call: Option<CallId>,
+    /// The protocol was told that the request has ended.
+    pub(crate) finish_sent: bool,
+    /// Bytes have moved since the wakers were looked at.
+    pub(crate) progressed: bool,
+    /// The call's place among the driver's deadlines.
+    pub(crate) deadline: Option<(Time, u64)>,
+}
+
+impl CallState {
+    /// Whether nothing more will happen to the call.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended || self.failed.is_some()
+    }
+
+    /// Takes the wakers of those for whom something has changed; to be woken after the lock is gone.
+    pub(crate) fn take_due_wakers(&mut self) -> [Option<Waker>; 2] {
+        let over = self.is_over();
+        let progressed = std::mem::take(&mut self.progressed) || over;
+        let reader = progressed && (over || !self.received.is_empty());
+        let writer = progressed && (over || self.unsent_bytes < OUTGOING_UNSENT_BYTES_MAX);
+        [
+            if reader { self.reader.take() } else { None },
+            if writer { self.writer.take() } else { None },
+        ]
+    }
+
+    /// Takes the wakers of those who wait; to be woken after the lock is gone.
+    pub(crate) fn take_wakers(&mut self) -> [Option<Waker>; 2] {
+        [self.reader.take(), self.writer.take()]
+    }
+}
+
+impl CallShared {
+    pub(crate) fn new(carrier: CallCarrier, request: Bytes, finished: bool) -> Arc<Self> {
+        let state = CallState {
+            unsent_bytes: request.len(),
+            unsent: VecDeque::from([request]),
+            finished,
+            ..CallState::default()
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            carrier,
+        })
+    }
+
+    /// The connection that the call is made on, if it is one over Rx.
+    pub(crate) fn connection(&self) -> Option<&Arc<RxConnection>> {
+        match &self.carrier {
+            CallCarrier::Rx(connection) => Some(connection),
+            CallCarrier::Local(_) => None,
+        }
+    }
+
+    /// Tells the transport that the caller's side has changed.
+    fn pump(self: &Arc<Self>) {
+        match &self.carrier {
+            CallCarrier::Rx(connection) => connection.pump(self),
+            CallCarrier::Local(notify) => notify.notify_one(),
+        }
+    }
+
+    fn abandon(self: &Arc<Self>, code: AbortCode) {
+        {
+            let mut state = self.state.lock();
+            if state.is_over() || state.abandoned.is_some() {
+                return;
+            }
+            state.abandoned = Some(code);
+        }
+        self.pump();
+    }
+
+    /// Ends the call for its caller, unless it has ended already.
+    pub(crate) fn fail(&self, failure: CallError) {
+        let wakers = {
+            let mut state = self.state.lock();
+            if state.is_over() {
+                return;
+            }
+            state.failed = Some(failure);
+            state.unsent.clear();
+            state.unsent_bytes = 0;
+            state.take_wakers()
+        };
+        for waker in wakers.into_iter().flatten() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! A UDP port that is open: the handle that services and callers hold.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use crate::CallError;
+use crate::connection::{CallOptions, Carrier, Connection, ConnectionOptions, Security};
+use crate::driver::Driver;
+use crate::limits::{CALLS_PER_CONNECTION, RUNNING_CALLS_MAX, WAITING_CALLS_MAX};
+use crate::outgoing::{CallCarrier, CallShared, OutgoingCall};
+use crate::service::Service;
+use crate::shard::{self, ShardHandle};
+use crate::statistics::PortStatistics;
+
+/// What to open. Start from [`PortConfig::new`].
+#[derive(Clone)]
+pub struct PortConfig {
+    /// Addresses to bind; port 0 takes any. At least one must succeed unless `lenient`.
+    pub addresses: Vec<SocketAddr>,
+    /// Services that answer here. More can be added later.
+    pub services: Vec<Arc<dyn Service>>,
+    /// Which shards serve the port.
+    pub spread: Spread,
+    /// Addresses that the system lacks (no IPv6) are skipped, as long as one is left.
+    pub lenient: bool,
+    /// Calls that may wait to be run, for each shard; beyond, the host with most is refused.
+    pub waiting_calls_max: usize,
+    /// Calls that may be running on this machine, for each shard; waiting for peers not counted.
+    pub running_calls_max: usize,
+}
+
+/// Which shards serve a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// All of them: a connection belongs to shard `(cid >> 2) % shards`.
+    AllShards,
+    /// One, given by its number modulo the number of shards: for clients with a port of their own.
+    OneShard(usize),
+}
+
+impl PortConfig {
+    /// A port on one address with the usual limits, on all shards.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            addresses: vec![address],
+            services: Vec::new(),
+            spread: Spread::AllShards,
+            lenient: false,
+            waiting_calls_max: WAITING_CALLS_MAX,
+            running_calls_max: RUNNING_CALLS_MAX,
+        }
+    }
+
+    /// Adds a service.
+    #[must_use]
+    pub fn service(mut self, service: Arc<dyn Service>) -> Self {
+        self.services.push(service);
+        self
+    }
+
+    /// Adds an address.
+    #[must_use]
+    pub fn address(mut self, address: SocketAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Chooses the shards.
+    #[must_use]
+    pub fn spread(mut self, spread: Spread) -> Self {
+        self.spread = spread;
+        self
+    }
+}
+
+impl fmt::Debug for PortConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PortConfig")
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An open UDP port: answers calls to its services, and makes calls. Cheap to clone.
+#[derive(Clone)]
+pub struct Port(pub(crate) Arc<PortInner>);
+
+pub(crate) struct PortInner {
+    /// Index into each shard's table of ports.
+    pub(crate) id: usize,
+    /// The shards that serve it.
+    pub(crate) shards: Vec<Arc<ShardHandle>>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) statistics: Arc<PortStatistics>,
+    next_shard: AtomicUsize,
+}
+
+impl PortInner {
+    pub(crate) fn new(
+        id: usize,
+        shards: Vec<Arc<ShardHandle>>,
+        addresses: Vec<SocketAddr>,
+        statistics: Arc<PortStatistics>,
+    ) -> Self {
+        Self {
+            id,
+            shards,
+            addresses,
+            statistics,
+            next_shard: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Port {
+    /// The addresses that are bound, with the port numbers that the system chose.
+    #[must_use]
+    pub fn local_addresses(&self) -> &[SocketAddr] {
+        &self.0.addresses
+    }
+
+    /// The first of [`Self::local_addresses`].
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.0.addresses[0]
+    }
+
+    /// Adds a service to those that answer here. Calls that arrive before it is known to all shards
+    /// are refused with `RX_INVALID_OPERATION`.
+    pub fn add_service(&self, service: &Arc<dyn Service>) {
+        for handle in &self.0.shards {
+            let service = service.clone();
+            let port = self.0.id;
+            handle.submit(Box::new(move |shard| {
+                if let Some(driver) = shard.driver(port) {
+                    driver.add_service(service);
+                }
+            }));
+        }
+    }
+
+    /// A connection to a service of another server, from this port. Nothing is sent yet.
+    ///
+    /// Made on a shard's own thread it belongs to that shard, otherwise to each in turn.
+    #[must_use]
+    pub fn connect(&self, peer: SocketAddr, service_id: u16, security: Security) -> Connection {
+        self.connect_with(peer, service_id, security, ConnectionOptions::default())
+    }
+
+    /// [`Self::connect`] with time-outs of its own.
+    #[must_use]
+    pub fn connect_with(
+        &self,
+        peer: SocketAddr,
+        service_id: u16,
+        security: Security,
+        options: ConnectionOptions,
+    ) -> Connection {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let here = shard::current_handle();
+        let chosen = here.and_then(|here| {
+            self.0
+                .shards
+                .iter()
+                .position(|shard| Arc::ptr_eq(shard, &here))
+        });
+        let chosen = chosen.unwrap_or_else(|| {
+            self.0.next_shard.fetch_add(1, Ordering::Relaxed) % self.0.shards.len()
+        });
+        Connection(Carrier::Rx(Arc::new(RxConnection {
+            key: NEXT.fetch_add(1, Ordering::Relaxed),
+            port: self.clone(),
+            shard: self.0.shards[chosen].clone(),
+            peer,
+            service_id,
+            security,
+            options,
+            used: AtomicBool::new(false),
+        })))
+    }
+
+    /// Stops the port: its sockets close, its calls fail. Other ports of the runtime go on.
+    pub fn close(&self) {
+        for handle in &self.0.shards {
+            let port = self.0.id;
+            handle.submit(Box::new(move |shard| shard.close_port(port)));
+        }
+    }
+
+    /// Counters of everything that was received, sent and refused here.
+    #[must_use]
+    pub fn statistics(&self) -> &PortStatistics {
+        &self.0.statistics
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("addresses", &self.0.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The shared part of a [`Connection`] over Rx.
+pub(crate) struct RxConnection {
+    /// Names the set of Rx connections behind this, in the driver's table.
+    pub(crate) key: u64,
+    port: Port,
+    shard: Arc<ShardHandle>,
+    peer: SocketAddr,
+    pub(crate) service_id: u16,
+    pub(crate) security: Security,
+    pub(crate) options: ConnectionOptions,
+    /// A call was made: the driver knows the key.
+    used: AtomicBool,
+}
+
+impl RxConnection {
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(crate) fn calls_max(&self) -> usize {
+        self.options
+            .calls_max
+            .unwrap_or(CALLS_PER_CONNECTION)
+            .max(1)
+    }
+
+    /// Starts a call with the bytes of its request.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        request: Bytes,
+        options: CallOptions,
+        finished: bool,
+    ) -> Result<OutgoingCall, CallError> {
+        let shared = CallShared::new(CallCarrier::Rx(self.clone()), request, finished);
+        let timeout = options.timeout.or(self.options.call_timeout);
+        self.used.store(true, Ordering::Relaxed);
+        let call = shared.clone();
+        self.with_driver(move |driver| match driver {
+            Some(driver) => driver.start_call(call, timeout),
+            None => call.fail(CallError::Closed),
+        })?;
+        Ok(OutgoingCall::new(shared))
+    }
+
+    /// Lets the driver look at a call whose caller has changed something.
+    pub(crate) fn pump(self: &Arc<Self>, call: &Arc<CallShared>) {
+        if let Some(driver) = self.driver_here() {
+            driver.pump(call);
+            return;
+        }
+        if std::mem::replace(&mut call.state.lock().pump_queued, true) {
+            return;
+        }
+        let call = call.clone();
+        // A shard that is gone has failed the call already.
+        let _gone = self.with_driver(move |driver| {
+            call.state.lock().pump_queued = false;
+            match driver {
+                Some(driver) => driver.pump(&call),
+                None => call.fail(CallError::Closed),
+            }
+        });
+    }
+
+    fn driver_here(&self) -> Option<Rc<Driver>> {
+        shard::with_current(&self.shard, |shard| shard.driver(self.port.0.id)).flatten()
+    }
+
+    fn with_driver(
+        &self,
+        action: impl FnOnce(Option<Rc<Driver>>) + Send + 'static,
+    ) -> Result<(), CallError> {
+        if let Some(driver) = self.driver_here() {
+            action(Some(driver));
+            return Ok(());
+        }
+        let port = self.port.0.id;
+        if self
+            .shard
+            .submit(Box::new(move |shard| action(shard.driver(port))))
+        {
+            Ok(())
+        } else {
+            Err(CallError::Closed)
+        }
+    }
+}
+
+impl Drop for RxConnection {
+    fn drop(&mut self) {
+        if *self.used.get_mut() {
+            let key = self.key;
+            let port = self.port.0.id;
+            // Always by the queue: this may be dropped in the middle of a driver's step.
+            self.shard.submit(Box::new(move |shard| {
+                if let Some(driver) = shard.driver(port) {
+                    driver.forget_connection(key);
+                }
+            }));
+        }
+    }
+}
+
+impl fmt::Debug for RxConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RxConnection")
+            .field("peer", &self.peer)
+            .field("service_id", &self.service_id)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,107 @@
+//! What a server offers: a package of procedures behind one service number.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use cellar_rx::ServerSecurity;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::package::Package;
+
+use crate::IncomingCall;
+
+/// A future that stays on its thread.
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A package of procedures that answers calls.
+///
+/// One value serves every shard and every transport at once. A handler runs on the shard's thread:
+/// it must not block it. What blocks goes through [`crate::blocking`]. A handler that can answer
+/// from memory completes at its first poll, and costs no task.
+///
+/// ```ignore
+/// fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+///     Box::pin(async move {
+///         match call.opcode().await? {
+///             vl::GetEntryByID::OPCODE => {
+///                 let arguments: vl::GetEntryByID = call.arguments().await?;
+///                 call.reply(&self.get_entry_by_id(&arguments)?);
+///                 Ok(())
+///             }
+///             _ => Err(AbortCode::RXGEN_OPCODE),
+///         }
+///     })
+/// }
+/// ```
+pub trait Service: Send + Sync + 'static {
+    /// The package that is served: its service number, and the names in statistics.
+    fn package(&self) -> &'static Package;
+
+    /// Answers one call. `Err` ends it with that abort code, whatever was written before;
+    /// `Ok` sends what was written and ends the reply.
+    ///
+    /// # Errors
+    /// The code for the client. A code of 0 is sent as `RX_USER_ABORT`.
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>>;
+
+    /// Limits and habits that differ from service to service.
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default()
+    }
+}
+
+impl<S: Service> Service for Arc<S> {
+    fn package(&self) -> &'static Package {
+        (**self).package()
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        (**self).call(call)
+    }
+
+    fn options(&self) -> ServiceOptions {
+        (**self).options()
+    }
+}
+
+/// Limits and habits of one service.
+#[derive(Clone)]
+pub struct ServiceOptions {
+    /// Bytes that the arguments of one call may take in XDR; longer ones get `RXGEN_SS_UNMARSHAL`.
+    /// Streamed data does not count. Default: 1 MiB.
+    pub argument_bytes_max: usize,
+    /// Whether an unknown client address must first answer a ping. Defends against forged
+    /// addresses; OpenAFS does it for RXAFS and rxperf. Default: no.
+    pub reach_check: bool,
+    /// What a call is refused with when the queue is full. Default: `VBUSY`, which OpenAFS's and
+    /// Linux's clients answer by waiting and asking again.
+    pub busy_code: AbortCode,
+    /// Security classes by index; empty: none but the null class at index 0. A class whose
+    /// connections identify their callers by a [`crate::Caller`] decides who that is; any other
+    /// identity becomes [`crate::Caller::Principal`].
+    pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        Self {
+            argument_bytes_max: 1 << 20,
+            reach_check: false,
+            busy_code: AbortCode::VBUSY,
+            security: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for ServiceOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let indices: Vec<u8> = self.security.iter().map(|(index, _)| *index).collect();
+        f.debug_struct("ServiceOptions")
+            .field("argument_bytes_max", &self.argument_bytes_max)
+            .field("reach_check", &self.reach_check)
+            .field("busy_code", &self.busy_code)
+            .field("security", &indices)
+            .finish()
+    }
+}

@@ -1,0 +1,147 @@
+//! A shard: one thread with its own event loop, on which whole connections live.
+//!
+//! 1. Everything of a connection (protocol state, handlers, callers on this thread) runs on one
+//!    thread, so none of it is locked.
+//! 2. Other threads reach a shard by its queue of commands: closures that run on its thread. Each
+//!    command stands for one act of some caller (start a call, look at a call), so callers bound
+//!    the queue.
+//! 3. A thread knows which shard it is; code that finds itself on the right one skips the queue.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use crate::driver::Driver;
+use crate::limits::SHUTDOWN_GRACE;
+
+/// Something to do on a shard's thread.
+pub(crate) type Command = Box<dyn FnOnce(&Rc<Shard>) + Send>;
+
+/// How other threads reach a shard.
+pub(crate) struct ShardHandle {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl ShardHandle {
+    /// Has `command` run on the shard's thread; false when the shard has ended.
+    pub(crate) fn submit(&self, command: Command) -> bool {
+        self.commands.send(command).is_ok()
+    }
+}
+
+/// The shard as its own thread sees it.
+pub(crate) struct Shard {
+    handle: Arc<ShardHandle>,
+    ports: RefCell<Vec<Option<Rc<Driver>>>>,
+    ended: tokio::sync::Notify,
+}
+
+impl Shard {
+    /// The driver of a port, if it is open here.
+    pub(crate) fn driver(&self, port: usize) -> Option<Rc<Driver>> {
+        self.ports.borrow().get(port)?.clone()
+    }
+
+    pub(crate) fn set_driver(&self, port: usize, driver: Rc<Driver>) {
+        let mut ports = self.ports.borrow_mut();
+        if ports.len() <= port {
+            ports.resize(port + 1, None);
+        }
+        ports[port] = Some(driver);
+    }
+
+    pub(crate) fn close_port(&self, port: usize) {
+        let driver = self.ports.borrow_mut().get_mut(port).and_then(Option::take);
+        if let Some(driver) = driver {
+            driver.close();
+        }
+    }
+
+    /// Ends the shard: its ports close, its thread ends.
+    pub(crate) fn end(&self) {
+        let ports = self.ports.borrow().len();
+        for port in 0..ports {
+            self.close_port(port);
+        }
+        self.ended.notify_one();
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Shard>>> = const { RefCell::new(None) };
+}
+
+/// Runs `action` with the shard behind `handle` if this is its thread.
+pub(crate) fn with_current<R>(
+    handle: &Arc<ShardHandle>,
+    action: impl FnOnce(&Rc<Shard>) -> R,
+) -> Option<R> {
+    CURRENT.with_borrow(|current| {
+        current
+            .as_ref()
+            .filter(|shard| Arc::ptr_eq(&shard.handle, handle))
+            .map(action)
+    })
+}
+
+/// The shard whose thread this is.
+pub(crate) fn current_handle() -> Option<Arc<ShardHandle>> {
+    CURRENT.with_borrow(|current| current.as_ref().map(|shard| shard.handle.clone()))
+}
+
+/// Starts a shard's thread; returns when its event loop runs.
+pub(crate) fn start(
+    name: String,
+    blocking_threads: usize,
+) -> io::Result<(Arc<ShardHandle>, JoinHandle<()>)> {
+    let (commands, queue) = mpsc::unbounded_channel();
+    let handle = Arc::new(ShardHandle { commands });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(blocking_threads.max(1))
+        .thread_name(format!("{name}-pool"))
+        .build()?;
+    let shard_handle = handle.clone();
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        let shard = Rc::new(Shard {
+            handle: shard_handle,
+            ports: RefCell::new(Vec::new()),
+            ended: tokio::sync::Notify::new(),
+        });
+        CURRENT.set(Some(shard.clone()));
+        let local = LocalSet::new();
+        local.block_on(&runtime, serve(shard, queue));
+        // Tasks that are left hold calls and drivers: they must go before the thread's marker.
+        drop(local);
+        CURRENT.set(None);
+        runtime.shutdown_timeout(SHUTDOWN_GRACE);
+    })?;
+    Ok((handle, thread))
+}
+
+async fn serve(shard: Rc<Shard>, mut queue: mpsc::UnboundedReceiver<Command>) {
+    let ended = shard.clone();
+    let end = ended.ended.notified();
+    tokio::pin!(end);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut end => return,
+            command = queue.recv() => match command {
+                Some(command) => command(&shard),
+                None => return,
+            },
+        }
+    }
+}
+
+/// Starts `future` as a task of the shard whose thread this is.
+pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
+    tokio::task::spawn_local(future);
+}

@@ -1,0 +1,338 @@
+//! UDP sockets: opening groups of them that share an address, and moving batches of datagrams.
+//!
+//! 1. Each shard has a socket of its own on every address of a port (`SO_REUSEPORT`). A classic BPF
+//!    program on the group picks socket `(cid >> 2) % shards`, so all packets of a connection come to
+//!    the shard that holds it, whatever address they come from. A datagram too short to have a cid
+//!    goes to the first.
+//! 2. Received runs (GRO) of some size are handed on as slices of the buffer that the kernel filled,
+//!    small datagrams in buffers of their own, so that one queued packet of 100 bytes does not keep
+//!    64 KiB alive. Filled buffers come back into use when nobody refers to them.
+//! 3. A source address is named on sending when the socket is bound to none, so that a reply leaves
+//!    from where its request came to.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+
+/// Opens `count` sockets on one address, the n-th for the n-th shard. Port 0 takes any free port.
+///
+/// # Errors
+/// The address cannot be bound, or the system lacks it.
+pub(crate) fn open_group(
+    address: SocketAddr,
+    count: usize,
+    buffer_bytes: usize,
+) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
+    let mut bound = address;
+    let mut group = Vec::with_capacity(count);
+    if count > 1 {
+        // A group can be joined by any process of the same user: a plain socket tells whether the
+        // address is really free.
+        let probe = UdpSocket::bind(bound)?;
+        bound = probe.local_addr()?;
+    }
+    for number in 0..count {
+        let socket = Socket::new(Domain::for_address(bound), Type::DGRAM, Some(Protocol::UDP))?;
+        if bound.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        if count > 1 {
+            socket.set_reuse_port(true)?;
+            if number == 0 {
+                attach_shard_choice(&socket, count)?;
+            }
+        }
+        enlarge_buffers(&socket, buffer_bytes);
+        socket.set_nonblocking(true)?;
+        socket.bind(&bound.into())?;
+        if number == 0 {
+            bound = socket.local_addr()?.as_socket().unwrap_or(bound);
+        }
+        group.push(UdpSocket::from(socket));
+    }
+    Ok((bound, group))
+}
+
+/// Makes the group choose its socket by connection id (rx-wire facts 1.1: cid at offset 4).
+#[allow(
+    unsafe_code,
+    reason = "no safe interface to SO_ATTACH_REUSEPORT_CBPF exists"
+)]
+fn attach_shard_choice(socket: &Socket, count: usize) -> io::Result<()> {
+    const fn step(code: u32, k: u32) -> libc::sock_filter {
+        // Codes of classic BPF are 16 bits wide; libc declares them as u32.
+        libc::sock_filter {
+            code: code as u16,
+            jt: 0,
+            jf: 0,
+            k,
+        }
+    }
+    let modulus = u32::try_from(count).unwrap_or(1).max(1);
+    let mut program = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 4),
+        step(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 2),
+        step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, modulus),
+        step(libc::BPF_RET | BPF_A, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: program.len() as libc::c_ushort,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the descriptor is open; `program` and the array it points to live through the call,
+    // which copies them; the length passed is that of the structure.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// "Return the accumulator", from linux/bpf_common.h; libc lacks it.
+const BPF_A: u32 = 0x10;
+
+/// Asks for large buffers: by force as root, else what the system's limit allows, with one warning.
+fn enlarge_buffers(socket: &Socket, bytes: usize) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let wanted = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let receive = force_buffer(socket, libc::SO_RCVBUFFORCE, wanted)
+        || (socket.set_recv_buffer_size(bytes).is_ok()
+            && socket.recv_buffer_size().is_ok_and(|size| size >= bytes));
+    let send = force_buffer(socket, libc::SO_SNDBUFFORCE, wanted)
+        || (socket.set_send_buffer_size(bytes).is_ok()
+            && socket.send_buffer_size().is_ok_and(|size| size >= bytes));
+    if !(receive && send) && !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "UDP buffers are smaller than {bytes} bytes: packets may be lost under load; \
+             set sysctl net.core.rmem_max={bytes} and net.core.wmem_max={bytes}, or run as root"
+        );
+    }
+}
+
+#[allow(unsafe_code, reason = "no safe interface to SO_*BUFFORCE exists")]
+fn force_buffer(socket: &Socket, option: libc::c_int, bytes: libc::c_int) -> bool {
+    // SAFETY: the descriptor is open; the value lives through the call and has the length passed.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    result == 0
+}
+
+/// A socket in a shard's event loop.
+#[derive(Debug)]
+pub(crate) struct ShardSocket {
+    io: tokio::net::UdpSocket,
+    state: UdpSocketState,
+    bound: IpAddr,
+}
+
+/// What became of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendOutcome {
+    /// Given to the network.
+    Sent,
+    /// The socket's buffer is full: wait until it is writable.
+    Full,
+    /// The path takes only smaller datagrams.
+    TooBig,
+    /// There is no way to the destination.
+    Unreachable,
+    /// Something else went wrong; the datagrams are lost, which Rx survives.
+    Failed,
+}
+
+impl ShardSocket {
+    /// Must be called on the shard's thread.
+    pub(crate) fn new(socket: UdpSocket) -> io::Result<Self> {
+        let bound = socket.local_addr()?.ip();
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let io = tokio::net::UdpSocket::from_std(socket)?;
+        Ok(Self { io, state, bound })
+    }
+
+    /// The address it is bound to, possibly none in particular.
+    pub(crate) fn bound(&self) -> IpAddr {
+        self.bound
+    }
+
+    /// Ready when a send may succeed again; else the task will be woken.
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A full socket was seen without the event loop: let it look again.
+        let _would_block = self.io.try_io(Interest::WRITABLE, || would_block::<()>());
+        self.io.poll_send_ready(cx)
+    }
+
+    /// Ready when there may be something to receive; else the task will be woken.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_recv_ready(cx)
+    }
+
+    /// Datagrams that one send may carry.
+    pub(crate) fn segments_max(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Sends a run of datagrams of `segment` bytes (the last may be shorter).
+    pub(crate) fn send(
+        &self,
+        destination: SocketAddr,
+        source: Option<IpAddr>,
+        contents: &[u8],
+        segment: usize,
+    ) -> SendOutcome {
+        let transmit = Transmit {
+            destination,
+            ecn: None,
+            contents,
+            segment_size: Some(segment),
+            src_ip: source.filter(|_| self.bound.is_unspecified()),
+        };
+        match self.state.try_send(UdpSockRef::from(&self.io), &transmit) {
+            Ok(()) => SendOutcome::Sent,
+            Err(cause) => match (cause.kind(), cause.raw_os_error()) {
+                (io::ErrorKind::WouldBlock, _) => SendOutcome::Full,
+                (_, Some(libc::EMSGSIZE)) => SendOutcome::TooBig,
+                (_, Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => SendOutcome::Unreachable,
+                _ => {
+                    tracing::debug!(%destination, %cause, "cannot send");
+                    SendOutcome::Failed
+                }
+            },
+        }
+    }
+}
+
+/// Where received datagrams are put; one for each shard, shared by its ports.
+pub(crate) struct ReceiveBuffers {
+    ready: Vec<BytesMut>,
+    meta: Vec<RecvMeta>,
+    /// Buffers that were handed on; unique again when everybody has dropped their slices.
+    lent: VecDeque<Bytes>,
+}
+
+/// A run of datagrams from one sender.
+pub(crate) struct Received {
+    pub(crate) from: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) bytes: Bytes,
+    pub(crate) segment: usize,
+}
+
+impl ReceiveBuffers {
+    pub(crate) fn new() -> Self {
+        Self {
+            ready: (0..BATCH_SIZE).map(|_| fresh()).collect(),
+            meta: vec![RecvMeta::default(); BATCH_SIZE],
+            lent: VecDeque::new(),
+        }
+    }
+
+    /// Receives what one system call gives and hands it to `sink`.
+    ///
+    /// A batch that is not full has emptied the socket: [`ShardSocket::poll_readable`] will wait for
+    /// the next event then. The event queue is edge triggered, so what comes after this batch makes
+    /// an event, and nothing is missed by not asking once more.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is nothing; others as the system has them.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &ShardSocket,
+        mut sink: impl FnMut(Received),
+    ) -> io::Result<()> {
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        for (slice, buffer) in slices.iter_mut().zip(&mut self.ready) {
+            *slice = IoSliceMut::new(buffer);
+        }
+        let mut received = Ok(0);
+        let _would_block = socket.io.try_io(Interest::READABLE, || {
+            received = socket
+                .state
+                .recv(UdpSockRef::from(&socket.io), &mut slices, &mut self.meta);
+            match &received {
+                Ok(count) if *count < BATCH_SIZE => would_block(),
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => would_block(),
+                _ => Ok(()),
+            }
+        });
+        let count = received?;
+        for index in 0..count {
+            let meta = self.meta[index];
+            if meta.len == 0 {
+                continue;
+            }
+            sink(Received {
+                from: meta.addr,
+                local: meta.dst_ip.filter(|_| socket.bound.is_unspecified()),
+                bytes: self.take(index, meta.len),
+                segment: meta.stride.max(1),
+            });
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, index: usize, len: usize) -> Bytes {
+        if len < COPY_BELOW {
+            return Bytes::copy_from_slice(&self.ready[index][..len]);
+        }
+        let next = self.reclaim().unwrap_or_else(fresh);
+        let whole = std::mem::replace(&mut self.ready[index], next).freeze();
+        let bytes = whole.slice(..len);
+        if self.lent.len() < LENT_MAX {
+            self.lent.push_back(whole);
+        }
+        bytes
+    }
+
+    /// A buffer that was lent and that nobody refers to any more.
+    fn reclaim(&mut self) -> Option<BytesMut> {
+        for _ in 0..RECLAIM_TRIES.min(self.lent.len()) {
+            let whole = self.lent.pop_front()?;
+            match whole.try_into_mut() {
+                Ok(buffer) => return Some(buffer),
+                Err(whole) => self.lent.push_back(whole),
+            }
+        }
+        None
+    }
+}
+
+fn would_block<T>() -> io::Result<T> {
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+fn fresh() -> BytesMut {
+    BytesMut::zeroed(RUN_BYTES)
+}
+
+/// Largest run that the kernel assembles.
+const RUN_BYTES: usize = 65_535;
+/// Runs shorter than this are copied out.
+const COPY_BELOW: usize = 8192;
+/// Lent buffers that are remembered: 16 MiB a shard.
+const LENT_MAX: usize = 256;
+const RECLAIM_TRIES: usize = 4;

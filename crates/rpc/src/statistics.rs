@@ -1,0 +1,298 @@
+//! Counters: per procedure as RXSTATS shows them, and of each port as a whole.
+//!
+//! Each shard has its own copy of every counter and is its only writer, so counting is a load, an
+//! addition and a store without any exclusive access. Readers add the copies up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cellar_wire::package::Package;
+use parking_lot::Mutex;
+
+/// A number that one thread changes and any thread reads.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds. Only the owner may call this.
+    #[inline]
+    pub(crate) fn add(&self, by: u64) {
+        self.0.store(
+            self.0.load(Ordering::Relaxed).wrapping_add(by),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Replaces the value. Only the owner may call this.
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Sum, sum of squares, minimum and maximum of some durations, microseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Durations {
+    sum: Counter,
+    squares: Counter,
+    /// One more than the minimum; 0: none yet.
+    minimum: Counter,
+    maximum: Counter,
+}
+
+impl Durations {
+    #[inline]
+    fn add(&self, micros: u64) {
+        self.sum.add(micros);
+        self.squares.add(micros.saturating_mul(micros));
+        let minimum = self.minimum.value();
+        if minimum == 0 || micros + 1 < minimum {
+            self.minimum.set(micros + 1);
+        }
+        if micros > self.maximum.value() {
+            self.maximum.set(micros);
+        }
+    }
+}
+
+/// [`Durations`] as read, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DurationFigures {
+    /// Sum, µs.
+    pub sum: u64,
+    /// Sum of squares, µs².
+    pub squares: u64,
+    /// Smallest, µs; `None` before the first.
+    pub minimum: Option<u64>,
+    /// Largest, µs.
+    pub maximum: u64,
+}
+
+impl DurationFigures {
+    fn merge(&mut self, from: &Durations) {
+        self.sum += from.sum.value();
+        self.squares = self.squares.saturating_add(from.squares.value());
+        let minimum = from.minimum.value().checked_sub(1);
+        self.minimum = match (self.minimum, minimum) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self.maximum = self.maximum.max(from.maximum.value());
+    }
+}
+
+/// Counters of one procedure on one shard.
+#[derive(Debug, Default)]
+pub(crate) struct ProcedureCounters {
+    invocations: Counter,
+    aborts: Counter,
+    bytes_received: Counter,
+    bytes_sent: Counter,
+    queued: Durations,
+    executed: Durations,
+}
+
+/// What happened in one call.
+pub(crate) struct CallRecord {
+    pub(crate) aborted: bool,
+    pub(crate) bytes_received: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) queued_micros: u64,
+    pub(crate) executed_micros: u64,
+}
+
+/// Counters of one package on one shard.
+#[derive(Debug)]
+pub(crate) struct PackageCounters {
+    package: &'static Package,
+    procedures: Box<[ProcedureCounters]>,
+    /// Opcodes that the package does not have.
+    unknown: Counter,
+}
+
+impl PackageCounters {
+    pub(crate) fn new(package: &'static Package) -> Self {
+        let procedures = package
+            .procedures
+            .iter()
+            .map(|_| ProcedureCounters::default())
+            .collect();
+        Self {
+            package,
+            procedures,
+            unknown: Counter::default(),
+        }
+    }
+
+    /// Counts a call. Only the owning shard may call this.
+    pub(crate) fn record(&self, opcode: Option<u32>, call: &CallRecord) {
+        let procedure = opcode.and_then(|opcode| self.package.procedure(opcode));
+        let counters = procedure.and_then(|procedure| self.procedures.get(procedure.index));
+        let Some(counters) = counters else {
+            self.unknown.add(1);
+            return;
+        };
+        counters.invocations.add(1);
+        counters.aborts.add(u64::from(call.aborted));
+        counters.bytes_received.add(call.bytes_received);
+        counters.bytes_sent.add(call.bytes_sent);
+        counters.queued.add(call.queued_micros);
+        counters.executed.add(call.executed_micros);
+    }
+}
+
+/// Figures of one procedure, over all shards.
+#[derive(Clone, Debug)]
+pub struct ProcedureFigures {
+    /// The package.
+    pub package: &'static Package,
+    /// Place in the package's table.
+    pub index: usize,
+    /// Calls that ended, well or not.
+    pub invocations: u64,
+    /// Of these, ended by an abort of the server.
+    pub aborts: u64,
+    /// Bytes of requests.
+    pub bytes_received: u64,
+    /// Bytes of replies.
+    pub bytes_sent: u64,
+    /// Time between arrival and start.
+    pub queued: DurationFigures,
+    /// Time between start and end.
+    pub executed: DurationFigures,
+}
+
+/// Counters of one port on one shard, besides those of the protocol.
+#[derive(Debug, Default)]
+pub(crate) struct ShardCounters {
+    pub(crate) datagrams_received: Counter,
+    pub(crate) receive_calls: Counter,
+    pub(crate) send_calls: Counter,
+    pub(crate) calls_inline: Counter,
+    pub(crate) calls_pending: Counter,
+    pub(crate) calls_refused: Counter,
+    pub(crate) calls_waiting: Counter,
+    pub(crate) calls_running: Counter,
+    pub(crate) send_failures: Counter,
+    pub(crate) handler_panics: Counter,
+}
+
+/// Figures of one port, over all shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortFigures {
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// System calls that received them.
+    pub receive_calls: u64,
+    /// System calls that sent.
+    pub send_calls: u64,
+    /// Calls answered at their handler's first poll.
+    pub calls_inline: u64,
+    /// Calls whose handler had to wait for something.
+    pub calls_pending: u64,
+    /// Calls refused because the queue was full.
+    pub calls_refused: u64,
+    /// Calls that wait to be run now.
+    pub calls_waiting: u64,
+    /// Calls that are being run now, without those that wait for their peers.
+    pub calls_running: u64,
+    /// Sends that the system refused.
+    pub send_failures: u64,
+    /// Handlers that panicked: bugs, answered with `RX_USER_ABORT`.
+    pub handler_panics: u64,
+}
+
+/// All counters of a port.
+#[derive(Debug, Default)]
+pub struct PortStatistics {
+    packages: Mutex<Vec<Arc<PackageCounters>>>,
+    shards: Mutex<Vec<Arc<ShardCounters>>>,
+}
+
+impl PortStatistics {
+    pub(crate) fn add_package(&self, counters: Arc<PackageCounters>) {
+        self.packages.lock().push(counters);
+    }
+
+    pub(crate) fn add_shard(&self, counters: Arc<ShardCounters>) {
+        self.shards.lock().push(counters);
+    }
+
+    /// Figures of every procedure of every service on the port, in the order of service numbers
+    /// and tables.
+    #[must_use]
+    pub fn procedures(&self) -> Vec<ProcedureFigures> {
+        let copies = self.packages.lock().clone();
+        let mut packages: Vec<&'static Package> = Vec::new();
+        for copy in &copies {
+            if !packages
+                .iter()
+                .any(|package| std::ptr::eq(*package, copy.package))
+            {
+                packages.push(copy.package);
+            }
+        }
+        packages.sort_by_key(|package| package.service_id);
+        let mut figures = Vec::new();
+        for package in packages {
+            for index in 0..package.procedures.len() {
+                let counters = copies
+                    .iter()
+                    .filter(|copy| std::ptr::eq(copy.package, package))
+                    .filter_map(|copy| copy.procedures.get(index));
+                figures.push(sum_procedure(package, index, counters));
+            }
+        }
+        figures
+    }
+
+    /// Figures of the port as a whole.
+    #[must_use]
+    pub fn port(&self) -> PortFigures {
+        let mut figures = PortFigures::default();
+        for shard in self.shards.lock().iter() {
+            figures.datagrams_received += shard.datagrams_received.value();
+            figures.receive_calls += shard.receive_calls.value();
+            figures.send_calls += shard.send_calls.value();
+            figures.calls_inline += shard.calls_inline.value();
+            figures.calls_pending += shard.calls_pending.value();
+            figures.calls_refused += shard.calls_refused.value();
+            figures.calls_waiting += shard.calls_waiting.value();
+            figures.calls_running += shard.calls_running.value();
+            figures.send_failures += shard.send_failures.value();
+            figures.handler_panics += shard.handler_panics.value();
+        }
+        figures
+    }
+}
+
+fn sum_procedure<'a>(
+    package: &'static Package,
+    index: usize,
+    copies: impl Iterator<Item = &'a ProcedureCounters>,
+) -> ProcedureFigures {
+    let mut figures = ProcedureFigures {
+        package,
+        index,
+        invocations: 0,
+        aborts: 0,
+        bytes_received: 0,
+        bytes_sent: 0,
+        queued: DurationFigures::default(),
+        executed: DurationFigures::default(),
+    };
+    for copy in copies {
+        figures.invocations += copy.invocations.value();
+        figures.aborts += copy.aborts.value();
+        figures.bytes_received += copy.bytes_received.value();
+        figures.bytes_sent += copy.bytes_sent.value();
+        figures.queued.merge(&copy.queued);
+        figures.executed.merge(&copy.executed);
+    }
+    figures
+}
