@@ -1,0 +1,143 @@
+//! One simulated client machine: a UDP port of its own with a callback service, and connections.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cellar_rpc::{
+    Connection, ConnectionOptions, IncomingCall, LocalBoxFuture, PortConfig, Runtime,
+    RuntimeConfig, Security, Service,
+};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::host::{Capabilities, InterfaceAddr, client_capability};
+use cellar_wire::ids::AfsUuid;
+use cellar_wire::package::{Package, Procedure};
+use cellar_wire::{pr, rxafs, rxafscb, vl};
+
+/// Where the servers are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Servers {
+    pub(crate) file: SocketAddr,
+    pub(crate) location: SocketAddr,
+    pub(crate) protection: SocketAddr,
+}
+
+/// A client machine as the servers see it: one address and port, one UUID.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) runtime: Runtime,
+    pub(crate) file: Connection,
+    pub(crate) location: Connection,
+    pub(crate) protection: Connection,
+    pub(crate) breaks: Arc<CallbackService>,
+}
+
+impl Client {
+    /// Opens a port on `bind` and prepares connections; nothing is sent yet.
+    pub(crate) fn start(bind: IpAddr, servers: &Servers) -> io::Result<Self> {
+        let runtime = Runtime::start(RuntimeConfig {
+            shards: 1,
+            blocking_threads: 1,
+            name: "load".to_owned(),
+            ..RuntimeConfig::default()
+        })?;
+        let breaks = Arc::new(CallbackService::new());
+        let config = PortConfig::new(SocketAddr::new(bind, 0)).service(breaks.clone());
+        let port = runtime.open(config)?;
+        let options = ConnectionOptions {
+            dead_time: Some(Duration::from_secs(30)),
+            calls_max: Some(256),
+            ..ConnectionOptions::default()
+        };
+        let connect = |server, package: &Package| {
+            port.connect_with(server, package.service_id, Security::null(), options)
+        };
+        Ok(Self {
+            file: connect(servers.file, &rxafs::PACKAGE),
+            location: connect(servers.location, &vl::PACKAGE),
+            protection: connect(servers.protection, &pr::PACKAGE),
+            runtime,
+            breaks,
+        })
+    }
+}
+
+/// Answers the file server as a cache manager would, and counts what it takes back.
+pub(crate) struct CallbackService {
+    uuid: AfsUuid,
+    broken: AtomicU64,
+    reset: AtomicU64,
+}
+
+impl CallbackService {
+    fn new() -> Self {
+        let uuid = AfsUuid(uuid::Uuid::new_v4().into_bytes());
+        Self {
+            uuid,
+            broken: AtomicU64::new(0),
+            reset: AtomicU64::new(0),
+        }
+    }
+
+    /// Fids whose promise was taken back, and times that all of them were.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (
+            self.broken.load(Ordering::Relaxed),
+            self.reset.load(Ordering::Relaxed),
+        )
+    }
+
+    async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        match call.opcode().await? {
+            rxafscb::CallBack::OPCODE => {
+                let arguments: rxafscb::CallBack = call.arguments().await?;
+                self.broken
+                    .fetch_add(arguments.fids.len() as u64, Ordering::Relaxed);
+            }
+            rxafscb::InitCallBackState::OPCODE | rxafscb::InitCallBackState3::OPCODE => {
+                self.reset.fetch_add(1, Ordering::Relaxed);
+            }
+            rxafscb::Probe::OPCODE => {}
+            rxafscb::ProbeUuid::OPCODE => {
+                let arguments: rxafscb::ProbeUuid = call.arguments().await?;
+                if arguments.client_uuid != self.uuid {
+                    return Err(AbortCode(1));
+                }
+            }
+            rxafscb::WhoAreYou::OPCODE => {
+                call.reply(&rxafscb::WhoAreYouReply {
+                    address: self.address(),
+                });
+            }
+            rxafscb::TellMeAboutYourself::OPCODE => {
+                let capabilities =
+                    Capabilities::from_iter_cut([client_capability::ERROR_TRANSLATION]);
+                call.reply(&rxafscb::TellMeAboutYourselfReply {
+                    address: self.address(),
+                    capabilities,
+                });
+            }
+            _ => return Err(AbortCode::RXGEN_OPCODE),
+        }
+        Ok(())
+    }
+
+    fn address(&self) -> InterfaceAddr {
+        InterfaceAddr {
+            uuid: self.uuid,
+            ..InterfaceAddr::default()
+        }
+    }
+}
+
+impl Service for CallbackService {
+    fn package(&self) -> &'static Package {
+        &rxafscb::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(self.answer(call))
+    }
+}

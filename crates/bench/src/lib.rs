@@ -1,0 +1,13 @@
+//! Load generators: black-box clients that drive any AFS server and measure it.
+//!
+//! This crate knows the wire and nothing of our servers, so that the same load meets Cellar and
+//! OpenAFS alike. `cellar bench rxafs` is its command.
+
+mod client;
+mod cpu;
+mod latency;
+mod load;
+mod operation;
+mod report;
+pub mod rxafs;
+mod workspace;

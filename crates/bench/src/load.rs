@@ -1,0 +1,171 @@
+//! Runs one operation from many clients for a while and collects what happened.
+//!
+//! Every worker calls in a closed loop (optionally pausing between calls). All of them go through
+//! three phases that a shared word announces: warm-up (not counted), measurement, stop. A call
+//! counts when it both began and ended within the measurement.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use cellar_rpc::CallError;
+
+use crate::client::Client;
+use crate::cpu::{self, Reading};
+use crate::latency::Latencies;
+use crate::operation::{Operation, Worker};
+use crate::workspace::Workspace;
+
+/// The shape of a load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) clients: usize,
+    pub(crate) threads: usize,
+    pub(crate) warm_up: Duration,
+    pub(crate) measure: Duration,
+    pub(crate) pause: Duration,
+    /// Further calls at a time from one more client, without pause; 0: no such client.
+    pub(crate) flood: usize,
+}
+
+/// What one client saw.
+pub(crate) struct ClientFigures {
+    pub(crate) latencies: Latencies,
+    pub(crate) errors: u64,
+    pub(crate) first_error: Option<CallError>,
+    pub(crate) flooding: bool,
+}
+
+/// What one run of one operation showed.
+pub(crate) struct Figures {
+    pub(crate) elapsed: Duration,
+    pub(crate) clients: Vec<ClientFigures>,
+    pub(crate) server_cpu: Option<Duration>,
+    pub(crate) server_resident: Option<u64>,
+}
+
+const WARM_UP: u8 = 0;
+const MEASURE: u8 = 1;
+const STOP: u8 = 2;
+
+/// Runs `operation` from `clients` (the last one floods if `shape.flood` is not 0).
+///
+/// # Errors
+/// The accounts of `server_pids` cannot be read.
+pub(crate) fn run(
+    operation: Operation,
+    clients: &[Client],
+    workspace: &Arc<Workspace>,
+    shape: &Shape,
+    server_pids: &[u32],
+    created: &Arc<AtomicU64>,
+) -> std::io::Result<Figures> {
+    let phase = Arc::new(AtomicU8::new(WARM_UP));
+    let (sender, receiver) = mpsc::channel();
+    let mut number = 0;
+    for (index, client) in clients.iter().enumerate() {
+        let flooding = index >= shape.clients;
+        let threads = if flooding { shape.flood } else { shape.threads };
+        for _ in 0..threads {
+            let worker = Worker::new(client.clone(), workspace.clone(), number, created.clone());
+            number += 1;
+            let (phase, sender) = (phase.clone(), sender.clone());
+            let pause = if flooding {
+                Duration::ZERO
+            } else {
+                shape.pause
+            };
+            client.runtime.spawn(0, move || async move {
+                let figures = work(worker, operation, &phase, pause, flooding).await;
+                let _ = sender.send((index, figures));
+            });
+        }
+    }
+    drop(sender);
+    std::thread::sleep(shape.warm_up);
+    let before = if server_pids.is_empty() {
+        None
+    } else {
+        Some(Reading::take(server_pids)?)
+    };
+    let start = Instant::now();
+    phase.store(MEASURE, Ordering::Release);
+    std::thread::sleep(shape.measure);
+    phase.store(STOP, Ordering::Release);
+    let elapsed = start.elapsed();
+    let server_cpu = match before {
+        Some(before) => Some(Reading::take(server_pids)?.since(&before)),
+        None => None,
+    };
+    let server_resident = match server_pids {
+        [] => None,
+        pids => Some(cpu::resident_bytes(pids)?),
+    };
+    let mut merged: Vec<Option<ClientFigures>> = clients.iter().map(|_| None).collect();
+    for (index, figures) in receiver {
+        match &mut merged[index] {
+            Some(existing) => existing.add(figures),
+            slot => *slot = Some(figures),
+        }
+    }
+    let clients = merged.into_iter().flatten().collect();
+    Ok(Figures {
+        elapsed,
+        clients,
+        server_cpu,
+        server_resident,
+    })
+}
+
+async fn work(
+    mut worker: Worker,
+    operation: Operation,
+    phase: &AtomicU8,
+    pause: Duration,
+    flooding: bool,
+) -> ClientFigures {
+    let mut figures = ClientFigures {
+        latencies: Latencies::new(),
+        errors: 0,
+        first_error: None,
+        flooding,
+    };
+    loop {
+        let counted = match phase.load(Ordering::Acquire) {
+            STOP => break,
+            phase => phase == MEASURE,
+        };
+        let start = Instant::now();
+        match worker.step(operation).await {
+            Ok(()) if counted && phase.load(Ordering::Acquire) == MEASURE => {
+                figures.latencies.record(start.elapsed());
+            }
+            Ok(()) => {}
+            Err(error) => {
+                figures.errors += 1;
+                figures.first_error.get_or_insert(error);
+                if figures.errors > ERRORS_MAX && figures.latencies.count() == 0 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+    figures
+}
+
+impl ClientFigures {
+    fn add(&mut self, other: Self) {
+        self.latencies.add(&other.latencies);
+        self.errors += other.errors;
+        if self.first_error.is_none() {
+            self.first_error = other.first_error;
+        }
+    }
+}
+
+/// A worker that only ever failed gives up after so many errors.
+const ERRORS_MAX: u64 = 50;

@@ -1,0 +1,274 @@
+//! The operations that are measured, each one call (or one bulk call) to a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use cellar_rpc::CallError;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{self, AfsStoreStatus};
+use cellar_wire::{pr, vl};
+use clap::ValueEnum;
+use rand::Rng;
+
+use crate::client::Client;
+use crate::workspace::{FILE_BYTES, PIECE_BYTES, SMALL_BYTES, Workspace};
+
+/// What one step of the load does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Operation {
+    /// RXAFS_GetTime.
+    GetTime,
+    /// RXAFS_FetchStatus of one of 50 files.
+    FetchStatus,
+    /// RXAFS_InlineBulkStatus of 50 files; counted in files.
+    BulkStatus,
+    /// RXAFS_FetchData64 of a 4 KiB file.
+    Fetch4k,
+    /// RXAFS_FetchData64 of 1 MiB pieces of a larger file.
+    Fetch1m,
+    /// RXAFS_StoreData64 over a 4 KiB file, one for each thread.
+    Store4k,
+    /// RXAFS_StoreData64 of 1 MiB pieces, one file for each thread.
+    Store1m,
+    /// RXAFS_CreateFile, all clients in one directory.
+    Create,
+    /// VL_GetEntryByNameU of the volume's name.
+    VlByName,
+    /// PR_NameToID of one name.
+    PrNameToId,
+    /// By chance: 60 % FetchStatus, 20 % Fetch4k, 8 % BulkStatus, 8 % Store4k, 2 % Create,
+    /// 2 % Fetch1m.
+    Mixed,
+}
+
+impl Operation {
+    /// Name in tables.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::GetTime => "GetTime",
+            Self::FetchStatus => "FetchStatus",
+            Self::BulkStatus => "InlineBulkStatus of 50, files",
+            Self::Fetch4k => "FetchData64 4 KiB",
+            Self::Fetch1m => "FetchData64 1 MiB pieces",
+            Self::Store4k => "StoreData64 4 KiB",
+            Self::Store1m => "StoreData64 1 MiB",
+            Self::Create => "CreateFile in one directory",
+            Self::VlByName => "VL_GetEntryByNameU",
+            Self::PrNameToId => "PR_NameToID",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    /// Things done in one call: files for bulk status, else one.
+    pub(crate) fn items(self) -> u64 {
+        if self == Self::BulkStatus {
+            rxafs::BULK_MAX as u64
+        } else {
+            1
+        }
+    }
+
+    /// Bytes of file data moved by one call, where the rate in MB/s is the point.
+    pub(crate) fn bytes(self) -> Option<u64> {
+        matches!(self, Self::Fetch1m | Self::Store1m).then_some(PIECE_BYTES)
+    }
+
+    /// Every operation by itself, in the order of the tables.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::GetTime,
+        Self::FetchStatus,
+        Self::BulkStatus,
+        Self::Fetch4k,
+        Self::Fetch1m,
+        Self::Store4k,
+        Self::Store1m,
+        Self::Create,
+        Self::VlByName,
+        Self::PrNameToId,
+    ];
+}
+
+/// One thread of one client, with what its operations need.
+pub(crate) struct Worker {
+    client: Client,
+    workspace: Arc<Workspace>,
+    number: usize,
+    count: u64,
+    payload: Bytes,
+    created: Arc<AtomicU64>,
+}
+
+impl Worker {
+    /// `number` counts over all clients; `created` is shared by all of them.
+    pub(crate) fn new(
+        client: Client,
+        workspace: Arc<Workspace>,
+        number: usize,
+        created: Arc<AtomicU64>,
+    ) -> Self {
+        let payload = workspace.payload.clone();
+        Self {
+            client,
+            workspace,
+            number,
+            count: number as u64 * 7,
+            payload,
+            created,
+        }
+    }
+
+    /// Does `operation` once.
+    pub(crate) async fn step(&mut self, operation: Operation) -> Result<(), CallError> {
+        self.count += 1;
+        match operation {
+            Operation::GetTime => {
+                self.client.file.call(&rxafs::GetTime {}).await?;
+            }
+            Operation::FetchStatus => {
+                let fid = self.small_file();
+                self.client.file.call(&rxafs::FetchStatus { fid }).await?;
+            }
+            Operation::BulkStatus => self.bulk_status().await?,
+            Operation::Fetch4k => {
+                let fid = self.small_file();
+                self.fetch(fid, 0, SMALL_BYTES).await?;
+            }
+            Operation::Fetch1m => {
+                let position = self.count % (FILE_BYTES / PIECE_BYTES) * PIECE_BYTES;
+                self.fetch(self.workspace.large, position, PIECE_BYTES)
+                    .await?;
+            }
+            Operation::Store4k => {
+                let fid = self.workspace.own_small[self.number];
+                self.store(fid, 0, SMALL_BYTES, SMALL_BYTES).await?;
+            }
+            Operation::Store1m => {
+                let position = self.count % (FILE_BYTES / PIECE_BYTES) * PIECE_BYTES;
+                let fid = self.workspace.own_large[self.number];
+                self.store(fid, position, PIECE_BYTES, FILE_BYTES).await?;
+            }
+            Operation::Create => self.create().await?,
+            Operation::VlByName => {
+                let volumename = self.workspace.volume_name.clone();
+                self.client
+                    .location
+                    .call(&vl::GetEntryByNameU { volumename })
+                    .await?;
+            }
+            Operation::PrNameToId => {
+                let names = self.workspace.principal.clone();
+                self.client.protection.call(&pr::NameToID { names }).await?;
+            }
+            Operation::Mixed => {
+                let operation = mixed(rand::rng().random_range(0..100));
+                Box::pin(self.step(operation)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn small_file(&self) -> Fid {
+        self.workspace.small[self.count as usize % self.workspace.small.len()]
+    }
+
+    async fn bulk_status(&self) -> Result<(), CallError> {
+        let fids = rxafs::Fids::from_iter_cut(self.workspace.small.iter().copied());
+        let reply = self
+            .client
+            .file
+            .call(&rxafs::InlineBulkStatus { fids })
+            .await?;
+        match reply
+            .statuses
+            .iter()
+            .find(|status| status.error_code.0 != 0)
+        {
+            Some(status) => Err(CallError::Aborted(status.error_code)),
+            None => Ok(()),
+        }
+    }
+
+    async fn fetch(&self, fid: Fid, position: u64, length: u64) -> Result<(), CallError> {
+        let arguments = rxafs::FetchData64 {
+            fid,
+            position: position.cast_signed(),
+            length: length.cast_signed(),
+        };
+        let mut call = self.client.file.open(&arguments).await?;
+        let sent: u64 = call.read().await?;
+        if sent != length {
+            // A file shorter than what we stored: the server lost something.
+            return Err(CallError::BadReply(cellar_wire::DecodeError::Truncated));
+        }
+        call.read_exact(sent, drop).await?;
+        call.read::<rxafs::FetchData64Reply>().await?;
+        Ok(())
+    }
+
+    async fn store(
+        &self,
+        fid: Fid,
+        position: u64,
+        length: u64,
+        file_length: u64,
+    ) -> Result<(), CallError> {
+        let in_status = AfsStoreStatus::default();
+        let arguments = rxafs::StoreData64 {
+            fid,
+            in_status,
+            position,
+            length,
+            file_length,
+        };
+        let mut call = self.client.file.open(&arguments).await?;
+        call.write(self.payload.slice(..length as usize)).await?;
+        call.read::<rxafs::StoreData64Reply>().await?;
+        Ok(())
+    }
+
+    async fn create(&self) -> Result<(), CallError> {
+        let number = self.created.fetch_add(1, Ordering::Relaxed);
+        let Some(dir_fid) = self.workspace.create_directory(number) else {
+            return Err(CallError::Aborted(cellar_wire::abort::AbortCode(27)));
+        };
+        let name = crate::workspace::name(&format!("f{number}"));
+        let in_status = AfsStoreStatus {
+            unix_mode: Some(0o644),
+            ..AfsStoreStatus::default()
+        };
+        self.client
+            .file
+            .call(&rxafs::CreateFile {
+                dir_fid,
+                name,
+                in_status,
+            })
+            .await?;
+        Ok(())
+    }
+}
+
+fn mixed(percent: u32) -> Operation {
+    match percent {
+        0..60 => Operation::FetchStatus,
+        60..80 => Operation::Fetch4k,
+        80..88 => Operation::BulkStatus,
+        88..96 => Operation::Store4k,
+        96..98 => Operation::Create,
+        _ => Operation::Fetch1m,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Operation, mixed};
+
+    #[test]
+    fn the_mix_is_what_it_says() {
+        let count = |wanted| (0..100).filter(|percent| mixed(*percent) == wanted).count();
+        assert_eq!(count(Operation::FetchStatus), 60);
+        assert_eq!(count(Operation::Store4k), 8);
+        assert_eq!(count(Operation::Fetch1m), 2);
+    }
+}
