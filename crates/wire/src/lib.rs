@@ -10,15 +10,21 @@
 
 pub mod abort;
 pub mod acl;
+pub mod afsvol;
+pub mod bozo;
 pub mod dir;
+pub mod disk;
 pub mod host;
 pub mod ids;
 pub mod package;
 pub mod pr;
 pub mod rxafs;
 pub mod rxafscb;
+pub mod rxperf;
+pub mod rxstats;
 pub mod uae;
 pub mod vl;
+pub mod vote;
 
 pub use abort::AbortCode;
 pub use acl::{AccessList, AclEntry, Cps, Rights};

@@ -24,6 +24,8 @@ pub enum Stream {
     Request,
     /// The server sends bytes before the results.
     Reply,
+    /// The client sends bytes after the arguments, then the server before the results.
+    Both,
 }
 
 /// One procedure of a package, as dispatch and statistics see it.
@@ -316,6 +318,9 @@ macro_rules! stream_of {
     };
     (reply) => {
         $crate::package::Stream::Reply
+    };
+    (both) => {
+        $crate::package::Stream::Both
     };
 }
 pub(crate) use stream_of;

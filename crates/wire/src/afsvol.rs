@@ -1,0 +1,104 @@
+//! AFSVol: the volume server, which makes, moves, clones and dumps volumes. Service 4, port 7005.
+//!
+//! Work on a volume happens in a volume transaction: TransCreate or CreateVolume answer its number,
+//! EndTrans ends it, and one left alone for ten minutes is ended by the server.
+//!
+//! Source: the volint interface file of OpenAFS 1.8; semantics in its volserver.
+
+use cellar_xdr::{AfsString, List};
+
+use crate::ids::VolumeId;
+use crate::package::package;
+
+mod constants;
+mod info;
+mod partition;
+
+pub use constants::*;
+pub use info::{TransDebugInfo, VolserStatus, VolumeInfo, VolumeInfoX, VolumeName};
+pub use partition::{
+    DestServer, DiskPartition, DiskPartition64, Replica, RestoreCookie, VolumeSize,
+};
+
+/// A volume's name as an argument: servers refuse more than 31 bytes.
+pub type VolumeNameArgument = AfsString<32>;
+/// The name of a partition.
+pub type PartitionName = AfsString<4096>;
+
+/// Volumes, or transactions, in one answer. The interface has no bound.
+pub const ENTRIES_MAX: usize = 4_000_000;
+
+package! {
+    /// The volume server.
+    pub AFSVol { service: 4, port: 7005, statistics: 16 }
+
+    100 CreateVolume {
+        partition: i32, name: VolumeNameArgument, volume_type: i32, parent: VolumeId,
+        volume: VolumeId
+    } -> CreateVolumeReply { volume: VolumeId, trans: i32 };
+    101 DeleteVolume { trans: i32 } -> DeleteVolumeReply {};
+    /// Streams a dump.
+    102 Restore { trans: i32, flags: i32, cookie: RestoreCookie } -> RestoreReply {}
+        streams request;
+    103 Forward {
+        from_trans: i32, from_date: i32, destination: DestServer, dest_trans: i32,
+        cookie: RestoreCookie
+    } -> ForwardReply {};
+    104 EndTrans { trans: i32 } -> EndTransReply { rcode: i32 };
+    105 Clone {
+        trans: i32, purge_volume: VolumeId, new_type: i32, new_name: VolumeNameArgument,
+        new_volume: VolumeId
+    } -> CloneReply { new_volume: VolumeId };
+    106 SetFlags { trans: i32, flags: i32 } -> SetFlagsReply {};
+    107 GetFlags { trans: i32 } -> GetFlagsReply { flags: i32 };
+    108 TransCreate { volume: VolumeId, partition: i32, flags: i32 }
+        -> TransCreateReply { trans: i32 };
+    /// Streams a dump; date 0 is a full one.
+    109 Dump { trans: i32, from_date: i32 } -> DumpReply {} streams reply;
+    /// Answers VOLSERNO_OP.
+    110 GetNthVolume { index: i32 } -> GetNthVolumeReply { volume: VolumeId, partition: i32 };
+    111 SetForwarding { trans: i32, new_site: u32 } -> SetForwardingReply {};
+    112 GetName { trans: i32 } -> GetNameReply { name: AfsString<256> };
+    113 GetStatus { trans: i32 } -> GetStatusReply { status: VolserStatus };
+    /// Does nothing.
+    114 SignalRestore {
+        name: VolumeNameArgument, volume_type: i32, parent: VolumeId, clone: VolumeId
+    } -> SignalRestoreReply {};
+    /// Slot i holds i when that partition is there, else -1.
+    115 ListPartitions {} -> ListPartitionsReply { partitions: [i32; 26] };
+    /// `flags`: 0 ids only, 1 everything.
+    116 ListVolumes { partition: i32, flags: i32 }
+        -> ListVolumesReply { entries: List<VolumeInfo, ENTRIES_MAX> };
+    117 SetIdsTypes {
+        trans: i32, name: VolumeNameArgument, volume_type: i32, parent: VolumeId,
+        clone: VolumeId, backup: VolumeId
+    } -> SetIdsTypesReply {};
+    118 Monitor {} -> MonitorReply { entries: List<TransDebugInfo, ENTRIES_MAX> };
+    119 PartitionInfo { name: PartitionName } -> PartitionInfoReply { partition: DiskPartition };
+    120 ReClone { trans: i32, clone: VolumeId } -> ReCloneReply {};
+    121 ListOneVolume { partition: i32, volume: VolumeId }
+        -> ListOneVolumeReply { entries: List<VolumeInfo, ENTRIES_MAX> };
+    122 NukeVolume { partition: i32, volume: VolumeId } -> NukeVolumeReply {};
+    123 SetDate { trans: i32, new_date: i32 } -> SetDateReply {};
+    124 XListVolumes { partition: i32, flags: i32 }
+        -> XListVolumesReply { entries: List<VolumeInfoX, ENTRIES_MAX> };
+    125 XListOneVolume { partition: i32, volume: VolumeId }
+        -> XListOneVolumeReply { entries: List<VolumeInfoX, ENTRIES_MAX> };
+    /// Fields of -1 stay as they are.
+    126 SetInfo { trans: i32, info: VolumeInfo } -> SetInfoReply {};
+    127 XListPartitions {} -> XListPartitionsReply { partitions: List<i32, 1024> };
+    128 ForwardMultiple {
+        from_trans: i32, from_date: i32, destinations: List<Replica, DESTINATIONS_MAX>,
+        spare: i32, cookie: RestoreCookie
+    } -> ForwardMultipleReply { results: List<i32, DESTINATIONS_MAX> };
+    65536 ConvertROtoRWvolume { partition: i32, volume: VolumeId }
+        -> ConvertROtoRWvolumeReply {};
+    65537 GetSize { trans: i32, from_date: i32 } -> GetSizeReply { size: VolumeSize };
+    /// Streams a dump; `flags` 1 leaves unchanged directories out.
+    65538 DumpV2 { trans: i32, from_date: i32, flags: i32 } -> DumpV2Reply {} streams reply;
+    65539 PartitionInfo64 { name: PartitionName }
+        -> PartitionInfo64Reply { partition: DiskPartition64 };
+    /// Streams text. Only builds with splitting answer it.
+    65547 SplitVolume { volume: VolumeId, new_volume: VolumeId, vnode: u32, verbose: i32 }
+        -> SplitVolumeReply {} streams reply;
+}
