@@ -19,16 +19,31 @@
 //! What a stock peer sees is what OpenAFS 1.8 would send, with the better manners that rx-wire facts
 //! 2.2 and 2.3 ask for; what two Cellar endpoints do beyond is in `docs/protocol/rx-extensions.md`.
 
+mod call;
 pub mod code;
 mod config;
+mod congestion;
+mod connection;
 mod endpoint;
 mod event;
 mod id;
+mod mtu;
 pub mod packet;
+mod peer;
+mod random;
+mod receive;
+mod rtt;
 mod security;
+mod send;
 mod statistics;
+mod stream;
+mod table;
 mod time;
+mod timers;
 mod transmit;
+
+#[cfg(test)]
+mod tests;
 
 pub use config::{
     Config, ConnectionOptions, DebugMode, Limits, MAX_EXTENDED_WINDOW, ServiceConfig,

@@ -1,17 +1,35 @@
 //! The endpoint: every connection, call and peer behind one UDP port.
+//!
+//! `input` takes datagrams apart and finds their connection; `data` and `acknowledge` treat what belongs to
+//! calls; `secure` authenticates; `calls` and `connections` are what the driver does; `transmit`
+//! makes packets; `timeout` does what is due; `show` answers `rxdebug`.
 
+mod acknowledge;
+mod calls;
+mod connections;
+mod data;
+mod input;
+mod secure;
+mod show;
+mod timeout;
+mod transmit;
+
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 
-use crate::config::{Config, ConnectionOptions, ServiceConfig};
+use crate::call::Call;
+use crate::config::{Config, MAX_EXTENDED_WINDOW, ServiceConfig};
+use crate::connection::Connection;
 use crate::event::Event;
-use crate::id::{CallId, ConnectionId};
-use crate::packet::{BasicStatistics, ConnectionRecord, DebugQuery, PeerRecord};
-use crate::security::ClientSecurity;
+use crate::packet::{HEADER_SIZE, Header};
+use crate::peer::Peer;
+use crate::random::Random;
 use crate::statistics::Statistics;
+use crate::table::{SeededHash, Slots};
 use crate::time::Time;
-use crate::transmit::TransmitBuffer;
+use crate::timers::{Target, Timers};
 
 /// What `read` found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,182 +112,154 @@ pub struct ConnectionInfo {
     pub identity: Option<std::sync::Arc<dyn std::any::Any + Send + Sync>>,
 }
 
-/// Every connection, call and peer behind one UDP port. See the crate's head for how to drive it.
+/// An address without port: what shares of server slots are counted by.
 #[derive(Debug)]
-pub struct Endpoint {
-    config: Config,
-    statistics: Statistics,
+struct Host {
+    address: IpAddr,
+    peers: u32,
+    calls: usize,
 }
 
-#[expect(
-    unused_variables,
-    clippy::needless_pass_by_value,
-    reason = "signatures first"
-)]
+/// A packet that is ready as it is.
+#[derive(Debug)]
+struct ControlPacket {
+    to: SocketAddr,
+    local: Option<IpAddr>,
+    bytes: Vec<u8>,
+}
+
+/// Every connection, call and peer behind one UDP port. See the crate's head for how to drive it.
+pub struct Endpoint {
+    config: Config,
+    random: Random,
+    services: Vec<ServiceConfig>,
+    connections: Slots<Connection>,
+    by_key: HashMap<u64, u32, SeededHash>,
+    peers: Slots<Peer>,
+    by_address: HashMap<SocketAddr, u32, SeededHash>,
+    hosts: Slots<Host>,
+    by_host: HashMap<IpAddr, u32, SeededHash>,
+    calls: Slots<Call>,
+    timers: Timers,
+    events: VecDeque<Event>,
+    /// Call slots with something to send.
+    ready: VecDeque<u32>,
+    control: VecDeque<ControlPacket>,
+    statistics: Statistics,
+    now: Time,
+    /// Bytes received and not read, over all calls.
+    receive_buffered: usize,
+    /// Server calls in progress.
+    calls_in_progress: usize,
+    next_generation: u32,
+    next_connection: u32,
+    scratch: Vec<u8>,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("connections", &self.connections.len())
+            .field("calls", &self.calls.len())
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Endpoint {
-    /// A new endpoint; all its random choices follow from `seed`.
+    /// A new endpoint; all its random choices follow from `seed`. Settings out of range are
+    /// brought into it.
     #[must_use]
-    pub fn new(config: Config, seed: u64) -> Self {
+    pub fn new(mut config: Config, seed: u64) -> Self {
+        config.epoch = (config.epoch | 0x8000_0000) & !0x4000_0000;
+        config.cid_shards = config.cid_shards.max(1);
+        config.cid_shard %= config.cid_shards;
+        config.receive_window = config.receive_window.clamp(1, 255);
+        config.send_window = config.send_window.clamp(1, 255);
+        config.extended_window = config.extended_window.min(MAX_EXTENDED_WINDOW);
+        config.max_datagram = config.max_datagram.clamp(1444, 16_384);
+        config.mtu = config.mtu.clamp(520, config.max_datagram);
+        config.dead_time = config.dead_time.max(std::time::Duration::from_secs(6));
+        let mut random = Random::new(seed);
+        let hash = SeededHash(random.next());
+        let next_connection = (random.next() as u32) & CONNECTION_NUMBERS;
+        let mut timers = Timers::default();
+        timers.push(Time::ZERO + SWEEP_INTERVAL, Target::Sweep);
         Self {
             config,
+            random,
+            services: Vec::new(),
+            connections: Slots::new(),
+            by_key: HashMap::with_hasher(hash.clone()),
+            peers: Slots::new(),
+            by_address: HashMap::with_hasher(hash.clone()),
+            hosts: Slots::new(),
+            by_host: HashMap::with_hasher(hash),
+            calls: Slots::new(),
+            timers,
+            events: VecDeque::new(),
+            ready: VecDeque::new(),
+            control: VecDeque::new(),
             statistics: Statistics::default(),
+            now: Time::ZERO,
+            receive_buffered: 0,
+            calls_in_progress: 0,
+            next_generation: 0,
+            next_connection,
+            scratch: Vec::with_capacity(2048),
         }
     }
 
-    /// Answers calls to a service from now on.
-    pub fn add_service(&mut self, service: ServiceConfig) {}
-
-    /// Takes one datagram. `local` is the address it was sent to, if known: answers come from there.
-    /// Received data is kept as slices of `datagram`, so give small datagrams a buffer of their own.
-    pub fn handle_datagram(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        local: Option<IpAddr>,
-        datagram: Bytes,
-    ) {
-    }
-
-    /// Takes a run of datagrams of `segment` bytes each (the last may be shorter), as receive
-    /// offload delivers them.
-    pub fn handle_segments(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        local: Option<IpAddr>,
-        datagrams: Bytes,
-        segment: usize,
-    ) {
-    }
-
-    /// Tells that the network said `to` cannot be reached: its calls that have been waiting since
-    /// before fail with -1.
-    pub fn handle_unreachable(&mut self, now: Time, to: SocketAddr) {}
-
-    /// Tells that datagrams of `size` bytes cannot go to `to` unfragmented.
-    pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, size: usize) {}
-
-    /// Does what is due.
-    pub fn handle_timeout(&mut self, now: Time) {}
-
-    /// When `handle_timeout` wants to be called; may be earlier than necessary.
-    pub fn poll_timeout(&mut self) -> Option<Time> {
-        None
+    /// Answers calls to a service from now on (in place of what was said of it before).
+    pub fn add_service(&mut self, service: ServiceConfig) {
+        self.services.retain(|other| other.id != service.id);
+        self.services.push(service);
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.events.pop_front()
     }
 
-    /// Fills `out` with one run of datagrams to one destination; false: nothing to send now.
-    pub fn poll_transmit(&mut self, now: Time, out: &mut TransmitBuffer) -> bool {
-        false
+    /// Time never goes back.
+    fn advance(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        self.now
     }
 
-    /// Makes a client connection. Nothing is sent before the first call.
-    pub fn connect(
-        &mut self,
-        now: Time,
-        peer: SocketAddr,
-        service: u16,
-        security: Box<dyn ClientSecurity>,
-        options: ConnectionOptions,
-    ) -> ConnectionId {
-        ConnectionId {
-            slot: 0,
-            generation: 0,
-        }
+    fn unix_seconds(&self, at: Time) -> u64 {
+        (self.config.unix_start_micros.saturating_add(at.as_micros())) / 1_000_000
     }
 
-    /// Ends a client connection; calls on it are aborted (-6).
-    pub fn close(&mut self, now: Time, connection: ConnectionId) {}
-
-    /// Who is at the other end.
-    pub fn connection(&self, connection: ConnectionId) -> Option<ConnectionInfo> {
-        None
-    }
-
-    /// Starts a call on a free channel.
-    ///
-    /// # Errors
-    /// No channel is free, or the connection is in error or gone.
-    pub fn start_call(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-    ) -> Result<CallId, StartCallError> {
-        Err(StartCallError::Gone)
-    }
-
-    /// Appends to what the peer will read. Whole packets go out with the next `poll_transmit`; the rest
-    /// waits for more, `flush` or `finish`.
-    ///
-    /// # Errors
-    /// The call is over, or not in its writing phase.
-    pub fn write(
-        &mut self,
-        now: Time,
-        call: CallId,
-        data: Bytes,
-    ) -> Result<WriteOutcome, CallError> {
-        Err(CallError::Gone)
-    }
-
-    /// Lets the bytes written so far go out without waiting for a full packet.
-    pub fn flush(&mut self, now: Time, call: CallId) {}
-
-    /// Nothing more will be written. At the server end this ends the driver's interest in the call.
-    pub fn finish(&mut self, now: Time, call: CallId) {}
-
-    /// The next bytes from the peer.
-    pub fn read(&mut self, now: Time, call: CallId) -> ReadOutcome {
-        ReadOutcome::Failed(crate::code::INVALID_OPERATION)
-    }
-
-    /// Ends a call with a code that the peer will see (0 is sent as -6).
-    pub fn abort(&mut self, now: Time, call: CallId, code: i32) {}
-
-    /// Turns a new call away without keeping anything.
-    pub fn refuse(&mut self, now: Time, call: CallId, how: Refusal) {}
-
-    /// Counters.
-    pub fn statistics(&self) -> Statistics {
-        self.statistics.clone()
-    }
-
-    /// What GETSTATS shows.
-    pub fn basic_statistics(&self) -> BasicStatistics {
-        BasicStatistics::default()
-    }
-
-    /// The n-th connection for `rxdebug`; `interesting`: only those that do something.
-    pub fn debug_connection(&self, index: usize, interesting: bool) -> Option<ConnectionRecord> {
-        None
-    }
-
-    /// How many connections `debug_connection` can show.
-    pub fn debug_connection_count(&self, interesting: bool) -> usize {
-        0
-    }
-
-    /// The n-th peer for `rxdebug`.
-    pub fn debug_peer(&self, index: usize) -> Option<PeerRecord> {
-        None
-    }
-
-    /// How many peers `debug_peer` can show.
-    pub fn debug_peer_count(&self) -> usize {
-        0
-    }
-
-    /// Sends an answer to a question that came as [`Event::Debug`].
-    pub fn answer_debug(
+    /// Queues a packet that is ready as it is; drops it when too many wait.
+    fn send_control(
         &mut self,
         to: SocketAddr,
         local: Option<IpAddr>,
-        query: &DebugQuery,
-        payload: Vec<u8>,
+        header: &Header,
+        payload: &[u8],
     ) {
+        if self.control.len() >= self.config.limits.control_packets {
+            return;
+        }
+        let mut bytes = Vec::with_capacity(HEADER_SIZE + payload.len());
+        bytes.extend_from_slice(&header.encode());
+        bytes.extend_from_slice(payload);
+        self.control.push_back(ControlPacket { to, local, bytes });
+    }
+
+    /// Puts a call into the queue of those that have something to send.
+    fn queue(&mut self, slot: u32) {
+        if let Some(call) = self.calls.get_mut(slot)
+            && !call.queued
+        {
+            call.queued = true;
+            self.ready.push_back(slot);
+        }
     }
 }
+
+/// How often idle connections and peers are looked at.
+const SWEEP_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
+/// Connection numbers are 30 bits of the cid.
+const CONNECTION_NUMBERS: u32 = 0x3fff_ffff;

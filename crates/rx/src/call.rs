@@ -1,0 +1,239 @@
+//! One call: two halves, and when what is due.
+//!
+//! A call lives in the slot of its channel, which outlasts it: queues keep their memory, and the timer
+//! stays armed, so that short calls one after the other cost neither.
+
+use crate::congestion::Congestion;
+use crate::packet::AckReason;
+use crate::receive::ReceiveWindow;
+use crate::send::SendWindow;
+use crate::time::Time;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallState {
+    /// Server: not yet given to the driver (packets, authentication or reachability missing).
+    Waiting,
+    /// With the driver.
+    Active,
+    /// Server: the driver is done, the reply is not acknowledged yet.
+    Hold,
+    /// Over; kept to answer repeated packets until the channel's next call.
+    Dally,
+}
+
+/// Acknowledgements that are due.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PendingAck {
+    /// To be sent with the next transmission: reason and serial.
+    pub(crate) now: Option<(AckReason, u32)>,
+    /// How many of them: a stock sender counts those that report a hole.
+    pub(crate) repeat: u8,
+    /// To be sent by then.
+    pub(crate) deadline: Option<Time>,
+    /// Packets in order since the last ACK.
+    pub(crate) unacked: u32,
+    /// Packets read since the last ACK.
+    pub(crate) consumed: u32,
+    /// Serial of a ping to be answered.
+    pub(crate) pong: Option<u32>,
+}
+
+impl PendingAck {
+    /// An ACK is wanted at once. Of several, the one that tells the peer most wins.
+    pub(crate) fn want(&mut self, reason: AckReason, serial: u32) {
+        let rank = |reason: AckReason| match reason {
+            AckReason::REQUESTED => 5,
+            AckReason::OUT_OF_SEQUENCE => 4,
+            AckReason::DUPLICATE => 3,
+            AckReason::EXCEEDS_WINDOW => 2,
+            AckReason::IDLE => 1,
+            _ => 0,
+        };
+        if self
+            .now
+            .is_none_or(|(current, _)| rank(current) <= rank(reason))
+        {
+            self.now = Some((reason, serial));
+        }
+        if reason == AckReason::OUT_OF_SEQUENCE {
+            self.repeat = self.repeat.saturating_add(1).min(3);
+        }
+    }
+
+    /// An ACK is wanted by then.
+    pub(crate) fn want_by(&mut self, deadline: Time) {
+        self.deadline = Some(
+            self.deadline
+                .map_or(deadline, |earlier| earlier.min(deadline)),
+        );
+    }
+
+    /// The reply went out: only who asked for an ACK, or sent what we had, still needs one.
+    pub(crate) fn implied(&mut self) {
+        self.deadline = None;
+        self.unacked = 0;
+        self.consumed = 0;
+        if !matches!(
+            self.now,
+            Some((AckReason::REQUESTED | AckReason::DUPLICATE, _))
+        ) {
+            self.now = None;
+        }
+    }
+
+    /// An ACK went out.
+    pub(crate) fn sent(&mut self) {
+        self.now = None;
+        self.repeat = 0;
+        self.deadline = None;
+        self.unacked = 0;
+        self.consumed = 0;
+    }
+}
+
+/// A ping of ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ping {
+    pub(crate) serial: u32,
+    pub(crate) sent_at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) connection: u32,
+    pub(crate) channel: u8,
+    pub(crate) server: bool,
+    pub(crate) number: u32,
+    /// Of the id that the driver has, or last had.
+    pub(crate) generation: u32,
+    /// The driver holds the id.
+    pub(crate) attached: bool,
+    pub(crate) state: CallState,
+    /// Counted as a server call in progress.
+    pub(crate) admitted: bool,
+    /// Code with which the call failed; 0: none.
+    pub(crate) code: i32,
+    /// Code with which we aborted it, to be repeated when the peer goes on; 0: none.
+    pub(crate) abort: i32,
+    /// When the ABORT went out last.
+    pub(crate) aborted_at: Time,
+    pub(crate) receive: ReceiveWindow,
+    pub(crate) send: SendWindow,
+    pub(crate) congestion: Option<Box<Congestion>>,
+    /// Received data is of no interest (server: reply begun; driver gone).
+    pub(crate) deaf: bool,
+    /// Client: the reply began, nothing more can be written. Server: wrote something.
+    pub(crate) turned: bool,
+    pub(crate) ack: PendingAck,
+    pub(crate) started_at: Time,
+    pub(crate) heard_at: Time,
+    pub(crate) sent_at: Time,
+    pub(crate) progress_at: Time,
+    /// Last data sent or progress acknowledged: where the retransmission time starts.
+    pub(crate) resend_base: Time,
+    pub(crate) backoff: u8,
+    pub(crate) tail_probed: bool,
+    pub(crate) rack_at: Option<Time>,
+    pub(crate) pace_at: Option<Time>,
+    pub(crate) reach_at: Option<Time>,
+    pub(crate) ping_wanted: bool,
+    /// Size of the padded ping to send.
+    pub(crate) probe_wanted: Option<u16>,
+    pub(crate) ping: Option<Ping>,
+    pub(crate) want_read: bool,
+    pub(crate) want_write: bool,
+    pub(crate) blackholed: bool,
+    /// Earliest entry in the timer queue.
+    pub(crate) armed: Time,
+    /// In the queue of calls that have something to send.
+    pub(crate) queued: bool,
+}
+
+impl Call {
+    pub(crate) fn new(connection: u32, channel: u8, server: bool) -> Self {
+        Self {
+            connection,
+            channel,
+            server,
+            number: 0,
+            generation: 0,
+            attached: false,
+            state: CallState::Dally,
+            admitted: false,
+            code: 0,
+            abort: 0,
+            aborted_at: Time::ZERO,
+            receive: ReceiveWindow::default(),
+            send: SendWindow::default(),
+            congestion: None,
+            deaf: false,
+            turned: false,
+            ack: PendingAck::default(),
+            started_at: Time::ZERO,
+            heard_at: Time::ZERO,
+            sent_at: Time::ZERO,
+            progress_at: Time::ZERO,
+            resend_base: Time::ZERO,
+            backoff: 0,
+            tail_probed: false,
+            rack_at: None,
+            pace_at: None,
+            reach_at: None,
+            ping_wanted: false,
+            probe_wanted: None,
+            ping: None,
+            want_read: false,
+            want_write: false,
+            blackholed: false,
+            armed: Time::NEVER,
+            queued: false,
+        }
+    }
+
+    /// Makes the slot ready for the next call of the channel.
+    pub(crate) fn begin(&mut self, now: Time, number: u32, receive_window: u32, send_window: u32) {
+        self.number = number;
+        self.code = 0;
+        self.abort = 0;
+        self.receive.reset(receive_window);
+        self.send.reset(send_window);
+        self.congestion = None;
+        self.deaf = false;
+        self.turned = false;
+        self.ack = PendingAck::default();
+        self.started_at = now;
+        self.heard_at = now;
+        self.sent_at = now;
+        self.progress_at = now;
+        self.resend_base = now;
+        self.backoff = 0;
+        self.tail_probed = false;
+        self.rack_at = None;
+        self.pace_at = None;
+        self.reach_at = None;
+        self.ping_wanted = false;
+        self.probe_wanted = None;
+        self.ping = None;
+        self.want_read = false;
+        self.want_write = false;
+        self.blackholed = false;
+    }
+
+    /// Whether the peer must show life.
+    pub(crate) const fn alive(&self) -> bool {
+        !matches!(self.state, CallState::Dally)
+    }
+
+    /// Whether the peer knows of the call: only then can it answer.
+    pub(crate) const fn known_to_peer(&self) -> bool {
+        self.server || self.send.packets() > 0
+    }
+
+    /// Nothing needs to be sent again.
+    pub(crate) fn stops_sending(&mut self) {
+        self.rack_at = None;
+        self.pace_at = None;
+        self.backoff = 0;
+        self.tail_probed = false;
+    }
+}

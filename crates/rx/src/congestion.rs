@@ -1,0 +1,385 @@
+//! How much may be in flight, and how fast it goes out: a model of the path in the manner of BBR.
+//!
+//! 1. Each acknowledgement gives a delivery-rate sample: bytes delivered between the sending of a
+//!    packet and its acknowledgement, over the longer of the sending and the acknowledging time
+//!    (draft-cheng-iccrg-delivery-rate-estimation). The maximum over ten round trips is the path's
+//!    bandwidth, the minimum round trip over ten seconds its length.
+//! 2. Start-up doubles the rate each round trip until three rounds in a row did not gain 25 %; then the queue
+//!    that this built is drained; then the rate is the bandwidth with a probe of +25 % and -25 % in
+//!    two of eight phases, one round trip each.
+//! 3. The window is twice bandwidth times length, plus some runs for batching. Once in ten seconds without a new
+//!    minimum, four packets for 200 ms look for one.
+//! 4. Single losses mean nothing here, because on long paths they are not congestion and halving would starve
+//!    the path (Reno needs a loss rate under 10^-6 for 100 Mbit/s at 100 ms). More than a tenth of a round lost
+//!    means that the bottleneck's queue is shallower than the model thinks: the window is then cut by 30 %, and
+//!    allowed to grow again by 25 % each clean round.
+//!
+//! Samples taken while the sender had nothing to send, or the peer's receive window stopped it, can only
+//! raise the estimate. A stock peer with its 32 packets is so limited all the time: start-up simply never ends.
+
+use crate::time::Time;
+
+/// Gain that doubles the rate each round: 2/ln 2, in 1/256.
+const STARTUP_GAIN: u64 = 739;
+const DRAIN_GAIN: u64 = 88;
+const UNITY: u64 = 256;
+const CYCLE: [u64; 8] = [320, 192, 256, 256, 256, 256, 256, 256];
+/// Rounds over which the bandwidth is the maximum.
+const BANDWIDTH_ROUNDS: u64 = 10;
+/// How long a minimum round trip is believed, microseconds.
+const MIN_RTT_LIFE: u64 = 10_000_000;
+const PROBE_RTT_TIME: u64 = 200_000;
+/// Paths shorter than this are not paced: timers are coarser than their round trips.
+const UNPACED_RTT: u64 = 1_000;
+/// Packets that are always allowed.
+const MIN_PACKETS: u64 = 4;
+/// Largest part of a round that may be lost before it counts as congestion: 1/10.
+const LOSS_TOLERANCE: u64 = 10;
+
+/// What one acknowledgement says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RateSample {
+    /// Bytes newly known to have arrived.
+    pub(crate) acked: u64,
+    /// Bytes newly believed lost.
+    pub(crate) lost: u64,
+    /// Delivery rate, bytes a second; 0: no sample.
+    pub(crate) rate: u64,
+    /// Round trip, microseconds; 0: no sample.
+    pub(crate) rtt: u64,
+    /// Bytes delivered when the newest acknowledged packet was sent.
+    pub(crate) prior_delivered: u64,
+    /// Bytes delivered now.
+    pub(crate) delivered: u64,
+    /// The rate was limited by something else than the path.
+    pub(crate) limited: bool,
+    /// Bytes in flight now.
+    pub(crate) in_flight: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Startup,
+    Drain,
+    Probe,
+    ProbeRtt,
+}
+
+/// What a finished call leaves to the next one to the same peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathModel {
+    pub(crate) bandwidth: u64,
+    pub(crate) min_rtt: u64,
+    pub(crate) at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Congestion {
+    mode: Mode,
+    /// (round, rate): best, and candidates for after it expires.
+    best: [(u64, u64); 3],
+    round: u64,
+    round_end: u64,
+    full_bandwidth: u64,
+    full_rounds: u8,
+    filled: bool,
+    min_rtt: u64,
+    min_rtt_at: Time,
+    cycle: usize,
+    cycle_at: Time,
+    probe_rtt_end: Option<Time>,
+    window: u64,
+    window_before_probe: u64,
+    loss_cap: u64,
+    round_acked: u64,
+    round_lost: u64,
+    packet: u64,
+    initial: u64,
+    /// Bytes that may go now; negative while waiting.
+    credit: i64,
+    credit_at: Time,
+}
+
+impl Congestion {
+    /// `initial`: window to start with, bytes. `packet`: usual packet size.
+    pub(crate) fn new(now: Time, initial: u64, packet: u64, path: Option<PathModel>) -> Self {
+        let mut new = Self {
+            mode: Mode::Startup,
+            best: [(0, 0); 3],
+            round: 0,
+            round_end: 0,
+            full_bandwidth: 0,
+            full_rounds: 0,
+            filled: false,
+            min_rtt: 0,
+            min_rtt_at: now,
+            cycle: 2,
+            cycle_at: now,
+            probe_rtt_end: None,
+            window: initial,
+            window_before_probe: 0,
+            loss_cap: u64::MAX,
+            round_acked: 0,
+            round_lost: 0,
+            packet,
+            initial,
+            credit: 0,
+            credit_at: now,
+        };
+        if let Some(path) = path {
+            new.min_rtt = path.min_rtt;
+            new.best = [(0, path.bandwidth); 3];
+        }
+        new
+    }
+
+    /// What the next call to this peer may start from; `None` before there is an estimate.
+    pub(crate) fn model(&self, now: Time) -> Option<PathModel> {
+        (self.bandwidth() > 0 && self.min_rtt > 0).then(|| PathModel {
+            bandwidth: self.bandwidth(),
+            min_rtt: self.min_rtt,
+            at: now,
+        })
+    }
+
+    /// Bytes that may be in flight.
+    pub(crate) const fn window(&self) -> u64 {
+        if self.window < self.loss_cap {
+            self.window
+        } else {
+            self.loss_cap
+        }
+    }
+
+    pub(crate) const fn bandwidth(&self) -> u64 {
+        self.best[0].1
+    }
+
+    fn bdp(&self, gain: u64) -> u64 {
+        let bits = u128::from(self.bandwidth()) * u128::from(self.min_rtt) * u128::from(gain);
+        u64::try_from(bits / (1_000_000 * u128::from(UNITY))).unwrap_or(u64::MAX)
+    }
+
+    const fn pacing_gain(&self) -> u64 {
+        match self.mode {
+            Mode::Startup => STARTUP_GAIN,
+            Mode::Drain => DRAIN_GAIN,
+            Mode::Probe => CYCLE[self.cycle % CYCLE.len()],
+            Mode::ProbeRtt => UNITY,
+        }
+    }
+
+    /// Bytes a second; `None`: as fast as the window allows.
+    pub(crate) fn pacing_rate(&self) -> Option<u64> {
+        if self.min_rtt < UNPACED_RTT || self.bandwidth() == 0 {
+            return None;
+        }
+        let rate =
+            u128::from(self.bandwidth()) * u128::from(self.pacing_gain()) / u128::from(UNITY);
+        Some(
+            u64::try_from(rate)
+                .unwrap_or(u64::MAX)
+                .max(self.packet * 10),
+        )
+    }
+
+    /// How many bytes pacing lets go now.
+    pub(crate) fn allowance(&mut self, now: Time) -> u64 {
+        let Some(rate) = self.pacing_rate() else {
+            return u64::MAX;
+        };
+        let passed = now.micros_since(self.credit_at).min(100_000);
+        self.credit_at = now;
+        let earned = rate.saturating_mul(passed) / 1_000_000;
+        let most = Self::burst(rate, self.packet) * 2;
+        let credit = self
+            .credit
+            .saturating_add(i64::try_from(earned).unwrap_or(i64::MAX));
+        self.credit = credit.min(i64::try_from(most).unwrap_or(i64::MAX));
+        u64::try_from(self.credit).unwrap_or(0)
+    }
+
+    pub(crate) fn spend(&mut self, bytes: u64) {
+        self.credit = self
+            .credit
+            .saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// When pacing lets a worthwhile burst go.
+    pub(crate) fn next_burst(&self, now: Time) -> Time {
+        let Some(rate) = self.pacing_rate() else {
+            return now;
+        };
+        let wanted = i64::try_from(Self::burst(rate, self.packet)).unwrap_or(i64::MAX);
+        let missing = u64::try_from(wanted.saturating_sub(self.credit)).unwrap_or(0);
+        now.plus_micros((missing.saturating_mul(1_000_000) / rate.max(1)).max(1))
+    }
+
+    /// A millisecond's worth, at least two packets.
+    fn burst(rate: u64, packet: u64) -> u64 {
+        (rate / 1_000).max(2 * packet)
+    }
+
+    pub(crate) fn on_ack(&mut self, now: Time, sample: &RateSample) {
+        self.count_round(sample);
+        self.update_bandwidth(sample);
+        self.update_min_rtt(now, sample);
+        self.change_mode(now, sample);
+        self.update_window(sample);
+    }
+
+    fn count_round(&mut self, sample: &RateSample) {
+        self.round_acked += sample.acked;
+        self.round_lost += sample.lost;
+        if sample.acked == 0 || sample.prior_delivered < self.round_end {
+            return;
+        }
+        self.round += 1;
+        self.round_end = sample.delivered;
+        self.judge_losses(sample.in_flight);
+        self.judge_startup(sample.limited);
+        self.round_acked = 0;
+        self.round_lost = 0;
+    }
+
+    fn judge_losses(&mut self, in_flight: u64) {
+        let all = self.round_acked + self.round_lost;
+        let floor = MIN_PACKETS * self.packet;
+        if self.round_lost > 3 * self.packet && self.round_lost * LOSS_TOLERANCE > all {
+            let reached = self.window().min((in_flight + self.round_acked).max(floor));
+            self.loss_cap = (reached / 10 * 7).max(floor);
+            if self.mode == Mode::Startup {
+                self.filled = true;
+            }
+        } else if self.loss_cap != u64::MAX {
+            self.loss_cap += self.loss_cap / 4;
+            if self.loss_cap > 2 * self.window {
+                self.loss_cap = u64::MAX;
+            }
+        }
+    }
+
+    fn judge_startup(&mut self, limited: bool) {
+        if self.filled || limited {
+            return;
+        }
+        if self.bandwidth() * 4 >= self.full_bandwidth * 5 {
+            self.full_bandwidth = self.bandwidth();
+            self.full_rounds = 0;
+            return;
+        }
+        self.full_rounds += 1;
+        self.filled = self.full_rounds >= 3;
+    }
+
+    fn update_bandwidth(&mut self, sample: &RateSample) {
+        if sample.rate == 0 || (sample.limited && sample.rate < self.bandwidth()) {
+            return;
+        }
+        let new = (self.round, sample.rate);
+        let expired = |(round, _): (u64, u64), rounds| self.round.saturating_sub(round) > rounds;
+        if sample.rate >= self.best[0].1 || expired(self.best[2], BANDWIDTH_ROUNDS) {
+            self.best = [new; 3];
+            return;
+        }
+        if sample.rate >= self.best[1].1 {
+            self.best[1] = new;
+            self.best[2] = new;
+        } else if sample.rate >= self.best[2].1 {
+            self.best[2] = new;
+        }
+        if expired(self.best[0], BANDWIDTH_ROUNDS) {
+            self.best = [self.best[1], self.best[2], new];
+        } else if self.best[1].0 == self.best[0].0 && expired(self.best[1], BANDWIDTH_ROUNDS / 4) {
+            self.best[1] = new;
+            self.best[2] = new;
+        } else if self.best[2].0 == self.best[1].0 && expired(self.best[2], BANDWIDTH_ROUNDS / 2) {
+            self.best[2] = new;
+        }
+    }
+
+    fn update_min_rtt(&mut self, now: Time, sample: &RateSample) {
+        if sample.rtt == 0 {
+            return;
+        }
+        let stale = now.micros_since(self.min_rtt_at) > MIN_RTT_LIFE;
+        if self.min_rtt == 0 || sample.rtt <= self.min_rtt || (stale && self.mode == Mode::ProbeRtt)
+        {
+            self.min_rtt = sample.rtt;
+            self.min_rtt_at = now;
+        } else if stale && self.filled && self.mode != Mode::ProbeRtt && self.min_rtt >= UNPACED_RTT
+        {
+            self.mode = Mode::ProbeRtt;
+            self.window_before_probe = self.window;
+            self.probe_rtt_end = None;
+        } else if stale && self.min_rtt < UNPACED_RTT {
+            // Short paths: queues there are the hosts' own, and four packets would stall them.
+            self.min_rtt = sample.rtt;
+            self.min_rtt_at = now;
+        }
+    }
+
+    fn change_mode(&mut self, now: Time, sample: &RateSample) {
+        match self.mode {
+            Mode::Startup if self.filled => self.mode = Mode::Drain,
+            Mode::Drain if sample.in_flight <= self.bdp(UNITY) => self.enter_probe(now),
+            Mode::Probe => {
+                let phase_over = now.micros_since(self.cycle_at) > self.min_rtt;
+                let drained = self.cycle == 1 && sample.in_flight <= self.bdp(UNITY);
+                if phase_over || drained {
+                    self.cycle = (self.cycle + 1) % CYCLE.len();
+                    self.cycle_at = now;
+                }
+            }
+            Mode::ProbeRtt => match self.probe_rtt_end {
+                None if sample.in_flight <= MIN_PACKETS * self.packet => {
+                    self.probe_rtt_end = Some(now.plus_micros(PROBE_RTT_TIME));
+                }
+                Some(end) if now >= end => {
+                    self.min_rtt_at = now;
+                    self.window = self.window.max(self.window_before_probe);
+                    self.enter_probe(now);
+                }
+                _ => {}
+            },
+            Mode::Startup | Mode::Drain => {}
+        }
+    }
+
+    fn enter_probe(&mut self, now: Time) {
+        self.mode = Mode::Probe;
+        self.cycle = 2;
+        self.cycle_at = now;
+    }
+
+    fn update_window(&mut self, sample: &RateSample) {
+        let floor = MIN_PACKETS * self.packet;
+        if self.mode == Mode::ProbeRtt {
+            self.window = floor;
+            return;
+        }
+        let gain = if self.filled { 2 * UNITY } else { STARTUP_GAIN };
+        let runs = 3 * (self.bandwidth() / 1_000).clamp(2 * self.packet, 65_536);
+        let short = if self.min_rtt < UNPACED_RTT {
+            SHORT_PATH_PACKETS * self.packet
+        } else {
+            0
+        };
+        let target = (self.bdp(gain) + runs).max(floor).max(short);
+        if self.filled {
+            self.window = (self.window + sample.acked).min(target);
+        } else if self.window < target || sample.delivered < self.initial {
+            self.window += sample.acked;
+        }
+        self.window = self.window.max(floor);
+    }
+
+    /// Everything in flight was given up.
+    pub(crate) fn on_timeout(&mut self) {
+        self.window = MIN_PACKETS * self.packet;
+        self.credit = 0;
+    }
+}
+
+/// On short paths the window is at least this: their round trip is mostly the batching of the hosts.
+const SHORT_PATH_PACKETS: u64 = 256;

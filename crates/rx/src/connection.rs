@@ -1,0 +1,179 @@
+//! A connection: who the two ends are, its four channels, its security.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::config::ConnectionOptions;
+use crate::packet::{Cellar, Flags, Header, PacketType};
+use crate::security::{
+    ClientSecurity, ConnectionIdentity, Overhead, PacketIdentity, SecurityDetails,
+    ServerConnectionSecurity,
+};
+use crate::table::NONE;
+use crate::time::Time;
+
+/// The security state of one end.
+#[derive(Debug)]
+pub(crate) enum Security {
+    Client(Box<dyn ClientSecurity>),
+    Server(Box<dyn ServerConnectionSecurity>),
+}
+
+/// A channel carries one call at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Channel {
+    /// Call slot; `NONE` if the channel has none (yet, or any more).
+    pub(crate) call: u32,
+    /// Number of the last call.
+    pub(crate) number: u32,
+    /// The server said BUSY: prefer other channels until then.
+    pub(crate) busy_until: Time,
+}
+
+/// Challenge being repeated until the client answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Challenge {
+    pub(crate) sent: u8,
+    pub(crate) next_at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) epoch: u32,
+    pub(crate) cid: u32,
+    pub(crate) server: bool,
+    pub(crate) address: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) peer: u32,
+    pub(crate) service: u16,
+    pub(crate) security_index: u8,
+    pub(crate) security: Security,
+    /// Packets pass unchanged.
+    pub(crate) plain: bool,
+    pub(crate) authenticated: bool,
+    pub(crate) reach_check: bool,
+    pub(crate) first_checksum: u16,
+    pub(crate) serial: u32,
+    pub(crate) channels: [Channel; 4],
+    pub(crate) error: Option<i32>,
+    pub(crate) used_at: Time,
+    pub(crate) challenge: Option<Challenge>,
+    /// When the abort for a failed authentication goes out.
+    pub(crate) abort_at: Option<Time>,
+    pub(crate) armed: Time,
+    /// Next connection with the same epoch and cid but another address.
+    pub(crate) same_key: u32,
+    /// What the peer said in its extension, if it is one of us.
+    pub(crate) cellar: Option<CellarPeer>,
+    pub(crate) wants_channel: bool,
+    /// Closed by the driver; packets of its calls are still to be sent.
+    pub(crate) options: ConnectionOptions,
+    /// Packets received, sent; bytes received, sent.
+    pub(crate) traffic: [u32; 4],
+}
+
+/// What a Cellar peer promised for the whole connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CellarPeer {
+    pub(crate) initial_window: u16,
+}
+
+impl CellarPeer {
+    pub(crate) const fn new(cellar: &Cellar) -> Self {
+        Self {
+            initial_window: cellar.initial_window,
+        }
+    }
+}
+
+impl Connection {
+    pub(crate) const NO_CHANNELS: [Channel; 4] = [Channel {
+        call: NONE,
+        number: 0,
+        busy_until: Time::ZERO,
+    }; 4];
+
+    pub(crate) const fn key(&self) -> u64 {
+        connection_key(self.epoch, self.cid, self.server)
+    }
+
+    pub(crate) fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        self.serial
+    }
+
+    /// A header towards the peer; takes a serial.
+    pub(crate) fn header(
+        &mut self,
+        packet_type: PacketType,
+        channel: u8,
+        call_number: u32,
+    ) -> Header {
+        Header {
+            epoch: self.epoch,
+            cid: self.cid | u32::from(channel),
+            call_number,
+            seq: 0,
+            serial: self.next_serial(),
+            packet_type,
+            flags: Flags(if self.server {
+                0
+            } else {
+                Flags::CLIENT_INITIATED
+            }),
+            user_status: 0,
+            security_index: self.security_index,
+            checksum: 0,
+            service: self.service,
+        }
+    }
+
+    pub(crate) fn packet_identity(
+        &self,
+        channel: u8,
+        call_number: u32,
+        seq: u32,
+        ours: bool,
+    ) -> PacketIdentity {
+        PacketIdentity {
+            epoch: self.epoch,
+            cid: self.cid | u32::from(channel),
+            call_number,
+            seq,
+            from_client: self.server != ours,
+            security_index: self.security_index,
+        }
+    }
+
+    pub(crate) fn identity(&self, unix_seconds: u64) -> ConnectionIdentity {
+        ConnectionIdentity {
+            peer: self.address,
+            epoch: self.epoch,
+            cid: self.cid,
+            service: self.service,
+            security_index: self.security_index,
+            call_numbers: self.channels.map(|channel| channel.number),
+            first_checksum: self.first_checksum,
+            unix_seconds,
+        }
+    }
+
+    pub(crate) fn overhead(&self) -> Overhead {
+        match &self.security {
+            _ if self.plain => Overhead::default(),
+            Security::Client(class) => class.overhead(),
+            Security::Server(class) => class.overhead(),
+        }
+    }
+
+    pub(crate) fn details(&self) -> SecurityDetails {
+        match &self.security {
+            Security::Client(class) => class.details(),
+            Security::Server(class) => class.details(),
+        }
+    }
+}
+
+/// Key of the connection table: epoch, cid, and which end we are in a bit that cids leave free.
+pub(crate) const fn connection_key(epoch: u32, cid: u32, server: bool) -> u64 {
+    ((epoch as u64) << 32) | (cid & !3) as u64 | server as u64
+}

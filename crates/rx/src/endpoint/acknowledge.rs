@@ -1,0 +1,252 @@
+//! ACK, ACKALL, BUSY and ABORT: what the other end says about a call.
+
+use super::Endpoint;
+use super::data::UNTOLD_WINDOW;
+use crate::call::CallState;
+use crate::code;
+use crate::connection::CellarPeer;
+use crate::event::Event;
+use crate::id::CallId;
+use crate::packet::{Ack, AckReason, Flags, Header};
+use crate::time::Time;
+
+/// An answered ping proves an address for this long, microseconds.
+const REACH_LIFE: u64 = 60_000_000;
+/// A channel said to be busy is avoided for this long, microseconds.
+const BUSY_TIME: u64 = 2_000_000;
+
+impl Endpoint {
+    pub(super) fn take_ack(&mut self, now: Time, slot: u32, header: &Header, payload: &[u8]) {
+        let Some(ack) = Ack::decode(payload) else {
+            return;
+        };
+        let Some(call_slot) = self.current_call(slot, header) else {
+            return;
+        };
+        let Some(call) = self.calls.get_mut(call_slot) else {
+            return;
+        };
+        self.statistics.acks_read = self.statistics.acks_read.wrapping_add(1);
+        if call.state == CallState::Dally {
+            if call.abort != 0 {
+                self.repeat_abort(now, call_slot);
+            } else if header.flags.has(Flags::REQUEST_ACK) {
+                call.ack.pong = Some(header.serial);
+                self.queue(call_slot);
+            }
+            return;
+        }
+        if call.send.ignores(&ack) {
+            self.statistics.acks_ignored = self.statistics.acks_ignored.wrapping_add(1);
+            return;
+        }
+        call.heard_at = now;
+        if header.flags.has(Flags::REQUEST_ACK) {
+            call.ack.pong = Some(header.serial);
+        }
+        self.learn(slot, call_slot, &ack);
+        if ack.reason == AckReason::PING_RESPONSE {
+            self.take_pong(now, slot, call_slot, ack.serial);
+        }
+        self.take_progress(now, call_slot, &ack);
+        self.arm_call(call_slot);
+    }
+
+    /// Windows and sizes that an ACK tells.
+    fn learn(&mut self, slot: u32, call_slot: u32, ack: &Ack<'_>) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Some(call) = self.calls.get_mut(call_slot) else {
+            return;
+        };
+        let own_max = self.config.max_datagram;
+        if let Some(peer) = self.peers.get_mut(connection.peer) {
+            let max = ack
+                .cellar
+                .as_ref()
+                .map(|cellar| cellar.max_datagram.min(own_max));
+            peer.learn_sizes(ack.trailer.as_ref(), max);
+        }
+        if let Some(cellar) = &ack.cellar {
+            connection.cellar = Some(CellarPeer::new(cellar));
+            call.send
+                .set_window(cellar.window.clamp(1, crate::config::MAX_EXTENDED_WINDOW));
+        } else {
+            let told = ack.trailer.and_then(|trailer| trailer.window);
+            if let Some(window) = told {
+                call.send
+                    .set_window(window.clamp(1, self.config.send_window));
+            } else if call.send.window() > self.config.send_window {
+                call.send.set_window(UNTOLD_WINDOW);
+            }
+        }
+    }
+
+    fn take_pong(&mut self, now: Time, slot: u32, call_slot: u32, serial: u32) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(call) = self.calls.get_mut(call_slot) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(connection.peer) else {
+            return;
+        };
+        if peer.mtu.answered(slot, serial) {
+            self.statistics.mtu_growths += 1;
+        }
+        let Some(ping) = call.ping.filter(|ping| ping.serial == serial) else {
+            return;
+        };
+        call.ping = None;
+        let rtt = now.micros_since(ping.sent_at);
+        peer.rtt.sample(rtt);
+        peer.proven_until = now.plus_micros(REACH_LIFE);
+        let waiting = std::mem::take(&mut peer.waiting);
+        self.count_rtt(rtt);
+        self.present_waiting(now, &waiting);
+    }
+
+    /// Calls that waited for an address to be proven.
+    pub(super) fn present_waiting(&mut self, now: Time, waiting: &[(u32, u32)]) {
+        for &(slot, number) in waiting {
+            if let Some(call) = self.calls.get(slot)
+                && call.number == number
+            {
+                self.try_present(now, call.connection, slot);
+            }
+        }
+    }
+
+    fn count_rtt(&mut self, micros: u64) {
+        let statistics = &mut self.statistics;
+        statistics.rtt_samples = statistics.rtt_samples.wrapping_add(1);
+        statistics.rtt_sum_micros += micros;
+        statistics.rtt_max_micros = statistics.rtt_max_micros.max(micros);
+        if statistics.rtt_min_micros == 0 || micros < statistics.rtt_min_micros {
+            statistics.rtt_min_micros = micros;
+        }
+    }
+
+    /// What an ACK says about our packets.
+    fn take_progress(&mut self, now: Time, call_slot: u32, ack: &Ack<'_>) {
+        let Some(call) = self.calls.get_mut(call_slot) else {
+            return;
+        };
+        let Some(connection) = self.connections.get(call.connection) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(connection.peer) else {
+            return;
+        };
+        let mut outcome = call.send.on_ack(now, ack, peer.rtt.least);
+        if let Some(rtt) = outcome.rtt {
+            peer.rtt.sample(rtt);
+        }
+        if outcome.progress {
+            call.backoff = 0;
+            call.tail_probed = false;
+            call.resend_base = now;
+            call.progress_at = now;
+        }
+        let (lost, again) = call.send.detect_losses(now, peer.rtt.smoothed);
+        call.rack_at = again;
+        if let Some(congestion) = &mut call.congestion
+            && (outcome.progress || lost > 0)
+        {
+            outcome.sample.lost = lost;
+            outcome.sample.in_flight = call.send.in_flight();
+            congestion.on_ack(now, &outcome.sample);
+        }
+        let finished = call.send.all_acked();
+        if finished && let Some(congestion) = &call.congestion {
+            peer.path = congestion.model(now).or(peer.path);
+        }
+        if let Some(rtt) = outcome.rtt {
+            self.count_rtt(rtt);
+        }
+        self.after_progress(now, call_slot, finished);
+    }
+
+    fn after_progress(&mut self, now: Time, slot: u32, finished: bool) {
+        let limit = self.config.limits.send_buffer;
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call.want_write && call.attached && call.send.buffered() < limit / 2 {
+            call.want_write = false;
+            let id = CallId {
+                slot,
+                generation: call.generation,
+            };
+            self.events.push_back(Event::Writable(id));
+        }
+        if finished && call.state == CallState::Hold {
+            self.end_call(now, slot);
+            return;
+        }
+        self.queue(slot);
+    }
+
+    pub(super) fn take_ack_all(&mut self, now: Time, slot: u32, header: &Header) {
+        let Some(call_slot) = self.current_call(slot, header) else {
+            return;
+        };
+        let Some(call) = self.calls.get_mut(call_slot) else {
+            return;
+        };
+        if call.state == CallState::Dally || !call.send.last_sent() {
+            return;
+        }
+        call.heard_at = now;
+        call.send.acknowledge_all();
+        call.stops_sending();
+        self.after_progress(now, call_slot, true);
+    }
+
+    pub(super) fn take_busy(&mut self, now: Time, slot: u32, header: &Header) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if connection.server {
+            return;
+        }
+        if let Some(channel) = connection.channels.get_mut(header.channel())
+            && channel.number == header.call_number
+        {
+            channel.busy_until = now.plus_micros(BUSY_TIME);
+        }
+        if let Some(call_slot) = self.current_call(slot, header)
+            && let Some(call) = self.calls.get_mut(call_slot)
+            && call.state == CallState::Active
+        {
+            call.heard_at = now;
+        }
+    }
+
+    pub(super) fn take_abort(&mut self, now: Time, slot: u32, header: &Header, payload: &[u8]) {
+        let Some(bytes) = payload.first_chunk::<4>() else {
+            return;
+        };
+        // OpenAFS takes 0 for success; whoever sends it means an end.
+        let code = match i32::from_be_bytes(*bytes) {
+            0 => code::USER_ABORT,
+            code => code,
+        };
+        if header.call_number == 0 {
+            self.fail_connection(now, slot, code, false);
+            return;
+        }
+        let Some(call_slot) = self.current_call(slot, header) else {
+            return;
+        };
+        let Some(call) = self.calls.get_mut(call_slot) else {
+            return;
+        };
+        if call.state == CallState::Dally {
+            return;
+        }
+        self.fail_call(now, call_slot, code);
+    }
+}

@@ -1,0 +1,333 @@
+//! Connections and peers come and go.
+
+use std::net::SocketAddr;
+
+use super::{CONNECTION_NUMBERS, ConnectionInfo, Endpoint};
+use crate::call::CallState;
+use crate::code;
+use crate::config::ConnectionOptions;
+use crate::connection::{Connection, Security};
+use crate::event::Event;
+use crate::id::ConnectionId;
+use crate::security::ClientSecurity;
+use crate::table::NONE;
+use crate::time::Time;
+
+/// A peer without connections is forgotten after this, microseconds.
+const PEER_LIFE: u64 = 60_000_000;
+/// How many connections are looked at when one must make room.
+const ROOM_SEARCH: u32 = 64;
+/// A connection idle for less does not make room, microseconds.
+const ROOM_IDLE: u64 = 10_000_000;
+
+impl Endpoint {
+    /// Makes a client connection. Nothing is sent before the first call.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        peer: SocketAddr,
+        service: u16,
+        security: Box<dyn ClientSecurity>,
+        options: ConnectionOptions,
+    ) -> ConnectionId {
+        let now = self.advance(now);
+        let address = peer;
+        // Our own connections are not refused for the number of peers.
+        let peer = match self.peer_of(now, address) {
+            Some(peer) => peer,
+            None => self.add_peer(now, address),
+        };
+        let cid = self.next_cid();
+        let connection = Connection {
+            epoch: self.config.epoch,
+            cid,
+            server: false,
+            address,
+            local: None,
+            peer,
+            service,
+            security_index: security.index(),
+            plain: security.is_null(),
+            authenticated: true,
+            security: Security::Client(security),
+            reach_check: false,
+            first_checksum: 0,
+            serial: 0,
+            channels: Connection::NO_CHANNELS,
+            error: None,
+            used_at: now,
+            challenge: None,
+            abort_at: None,
+            armed: Time::NEVER,
+            same_key: NONE,
+            cellar: None,
+            wants_channel: false,
+            options,
+            traffic: [0; 4],
+        };
+        let slot = self.insert_connection(connection);
+        ConnectionId {
+            slot,
+            generation: self.connections.generation(slot),
+        }
+    }
+
+    /// The next connection id that leads packets back to this endpoint and is not in use.
+    fn next_cid(&mut self) -> u32 {
+        let (shard, shards) = (self.config.cid_shard, self.config.cid_shards);
+        loop {
+            let number = self.next_connection;
+            let mut next = number.wrapping_add(1) & CONNECTION_NUMBERS;
+            // Forward to the next number that is ours.
+            next = next.wrapping_add((shard + shards - next % shards) % shards);
+            if next > CONNECTION_NUMBERS {
+                next = shard;
+            }
+            self.next_connection = next;
+            let cid = next << 2;
+            let key = crate::connection::connection_key(self.config.epoch, cid, false);
+            if next != 0 && !self.by_key.contains_key(&key) {
+                return cid;
+            }
+        }
+    }
+
+    /// Ends a client connection; calls on it are aborted (-6) without events.
+    pub fn close(&mut self, now: Time, connection: ConnectionId) {
+        let now = self.advance(now);
+        let slot = connection.slot;
+        if self.connections.generation(slot) != connection.generation {
+            return;
+        }
+        let Some(record) = self.connections.get(slot) else {
+            return;
+        };
+        if record.server {
+            return;
+        }
+        for channel in record.channels {
+            if let Some(call) = self.calls.get_mut(channel.call) {
+                call.attached = false;
+                let pending = call.ack.now.is_some() || call.ack.deadline.is_some();
+                if call.state == CallState::Dally && pending && call.abort == 0 {
+                    self.send_final_ack(channel.call);
+                }
+                self.abort_call(now, channel.call, code::USER_ABORT, false);
+            }
+        }
+        self.remove_connection(slot);
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn connection(&self, connection: ConnectionId) -> Option<ConnectionInfo> {
+        if self.connections.generation(connection.slot) != connection.generation {
+            return None;
+        }
+        let record = self.connections.get(connection.slot)?;
+        Some(ConnectionInfo {
+            peer: record.address,
+            local: record.local,
+            epoch: record.epoch,
+            cid: record.cid,
+            service: record.service,
+            security_index: record.security_index,
+            server: record.server,
+            identity: match &record.security {
+                Security::Server(class) => class.identity(),
+                Security::Client(_) => None,
+            },
+        })
+    }
+
+    /// Removes a connection whose calls are over.
+    pub(super) fn remove_connection(&mut self, slot: u32) {
+        let Some(connection) = self.connections.remove(slot) else {
+            return;
+        };
+        for channel in connection.channels {
+            if let Some(call) = self.calls.remove(channel.call) {
+                self.receive_buffered -= call.receive.bytes();
+            }
+        }
+        self.unlink(&connection, slot);
+        if let Some(peer) = self.peers.get_mut(connection.peer) {
+            peer.connections = peer.connections.saturating_sub(1);
+        }
+        let count = if connection.server {
+            &mut self.statistics.server_connections
+        } else {
+            &mut self.statistics.client_connections
+        };
+        *count = count.saturating_sub(1);
+    }
+
+    /// Takes a connection out of the chain of those with its key.
+    fn unlink(&mut self, connection: &Connection, slot: u32) {
+        let key = connection.key();
+        let Some(&head) = self.by_key.get(&key) else {
+            return;
+        };
+        if head == slot {
+            if connection.same_key == NONE {
+                self.by_key.remove(&key);
+            } else {
+                self.by_key.insert(key, connection.same_key);
+            }
+            return;
+        }
+        let mut at = head;
+        while let Some(other) = self.connections.get_mut(at) {
+            if other.same_key == slot {
+                other.same_key = connection.same_key;
+                return;
+            }
+            at = other.same_key;
+        }
+    }
+
+    fn forget_connection(&mut self, slot: u32) {
+        let generation = self.connections.generation(slot);
+        self.remove_connection(slot);
+        self.events.push_back(Event::ConnectionClosed {
+            connection: ConnectionId { slot, generation },
+        });
+    }
+
+    fn is_idle(&self, connection: &Connection) -> bool {
+        connection.channels.iter().all(|channel| {
+            self.calls
+                .get(channel.call)
+                .is_none_or(|call| call.state == CallState::Dally)
+        })
+    }
+
+    /// Forgets an idle server connection, of a random few the one idle longest.
+    pub(super) fn make_room(&mut self, now: Time) -> bool {
+        let bound = self.connections.bound();
+        if bound == 0 {
+            return false;
+        }
+        let start = (self.random.next() % u64::from(bound)) as u32;
+        let slots = (0..ROOM_SEARCH.min(bound)).map(|i| (start + i) % bound);
+        let oldest = slots
+            .filter_map(|slot| Some((slot, self.connections.get(slot)?)))
+            .filter(|(_, c)| c.server && now.micros_since(c.used_at) > ROOM_IDLE && self.is_idle(c))
+            .min_by_key(|(_, connection)| connection.used_at)
+            .map(|(slot, _)| slot);
+        let Some(slot) = oldest else { return false };
+        self.forget_connection(slot);
+        true
+    }
+
+    /// Forgets what was not used for long.
+    pub(super) fn sweep(&mut self, now: Time) {
+        let idle = u64::try_from(self.config.connection_idle.as_micros()).unwrap_or(u64::MAX);
+        let old: Vec<u32> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.server && now.micros_since(c.used_at) > idle && self.is_idle(c))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in old {
+            self.forget_connection(slot);
+        }
+        self.forget_calls(now);
+        self.forget_peers(now, false);
+    }
+
+    /// Gives back the slots of calls that ended a while ago: the channel keeps the number.
+    fn forget_calls(&mut self, now: Time) {
+        let quiet = PEER_LIFE;
+        let old: Vec<(u32, u32)> = self
+            .calls
+            .iter()
+            .filter(|(_, call)| {
+                call.state == CallState::Dally
+                    && call.ack.deadline.is_none()
+                    && !call.queued
+                    && now.micros_since(call.heard_at.max(call.sent_at)) > quiet
+            })
+            .map(|(slot, call)| (slot, call.connection))
+            .collect();
+        for (slot, connection) in old {
+            self.calls.remove(slot);
+            let Some(connection) = self.connections.get_mut(connection) else {
+                continue;
+            };
+            for channel in &mut connection.channels {
+                if channel.call == slot {
+                    channel.call = NONE;
+                }
+            }
+        }
+    }
+
+    /// Forgets peers without connections; `pressed`: also those heard just now.
+    pub(super) fn forget_peers(&mut self, now: Time, pressed: bool) {
+        let life = if pressed { 0 } else { PEER_LIFE };
+        let old: Vec<(u32, SocketAddr, u32)> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.connections == 0 && now.micros_since(peer.heard_at) >= life)
+            .map(|(slot, peer)| (slot, peer.address, peer.host))
+            .collect();
+        for (slot, address, host_slot) in old {
+            self.peers.remove(slot);
+            self.by_address.remove(&address);
+            let Some(host) = self.hosts.get_mut(host_slot) else {
+                continue;
+            };
+            host.peers = host.peers.saturating_sub(1);
+            if host.peers == 0 {
+                let ip = host.address;
+                self.hosts.remove(host_slot);
+                self.by_host.remove(&ip);
+            }
+        }
+    }
+
+    /// Tells that the network said `to` cannot be reached: calls to it that have waited for an answer
+    /// since before fail with -1.
+    pub fn handle_unreachable(&mut self, now: Time, to: SocketAddr) {
+        let now = self.advance(now);
+        let Some(&peer) = self.by_address.get(&to) else {
+            return;
+        };
+        let waiting = |call: &crate::call::Call| {
+            call.alive() && call.sent_at > call.heard_at && call.started_at < now
+        };
+        let failing: Vec<u32> = self
+            .calls
+            .iter()
+            .filter(|(_, call)| {
+                waiting(call)
+                    && self
+                        .connections
+                        .get(call.connection)
+                        .is_some_and(|c| c.peer == peer)
+            })
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in failing {
+            self.fail_call(now, slot, code::CALL_DEAD);
+        }
+    }
+
+    /// Tells that datagrams of `size` bytes (UDP payload) cannot go to `to` unfragmented.
+    pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, size: usize) {
+        let now = self.advance(now);
+        let size = u16::try_from(size).unwrap_or(u16::MAX);
+        if let Some(&peer) = self.by_address.get(&to)
+            && let Some(peer) = self.peers.get_mut(peer)
+            && peer.mtu.shrink(now, size)
+        {
+            self.statistics.mtu_shrinks += 1;
+        }
+    }
+
+    /// Tells that a send failed at this machine.
+    pub fn note_send_failure(&mut self) {
+        self.statistics.send_failures = self.statistics.send_failures.wrapping_add(1);
+    }
+}

@@ -1,0 +1,225 @@
+//! Authentication of connections, and their end in error.
+//!
+//! 1. A server connection that is not authenticated sends CHALLENGE when a call has come, again every two
+//!    seconds, fifty times; then its waiting calls fail with -1.
+//! 2. A RESPONSE is judged only while a challenge is out. Success presents the waiting calls. Failure puts the
+//!    connection in error at once, but the ABORT that says so leaves one second later.
+//! 3. A client answers a CHALLENGE only while a call of the connection is under way: otherwise it would
+//!    be an oracle.
+//! 4. A connection in error answers each further packet with its ABORT (after the first one left).
+
+use super::Endpoint;
+use crate::call::CallState;
+use crate::code;
+use crate::connection::{Challenge, Security};
+use crate::event::Event;
+use crate::id::ConnectionId;
+use crate::packet::{Header, PacketType};
+use crate::table::NONE;
+use crate::time::Time;
+use crate::timers::Target;
+
+/// Between challenges, microseconds.
+const CHALLENGE_REPEAT: u64 = 2_000_000;
+const CHALLENGES: u8 = 50;
+/// Before a failed authentication is told, microseconds.
+const ABORT_DELAY: u64 = 1_000_000;
+/// What a good RESPONSE proves about the address, microseconds.
+const REACH_LIFE: u64 = 60_000_000;
+
+impl Endpoint {
+    /// Sends the CHALLENGE unless one is on its way.
+    pub(super) fn challenge(&mut self, now: Time, slot: u32) {
+        let unix = self.unix_seconds(now);
+        let random = self.random.next();
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if connection
+            .challenge
+            .is_some_and(|challenge| now < challenge.next_at)
+        {
+            return;
+        }
+        let sent = connection.challenge.map_or(0, |challenge| challenge.sent);
+        if sent >= CHALLENGES {
+            connection.challenge = None;
+            self.fail_channels(now, slot, code::CALL_DEAD);
+            return;
+        }
+        let next_at = now.plus_micros(CHALLENGE_REPEAT);
+        connection.challenge = Some(Challenge {
+            sent: sent + 1,
+            next_at,
+        });
+        let identity = connection.identity(unix);
+        let Security::Server(class) = &mut connection.security else {
+            return;
+        };
+        let payload = class.challenge(&identity, random);
+        let header = connection.header(PacketType::CHALLENGE, 0, 0);
+        let (to, local) = (connection.address, connection.local);
+        self.send_control(to, local, &header, &payload);
+        self.arm_connection(slot);
+    }
+
+    pub(super) fn take_challenge(&mut self, now: Time, slot: u32, header: &Header, payload: &[u8]) {
+        let unix = self.unix_seconds(now);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if connection.server || header.call_number != 0 {
+            return;
+        }
+        let calls = &self.calls;
+        let under_way = connection.channels.iter().any(|channel| {
+            calls
+                .get(channel.call)
+                .is_some_and(|call| call.state == CallState::Active)
+        });
+        if !under_way {
+            return;
+        }
+        let identity = connection.identity(unix);
+        let Security::Client(class) = &mut connection.security else {
+            return;
+        };
+        match class.respond(&identity, payload) {
+            Ok(response) => {
+                let header = connection.header(PacketType::RESPONSE, 0, 0);
+                let (to, local) = (connection.address, connection.local);
+                self.send_control(to, local, &header, &response);
+            }
+            Err(code) => self.fail_connection(now, slot, code, true),
+        }
+    }
+
+    pub(super) fn take_response(&mut self, now: Time, slot: u32, header: &Header, payload: &[u8]) {
+        let unix = self.unix_seconds(now);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if !connection.server || connection.authenticated || connection.challenge.is_none() {
+            return;
+        }
+        let identity = connection.identity(unix);
+        let Security::Server(class) = &mut connection.security else {
+            return;
+        };
+        let claimed = match class.response(&identity, header.checksum, payload) {
+            Ok(claimed) => claimed,
+            Err(code) => {
+                self.refuse_authentication(now, slot, code);
+                return;
+            }
+        };
+        connection.authenticated = true;
+        connection.challenge = None;
+        for (channel, number) in connection.channels.iter_mut().zip(claimed) {
+            if channel.call == NONE {
+                channel.number = channel.number.max(number);
+            }
+        }
+        let waiting = connection.channels.map(|channel| channel.call);
+        if let Some(peer) = self.peers.get_mut(connection.peer) {
+            peer.proven_until = now.plus_micros(REACH_LIFE);
+        }
+        for call in waiting {
+            self.try_present(now, slot, call);
+        }
+    }
+
+    fn refuse_authentication(&mut self, now: Time, slot: u32, code: i32) {
+        self.fail_connection(now, slot, code, false);
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.abort_at = Some(now.plus_micros(ABORT_DELAY));
+        }
+        self.arm_connection(slot);
+    }
+
+    /// Puts a connection in error for good; `tell`: the peer, now.
+    pub(super) fn fail_connection(&mut self, now: Time, slot: u32, code: i32, tell: bool) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if connection.error.is_some() {
+            return;
+        }
+        connection.error = Some(code);
+        connection.challenge = None;
+        self.fail_channels(now, slot, code);
+        let generation = self.connections.generation(slot);
+        let connection = ConnectionId { slot, generation };
+        self.events
+            .push_back(Event::ConnectionFailed { connection, code });
+        if tell {
+            self.send_connection_abort(slot);
+        }
+    }
+
+    /// Fails all calls of a connection.
+    pub(super) fn fail_channels(&mut self, now: Time, slot: u32, code: i32) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        for channel in connection.channels {
+            self.fail_call(now, channel.call, code);
+        }
+    }
+
+    fn send_connection_abort(&mut self, slot: u32) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Some(code) = connection.error else { return };
+        let header = connection.header(PacketType::ABORT, 0, 0);
+        let (to, local) = (connection.address, connection.local);
+        self.statistics.aborts_sent = self.statistics.aborts_sent.wrapping_add(1);
+        self.send_control(to, local, &header, &code.to_be_bytes());
+    }
+
+    /// A packet came for a connection in error.
+    pub(super) fn repeat_connection_abort(&mut self, now: Time, slot: u32) {
+        if self.connections.get(slot).is_some_and(|connection| {
+            connection.server && connection.abort_at.is_none_or(|at| at <= now)
+        }) {
+            self.send_connection_abort(slot);
+        }
+    }
+
+    /// When a connection (not its calls) wants attention.
+    pub(super) fn arm_connection(&mut self, slot: u32) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let challenge = connection
+            .challenge
+            .map_or(Time::NEVER, |challenge| challenge.next_at);
+        let deadline = challenge.min(connection.abort_at.unwrap_or(Time::NEVER));
+        if deadline < connection.armed {
+            connection.armed = deadline;
+            self.timers.push(deadline, Target::Connection(slot));
+        }
+    }
+
+    /// A connection's timer ran out.
+    pub(super) fn connection_due(&mut self, now: Time, slot: u32, at: Time) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if connection.armed != at {
+            return;
+        }
+        connection.armed = Time::NEVER;
+        if connection.abort_at.is_some_and(|at| at <= now) {
+            connection.abort_at = None;
+            self.send_connection_abort(slot);
+        } else if connection
+            .challenge
+            .is_some_and(|challenge| challenge.next_at <= now)
+        {
+            self.challenge(now, slot);
+        }
+        self.arm_connection(slot);
+    }
+}

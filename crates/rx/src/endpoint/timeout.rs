@@ -1,0 +1,284 @@
+//! What is due when: retransmission, acknowledgement, keep-alive, and giving up.
+//!
+//! 1. Data unacknowledged: the first time, when several packets are out, the newest is sent again after two round
+//!    trips and a bit (its acknowledgement shows what else is missing); then, after the retransmission time, everything is
+//!    taken for lost, and the time doubles up to a minute.
+//! 2. Nothing sent for a sixth of the dead time while a call exists: a ping.
+//! 3. Nothing heard for the dead time: the call fails with -1, or with -8 if packets too large for the path
+//!    may be why. Idle dead and hard dead time: -3, and the peer is told.
+
+use std::time::Duration;
+
+use super::Endpoint;
+use super::data::REACH_REPEAT;
+use crate::call::{Call, CallState};
+use crate::code;
+use crate::connection::Connection;
+use crate::packet::{AckReason, HEADER_SIZE};
+use crate::peer::Peer;
+use crate::rtt::MAX_RTO;
+use crate::time::Time;
+use crate::timers::Target;
+
+/// Added to two round trips before the newest packet is sent again, microseconds.
+const TAIL_MARGIN: u64 = 20_000;
+/// Added to the retransmission time while only the last packet of a reply is out: stock clients
+/// delay its acknowledgement, microseconds.
+const REPLY_MARGIN: u64 = 400_000;
+/// Retransmissions in vain after which large packets are blamed.
+const BLAME_SIZE: u8 = 3;
+
+/// What a call's settings come down to.
+struct Limits {
+    dead: u64,
+    idle: Option<u64>,
+    hard: Option<u64>,
+}
+
+impl Endpoint {
+    /// When `handle_timeout` wants to be called; may be earlier than necessary.
+    pub fn poll_timeout(&mut self) -> Option<Time> {
+        while let Some((at, target)) = self.timers.peek() {
+            let valid = match target {
+                Target::Sweep => true,
+                Target::Call(slot) => self.calls.get(slot).is_some_and(|call| call.armed == at),
+                Target::Connection(slot) => self
+                    .connections
+                    .get(slot)
+                    .is_some_and(|connection| connection.armed == at),
+            };
+            if valid {
+                return Some(at);
+            }
+            self.timers.pop();
+        }
+        None
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let now = self.advance(now);
+        while let Some((at, target)) = self.timers.pop_due(now) {
+            match target {
+                Target::Call(slot) => self.call_due(now, slot, at),
+                Target::Connection(slot) => self.connection_due(now, slot, at),
+                Target::Sweep => {
+                    self.sweep(now);
+                    self.timers.push(now + super::SWEEP_INTERVAL, Target::Sweep);
+                }
+            }
+        }
+    }
+
+    fn limits(&self, connection: &Connection) -> Limits {
+        let micros = |d: Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
+        let options = &connection.options;
+        Limits {
+            dead: micros(options.dead_time.unwrap_or(self.config.dead_time)).max(1_000),
+            idle: options
+                .idle_dead_time
+                .or(self.config.idle_dead_time)
+                .map(micros),
+            hard: options
+                .hard_dead_time
+                .or(self.config.hard_dead_time)
+                .map(micros),
+        }
+    }
+
+    /// Makes sure that a call is looked at when its next deadline comes.
+    pub(super) fn arm_call(&mut self, slot: u32) {
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let Some(connection) = self.connections.get(call.connection) else {
+            return;
+        };
+        let Some(peer) = self.peers.get(connection.peer) else {
+            return;
+        };
+        let mut deadline = call.ack.deadline.unwrap_or(Time::NEVER);
+        if call.alive() {
+            let limits = self.limits(connection);
+            deadline = deadline
+                .min(resend_at(call, peer))
+                .min(call.rack_at.unwrap_or(Time::NEVER))
+                .min(call.pace_at.unwrap_or(Time::NEVER))
+                .min(call.reach_at.unwrap_or(Time::NEVER))
+                .min(ping_at(call, &limits))
+                .min(death_at(call, &limits).0);
+        }
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if deadline < call.armed {
+            call.armed = deadline;
+            self.timers.push(deadline, Target::Call(slot));
+        }
+    }
+
+    fn call_due(&mut self, now: Time, slot: u32, at: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call.armed != at {
+            return;
+        }
+        call.armed = Time::NEVER;
+        if call.ack.deadline.is_some_and(|deadline| deadline <= now) {
+            call.ack.deadline = None;
+            call.ack.want(AckReason::DELAY, 0);
+            self.queue(slot);
+        }
+        if self.calls.get(slot).is_some_and(Call::alive) && !self.give_up(now, slot) {
+            self.due_sending(now, slot);
+        }
+        self.arm_call(slot);
+    }
+
+    /// Ends a call whose time is over.
+    fn give_up(&mut self, now: Time, slot: u32) -> bool {
+        let Some(call) = self.calls.get(slot) else {
+            return true;
+        };
+        let Some(connection) = self.connections.get(call.connection) else {
+            return true;
+        };
+        let (at, code) = death_at(call, &self.limits(connection));
+        if now < at {
+            return false;
+        }
+        if code == code::CALL_TIMEOUT {
+            self.abort_call(now, slot, code, true);
+        } else if call.blackholed {
+            self.fail_call(now, slot, code::MESSAGE_SIZE);
+        } else {
+            self.fail_call(now, slot, code);
+        }
+        true
+    }
+
+    fn due_sending(&mut self, now: Time, slot: u32) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(connection) = self.connections.get(call.connection) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(connection.peer) else {
+            return;
+        };
+        let mut wanted = false;
+        if call.rack_at.is_some_and(|at| at <= now) {
+            let (_, again) = call.send.detect_losses(now, peer.rtt.smoothed);
+            call.rack_at = again;
+            wanted = true;
+        }
+        if call.pace_at.is_some_and(|at| at <= now) {
+            call.pace_at = None;
+            wanted = true;
+        }
+        if resend_at(call, peer) <= now {
+            if resend_due(now, call, peer) {
+                self.statistics.mtu_shrinks += 1;
+            }
+            wanted = true;
+        }
+        if call.reach_at.is_some_and(|at| at <= now) {
+            call.reach_at = Some(now.plus_micros(REACH_REPEAT));
+            call.ping_wanted = true;
+            wanted = true;
+        }
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let Some(connection) = self.connections.get(call.connection) else {
+            return;
+        };
+        if ping_at(call, &self.limits(connection)) <= now {
+            wanted = true;
+            if let Some(call) = self.calls.get_mut(slot) {
+                call.ping_wanted = true;
+                // Not again before this one had its chance to leave.
+                call.sent_at = now;
+            }
+        }
+        if wanted {
+            self.queue(slot);
+        }
+    }
+}
+
+fn tail_probe_due(call: &Call, peer: &Peer) -> bool {
+    call.backoff == 0
+        && !call.tail_probed
+        && peer.rtt.samples > 0
+        && call.send.in_flight_packets() > 1
+}
+
+/// When unacknowledged data is sent again.
+fn resend_at(call: &Call, peer: &Peer) -> Time {
+    if !call.send.outstanding() || call.send.in_flight() == 0 {
+        return Time::NEVER;
+    }
+    if tail_probe_due(call, peer) {
+        return call
+            .resend_base
+            .plus_micros(2 * peer.rtt.smoothed + TAIL_MARGIN);
+    }
+    let single = call.server && call.send.last_sent() && call.send.in_flight_packets() == 1;
+    let margin = if single { REPLY_MARGIN } else { 0 };
+    let rto = (peer.rtt.rto() + margin) << call.backoff.min(8);
+    call.resend_base.plus_micros(rto.min(MAX_RTO))
+}
+
+/// The retransmission time ran out. True if the path lost its large packets.
+fn resend_due(now: Time, call: &mut Call, peer: &mut Peer) -> bool {
+    call.resend_base = now;
+    if tail_probe_due(call, peer) {
+        call.tail_probed = true;
+        call.send.mark_tail_lost();
+        return false;
+    }
+    call.backoff = call.backoff.saturating_add(1);
+    call.send.mark_all_lost();
+    call.rack_at = None;
+    if let Some(congestion) = &mut call.congestion {
+        congestion.on_timeout();
+    }
+    let size = call
+        .send
+        .largest_outstanding()
+        .saturating_add(HEADER_SIZE as u16);
+    if call.backoff >= BLAME_SIZE && size > peer.mtu.base() {
+        call.blackholed = true;
+        return peer.mtu.shrink(now, size);
+    }
+    false
+}
+
+/// When a sign of life is sent.
+fn ping_at(call: &Call, limits: &Limits) -> Time {
+    if !call.known_to_peer() {
+        return Time::NEVER;
+    }
+    call.sent_at.plus_micros(limits.dead / 6)
+}
+
+/// When the call is given up, and why.
+fn death_at(call: &Call, limits: &Limits) -> (Time, i32) {
+    let mut death = (Time::NEVER, code::CALL_DEAD);
+    if call.known_to_peer() {
+        death.0 = call.heard_at.plus_micros(limits.dead);
+    }
+    let idle = limits.idle.filter(|_| call.state != CallState::Waiting);
+    for (from, limit) in [(call.progress_at, idle), (call.started_at, limits.hard)] {
+        if let Some(limit) = limit {
+            let at = from.plus_micros(limit);
+            if at < death.0 {
+                death = (at, code::CALL_TIMEOUT);
+            }
+        }
+    }
+    death
+}

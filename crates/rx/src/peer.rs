@@ -1,0 +1,100 @@
+//! What is known of an address at the other end: shared by all connections to it.
+
+use std::net::SocketAddr;
+
+use crate::congestion::PathModel;
+use crate::mtu::PathMtu;
+use crate::packet::Trailer;
+use crate::rtt::Rtt;
+use crate::time::Time;
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// Entry of the address without port.
+    pub(crate) host: u32,
+    pub(crate) connections: u32,
+    pub(crate) rtt: Rtt,
+    pub(crate) mtu: PathMtu,
+    /// Largest datagram that the peer takes, as it said.
+    pub(crate) takes: u16,
+    /// Largest datagram it lets path MTU discovery try.
+    pub(crate) probe_limit: u16,
+    /// Packets per jumbogram that it takes.
+    pub(crate) jumbo_max: u8,
+    pub(crate) path: Option<PathModel>,
+    pub(crate) heard_at: Time,
+    /// Until then the address is proven to be reachable.
+    pub(crate) proven_until: Time,
+    /// Calls that wait for that: slot and number.
+    pub(crate) waiting: Vec<(u32, u32)>,
+    pub(crate) packets_sent: u32,
+    pub(crate) packets_resent: u32,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    /// Congestion window last used, packets.
+    pub(crate) window_packets: u16,
+}
+
+impl Peer {
+    pub(crate) fn new(address: SocketAddr, host: u32, base_mtu: u16, now: Time) -> Self {
+        Self {
+            address,
+            host,
+            connections: 0,
+            rtt: Rtt::default(),
+            mtu: PathMtu::new(base_mtu),
+            takes: base_mtu,
+            probe_limit: base_mtu,
+            jumbo_max: 1,
+            path: None,
+            heard_at: now,
+            proven_until: Time::ZERO,
+            waiting: Vec::new(),
+            packets_sent: 0,
+            packets_resent: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            window_packets: 0,
+        }
+    }
+
+    /// Largest packet (not jumbogram) to send.
+    pub(crate) fn packet_size(&self) -> u16 {
+        self.mtu.proven().min(self.takes)
+    }
+
+    /// Takes in the sizes of an ACK's trailer; without one, OpenAFS's fallback: Ethernet, no jumbograms.
+    pub(crate) fn learn_sizes(&mut self, trailer: Option<&Trailer>, cellar_max: Option<u16>) {
+        if let Some(max) = cellar_max {
+            self.takes = max.clamp(MIN_DATAGRAM, MAX_DATAGRAM);
+            self.probe_limit = self.takes;
+            self.jumbo_max = 1;
+            return;
+        }
+        let clamp = |n: u32| {
+            u16::try_from(n.clamp(u32::from(MIN_DATAGRAM), u32::from(MAX_DATAGRAM)))
+                .unwrap_or(MAX_DATAGRAM)
+        };
+        let Some(trailer) = trailer else {
+            self.takes = ETHERNET;
+            self.jumbo_max = 1;
+            return;
+        };
+        let max = clamp(trailer.max_datagram);
+        self.takes = trailer.interface_mtu.map_or(max, |mtu| clamp(mtu).min(max));
+        let jumbo = trailer
+            .jumbo_max
+            .unwrap_or(1)
+            .clamp(1, u32::from(MAX_JUMBO));
+        self.jumbo_max = u8::try_from(jumbo).unwrap_or(1);
+        self.probe_limit = if self.jumbo_max > 1 { max } else { self.takes };
+    }
+}
+
+/// Most packets in a jumbogram.
+pub(crate) const MAX_JUMBO: u8 = 6;
+const ETHERNET: u16 = 1444;
+/// Range of datagram sizes that are believed (rx-wire facts 2.8).
+const MIN_DATAGRAM: u16 = 520;
+const MAX_DATAGRAM: u16 = 16_384;

@@ -1,0 +1,551 @@
+//! The sending half of a call: which packet next, what is in flight, what is lost.
+//!
+//! 1. A packet is a range of the stream, fixed when it is first sent: a retransmission must carry the
+//!    same bytes under the same seq, because the peer may have the first one.
+//! 2. `first` is the lowest seq not hard-acknowledged; `first..next` are kept in `sent`. Nothing at or
+//!    beyond `first + window` is sent. Soft-acknowledged packets stay, as a peer may take that back.
+//! 3. `order` lists transmissions in the order of sending. A packet is lost when one sent later has arrived
+//!    and either three did and this path never reordered, or the newest one's round trip plus some
+//!    tolerance for reordering has passed (RACK, RFC 8985 §6.2). Retransmissions enter `order` again, so
+//!    their loss is found the same way.
+//! 4. Each transmission notes what was delivered by then; its acknowledgement gives a rate sample.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::congestion::RateSample;
+use crate::packet::{Ack, AckReason, HEADER_SIZE};
+use crate::stream::SendStream;
+use crate::time::Time;
+
+const ACKED: u8 = 1;
+const LOST: u8 = 2;
+const RESENT: u8 = 4;
+const LAST: u8 = 8;
+const LIMITED: u8 = 16;
+
+/// One packet that is not hard-acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    offset: u64,
+    sent_at: Time,
+    delivered: u64,
+    delivered_at: Time,
+    first_sent_at: Time,
+    serial: u32,
+    length: u16,
+    flags: u8,
+}
+
+/// The next packet to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    pub(crate) seq: u32,
+    pub(crate) offset: u64,
+    pub(crate) length: u16,
+    pub(crate) last: bool,
+    pub(crate) resend: bool,
+}
+
+/// What an ACK changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AckOutcome {
+    pub(crate) sample: RateSample,
+    /// Something was newly acknowledged.
+    pub(crate) progress: bool,
+    /// Round trip for the peer's estimate: the ACK named the packet, microseconds.
+    pub(crate) rtt: Option<u64>,
+    /// The window opened.
+    pub(crate) advanced: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SendWindow {
+    stream: SendStream,
+    /// First byte not yet in a packet.
+    offset: u64,
+    first: u32,
+    next: u32,
+    sent: VecDeque<Sent>,
+    order: VecDeque<(u32, u32)>,
+    lost: VecDeque<u32>,
+    finished: bool,
+    flush: u64,
+    last_sent: bool,
+    /// The peer's window, packets.
+    window: u32,
+    /// Highest previousPacket that came with `first`.
+    previous: u32,
+    in_flight: u64,
+    in_flight_packets: u32,
+    acked_packets: u32,
+    delivered: u64,
+    delivered_at: Time,
+    first_sent_at: Time,
+    newest_serial: u32,
+    newest_sent_at: Time,
+    newest_rtt: u64,
+    reordering: bool,
+    limited_until: u64,
+}
+
+impl SendWindow {
+    /// Starts over for a new call that may send `window` packets until told.
+    pub(crate) fn reset(&mut self, window: u32) {
+        let mut stream = std::mem::take(&mut self.stream);
+        let mut sent = std::mem::take(&mut self.sent);
+        let mut order = std::mem::take(&mut self.order);
+        let mut lost = std::mem::take(&mut self.lost);
+        stream.clear();
+        sent.clear();
+        order.clear();
+        lost.clear();
+        if sent.capacity() > KEPT_CAPACITY || order.capacity() > KEPT_CAPACITY {
+            (sent, order, lost) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        }
+        let reordering = self.reordering;
+        *self = Self {
+            stream,
+            sent,
+            order,
+            lost,
+            window,
+            first: 1,
+            next: 1,
+            reordering,
+            ..Self::default()
+        };
+    }
+
+    pub(crate) fn write(&mut self, data: Bytes) {
+        self.stream.push(data);
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.flush = self.stream.end();
+    }
+
+    pub(crate) const fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Whether the last packet was ever sent.
+    pub(crate) const fn last_sent(&self) -> bool {
+        self.last_sent
+    }
+
+    /// Bytes written and not yet hard-acknowledged.
+    pub(crate) fn buffered(&self) -> usize {
+        usize::try_from(self.stream.end() - self.stream.start()).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) const fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(crate) const fn in_flight_packets(&self) -> u32 {
+        self.in_flight_packets
+    }
+
+    pub(crate) const fn window(&self) -> u32 {
+        self.window
+    }
+
+    pub(crate) fn set_window(&mut self, window: u32) {
+        self.window = window.max(1);
+    }
+
+    /// Packets sent once.
+    pub(crate) const fn packets(&self) -> u32 {
+        self.next - 1
+    }
+
+    /// Whether the peer hard-acknowledged anything.
+    pub(crate) const fn any_hard_ack(&self) -> bool {
+        self.first > 1
+    }
+
+    /// Whether packets are unacknowledged.
+    pub(crate) fn outstanding(&self) -> bool {
+        (self.acked_packets as usize) < self.sent.len()
+    }
+
+    /// Whether everything, with the last packet, is at least soft-acknowledged.
+    pub(crate) fn all_acked(&self) -> bool {
+        self.last_sent && !self.outstanding()
+    }
+
+    /// The peer has everything it wants: drop the rest.
+    pub(crate) fn acknowledge_all(&mut self) {
+        let window = self.window;
+        let (next, last_sent, finished) = (self.next, self.last_sent, self.finished);
+        self.reset(window);
+        self.first = next;
+        self.next = next;
+        self.last_sent = last_sent;
+        self.finished = finished;
+    }
+
+    /// The call is over: let go of everything, but remember how far it got.
+    pub(crate) fn drop_all(&mut self) {
+        if self.packets() > 0 || self.stream.end() > 0 {
+            self.acknowledge_all();
+        }
+    }
+
+    /// Picks the next packet: lost ones first, then new data, in packets of `most` user bytes.
+    pub(crate) fn next_packet(&mut self, most: u16) -> Option<Outgoing> {
+        while let Some(&seq) = self.lost.front() {
+            if let Some(sent) = self.get(seq)
+                && sent.flags & (LOST | ACKED) == LOST
+            {
+                let Sent {
+                    offset,
+                    length,
+                    flags,
+                    ..
+                } = *sent;
+                return Some(Outgoing {
+                    seq,
+                    offset,
+                    length,
+                    last: flags & LAST != 0,
+                    resend: true,
+                });
+            }
+            self.lost.pop_front();
+        }
+        if self.last_sent || self.next - self.first >= self.window {
+            return None;
+        }
+        let left = self.stream.end() - self.offset;
+        let full = u64::from(most);
+        // A packet that might be the last waits until that is known.
+        if !(left > full || self.finished || (left > 0 && self.offset < self.flush)) {
+            return None;
+        }
+        let length = left.min(full);
+        let last = self.finished && left == length;
+        Some(Outgoing {
+            seq: self.next,
+            offset: self.offset,
+            length: u16::try_from(length).unwrap_or(u16::MAX),
+            last,
+            resend: false,
+        })
+    }
+
+    /// Whether there is anything to send or send again.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.lost.is_empty()
+            || (!self.last_sent && (self.finished || self.stream.end() > self.offset))
+    }
+
+    /// Whether only the peer's window stands in the way of new data.
+    pub(crate) const fn window_full(&self) -> bool {
+        self.next - self.first >= self.window
+    }
+
+    /// Appends the packet's bytes.
+    #[inline]
+    pub(crate) fn copy(&mut self, packet: &Outgoing, out: &mut Vec<u8>) {
+        self.stream
+            .copy(packet.offset, usize::from(packet.length), out);
+    }
+
+    /// The packet that `next_packet` gave goes out with this serial.
+    pub(crate) fn mark_sent(&mut self, now: Time, packet: &Outgoing, serial: u32) {
+        if self.in_flight == 0 {
+            self.first_sent_at = now;
+            self.delivered_at = now;
+        }
+        let mut record = Sent {
+            offset: packet.offset,
+            sent_at: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            serial,
+            length: packet.length,
+            flags: if packet.last { LAST } else { 0 },
+        };
+        if self.limited_until > self.delivered {
+            record.flags |= LIMITED;
+        }
+        self.in_flight += wire_size(packet.length);
+        self.in_flight_packets += 1;
+        self.order.push_back((packet.seq, serial));
+        if packet.resend {
+            record.flags |= RESENT;
+            self.lost.pop_front();
+            if let Some(place) = self.get_mut(packet.seq) {
+                *place = record;
+            }
+        } else {
+            self.sent.push_back(record);
+            self.next += 1;
+            self.offset += u64::from(packet.length);
+            self.last_sent = packet.last;
+        }
+    }
+
+    /// The sender stopped for another reason than the path: samples until now is delivered
+    /// say little about it.
+    pub(crate) fn mark_limited(&mut self) {
+        self.limited_until = self.delivered + self.in_flight + 1;
+    }
+
+    fn get(&self, seq: u32) -> Option<&Sent> {
+        self.sent.get(seq.checked_sub(self.first)? as usize)
+    }
+
+    fn get_mut(&mut self, seq: u32) -> Option<&mut Sent> {
+        self.sent.get_mut(seq.checked_sub(self.first)? as usize)
+    }
+
+    /// Whether an ACK is old or impossible and must change nothing (rx-wire facts 2.3).
+    pub(crate) fn ignores(&self, ack: &Ack<'_>) -> bool {
+        if ack.first_packet < self.first || ack.first_packet > self.next {
+            return true;
+        }
+        ack.first_packet == self.first
+            && ack.previous_packet < self.previous
+            && ack.previous_packet < self.first.saturating_add(self.window)
+    }
+
+    /// Takes an ACK in. `least_rtt`: an acknowledgement of a resent packet that comes sooner is for the first copy.
+    pub(crate) fn on_ack(&mut self, now: Time, ack: &Ack<'_>, least_rtt: u64) -> AckOutcome {
+        let mut step = AckStep {
+            outcome: AckOutcome::default(),
+            newest: None,
+            now,
+            ack_serial: ack.serial,
+            least_rtt,
+        };
+        if ack.reason == AckReason::DELAY || ack.reason == AckReason::PING_RESPONSE {
+            step.ack_serial = 0;
+        }
+        if ack.first_packet > self.first {
+            self.previous = 0;
+            step.outcome.advanced = true;
+        }
+        // A previousPacket past the window is a serial (libafs before 1.6.23): not comparable.
+        if ack.previous_packet < self.next {
+            self.previous = self.previous.max(ack.previous_packet);
+        }
+        while self.first < ack.first_packet {
+            let Some(sent) = self.sent.pop_front() else {
+                break;
+            };
+            if sent.flags & ACKED == 0 {
+                self.account(&sent, &mut step);
+            } else {
+                self.acked_packets -= 1;
+            }
+            self.first += 1;
+        }
+        let held = self.sent.front().map_or(self.offset, |sent| sent.offset);
+        self.stream.free(held);
+        for (i, byte) in ack.acks.iter().enumerate() {
+            if byte & 1 == 1 {
+                self.soft_ack(i, &mut step);
+            } else {
+                self.soft_nack(i);
+            }
+        }
+        if let Some(cellar) = &ack.cellar {
+            for &(start, length) in &cellar.ranges {
+                let end = (usize::from(start) + usize::from(length)).min(self.sent.len());
+                for i in usize::from(start)..end {
+                    self.soft_ack(i, &mut step);
+                }
+            }
+        }
+        self.finish_step(step)
+    }
+
+    fn soft_ack(&mut self, at: usize, step: &mut AckStep) {
+        let Some(place) = self.sent.get_mut(at) else {
+            return;
+        };
+        if place.flags & ACKED == 0 {
+            let sent = *place;
+            place.flags |= ACKED;
+            self.acked_packets += 1;
+            self.account(&sent, step);
+        }
+    }
+
+    /// The peer dropped what it had: send it again.
+    fn soft_nack(&mut self, at: usize) {
+        let Some(place) = self.sent.get_mut(at) else {
+            return;
+        };
+        if place.flags & ACKED != 0 {
+            place.flags = (place.flags & !ACKED) | LOST;
+            self.acked_packets -= 1;
+            self.lost.push_back(self.first + at as u32);
+        }
+    }
+
+    /// Counts a packet as arrived.
+    fn account(&mut self, sent: &Sent, step: &mut AckStep) {
+        let size = wire_size(sent.length);
+        step.outcome.progress = true;
+        step.outcome.sample.acked += size;
+        self.delivered += size;
+        let age = step.now.micros_since(sent.sent_at);
+        if sent.flags & LOST == 0 {
+            self.in_flight = self.in_flight.saturating_sub(size);
+            self.in_flight_packets = self.in_flight_packets.saturating_sub(1);
+        } else {
+            self.reordering = true;
+        }
+        if sent.flags & RESENT != 0 && age < step.least_rtt {
+            // The first copy arrived: it was late, not lost.
+            self.reordering = true;
+            return;
+        }
+        if sent.serial == step.ack_serial {
+            step.outcome.rtt = Some(age.max(1));
+        }
+        if step.newest.is_none_or(|newest| newest.serial < sent.serial) {
+            step.newest = Some(*sent);
+        }
+    }
+
+    fn finish_step(&mut self, step: AckStep) -> AckOutcome {
+        let AckStep {
+            mut outcome,
+            newest,
+            now,
+            ..
+        } = step;
+        let sample = &mut outcome.sample;
+        sample.delivered = self.delivered;
+        sample.in_flight = self.in_flight;
+        let Some(newest) = newest else { return outcome };
+        self.delivered_at = now;
+        if newest.serial > self.newest_serial {
+            self.newest_serial = newest.serial;
+            self.newest_sent_at = newest.sent_at;
+            self.newest_rtt = now.micros_since(newest.sent_at);
+            self.first_sent_at = newest.sent_at;
+        }
+        sample.prior_delivered = newest.delivered;
+        sample.limited = newest.flags & LIMITED != 0;
+        sample.rtt = outcome.rtt.unwrap_or(0);
+        let sending = newest.sent_at.micros_since(newest.first_sent_at);
+        let acking = now.micros_since(newest.delivered_at);
+        let interval = sending.max(acking);
+        if interval > 0 {
+            let bytes = u128::from(self.delivered - newest.delivered);
+            sample.rate =
+                u64::try_from(bytes * 1_000_000 / u128::from(interval)).unwrap_or(u64::MAX);
+        }
+        outcome
+    }
+
+    /// Marks lost what must be; returns the bytes, and when to look again.
+    pub(crate) fn detect_losses(&mut self, now: Time, smoothed_rtt: u64) -> (u64, Option<Time>) {
+        let tolerance = (smoothed_rtt / 4).max(1_000);
+        let mut lost = 0;
+        while let Some(&(seq, serial)) = self.order.front() {
+            let current = self.get(seq).copied();
+            let Some(sent) =
+                current.filter(|s| s.serial == serial && s.flags & (ACKED | LOST) == 0)
+            else {
+                self.order.pop_front();
+                continue;
+            };
+            if serial >= self.newest_serial {
+                break;
+            }
+            let deadline = sent
+                .sent_at
+                .plus_micros(self.newest_rtt.max(smoothed_rtt) + tolerance);
+            let passed_by_three = !self.reordering && serial + 3 <= self.newest_serial;
+            if now < deadline && !passed_by_three {
+                return (lost, Some(deadline));
+            }
+            self.order.pop_front();
+            lost += self.mark_lost(seq);
+        }
+        (lost, None)
+    }
+
+    fn mark_lost(&mut self, seq: u32) -> u64 {
+        let Some(place) = self.get_mut(seq) else {
+            return 0;
+        };
+        if place.flags & (ACKED | LOST) != 0 {
+            return 0;
+        }
+        place.flags |= LOST;
+        let size = wire_size(place.length);
+        self.in_flight = self.in_flight.saturating_sub(size);
+        self.in_flight_packets = self.in_flight_packets.saturating_sub(1);
+        self.lost.push_back(seq);
+        size
+    }
+
+    /// The retransmission time ran out: everything unacknowledged is lost.
+    pub(crate) fn mark_all_lost(&mut self) {
+        self.order.clear();
+        for seq in self.first..self.next {
+            self.mark_lost(seq);
+        }
+    }
+
+    /// The peer shows that it lacks our first unacknowledged packet, sent at least `age` ago.
+    pub(crate) fn mark_first_lost(&mut self, now: Time, age: u64) {
+        let due = |s: &Sent| s.flags & (ACKED | LOST) == 0 && now.micros_since(s.sent_at) >= age;
+        if let Some(at) = self.sent.iter().position(|s| s.flags & ACKED == 0)
+            && self.sent.get(at).is_some_and(due)
+        {
+            self.mark_lost(self.first + at as u32);
+        }
+    }
+
+    /// Resends the newest unacknowledged packet, to learn from its acknowledgement what is missing before it.
+    pub(crate) fn mark_tail_lost(&mut self) {
+        if let Some(at) = self
+            .sent
+            .iter()
+            .rposition(|s| s.flags & (ACKED | LOST) == 0)
+        {
+            self.mark_lost(self.first + at as u32);
+        }
+    }
+
+    /// Whether packets wait to be sent again.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// User bytes in the largest packet not hard-acknowledged.
+    pub(crate) fn largest_outstanding(&self) -> u16 {
+        self.sent.iter().map(|s| s.length).max().unwrap_or(0)
+    }
+}
+
+struct AckStep {
+    outcome: AckOutcome,
+    newest: Option<Sent>,
+    now: Time,
+    ack_serial: u32,
+    least_rtt: u64,
+}
+
+/// Bytes that a packet counts for in flight.
+pub(crate) fn wire_size(user_bytes: u16) -> u64 {
+    u64::from(user_bytes) + HEADER_SIZE as u64
+}
+
+/// Queue capacity kept between calls of a channel, packets.
+const KEPT_CAPACITY: usize = 64;

@@ -1,0 +1,4 @@
+//! Two endpoints and a network between them, in virtual time and from a seed.
+
+mod exchange;
+mod harness;
