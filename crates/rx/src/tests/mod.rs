@@ -2,3 +2,5 @@
 
 mod exchange;
 mod harness;
+mod storms;
+mod throughput;

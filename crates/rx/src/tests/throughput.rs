@@ -1,0 +1,72 @@
+//! Long and lossy paths: the pipe must stay full. Times are virtual.
+
+use std::time::Duration;
+
+use super::harness::{Answer, Link, Seed, World, pattern};
+use crate::Config;
+
+/// Runs one bulk reply and returns the share of the path's capacity that it used.
+fn utilisation(seed: u64, link: Link, bytes: usize, config: Config) -> f64 {
+    let rate = link.rate as f64;
+    let mut world = World::with_configs(seed, link, config.clone(), config);
+    let connection = world.connect();
+    world.nodes[1].answer = Answer::Bytes(bytes);
+    let start = world.now;
+    let call = world.call(connection, b"x");
+    let reply = world.finish(Duration::from_secs(600), call).unwrap();
+    assert!(reply == pattern(bytes));
+    let seconds = world.now.since(start).as_secs_f64();
+    let used = bytes as f64 * 8.0 / seconds / rate;
+    let s = world.nodes[1].endpoint.statistics();
+    eprintln!(
+        "{bytes} bytes in {seconds:.2} s: {used:.3} of the path; {} resent of {}, {} dropped",
+        s.data_resent, s.data_sent, world.dropped
+    );
+    used
+}
+
+fn long_path(loss: u64) -> Link {
+    Link {
+        delay: Duration::from_millis(50),
+        loss,
+        rate: 100_000_000,
+        queue: 600_000,
+        ..Link::default()
+    }
+}
+
+#[test]
+fn hundred_milliseconds_without_loss() {
+    let seed = Seed::from_environment(11);
+    assert!(utilisation(seed.0, long_path(0), 100_000_000, Config::default()) > 0.85);
+}
+
+#[test]
+fn hundred_milliseconds_and_one_percent_loss() {
+    let seed = Seed::from_environment(12);
+    assert!(utilisation(seed.0, long_path(10), 100_000_000, Config::default()) > 0.8);
+}
+
+#[test]
+fn hundred_milliseconds_five_percent_loss_and_reordering() {
+    let seed = Seed::from_environment(13);
+    let link = Link { jitter: Duration::from_millis(5), ..long_path(50) };
+    assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.6);
+}
+
+#[test]
+fn shallow_queue_does_not_collapse() {
+    let seed = Seed::from_environment(14);
+    let link = Link { queue: 30_000, ..long_path(0) };
+    assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.5);
+}
+
+/// A stock window allows 32 packets a round trip whatever we do; the pipe must carry just that.
+#[test]
+fn stock_window_is_used_fully() {
+    let seed = Seed::from_environment(15);
+    let config = Config { receive_window: 32, extended_window: 0, ..Config::default() };
+    let used = utilisation(seed.0, long_path(0), 2_000_000, config);
+    let most = 32.0 * 1416.0 * 8.0 / 0.1 / 100e6;
+    assert!(used > 0.85 * most && used <= most, "{used} of {most}");
+}
