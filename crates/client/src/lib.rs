@@ -1,1 +1,37 @@
-//! The client side without a mount: cells, volumes, paths, callbacks
+//! The client side without a mount: cells, volumes, paths, files, callbacks.
+//!
+//! A [`Client`] calls from one UDP port, on which its callback service answers too. Paths are walked
+//! from `/afs` ([`path`]), volumes are found in the VLDB ([`volume_location`]), and every operation on
+//! a volume rotates over its servers until one serves it ([`rotate`], [`course`]). What a cache manager
+//! adds later (kept statuses, promises, chunks) goes between [`Client`] and these.
+
+mod change;
+mod client;
+mod course;
+mod directory;
+mod error;
+mod fetch;
+mod rxafscb;
+mod servers;
+mod store;
+mod volume;
+
+pub mod cell;
+pub mod mount_point;
+pub mod path;
+pub mod protection;
+pub mod rotate;
+pub mod volume_location;
+
+pub use cell::{Cell, CellName, Ports};
+pub use client::{Client, Config, volume_of};
+pub use course::Course;
+pub use directory::Entry;
+pub use error::{Error, PathProblem, Result};
+pub use fetch::Fetch;
+pub use mount_point::{MountPoint, VolumeKind};
+pub use path::{Follow, Node};
+pub use rxafscb::{CallbackService, Promises};
+pub use servers::Servers;
+pub use store::Source;
+pub use volume::Volume;

@@ -1,0 +1,261 @@
+//! Changes in directories: one RPC each, in the words of Unix.
+//!
+//! A failed call to the only read-write server is not repeated blindly: [`crate::rotate`] goes on only
+//! where the server said that it did nothing, or was not heard at all. In the latter case the change
+//! may have been made; then a repeated `CreateFile` answers "exists".
+
+use bytes::Bytes;
+use cellar_wire::AfsName;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus};
+
+use crate::client::Client;
+use crate::error::{Error, PathProblem, Result};
+use crate::mount_point::{MOUNT_POINT_MODE, MountPoint};
+use crate::path::Node;
+
+/// Fids of one bulk call. Source: `AFSCBMAX`.
+const BULK_MAX: usize = rxafs::BULK_MAX;
+
+impl Client {
+    /// Makes an empty file.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn create_file(
+        &self,
+        directory: &Node,
+        name: &[u8],
+        status: AfsStoreStatus,
+        what: &str,
+    ) -> Result<Node> {
+        let arguments = rxafs::CreateFile {
+            dir_fid: directory.fid,
+            name: afs_name(name, what)?,
+            in_status: status,
+        };
+        let reply = self
+            .call_volume(&directory.volume, &what, &arguments)
+            .await?;
+        Ok(self.made(directory, reply.fid, reply.status))
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn make_dir(
+        &self,
+        directory: &Node,
+        name: &[u8],
+        status: AfsStoreStatus,
+        what: &str,
+    ) -> Result<Node> {
+        let arguments = rxafs::MakeDir {
+            dir_fid: directory.fid,
+            name: afs_name(name, what)?,
+            in_status: status,
+        };
+        let reply = self
+            .call_volume(&directory.volume, &what, &arguments)
+            .await?;
+        Ok(self.made(directory, reply.fid, reply.status))
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn symlink(
+        &self,
+        directory: &Node,
+        name: &[u8],
+        target: Bytes,
+        status: AfsStoreStatus,
+        what: &str,
+    ) -> Result<Node> {
+        let link_contents = AfsPath::new(target).map_err(|_| Error::Path {
+            path: what.to_owned(),
+            problem: PathProblem::BadName,
+        })?;
+        let in_status = AfsStoreStatus {
+            unix_mode: Some(status.unix_mode.unwrap_or(0o755)),
+            ..status
+        };
+        let arguments = rxafs::Symlink {
+            dir_fid: directory.fid,
+            name: afs_name(name, what)?,
+            link_contents,
+            in_status,
+        };
+        let reply = self
+            .call_volume(&directory.volume, &what, &arguments)
+            .await?;
+        Ok(self.made(directory, reply.fid, reply.status))
+    }
+
+    /// Makes a mount point.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn make_mount_point(
+        &self,
+        directory: &Node,
+        name: &[u8],
+        mount: &MountPoint,
+        what: &str,
+    ) -> Result<Node> {
+        let status = AfsStoreStatus {
+            unix_mode: Some(MOUNT_POINT_MODE),
+            ..AfsStoreStatus::default()
+        };
+        self.symlink(directory, name, mount.text().into(), status, what)
+            .await
+    }
+
+    /// Gives a file of the same directory another name.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn link(
+        &self,
+        directory: &Node,
+        name: &[u8],
+        existing: Fid,
+        what: &str,
+    ) -> Result<AfsFetchStatus> {
+        let arguments = rxafs::Link {
+            dir_fid: directory.fid,
+            name: afs_name(name, what)?,
+            existing_fid: existing,
+        };
+        let reply = self
+            .call_volume(&directory.volume, &what, &arguments)
+            .await?;
+        self.changed(directory);
+        Ok(reply.status)
+    }
+
+    /// Removes the name of a file, link or mount point.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn remove_file(&self, directory: &Node, name: &[u8], what: &str) -> Result<()> {
+        let arguments = rxafs::RemoveFile {
+            dir_fid: directory.fid,
+            name: afs_name(name, what)?,
+        };
+        self.call_volume(&directory.volume, &what, &arguments)
+            .await?;
+        self.changed(directory);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn remove_dir(&self, directory: &Node, name: &[u8], what: &str) -> Result<()> {
+        let arguments = rxafs::RemoveDir {
+            dir_fid: directory.fid,
+            name: afs_name(name, what)?,
+        };
+        self.call_volume(&directory.volume, &what, &arguments)
+            .await?;
+        self.changed(directory);
+        Ok(())
+    }
+
+    /// Moves a name, replacing what has the new one.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn rename(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), what: &str) -> Result<()> {
+        if from.0.volume != to.0.volume {
+            let cause = cellar_rpc::CallError::Aborted(cellar_wire::AbortCode::EXDEV);
+            return Err(Error::Fileserver {
+                what: what.to_owned(),
+                cause,
+            });
+        }
+        let arguments = rxafs::Rename {
+            old_dir_fid: from.0.fid,
+            old_name: afs_name(from.1, what)?,
+            new_dir_fid: to.0.fid,
+            new_name: afs_name(to.1, what)?,
+        };
+        self.call_volume(&from.0.volume, &what, &arguments).await?;
+        self.changed(from.0);
+        self.changed(to.0);
+        Ok(())
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// What the server answers, about `what`.
+    pub async fn set_status(
+        &self,
+        node: &Node,
+        status: AfsStoreStatus,
+        what: &str,
+    ) -> Result<AfsFetchStatus> {
+        let arguments = rxafs::StoreStatus {
+            fid: node.fid,
+            in_status: status,
+        };
+        Ok(self
+            .call_volume(&node.volume, &what, &arguments)
+            .await?
+            .status)
+    }
+
+    /// The statuses of many vnodes of one volume, in the order of `fids`. One that fails has its
+    /// code in `error_code` and type `Invalid`.
+    ///
+    /// # Errors
+    /// No server of the volume answers.
+    pub async fn statuses(&self, directory: &Node, fids: &[Fid]) -> Result<Vec<AfsFetchStatus>> {
+        let mut all = Vec::with_capacity(fids.len());
+        for some in fids.chunks(BULK_MAX) {
+            let arguments = rxafs::InlineBulkStatus {
+                fids: rxafs::Fids::from_iter_cut(some.iter().copied()),
+            };
+            let what = format!("status of files in {}", directory.fid);
+            let reply = self
+                .call_volume(&directory.volume, &what, &arguments)
+                .await?;
+            if reply.statuses.len() != some.len() {
+                let detail = format!("{} for {} files", reply.statuses.len(), some.len());
+                return Err(Error::BadAnswer { what, detail });
+            }
+            all.extend(reply.statuses.into_vec());
+        }
+        Ok(all)
+    }
+
+    fn made(&self, directory: &Node, fid: Fid, status: AfsFetchStatus) -> Node {
+        self.changed(directory);
+        Node {
+            volume: directory.volume.clone(),
+            fid,
+            status,
+        }
+    }
+
+    /// We changed a directory: our copy is stale, and no break will tell us.
+    fn changed(&self, directory: &Node) {
+        self.directories().forget(directory.fid);
+    }
+}
+
+fn afs_name(name: &[u8], what: &str) -> Result<AfsName> {
+    let bad = || Error::Path {
+        path: what.to_owned(),
+        problem: PathProblem::BadName,
+    };
+    if name.is_empty() || name.len() > crate::path::NAME_BYTES_MAX || name.contains(&b'/') {
+        return Err(bad());
+    }
+    AfsName::new(name.to_vec()).map_err(|_| bad())
+}

@@ -1,0 +1,293 @@
+//! The client: everything that is shared by all operations on all cells.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_rpc::{Connection, Port};
+use cellar_wire::ids::{AfsUuid, Fid, VolumeId};
+use cellar_wire::rxafs::{self, AfsFetchStatus};
+
+use crate::cell::{Cell, CellName};
+use crate::directory::Directories;
+use crate::error::{Error, Result};
+use crate::mount_point::{MountPoint, VolumeKind, choose};
+use crate::path::{Follow, Node, Tree, walk};
+use crate::rxafscb::{CallbackService, Promises};
+use crate::servers::Servers;
+use crate::volume::Volume;
+use crate::volume_location::{Family, Locations};
+
+/// The longest text of a symbolic link, in bytes. Source: `AFSPATHMAX`.
+const LINK_TEXT_MAX: u64 = 1024;
+
+/// What a client needs to know at its start.
+#[derive(Debug)]
+pub struct Config {
+    /// The cells that are known. The first is the home cell.
+    pub cells: Vec<Cell>,
+    /// An administrator's socket, and the cell it belongs to.
+    pub administrator: Option<(CellName, Connection)>,
+}
+
+/// A client without a mount: paths, files and directories of cells, over RPCs.
+pub struct Client {
+    cells: Vec<Cell>,
+    servers: Arc<Servers>,
+    locations: Locations,
+    directories: Arc<Directories>,
+}
+
+impl Client {
+    /// A client that calls from `port`, where its callback service answers from now on.
+    ///
+    /// # Errors
+    /// No cell is given.
+    pub fn new(port: Port, config: Config) -> Result<Self> {
+        let directories = Arc::new(Directories::default());
+        let uuid = AfsUuid(*uuid::Uuid::new_v4().as_bytes());
+        let first_server = config
+            .cells
+            .iter()
+            .find_map(|cell| cell.location_servers().next());
+        let addresses = first_server.and_then(own_address).into_iter().collect();
+        let service = CallbackService::new(uuid, addresses, directories.clone());
+        port.add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
+        let servers = Arc::new(Servers::new(port, config.administrator));
+        Ok(Self {
+            cells: config.cells,
+            locations: Locations::new(servers.clone()),
+            servers,
+            directories,
+        })
+    }
+
+    /// What is known about a cell.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCell`].
+    pub fn cell(&self, name: &CellName) -> Result<Cell> {
+        let known = self.cells.iter().find(|cell| cell.name == *name);
+        known
+            .cloned()
+            .ok_or_else(|| Error::UnknownCell(name.clone()))
+    }
+
+    /// The home cell: the first that was given.
+    pub fn home(&self) -> Option<&Cell> {
+        self.cells.first()
+    }
+
+    /// All cells that are known.
+    pub fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    /// Connections to servers.
+    pub fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// Where volumes are.
+    pub fn locations(&self) -> &Locations {
+        &self.locations
+    }
+
+    pub(crate) fn directories(&self) -> &Directories {
+        &self.directories
+    }
+
+    /// Forgets where a volume is.
+    pub(crate) async fn forget_location(&self, volume: &Volume) {
+        if let Ok(cell) = self.cell(&volume.cell)
+            && let Ok(family) = self.locations.family(&cell, &volume.name).await
+        {
+            self.locations.forget(&family);
+        }
+    }
+
+    /// Follows a path. `None` is `/afs` itself in a home cell without `root.afs`.
+    ///
+    /// # Errors
+    /// The path leads nowhere, or a server on the way does not answer.
+    pub async fn walk(&self, path: &str, follow: Follow) -> Result<Option<Node>> {
+        walk(&Rooted(self), path, follow)
+            .await
+            .map_err(|error| at(path, error))
+    }
+
+    /// [`Client::walk`] for a path that must lead to a vnode.
+    ///
+    /// # Errors
+    /// As there; `/afs` without a volume is an error too.
+    pub async fn find(&self, path: &str, follow: Follow) -> Result<Node> {
+        self.walk(path, follow).await?.ok_or_else(|| Error::Path {
+            path: path.to_owned(),
+            problem: crate::error::PathProblem::NotChangeable,
+        })
+    }
+
+    /// The status of a vnode.
+    ///
+    /// # Errors
+    /// No server of the volume answers it.
+    pub async fn status(&self, volume: &Volume, fid: Fid) -> Result<AfsFetchStatus> {
+        let what = format!("status of {fid}");
+        let reply = self
+            .call_volume(volume, &what, &rxafs::FetchStatus { fid })
+            .await?;
+        Ok(reply.status)
+    }
+
+    /// A vnode with its status.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn node(&self, volume: &Arc<Volume>, fid: Fid) -> Result<Node> {
+        let status = self.status(volume, fid).await?;
+        Ok(Node {
+            volume: volume.clone(),
+            fid,
+            status,
+        })
+    }
+
+    /// The text of a symbolic link or mount point.
+    ///
+    /// # Errors
+    /// As [`crate::Fetch::next`].
+    pub async fn link_text(&self, node: &Node) -> Result<Bytes> {
+        self.fetch_all(node, LINK_TEXT_MAX).await
+    }
+
+    /// The volume that a mount point leads to, from a volume or from the start of a path.
+    ///
+    /// # Errors
+    /// The cell is unknown, the volume is not listed, or not in the wanted form.
+    pub async fn mounted(
+        &self,
+        from: Option<&Volume>,
+        cell: &CellName,
+        mount: &MountPoint,
+    ) -> Result<Arc<Volume>> {
+        let cell = self.cell(mount.cell.as_ref().unwrap_or(cell))?;
+        let family = self.locations.family(&cell, &mount.volume).await?;
+        // From a read-only volume, from another cell, or from the top: read-only if there is one.
+        let prefer_read_only = from.is_none_or(|v| v.is_read_only() || v.cell != cell.name);
+        let number = mount.volume.parse().ok().map(VolumeId);
+        let kind = match number.and_then(|id| family.kind_of(id)) {
+            // A number means exactly the volume that has it.
+            Some(kind) => Some(kind),
+            None => choose(mount, prefer_read_only, family.existing()),
+        };
+        let kind = kind.ok_or_else(|| Error::NoSuchSite {
+            cell: cell.name.clone(),
+            volume: family.name.clone(),
+            wanted: if mount.read_write {
+                "read-write"
+            } else {
+                "usable"
+            },
+        })?;
+        Ok(volume_of(&family, kind))
+    }
+}
+
+/// One volume of a family.
+pub fn volume_of(family: &Family, kind: VolumeKind) -> Arc<Volume> {
+    Arc::new(Volume {
+        cell: family.cell.clone(),
+        name: family.name.clone(),
+        kind,
+        id: family.id(kind),
+    })
+}
+
+impl Promises for Directories {
+    fn broken(&self, fid: Fid) {
+        self.forget(fid);
+    }
+
+    fn all_broken(&self, _server: SocketAddr) {
+        self.forget_all();
+    }
+}
+
+/// The client as the tree that paths are walked in.
+struct Rooted<'a>(&'a Client);
+
+impl Tree for Rooted<'_> {
+    async fn afs_root(&self) -> Result<Option<Arc<Volume>>> {
+        let Some(home) = self.0.home() else {
+            return Ok(None);
+        };
+        self.top(&home.name, "root.afs", false).await
+    }
+
+    async fn cell_root(&self, cell: &CellName, read_write: bool) -> Result<Option<Arc<Volume>>> {
+        if self.0.cell(cell).is_err() {
+            return Ok(None);
+        }
+        self.top(cell, "root.cell", read_write).await
+    }
+
+    async fn lookup(&self, directory: &Node, name: &[u8]) -> Result<Option<Fid>> {
+        self.0.lookup_name(directory, name).await
+    }
+
+    async fn node(&self, volume: &Arc<Volume>, fid: Fid) -> Result<Node> {
+        self.0.node(volume, fid).await
+    }
+
+    async fn link_text(&self, node: &Node) -> Result<Bytes> {
+        self.0.link_text(node).await
+    }
+
+    async fn mount(&self, from: &Arc<Volume>, mount: &MountPoint) -> Result<Arc<Volume>> {
+        self.0.mounted(Some(from), &from.cell, mount).await
+    }
+}
+
+impl Rooted<'_> {
+    /// A volume at the top of the tree; `None` if the cell has none of that name.
+    async fn top(
+        &self,
+        cell: &CellName,
+        volume: &str,
+        read_write: bool,
+    ) -> Result<Option<Arc<Volume>>> {
+        let mount = MountPoint {
+            read_write,
+            cell: None,
+            volume: volume.to_owned(),
+        };
+        match self.0.mounted(None, cell, &mount).await {
+            Ok(volume) => Ok(Some(volume)),
+            Err(Error::NoSuchVolume { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Says which path an error is about, where it says only a fid.
+fn at(path: &str, error: Error) -> Error {
+    match error {
+        Error::Fileserver { cause, .. } => Error::Fileserver {
+            what: path.to_owned(),
+            cause,
+        },
+        other => other,
+    }
+}
+
+/// The address of ours from which packets to `peer` leave. Nothing is sent.
+fn own_address(peer: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = if peer.is_ipv4() {
+        (IpAddr::from([0, 0, 0, 0]), 0).into()
+    } else {
+        (IpAddr::from([0u16; 8]), 0).into()
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(peer).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}

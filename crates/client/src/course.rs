@@ -1,0 +1,163 @@
+//! The course of one operation on a volume: which connection now, and where to go when it fails.
+//!
+//! Puts [`crate::rotate`] to work: turns its steps into connections, VLDB look-ups and waits.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use cellar_rpc::{CallError, Connection};
+use cellar_wire::package::Procedure;
+use cellar_wire::rxafs;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::mount_point::VolumeKind;
+use crate::rotate::{Candidate, Rotation, Step};
+use crate::volume::Volume;
+
+/// An operation under way. Ask [`Course::connection`]; report failures with [`Course::failed`].
+pub struct Course<'a> {
+    client: &'a Client,
+    volume: &'a Volume,
+    rotation: Rotation,
+    addresses: Vec<SocketAddr>,
+    connection: Connection,
+    current: SocketAddr,
+}
+
+impl<'a> Course<'a> {
+    pub(crate) async fn start(client: &'a Client, volume: &'a Volume) -> Result<Self> {
+        let (candidates, addresses) = candidates(client, volume).await?;
+        let mut rotation = Rotation::new(candidates);
+        let Step::Ask(first) = rotation.start() else {
+            return Err(no_site(volume));
+        };
+        let current = addresses[first];
+        let connection = client
+            .servers()
+            .connection(&volume.cell, current, &rxafs::PACKAGE);
+        Ok(Self {
+            client,
+            volume,
+            rotation,
+            addresses,
+            connection,
+            current,
+        })
+    }
+
+    /// Whom to ask.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The call succeeded.
+    pub fn succeeded(&self) {
+        self.client.servers().mark_up(self.current);
+    }
+
+    /// The call failed: moves on to the next server, after a wait if need be.
+    ///
+    /// # Errors
+    /// The failure, with `what` was attempted, when no server is left or none can help.
+    pub async fn failed(
+        &mut self,
+        error: CallError,
+        what: &(dyn fmt::Display + Sync),
+    ) -> Result<()> {
+        if error.is_unreachable() {
+            self.client.servers().mark_down(self.current);
+        }
+        tracing::debug!(server = %self.current, volume = %self.volume.full_name(), %error, "call failed");
+        let mut step = self.rotation.failed(error);
+        loop {
+            step = match step {
+                Step::Ask(index) => {
+                    self.current = self.addresses[index];
+                    self.connection = self.client.servers().connection(
+                        &self.volume.cell,
+                        self.current,
+                        &rxafs::PACKAGE,
+                    );
+                    return Ok(());
+                }
+                Step::Relocate => {
+                    self.client.forget_location(self.volume).await;
+                    let (candidates, addresses) = candidates(self.client, self.volume).await?;
+                    self.addresses = addresses;
+                    self.rotation.relocated(candidates)
+                }
+                Step::Wait(time) => {
+                    tracing::info!(
+                        volume = %self.volume.full_name(),
+                        seconds = time.as_secs(),
+                        "the server is busy; waiting"
+                    );
+                    tokio::time::sleep(time).await;
+                    self.rotation.waited()
+                }
+                Step::GiveUp => {
+                    let rotation = std::mem::replace(&mut self.rotation, Rotation::new(Vec::new()));
+                    let cause = rotation.verdict();
+                    return Err(Error::Fileserver {
+                        what: what.to_string(),
+                        cause,
+                    });
+                }
+            };
+        }
+    }
+}
+
+impl Client {
+    /// Calls a procedure of the file servers of a volume, one after the other until one serves it.
+    ///
+    /// # Errors
+    /// What the rotation ends with, saying `what` was attempted.
+    pub async fn call_volume<P: Procedure>(
+        &self,
+        volume: &Volume,
+        what: &(dyn fmt::Display + Sync),
+        arguments: &P,
+    ) -> Result<P::Reply> {
+        let mut course = Course::start(self, volume).await?;
+        loop {
+            match course.connection().call(arguments).await {
+                Ok(reply) => {
+                    course.succeeded();
+                    return Ok(reply);
+                }
+                Err(error) => course.failed(error, what).await?,
+            }
+        }
+    }
+}
+
+fn no_site(volume: &Volume) -> Error {
+    Error::NoSuchSite {
+        cell: volume.cell.clone(),
+        volume: volume.name.clone(),
+        wanted: match volume.kind {
+            VolumeKind::ReadWrite => "read-write",
+            VolumeKind::ReadOnly => "read-only",
+            VolumeKind::Backup => "backup",
+        },
+    }
+}
+
+/// The addresses to ask, those that were silent lately last.
+async fn candidates(client: &Client, volume: &Volume) -> Result<(Vec<Candidate>, Vec<SocketAddr>)> {
+    let cell = client.cell(&volume.cell)?;
+    let family = client.locations().family(&cell, &volume.name).await?;
+    let mut list = Vec::new();
+    for (server, fileserver) in family.servers(volume.kind).iter().enumerate() {
+        for address in &fileserver.addresses {
+            list.push((server, SocketAddr::new(*address, cell.ports.fileserver)));
+        }
+    }
+    list.sort_by_key(|(_, address)| client.servers().is_down(*address));
+    Ok(list
+        .into_iter()
+        .map(|(server, address)| (Candidate { server }, address))
+        .unzip())
+}

@@ -1,0 +1,195 @@
+//! Why an operation of the client failed, by blame, with what was attempted.
+
+use std::net::SocketAddr;
+
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+
+use crate::cell::CellName;
+
+/// A failed operation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The cell is in no `CellServDB` that was read.
+    #[error(
+        "cell {0} is not known here: give --server ADDRESS (one of its database servers), or add \
+         it to a CellServDB"
+    )]
+    UnknownCell(CellName),
+    /// No database server of the cell answered.
+    #[error(
+        "no {role} server of cell {cell} answers ({servers}): is it running, and may UDP pass?"
+    )]
+    DatabaseUnreachable {
+        /// The cell.
+        cell: CellName,
+        /// `volume location` or `protection`.
+        role: &'static str,
+        /// Who was asked.
+        servers: String,
+        /// What the last one said.
+        #[source]
+        cause: CallError,
+    },
+    /// A database server refused.
+    #[error("{what}: {cause}")]
+    Database {
+        /// What was asked.
+        what: String,
+        /// The answer.
+        #[source]
+        cause: CallError,
+    },
+    /// The VLDB has no such volume.
+    #[error("there is no volume {volume} in cell {cell}")]
+    NoSuchVolume {
+        /// The cell that was asked.
+        cell: CellName,
+        /// The name or number.
+        volume: String,
+    },
+    /// The VLDB lists the volume, but not in the form that was asked for.
+    #[error("volume {volume} of cell {cell} has no {wanted} site")]
+    NoSuchSite {
+        /// The cell.
+        cell: CellName,
+        /// The family's name.
+        volume: String,
+        /// `read-write`, `read-only` or `backup`.
+        wanted: &'static str,
+    },
+    /// A file server refused, or none of the volume's answered.
+    #[error("{what}: {}", file_sentence(cause))]
+    Fileserver {
+        /// The path or fid, and what was attempted.
+        what: String,
+        /// The answer.
+        #[source]
+        cause: CallError,
+    },
+    /// A path cannot be followed.
+    #[error("{path}: {problem}")]
+    Path {
+        /// As far as it matters.
+        path: String,
+        /// Why.
+        problem: PathProblem,
+    },
+    /// A server sent what it must not send.
+    #[error("{what}: the server's answer makes no sense ({detail})")]
+    BadAnswer {
+        /// What was asked.
+        what: String,
+        /// What is wrong with the answer.
+        detail: String,
+    },
+    /// A callback connection or another server could not be reached.
+    #[error("server {server}: {cause}")]
+    Server {
+        /// Who.
+        server: SocketAddr,
+        /// Why.
+        #[source]
+        cause: CallError,
+    },
+    /// Our own machine failed.
+    #[error("{what}: {cause}")]
+    Local {
+        /// What was attempted.
+        what: String,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// Why a path cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathProblem {
+    /// Not below `/afs`.
+    #[error("not an AFS path; AFS paths begin with /afs/CELL")]
+    NotAfs,
+    /// Nothing of that name.
+    #[error("no such file or directory")]
+    NotFound,
+    /// A file in the middle.
+    #[error("not a directory")]
+    NotADirectory,
+    /// A directory where a file is wanted.
+    #[error("is a directory")]
+    IsADirectory,
+    /// Too many symbolic links, or mount points that lead back.
+    #[error("too many symbolic links or mount points in a row")]
+    Loop,
+    /// A symbolic link out of AFS.
+    #[error("a symbolic link leads to {0}, outside of /afs")]
+    LeavesAfs(String),
+    /// A mount point whose text is none.
+    #[error("a damaged mount point: '{0}'")]
+    BadMountPoint(String),
+    /// A component longer than 255 bytes, with a NUL, or empty where one is needed.
+    #[error("not a name that AFS can store")]
+    BadName,
+    /// The name is there already.
+    #[error("exists already")]
+    Exists,
+    /// `/afs` itself and its cells are not in any volume that could be changed here.
+    #[error("this is not a place where files can be made or removed")]
+    NotChangeable,
+}
+
+impl Error {
+    /// The abort code behind it, if a server gave one, with universal errno codes made plain.
+    pub fn code(&self) -> Option<AbortCode> {
+        match self {
+            Self::Database { cause, .. }
+            | Self::Fileserver { cause, .. }
+            | Self::DatabaseUnreachable { cause, .. }
+            | Self::Server { cause, .. } => Some(cause.code().to_plain()),
+            _ => None,
+        }
+    }
+
+    /// Whether it says that the thing asked for is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            Self::Path {
+                problem: PathProblem::NotFound,
+                ..
+            }
+        ) || matches!(self.code(), Some(AbortCode::ENOENT | AbortCode::VNOVNODE))
+    }
+}
+
+/// The sentence for a file server's refusal: what the user can do about it, where something can
+/// be done.
+fn file_sentence(cause: &CallError) -> String {
+    let CallError::Aborted(code) = cause else {
+        return format!("{cause}");
+    };
+    match code.to_plain() {
+        AbortCode::EACCES => "permission denied: the access list gives you no right to this \
+                              ('cellar fs listacl' shows it; --admin acts as administrator on \
+                              the server's own machine)"
+            .to_owned(),
+        AbortCode::ENOENT => "no such file or directory".to_owned(),
+        AbortCode::EEXIST => "exists already".to_owned(),
+        AbortCode::ENOTDIR => "not a directory".to_owned(),
+        AbortCode::EISDIR => "is a directory".to_owned(),
+        AbortCode::ENOTEMPTY => "the directory is not empty".to_owned(),
+        AbortCode::EROFS => "the volume is read-only".to_owned(),
+        AbortCode::EXDEV => "not possible between volumes (links: between directories)".to_owned(),
+        AbortCode::EPERM => "only an administrator may do this".to_owned(),
+        AbortCode::VOVERQUOTA => "the volume's quota is used up ('cellar fs setquota' raises it, \
+                                  'cellar fs listquota' shows it)"
+            .to_owned(),
+        AbortCode::VDISKFULL => "the server's partition is full".to_owned(),
+        AbortCode::VNOVOL => "no server has this volume on line".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What operations of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,308 @@
+//! Paths: from `/afs/CELL/…` to a fid, across mount points and symbolic links.
+//!
+//! 1. `/afs` is the root directory of the home cell's `root.afs` (read-only if there is one). A name
+//!    that is not in it but is a known cell's is that cell's `root.cell`; with a dot before it, its
+//!    read-write `root.cell`. So a path works in a cell without `root.afs` too.
+//! 2. A mount point in the middle of a path, or at its end if wanted, is replaced by the root of the
+//!    volume it leads to ([`crate::mount_point::choose`]).
+//! 3. A symbolic link in the middle, or at the end if wanted, is replaced by its target: from `/afs` if
+//!    it begins there, else from the directory that holds it. Any other absolute target leaves AFS.
+//! 4. `..` goes back along the walk, so from a volume's root to the directory of its mount point.
+//! 5. At most [`LINKS_MAX`] links and mount points are followed in one walk: loops end.
+//!
+//! The walk is written over [`Tree`], so that its rules are tested without a server.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{AfsFetchStatus, FileType};
+
+use crate::cell::CellName;
+use crate::error::{Error, PathProblem, Result};
+use crate::mount_point::{MountPoint, is_mount_point};
+use crate::volume::Volume;
+
+/// Links and mount points followed in one walk. Linux allows 40 links.
+pub const LINKS_MAX: u32 = 40;
+
+/// The longest name of one component, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// What a path led to: a vnode of a volume, with the status it had.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The volume.
+    pub volume: Arc<Volume>,
+    /// Its fid.
+    pub fid: Fid,
+    /// Its status when it was looked at.
+    pub status: AfsFetchStatus,
+}
+
+impl Node {
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.status.file_type == FileType::Directory
+    }
+
+    /// Whether it is a mount point that was not followed.
+    pub fn is_mount_point(&self) -> bool {
+        self.status.file_type == FileType::Symlink && is_mount_point(self.status.unix_mode)
+    }
+
+    /// Whether it is a symbolic link and no mount point.
+    pub fn is_link(&self) -> bool {
+        self.status.file_type == FileType::Symlink && !is_mount_point(self.status.unix_mode)
+    }
+}
+
+/// Whether what stands at the end of a path is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follow {
+    /// A symbolic link.
+    pub links: bool,
+    /// A mount point.
+    pub mounts: bool,
+}
+
+impl Follow {
+    /// Both, as `stat(2)`.
+    pub const ALL: Self = Self {
+        links: true,
+        mounts: true,
+    };
+    /// Mount points only, as `lstat(2)`.
+    pub const MOUNTS: Self = Self {
+        links: false,
+        mounts: true,
+    };
+    /// Neither: the vnode that has the name.
+    pub const NONE: Self = Self {
+        links: false,
+        mounts: false,
+    };
+}
+
+/// Where names and links are found.
+pub(crate) trait Tree {
+    /// The volume behind `/afs`, if the home cell has one.
+    fn afs_root(&self) -> impl Future<Output = Result<Option<Arc<Volume>>>> + Send;
+    /// The `root.cell` of a cell, if the cell is known.
+    fn cell_root(
+        &self,
+        cell: &CellName,
+        read_write: bool,
+    ) -> impl Future<Output = Result<Option<Arc<Volume>>>> + Send;
+    /// What a name in a directory means, if anything.
+    fn lookup(
+        &self,
+        directory: &Node,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Option<Fid>>> + Send;
+    /// The status of a vnode.
+    fn node(&self, volume: &Arc<Volume>, fid: Fid) -> impl Future<Output = Result<Node>> + Send;
+    /// The text of a link or mount point.
+    fn link_text(&self, node: &Node) -> impl Future<Output = Result<Bytes>> + Send;
+    /// The volume that a mount point in `from` leads to.
+    fn mount(
+        &self,
+        from: &Arc<Volume>,
+        mount: &MountPoint,
+    ) -> impl Future<Output = Result<Arc<Volume>>> + Send;
+}
+
+/// The components of a path below `/afs`.
+pub(crate) fn components(path: &str) -> Result<Vec<Bytes>> {
+    let problem = |problem| Error::Path {
+        path: path.to_owned(),
+        problem,
+    };
+    let rest = match path.strip_prefix("/afs") {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+        _ => return Err(problem(PathProblem::NotAfs)),
+    };
+    let names = rest
+        .split('/')
+        .filter(|name| !name.is_empty() && *name != ".");
+    let names: Vec<_> = names
+        .map(|name| Bytes::copy_from_slice(name.as_bytes()))
+        .collect();
+    if names
+        .iter()
+        .any(|name| name.len() > NAME_BYTES_MAX || name.contains(&0))
+    {
+        return Err(problem(PathProblem::BadName));
+    }
+    Ok(names)
+}
+
+/// Follows a path. `None` is `/afs` itself in a home cell without `root.afs`.
+pub(crate) async fn walk(tree: &impl Tree, path: &str, follow: Follow) -> Result<Option<Node>> {
+    let mut walk = Walk {
+        tree,
+        path,
+        trail: Vec::new(),
+        todo: components(path)?.into(),
+        links_left: LINKS_MAX,
+    };
+    walk.from_afs().await?;
+    while let Some(name) = walk.todo.pop_front() {
+        let last = walk.todo.is_empty();
+        walk.step(&name, if last { follow } else { Follow::ALL })
+            .await?;
+    }
+    Ok(walk.trail.pop().flatten())
+}
+
+struct Walk<'a, T> {
+    tree: &'a T,
+    path: &'a str,
+    /// The directories from `/afs` to here; `None` is `/afs` without a volume.
+    trail: Vec<Option<Node>>,
+    /// What is left of the path.
+    todo: VecDeque<Bytes>,
+    links_left: u32,
+}
+
+impl<T: Tree> Walk<'_, T> {
+    fn problem(&self, problem: PathProblem) -> Error {
+        Error::Path {
+            path: self.path.to_owned(),
+            problem,
+        }
+    }
+
+    async fn from_afs(&mut self) -> Result<()> {
+        self.trail.clear();
+        let root = match self.tree.afs_root().await? {
+            Some(volume) => {
+                let fid = Fid::root(volume.id);
+                Some(self.tree.node(&volume, fid).await?)
+            }
+            None => None,
+        };
+        self.trail.push(root);
+        Ok(())
+    }
+
+    async fn step(&mut self, name: &Bytes, follow: Follow) -> Result<()> {
+        if &name[..] == b".." {
+            if self.trail.len() > 1 {
+                self.trail.pop();
+            }
+            return Ok(());
+        }
+        let here = self.trail.last().cloned().flatten();
+        if let Some(here) = &here
+            && !here.is_directory()
+        {
+            return Err(self.problem(PathProblem::NotADirectory));
+        }
+        let found = match &here {
+            Some(here) => match self.tree.lookup(here, name).await? {
+                Some(fid) => Some(self.tree.node(&here.volume, fid).await?),
+                None => None,
+            },
+            None => None,
+        };
+        let Some(mut node) = found else {
+            return self.cell_by_name(name).await;
+        };
+        if node.is_mount_point() && follow.mounts {
+            self.count_link()?;
+            let text = self.tree.link_text(&node).await?;
+            let mount = MountPoint::parse(&text).ok_or_else(|| {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                self.problem(PathProblem::BadMountPoint(text))
+            })?;
+            let volume = self.tree.mount(&node.volume, &mount).await?;
+            let fid = Fid::root(volume.id);
+            node = self.tree.node(&volume, fid).await?;
+        } else if node.is_link() && follow.links {
+            self.count_link()?;
+            let text = self.tree.link_text(&node).await?;
+            return self.follow_link(&text).await;
+        }
+        self.trail.push(Some(node));
+        Ok(())
+    }
+
+    /// Rule 1: a name directly below `/afs` that no volume has.
+    async fn cell_by_name(&mut self, name: &Bytes) -> Result<()> {
+        let not_found = self.problem(PathProblem::NotFound);
+        if self.trail.len() != 1 {
+            return Err(not_found);
+        }
+        let text = std::str::from_utf8(name).unwrap_or_default();
+        let (text, read_write) = match text.strip_prefix('.') {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let Ok(cell) = CellName::new(text) else {
+            return Err(not_found);
+        };
+        let Some(volume) = self.tree.cell_root(&cell, read_write).await? else {
+            return Err(not_found);
+        };
+        let fid = Fid::root(volume.id);
+        let node = self.tree.node(&volume, fid).await?;
+        self.trail.push(Some(node));
+        Ok(())
+    }
+
+    /// Rule 3. What is left of the path comes after the target's components.
+    async fn follow_link(&mut self, text: &[u8]) -> Result<()> {
+        let text = String::from_utf8_lossy(text);
+        let names: Vec<Bytes> = if text.starts_with('/') {
+            let names = components(&text)
+                .map_err(|_| self.problem(PathProblem::LeavesAfs(text.clone().into_owned())))?;
+            self.from_afs().await?;
+            names
+        } else {
+            let names = text
+                .split('/')
+                .filter(|name| !name.is_empty() && *name != ".");
+            names
+                .map(|name| Bytes::copy_from_slice(name.as_bytes()))
+                .collect()
+        };
+        for name in names.into_iter().rev() {
+            self.todo.push_front(name);
+        }
+        Ok(())
+    }
+
+    fn count_link(&mut self) -> Result<()> {
+        self.links_left = self
+            .links_left
+            .checked_sub(1)
+            .ok_or_else(|| self.problem(PathProblem::Loop))?;
+        Ok(())
+    }
+}
+
+/// The directory part and the last name of a path that names something to be made or removed.
+pub fn split_last(path: &str) -> Result<(&str, &str)> {
+    let problem = |problem| Error::Path {
+        path: path.to_owned(),
+        problem,
+    };
+    let trimmed = path.trim_end_matches('/');
+    let (directory, name) = trimmed
+        .rsplit_once('/')
+        .ok_or_else(|| problem(PathProblem::NotAfs))?;
+    if name.is_empty() || name == "." || name == ".." || name.len() > NAME_BYTES_MAX {
+        return Err(problem(PathProblem::BadName));
+    }
+    let directory = directory.trim_end_matches('/');
+    if directory.is_empty() {
+        return Err(problem(PathProblem::NotChangeable));
+    }
+    Ok((directory, name))
+}
+
+#[cfg(test)]
+mod tests;

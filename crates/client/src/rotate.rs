@@ -1,0 +1,285 @@
+//! Which server next: what an answer means for the operation that got it.
+//!
+//! A volume has one or more sites, each with one or more addresses. An operation asks them in
+//! order until one serves it. What a failure means depends on its code alone:
+//!
+//! 1. *No answer* (dead, timed out): the next address; the one that failed is asked last by later
+//!    operations.
+//! 2. `VNOVOL`, `VMOVED`: what the VLDB said is stale. It is asked again, once for each operation,
+//!    and the operation starts over; a second time it means the next site.
+//! 3. `VOFFLINE`, `VSALVAGE`, `VSALVAGING`, `VNOSERVICE`: this site cannot, another may.
+//! 4. `VBUSY`, `VRESTARTING`: this site can in a moment. The others are asked first; when all were
+//!    asked and one was busy, the operation waits and starts over, longer each time, at most
+//!    [`BUSY_WAITS_MAX`] times.
+//! 5. Anything else is the answer.
+//!
+//! When no site is left the most telling code decides: busy, then off-line, then unknown volume, then
+//! silence. Sources: afs-rpcs §16, kAFS and OpenAFS agree on 1 to 4 but for the times.
+
+use std::time::Duration;
+
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+
+/// How often an operation waits for a busy server before it gives up: 1+2+4+8+15+15 s.
+pub const BUSY_WAITS_MAX: u32 = 6;
+
+/// The longest single wait for a busy server.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask this address (an index into the list the rotation was made for).
+    Ask(usize),
+    /// Ask the VLDB again, then make the list anew and call [`Rotation::relocated`].
+    Relocate,
+    /// Wait, then call [`Rotation::waited`].
+    Wait(Duration),
+    /// Report the failure: no other server can help.
+    GiveUp,
+}
+
+/// One address of one site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Candidates of the same server share this number.
+    pub server: usize,
+}
+
+/// The course of one operation over the sites of its volume.
+#[derive(Debug)]
+pub struct Rotation {
+    candidates: Vec<Candidate>,
+    asked: Vec<bool>,
+    current: usize,
+    relocations_left: u32,
+    busy_waits: u32,
+    any_busy: bool,
+    /// The most telling failure so far.
+    verdict: Option<CallError>,
+}
+
+impl Rotation {
+    /// A rotation over these candidates, in order of preference.
+    pub fn new(candidates: Vec<Candidate>) -> Self {
+        let asked = vec![false; candidates.len()];
+        Self {
+            candidates,
+            asked,
+            current: 0,
+            relocations_left: 1,
+            busy_waits: 0,
+            any_busy: false,
+            verdict: None,
+        }
+    }
+
+    /// The first step.
+    pub fn start(&mut self) -> Step {
+        self.next()
+    }
+
+    /// The address that was asked failed in this way.
+    pub fn failed(&mut self, error: CallError) -> Step {
+        let code = match &error {
+            CallError::Aborted(code) => Some(*code),
+            _ => None,
+        };
+        let unreachable = error.is_unreachable();
+        let known = is_about_the_site(&error);
+        if known {
+            self.weigh(error);
+        } else {
+            self.verdict = Some(error);
+            return Step::GiveUp;
+        }
+        if !unreachable {
+            // The server answered: its other addresses would answer the same.
+            let server = self.candidates.get(self.current).map(|c| c.server);
+            for (asked, candidate) in self.asked.iter_mut().zip(&self.candidates) {
+                *asked |= Some(candidate.server) == server;
+            }
+        }
+        match code {
+            Some(AbortCode::VNOVOL | AbortCode::VMOVED) if self.relocations_left > 0 => {
+                self.relocations_left -= 1;
+                return Step::Relocate;
+            }
+            Some(AbortCode::VBUSY | AbortCode::VRESTARTING) => self.any_busy = true,
+            _ => {}
+        }
+        self.next()
+    }
+
+    /// The VLDB was asked again and says this.
+    pub fn relocated(&mut self, candidates: Vec<Candidate>) -> Step {
+        self.asked = vec![false; candidates.len()];
+        self.candidates = candidates;
+        self.any_busy = false;
+        self.next()
+    }
+
+    /// The wait is over.
+    pub fn waited(&mut self) -> Step {
+        self.asked.fill(false);
+        self.any_busy = false;
+        self.next()
+    }
+
+    /// The failure to report.
+    pub fn verdict(self) -> CallError {
+        // Without a single candidate nobody was asked: the volume is on no server.
+        self.verdict
+            .unwrap_or(CallError::Aborted(AbortCode::VNOVOL))
+    }
+
+    fn next(&mut self) -> Step {
+        if let Some(index) = self.asked.iter().position(|asked| !asked) {
+            self.asked[index] = true;
+            self.current = index;
+            return Step::Ask(index);
+        }
+        if self.any_busy && self.busy_waits < BUSY_WAITS_MAX {
+            let wait = Duration::from_secs(1 << self.busy_waits).min(BUSY_WAIT_MAX);
+            self.busy_waits += 1;
+            return Step::Wait(wait);
+        }
+        Step::GiveUp
+    }
+
+    fn weigh(&mut self, error: CallError) {
+        if self
+            .verdict
+            .as_ref()
+            .is_none_or(|old| telling(&error) >= telling(old))
+        {
+            self.verdict = Some(error);
+        }
+    }
+}
+
+/// Whether another site, or the same one later, may do better.
+fn is_about_the_site(error: &CallError) -> bool {
+    match error {
+        CallError::Aborted(code) => matches!(
+            *code,
+            AbortCode::VNOVOL
+                | AbortCode::VMOVED
+                | AbortCode::VOFFLINE
+                | AbortCode::VSALVAGE
+                | AbortCode::VSALVAGING
+                | AbortCode::VNOSERVICE
+                | AbortCode::VBUSY
+                | AbortCode::VRESTARTING
+                | AbortCode::RX_CALL_DEAD
+                | AbortCode::RX_CALL_TIMEOUT
+        ),
+        other => other.is_unreachable(),
+    }
+}
+
+fn telling(error: &CallError) -> u32 {
+    match error {
+        CallError::Aborted(AbortCode::VBUSY | AbortCode::VRESTARTING) => 3,
+        CallError::Aborted(AbortCode::VNOVOL | AbortCode::VMOVED) => 1,
+        CallError::Aborted(_) => 2,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rotation(servers: &[usize]) -> Rotation {
+        Rotation::new(servers.iter().map(|&server| Candidate { server }).collect())
+    }
+
+    fn abort(code: AbortCode) -> CallError {
+        CallError::Aborted(code)
+    }
+
+    #[test]
+    fn silence_leads_to_the_next_address() {
+        let mut rotation = rotation(&[0, 0, 1]);
+        assert_eq!(rotation.start(), Step::Ask(0));
+        assert_eq!(rotation.failed(CallError::Dead), Step::Ask(1));
+        assert_eq!(rotation.failed(CallError::Timeout), Step::Ask(2));
+        assert_eq!(rotation.failed(CallError::Dead), Step::GiveUp);
+        assert!(matches!(rotation.verdict(), CallError::Dead));
+    }
+
+    #[test]
+    fn an_answer_speaks_for_all_addresses_of_the_server() {
+        let mut rotation = rotation(&[0, 0, 1]);
+        assert_eq!(rotation.start(), Step::Ask(0));
+        assert_eq!(rotation.failed(abort(AbortCode::VOFFLINE)), Step::Ask(2));
+        assert_eq!(rotation.failed(CallError::Dead), Step::GiveUp);
+        assert!(matches!(
+            rotation.verdict(),
+            CallError::Aborted(AbortCode::VOFFLINE)
+        ));
+    }
+
+    #[test]
+    fn a_moved_volume_is_looked_up_once() {
+        let mut rotation = rotation(&[0]);
+        assert_eq!(rotation.start(), Step::Ask(0));
+        assert_eq!(rotation.failed(abort(AbortCode::VMOVED)), Step::Relocate);
+        assert_eq!(
+            rotation.relocated(vec![Candidate { server: 7 }]),
+            Step::Ask(0)
+        );
+        assert_eq!(rotation.failed(abort(AbortCode::VNOVOL)), Step::GiveUp);
+        assert!(matches!(
+            rotation.verdict(),
+            CallError::Aborted(AbortCode::VNOVOL)
+        ));
+    }
+
+    #[test]
+    fn busy_waits_grow_and_end() {
+        let mut rotation = rotation(&[0, 1]);
+        assert_eq!(rotation.start(), Step::Ask(0));
+        let mut waits = Vec::new();
+        let mut step = rotation.failed(abort(AbortCode::VBUSY));
+        loop {
+            step = match step {
+                Step::Ask(_) => rotation.failed(abort(AbortCode::VBUSY)),
+                Step::Wait(time) => {
+                    waits.push(time.as_secs());
+                    rotation.waited()
+                }
+                Step::GiveUp => break,
+                Step::Relocate => panic!("busy is no reason to ask the VLDB"),
+            }
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 15, 15]);
+        assert!(matches!(
+            rotation.verdict(),
+            CallError::Aborted(AbortCode::VBUSY)
+        ));
+    }
+
+    #[test]
+    fn an_answer_about_the_file_is_final() {
+        let mut rotation = rotation(&[0, 1]);
+        assert_eq!(rotation.start(), Step::Ask(0));
+        assert_eq!(rotation.failed(abort(AbortCode::EACCES)), Step::GiveUp);
+        assert!(matches!(
+            rotation.verdict(),
+            CallError::Aborted(AbortCode::EACCES)
+        ));
+    }
+
+    #[test]
+    fn nobody_to_ask() {
+        let mut rotation = rotation(&[]);
+        assert_eq!(rotation.start(), Step::GiveUp);
+        assert!(matches!(
+            rotation.verdict(),
+            CallError::Aborted(AbortCode::VNOVOL)
+        ));
+    }
+}

@@ -1,0 +1,126 @@
+//! The callback service: what file servers may ask of a client, and what they tell it.
+//!
+//! 1. A file server that meets a client asks who it is (`TellMeAboutYourself`) before it answers the
+//!    client's first call. A client that does not answer gets no service: so every client, however
+//!    short-lived, answers on the port that its calls come from.
+//! 2. `CallBack` and `InitCallBackState*` end promises. They are handed to [`Promises`]; they are
+//!    answered after it returned, because the server's other client waits for that.
+//! 3. A break only ever makes us ask again, so it is believed from anybody.
+//!
+//! Source: afs-rpcs §6 and §7.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::host::{Capabilities, Interface, InterfaceAddr, client_capability};
+use cellar_wire::ids::{AfsUuid, Fid};
+use cellar_wire::package::{Package, Procedure};
+use cellar_wire::rxafscb::{self, *};
+
+/// What is told when promises end.
+pub trait Promises: Send + Sync + 'static {
+    /// The promise for this fid is broken; vnode 0 means every vnode of the volume.
+    fn broken(&self, fid: Fid);
+    /// Every promise of this server is gone.
+    fn all_broken(&self, server: SocketAddr);
+}
+
+/// Answers for one client.
+pub struct CallbackService {
+    uuid: AfsUuid,
+    addresses: Vec<IpAddr>,
+    promises: Arc<dyn Promises>,
+}
+
+impl CallbackService {
+    /// A service for a client of that UUID, reachable at those addresses.
+    pub fn new(uuid: AfsUuid, addresses: Vec<IpAddr>, promises: Arc<dyn Promises>) -> Self {
+        Self {
+            uuid,
+            addresses,
+            promises,
+        }
+    }
+
+    fn interfaces(&self) -> InterfaceAddr {
+        let mut answer = InterfaceAddr {
+            uuid: self.uuid,
+            ..InterfaceAddr::default()
+        };
+        for address in &self.addresses {
+            if let IpAddr::V4(ip) = address {
+                let interface = Interface {
+                    address: u32::from(*ip),
+                    netmask: u32::MAX << 8,
+                    mtu: 1500,
+                };
+                // Past 32 addresses the rest is left out, as everybody does.
+                let _full = answer.interfaces.push(interface);
+            }
+        }
+        answer
+    }
+
+    async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        match call.opcode().await? {
+            CallBack::OPCODE => {
+                let arguments: CallBack = call.arguments().await?;
+                for fid in arguments.fids.iter() {
+                    self.promises.broken(*fid);
+                }
+                call.reply(&CallBackReply {});
+            }
+            InitCallBackState::OPCODE => {
+                let _: InitCallBackState = call.arguments().await?;
+                self.promises.all_broken(call.peer().address);
+                call.reply(&InitCallBackStateReply {});
+            }
+            InitCallBackState3::OPCODE => {
+                let _: InitCallBackState3 = call.arguments().await?;
+                self.promises.all_broken(call.peer().address);
+                call.reply(&InitCallBackState3Reply {});
+            }
+            Probe::OPCODE => {
+                let _: Probe = call.arguments().await?;
+                call.reply(&ProbeReply {});
+            }
+            ProbeUuid::OPCODE => {
+                let arguments: ProbeUuid = call.arguments().await?;
+                if arguments.client_uuid != self.uuid {
+                    return Err(AbortCode(1));
+                }
+                call.reply(&ProbeUuidReply {});
+            }
+            WhoAreYou::OPCODE => {
+                let _: WhoAreYou = call.arguments().await?;
+                call.reply(&WhoAreYouReply {
+                    address: self.interfaces(),
+                });
+            }
+            TellMeAboutYourself::OPCODE => {
+                let _: TellMeAboutYourself = call.arguments().await?;
+                let capabilities =
+                    Capabilities::from_iter_cut([client_capability::ERROR_TRANSLATION]);
+                let address = self.interfaces();
+                call.reply(&TellMeAboutYourselfReply {
+                    address,
+                    capabilities,
+                });
+            }
+            _ => return Err(AbortCode::RXGEN_OPCODE),
+        }
+        Ok(())
+    }
+}
+
+impl Service for CallbackService {
+    fn package(&self) -> &'static Package {
+        &rxafscb::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(self.answer(call))
+    }
+}

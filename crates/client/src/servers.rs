@@ -1,0 +1,103 @@
+//! Connections to servers, one for each address and service, and which addresses were silent.
+//!
+//! With an administrator's socket every call of the cell that owns it goes there instead of UDP: the
+//! one process behind it plays all roles, and knows its callers by their Unix identity.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use cellar_rpc::{Connection, Port, Security};
+use cellar_wire::package::Package;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::cell::CellName;
+
+/// How long an address that did not answer is asked after all others.
+pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
+
+/// Connections kept; when more are needed the pool starts anew.
+const CONNECTIONS_MAX: usize = 10_000;
+
+/// The pool.
+#[derive(Debug)]
+pub struct Servers {
+    port: Port,
+    administrator: Option<(CellName, Connection)>,
+    connections: Mutex<HashMap<(SocketAddr, u16), Connection>>,
+    down: Mutex<HashMap<SocketAddr, Instant>>,
+}
+
+impl Servers {
+    /// A pool that calls from `port`; with `administrator`, calls to that cell go through its
+    /// socket.
+    pub fn new(port: Port, administrator: Option<(CellName, Connection)>) -> Self {
+        Self {
+            port,
+            administrator,
+            connections: Mutex::default(),
+            down: Mutex::default(),
+        }
+    }
+
+    /// The port that calls come from: file servers call back there.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Whether calls to `cell` are an administrator's.
+    pub fn is_administrator(&self, cell: &CellName) -> bool {
+        self.administrator
+            .as_ref()
+            .is_some_and(|(own, _)| own == cell)
+    }
+
+    /// A connection to one service of one server of `cell`.
+    pub fn connection(
+        &self,
+        cell: &CellName,
+        peer: SocketAddr,
+        package: &'static Package,
+    ) -> Connection {
+        if let Some((own, socket)) = &self.administrator
+            && own == cell
+        {
+            return socket.clone();
+        }
+        let mut connections = self.connections.lock();
+        if connections.len() >= CONNECTIONS_MAX {
+            connections.clear();
+        }
+        connections
+            .entry((peer, package.service_id))
+            .or_insert_with(|| {
+                self.port
+                    .connect(peer, package.service_id, Security::null())
+            })
+            .clone()
+    }
+
+    /// Notes that an address did not answer.
+    pub fn mark_down(&self, peer: SocketAddr) {
+        let mut down = self.down.lock();
+        let now = Instant::now();
+        down.retain(|_, since| now.duration_since(*since) < DOWN_TIME);
+        down.insert(peer, now);
+    }
+
+    /// Notes that an address answered.
+    pub fn mark_up(&self, peer: SocketAddr) {
+        let mut down = self.down.lock();
+        if !down.is_empty() {
+            down.remove(&peer);
+        }
+    }
+
+    /// Whether the address was silent a short while ago.
+    pub fn is_down(&self, peer: SocketAddr) -> bool {
+        let down = self.down.lock();
+        down.get(&peer)
+            .is_some_and(|since| since.elapsed() < DOWN_TIME)
+    }
+}

@@ -1,0 +1,115 @@
+//! Writing: a stream of bytes into a file.
+//!
+//! The bytes are gathered into pieces of [`STORE_PIECE_BYTES`], each sent in one `StoreData64`: a
+//! call must say first how many bytes it brings, and one that failed is sent again to the next
+//! server, so a piece is kept until it is acknowledged. The next piece is read meanwhile.
+
+use bytes::Bytes;
+use cellar_rpc::CallError;
+use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, StoreData64, StoreData64Reply};
+
+use crate::client::Client;
+use crate::course::Course;
+use crate::error::Result;
+use crate::path::Node;
+
+/// Bytes of one call.
+pub(crate) const STORE_PIECE_BYTES: u64 = 8 << 20;
+
+/// Where the bytes come from.
+pub trait Source {
+    /// At most `max` bytes more, in chunks; fewer than `max` only at the end.
+    fn take(&mut self, max: u64) -> impl Future<Output = std::io::Result<Vec<Bytes>>> + Send;
+}
+
+impl Client {
+    /// Replaces a file's contents by what `source` gives, and sets its modification time.
+    /// `progress` is told of each acknowledged piece's length.
+    ///
+    /// # Errors
+    /// The source cannot be read, or no server takes the bytes. What was acknowledged before is
+    /// in the file then.
+    pub async fn store(
+        &self,
+        node: &Node,
+        what: &str,
+        source: &mut impl Source,
+        modified: Option<AfsTime>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<AfsFetchStatus> {
+        let local = |cause| crate::error::Error::Local {
+            what: what.to_owned(),
+            cause,
+        };
+        let mut position = 0;
+        let mut piece = source.take(STORE_PIECE_BYTES).await.map_err(local)?;
+        loop {
+            let length: u64 = piece.iter().map(|chunk| chunk.len() as u64).sum();
+            let last = length < STORE_PIECE_BYTES;
+            let store = self.store_piece(node, what, position, &piece, length, modified);
+            let (status, next) = if last {
+                (store.await?, Vec::new())
+            } else {
+                let (status, next) = tokio::join!(store, source.take(STORE_PIECE_BYTES));
+                (status?, next.map_err(local)?)
+            };
+            progress(length);
+            position += length;
+            if last || next.is_empty() {
+                return Ok(status);
+            }
+            piece = next;
+        }
+    }
+
+    async fn store_piece(
+        &self,
+        node: &Node,
+        what: &str,
+        position: u64,
+        piece: &[Bytes],
+        length: u64,
+        modified: Option<AfsTime>,
+    ) -> Result<AfsFetchStatus> {
+        let in_status = AfsStoreStatus {
+            client_mod_time: modified,
+            ..AfsStoreStatus::default()
+        };
+        let arguments = StoreData64 {
+            fid: node.fid,
+            in_status,
+            position,
+            length,
+            file_length: position + length,
+        };
+        let mut course = Course::start(self, &node.volume).await?;
+        loop {
+            match send(&course, &arguments, piece).await {
+                Ok(reply) => {
+                    course.succeeded();
+                    return Ok(reply.status);
+                }
+                Err(error) => course.failed(error, &what).await?,
+            }
+        }
+    }
+}
+
+async fn send(
+    course: &Course<'_>,
+    arguments: &StoreData64,
+    piece: &[Bytes],
+) -> std::result::Result<StoreData64Reply, CallError> {
+    let mut call = course.connection().open(arguments).await?;
+    for chunk in piece {
+        match call.write(chunk.clone()).await {
+            Ok(()) => {}
+            // The server has answered already; its answer says why.
+            Err(CallError::AnsweredEarly) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    call.finish();
+    call.read().await
+}

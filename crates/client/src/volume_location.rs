@@ -1,0 +1,389 @@
+//! Where volumes are: calls to a cell's VL servers, and what they answered, kept for a while.
+//!
+//! 1. The newest form of the call is tried first (`GetEntryByNameU`), and `GetEntryByNameN` where a
+//!    server knows no other; servers that are named by UUID are asked for with `GetAddrsU`.
+//! 2. Any VL server answers reads, so they are asked in the cell's order until one does; one that
+//!    was silent is asked last. `U` codes (no quorum, not the sync site) mean the next one too.
+//! 3. An answer is believed for [`ENTRY_LIFETIME`], and dropped at once when a file server says
+//!    `VNOVOL` or `VMOVED` ([`Locations::forget`]).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::{AfsUuid, PartitionId, VolumeId};
+use cellar_wire::package::Procedure;
+use cellar_wire::vl;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::cell::{Cell, CellName};
+use crate::error::{Error, Result};
+use crate::mount_point::{Existing, VolumeKind, split_suffix};
+use crate::servers::Servers;
+
+/// How long an entry is believed without being asked again.
+pub const ENTRY_LIFETIME: Duration = Duration::from_secs(600);
+
+/// Entries kept; when more are needed the cache starts anew.
+const ENTRIES_MAX: usize = 100_000;
+
+/// A file server, as the VLDB names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fileserver {
+    /// Its UUID, if it has registered one.
+    pub uuid: Option<AfsUuid>,
+    /// Its addresses, in the VLDB's order, without port.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A server and partition that hold a volume of a family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The server.
+    pub server: Arc<Fileserver>,
+    /// The partition.
+    pub partition: Option<PartitionId>,
+    /// `VLSF_*`.
+    pub flags: u32,
+}
+
+/// What the VLDB says about a family of volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// The cell.
+    pub cell: CellName,
+    /// The name without suffix.
+    pub name: String,
+    /// Read-write, read-only and backup id.
+    pub ids: [VolumeId; 3],
+    /// `VLF_*` and `VLOP_*`.
+    pub flags: u32,
+    /// The sites, in the order of the entry.
+    pub sites: Vec<Site>,
+}
+
+impl Family {
+    /// Which volumes of it exist.
+    pub fn existing(&self) -> Existing {
+        Existing {
+            read_write: self.flags & vl::VLF_RWEXISTS != 0,
+            read_only: self.flags & vl::VLF_ROEXISTS != 0,
+            backup: self.flags & vl::VLF_BACKEXISTS != 0,
+        }
+    }
+
+    /// The id of one of its volumes.
+    pub fn id(&self, kind: VolumeKind) -> VolumeId {
+        self.ids[kind as usize]
+    }
+
+    /// Which of its volumes has this id.
+    pub fn kind_of(&self, id: VolumeId) -> Option<VolumeKind> {
+        let kinds = [
+            VolumeKind::ReadWrite,
+            VolumeKind::ReadOnly,
+            VolumeKind::Backup,
+        ];
+        kinds
+            .into_iter()
+            .find(|kind| self.id(*kind) == id && id.0 != 0)
+    }
+
+    /// The servers to ask for one of its volumes, in order.
+    ///
+    /// Sites that are not released yet are left out; while a release is under way only sites that
+    /// have the new version serve. The backup volume is where the read-write volume is.
+    pub fn servers(&self, kind: VolumeKind) -> Vec<Arc<Fileserver>> {
+        let wanted = match kind {
+            VolumeKind::ReadOnly => vl::VLSF_ROVOL,
+            VolumeKind::ReadWrite | VolumeKind::Backup => vl::VLSF_RWVOL,
+        };
+        let usable = |site: &&Site| site.flags & wanted != 0 && site.flags & vl::VLSF_DONTUSE == 0;
+        let mut sites: Vec<_> = self.sites.iter().filter(usable).collect();
+        if kind == VolumeKind::ReadOnly
+            && sites
+                .iter()
+                .any(|site| site.flags & vl::VLSF_NEWREPSITE != 0)
+        {
+            sites.retain(|site| site.flags & vl::VLSF_NEWREPSITE != 0);
+        }
+        sites.into_iter().map(|site| site.server.clone()).collect()
+    }
+}
+
+/// The VL servers of all cells, and what they said.
+#[derive(Debug)]
+pub struct Locations {
+    servers: Arc<Servers>,
+    entries: Mutex<HashMap<(CellName, String), (Instant, Arc<Family>)>>,
+    fileservers: Mutex<HashMap<(CellName, AfsUuid, u32), Arc<Fileserver>>>,
+}
+
+impl Locations {
+    /// Nothing is known yet.
+    pub fn new(servers: Arc<Servers>) -> Self {
+        Self {
+            servers,
+            entries: Mutex::default(),
+            fileservers: Mutex::default(),
+        }
+    }
+
+    /// Calls a read procedure of the cell's VL servers, one after the other until one answers.
+    pub async fn call<P: Procedure>(&self, cell: &Cell, arguments: &P) -> Result<P::Reply> {
+        call_database(
+            &self.servers,
+            cell,
+            cell.location_servers().collect(),
+            arguments,
+        )
+        .await
+    }
+
+    /// The family that a volume belongs to, by name (with or without suffix) or number.
+    pub async fn family(&self, cell: &Cell, volume: &str) -> Result<Arc<Family>> {
+        let base = split_suffix(volume).0;
+        let key = (cell.name.clone(), base.to_owned());
+        if let Some((since, family)) = self.entries.lock().get(&key)
+            && since.elapsed() < ENTRY_LIFETIME
+        {
+            return Ok(family.clone());
+        }
+        let family = Arc::new(self.ask(cell, base).await?);
+        let mut entries = self.entries.lock();
+        if entries.len() >= ENTRIES_MAX {
+            entries.clear();
+        }
+        entries.insert(key, (Instant::now(), family.clone()));
+        Ok(family)
+    }
+
+    /// Drops what is known about a family: a file server has said that it is wrong.
+    pub fn forget(&self, family: &Family) {
+        let same = |other: &Family| other.cell == family.cell && other.name == family.name;
+        self.entries.lock().retain(|_, (_, other)| !same(other));
+    }
+
+    async fn ask(&self, cell: &Cell, volume: &str) -> Result<Family> {
+        let missing = || Error::NoSuchVolume {
+            cell: cell.name.clone(),
+            volume: volume.to_owned(),
+        };
+        let name =
+            vl::VolumeNameArgument::new(volume.as_bytes().to_vec()).map_err(|_| missing())?;
+        let newest = self
+            .call(
+                cell,
+                &vl::GetEntryByNameU {
+                    volumename: name.clone(),
+                },
+            )
+            .await;
+        match newest {
+            Ok(reply) => self.from_uuid_entry(cell, reply.entry).await,
+            Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
+                match self
+                    .call(cell, &vl::GetEntryByNameN { volumename: name })
+                    .await
+                {
+                    Ok(reply) => Ok(from_entry(cell, reply.entry)),
+                    Err(error) => Err(or_missing(error, missing)),
+                }
+            }
+            Err(error) => Err(or_missing(error, missing)),
+        }
+    }
+
+    async fn from_uuid_entry(&self, cell: &Cell, entry: vl::UvldbEntry) -> Result<Family> {
+        let mut sites = Vec::with_capacity(entry.sites.len());
+        for site in entry.sites.iter() {
+            let server = if site.flags & vl::VLSF_UUID == 0 {
+                let address = Ipv4Addr::from(site.server.time_low());
+                Arc::new(Fileserver {
+                    uuid: None,
+                    addresses: vec![address.into()],
+                })
+            } else {
+                self.fileserver(cell, site.server, site.uniquifier).await?
+            };
+            let partition = PartitionId::new(site.partition);
+            sites.push(Site {
+                server,
+                partition,
+                flags: site.flags,
+            });
+        }
+        Ok(Family {
+            cell: cell.name.clone(),
+            name: entry.name.to_string(),
+            ids: entry.volume_ids,
+            flags: entry.flags,
+            sites,
+        })
+    }
+
+    /// The addresses of a server with a UUID. The uniquifier rises when they change.
+    async fn fileserver(
+        &self,
+        cell: &Cell,
+        uuid: AfsUuid,
+        uniquifier: u32,
+    ) -> Result<Arc<Fileserver>> {
+        let key = (cell.name.clone(), uuid, uniquifier);
+        if let Some(known) = self.fileservers.lock().get(&key) {
+            return Ok(known.clone());
+        }
+        let attributes = vl::ListAddrByAttributes {
+            mask: vl::VLADDR_UUID,
+            uuid,
+            ..Default::default()
+        };
+        let reply = self.call(cell, &vl::GetAddrsU { attributes }).await?;
+        let addresses = reply
+            .blkaddrs
+            .iter()
+            .map(|a| Ipv4Addr::from(*a).into())
+            .collect();
+        let server = Arc::new(Fileserver {
+            uuid: Some(uuid),
+            addresses,
+        });
+        let mut known = self.fileservers.lock();
+        if known.len() >= ENTRIES_MAX {
+            known.clear();
+        }
+        known.insert(key, server.clone());
+        Ok(server)
+    }
+}
+
+fn from_entry(cell: &Cell, entry: vl::NvldbEntry) -> Family {
+    let site = |site: &vl::Site| Site {
+        server: Arc::new(Fileserver {
+            uuid: None,
+            addresses: vec![Ipv4Addr::from(site.server).into()],
+        }),
+        partition: PartitionId::new(site.partition),
+        flags: site.flags,
+    };
+    Family {
+        cell: cell.name.clone(),
+        name: entry.name.to_string(),
+        ids: entry.volume_ids,
+        flags: entry.flags,
+        sites: entry.sites.iter().map(site).collect(),
+    }
+}
+
+fn or_missing(error: Error, missing: impl Fn() -> Error) -> Error {
+    match error.code() {
+        Some(AbortCode::VL_NOENT | AbortCode::VL_ENTDELETED | AbortCode::VL_BADNAME) => missing(),
+        _ => error,
+    }
+}
+
+/// Calls a read procedure of a database, one server after the other until one answers.
+pub(crate) async fn call_database<P: Procedure>(
+    servers: &Servers,
+    cell: &Cell,
+    mut addresses: Vec<SocketAddr>,
+    arguments: &P,
+) -> Result<P::Reply> {
+    addresses.sort_by_key(|address| servers.is_down(*address));
+    let mut last = CallError::Dead;
+    for address in &addresses {
+        let connection = servers.connection(&cell.name, *address, P::package());
+        match connection.call(arguments).await {
+            Ok(reply) => {
+                servers.mark_up(*address);
+                return Ok(reply);
+            }
+            Err(error) if error.is_unreachable() => {
+                servers.mark_down(*address);
+                last = error;
+            }
+            Err(CallError::Aborted(code)) if is_ubik(code) => last = CallError::Aborted(code),
+            Err(cause) => {
+                let what = format!("{} {} of cell {}", P::package().name, P::NAME, cell.name);
+                return Err(Error::Database { what, cause });
+            }
+        }
+    }
+    let names: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+    Err(Error::DatabaseUnreachable {
+        cell: cell.name.clone(),
+        role: if P::package().name == "PR" {
+            "protection"
+        } else {
+            "volume location"
+        },
+        servers: names.join(", "),
+        cause: last,
+    })
+}
+
+/// Codes of a database server that has no majority behind it.
+fn is_ubik(code: AbortCode) -> bool {
+    (5376..5376 + 256).contains(&code.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn family(sites: &[u32]) -> Family {
+        let site = |(index, flags): (usize, &u32)| Site {
+            server: Arc::new(Fileserver {
+                uuid: None,
+                addresses: vec![IpAddr::from([192, 0, 2, index as u8])],
+            }),
+            partition: PartitionId::new(0),
+            flags: *flags,
+        };
+        Family {
+            cell: CellName::new("test.cell").expect("cell"),
+            name: "v".to_owned(),
+            ids: [VolumeId(10), VolumeId(11), VolumeId(0)],
+            flags: vl::VLF_RWEXISTS | vl::VLF_ROEXISTS,
+            sites: sites.iter().enumerate().map(site).collect(),
+        }
+    }
+
+    fn asked(family: &Family, kind: VolumeKind) -> Vec<u8> {
+        let last = |server: &Arc<Fileserver>| match server.addresses[0] {
+            IpAddr::V4(ip) => ip.octets()[3],
+            IpAddr::V6(_) => 0,
+        };
+        family.servers(kind).iter().map(last).collect()
+    }
+
+    #[test]
+    fn sites_that_may_serve() {
+        let plain = family(&[
+            vl::VLSF_RWVOL,
+            vl::VLSF_ROVOL,
+            vl::VLSF_ROVOL | vl::VLSF_DONTUSE,
+        ]);
+        assert_eq!(asked(&plain, VolumeKind::ReadWrite), [0]);
+        assert_eq!(asked(&plain, VolumeKind::Backup), [0]);
+        assert_eq!(asked(&plain, VolumeKind::ReadOnly), [1]);
+        let releasing = family(&[
+            vl::VLSF_RWVOL,
+            vl::VLSF_ROVOL,
+            vl::VLSF_ROVOL | vl::VLSF_NEWREPSITE,
+        ]);
+        assert_eq!(asked(&releasing, VolumeKind::ReadOnly), [2]);
+    }
+
+    #[test]
+    fn ids_and_kinds() {
+        let family = family(&[]);
+        assert_eq!(family.kind_of(VolumeId(11)), Some(VolumeKind::ReadOnly));
+        assert_eq!(family.kind_of(VolumeId(0)), None);
+        assert_eq!(family.kind_of(VolumeId(12)), None);
+    }
+}
