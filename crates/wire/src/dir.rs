@@ -23,19 +23,21 @@
 //!
 //! Source: behaviour of OpenAFS 1.8 (its dir package), seen in testdata/directories.
 
-use std::ops::{ControlFlow, Deref};
+use std::ops::ControlFlow;
 
 use crate::abort::AbortCode;
 use crate::ids::{Uniquifier, VnodeId};
 
 mod check;
 mod page;
+mod pages;
 
 pub use check::Summary;
 use page::{
     FIRST_SLOT_PAGE_0, HEAD_SLOTS, MAP_PAGES, NO_PAGE, PAGE_SLOTS, head, header, init_page,
     map_free, page_count_field, set_head, set_map_free, set_page_count,
 };
+pub use pages::{ReadPages, WritePages};
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 2048;
@@ -46,122 +48,6 @@ pub const NAME_MAX: usize = 255;
 
 /// One page.
 pub type Page = [u8; PAGE_SIZE];
-
-/// Pages that can be read.
-pub trait ReadPages {
-    /// Why a page cannot be had.
-    type Error;
-    /// A page while it is looked at.
-    type Ref<'a>: Deref<Target = Page>
-    where
-        Self: 'a;
-
-    /// How many pages there are.
-    fn count(&self) -> usize;
-
-    /// Page `index`, which is below [`ReadPages::count`].
-    ///
-    /// # Errors
-    /// The owner's.
-    fn page(&self, index: usize) -> Result<Self::Ref<'_>, Self::Error>;
-}
-
-/// Pages that can be changed. An operation that fails may have changed some of them only when the
-/// owner's own error stopped it, or when the directory was corrupt.
-pub trait WritePages: ReadPages {
-    /// Page `index`, to be changed. Asked for only when it will be.
-    ///
-    /// # Errors
-    /// The owner's.
-    fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error>;
-
-    /// Adds a page of zeros after the last.
-    ///
-    /// # Errors
-    /// The owner's.
-    fn append(&mut self) -> Result<&mut Page, Self::Error>;
-}
-
-impl<T: ReadPages + ?Sized> ReadPages for &T {
-    type Error = T::Error;
-    type Ref<'a>
-        = T::Ref<'a>
-    where
-        Self: 'a;
-
-    fn count(&self) -> usize {
-        (**self).count()
-    }
-
-    fn page(&self, index: usize) -> Result<Self::Ref<'_>, Self::Error> {
-        (**self).page(index)
-    }
-}
-
-impl<T: ReadPages + ?Sized> ReadPages for &mut T {
-    type Error = T::Error;
-    type Ref<'a>
-        = T::Ref<'a>
-    where
-        Self: 'a;
-
-    fn count(&self) -> usize {
-        (**self).count()
-    }
-
-    fn page(&self, index: usize) -> Result<Self::Ref<'_>, Self::Error> {
-        (**self).page(index)
-    }
-}
-
-impl<T: WritePages + ?Sized> WritePages for &mut T {
-    fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error> {
-        (**self).page_mut(index)
-    }
-
-    fn append(&mut self) -> Result<&mut Page, Self::Error> {
-        (**self).append()
-    }
-}
-
-/// Pages in memory, for example `bytes.as_chunks::<2048>().0` of a fetched directory.
-impl ReadPages for [Page] {
-    type Error = std::convert::Infallible;
-    type Ref<'a> = &'a Page;
-
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn page(&self, index: usize) -> Result<&Page, Self::Error> {
-        Ok(&self[index])
-    }
-}
-
-impl ReadPages for Vec<Page> {
-    type Error = std::convert::Infallible;
-    type Ref<'a> = &'a Page;
-
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn page(&self, index: usize) -> Result<&Page, Self::Error> {
-        Ok(&self[index])
-    }
-}
-
-impl WritePages for Vec<Page> {
-    fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error> {
-        Ok(&mut self[index])
-    }
-
-    fn append(&mut self) -> Result<&mut Page, Self::Error> {
-        let index = self.len();
-        self.push([0; PAGE_SIZE]);
-        Ok(&mut self[index])
-    }
-}
 
 /// Why an operation on a directory failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -269,6 +155,9 @@ pub struct Target {
     pub uniquifier: Uniquifier,
 }
 
+/// Names with what they stand for.
+pub type NamedTargets = Vec<(Vec<u8>, Target)>;
+
 /// A directory over somebody's pages.
 #[derive(Clone, Debug)]
 pub struct Directory<P> {
@@ -300,6 +189,15 @@ pub fn hash(name: &[u8]) -> usize {
 /// Slots that a name of `len` bytes takes, 1 to 9.
 pub const fn slots(len: usize) -> usize {
     1 + ((len + 16) >> 5)
+}
+
+/// The first slot of page `index` that an entry may have.
+const fn first_slot(index: usize) -> usize {
+    if index == 0 {
+        FIRST_SLOT_PAGE_0
+    } else {
+        HEAD_SLOTS
+    }
 }
 
 fn check_name<E>(name: &[u8]) -> Result<(), DirError<E>> {
@@ -467,7 +365,7 @@ impl<P: ReadPages> Directory<P> {
     ///
     /// # Errors
     /// As [`Directory::for_each`].
-    pub fn entries(&self) -> Result<Vec<(Vec<u8>, Target)>, DirError<P::Error>> {
+    pub fn entries(&self) -> Result<NamedTargets, DirError<P::Error>> {
         let mut entries = Vec::new();
         self.for_each(
             0,
@@ -559,7 +457,7 @@ impl<P: WritePages> Directory<P> {
                     continue;
                 }
             }
-            if let Some(place) = header::free_run(&*self.page(index)?, needed) {
+            if let Some(place) = header::free_run(&*self.page(index)?, first_slot(index), needed) {
                 return Ok((index, place));
             }
         }

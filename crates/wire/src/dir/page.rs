@@ -53,7 +53,7 @@ pub(super) mod header {
         page[BITMAP..BITMAP + 8].copy_from_slice(&bitmap.to_le_bytes());
     }
 
-    /// Bits `place` to `place + count`, of which there are at most 9.
+    /// Bits `place` to `place + count`, of which there are at most 13.
     fn mask(place: usize, count: usize) -> u64 {
         ((1u64 << count) - 1) << place
     }
@@ -81,9 +81,10 @@ pub(super) mod header {
         (left != 0).then(|| place + left.trailing_zeros() as usize)
     }
 
-    /// The lowest run of `count` free slots; never slot 0.
-    pub(in crate::dir) fn free_run(page: &Page, count: usize) -> Option<usize> {
-        let free = !(bitmap(page) | 1);
+    /// The lowest run of `count` free slots from `first` on, whatever the bitmap says of those
+    /// before it, which are the page's own.
+    pub(in crate::dir) fn free_run(page: &Page, first: usize, count: usize) -> Option<usize> {
+        let free = !(bitmap(page) | mask(0, first));
         // Bit n of `starts`: slots n to n + count are free. Slots past 63 are not.
         let starts = (1..count).fold(free, |starts, distance| starts & (free >> distance));
         (starts != 0).then(|| starts.trailing_zeros() as usize)

@@ -1,6 +1,8 @@
 //! Random numbers from a seed that is printed, so that a failure can be repeated:
 //! `CELLAR_SEED=... cargo test -p cellar-wire`.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
 /// The seed of this run: `CELLAR_SEED`, or a fixed one for repeatable results.
 pub(crate) fn seed() -> u64 {
     let seed = std::env::var("CELLAR_SEED")
@@ -19,7 +21,7 @@ impl Random {
         Self(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    pub(crate) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -28,6 +30,6 @@ impl Random {
 
     /// A number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.draw() % bound
     }
 }
