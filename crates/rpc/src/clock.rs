@@ -32,6 +32,12 @@ impl Clock {
         u64::try_from(self.unix_start.as_micros()).unwrap_or(0)
     }
 
+    /// Microseconds since 1970, now.
+    pub(crate) fn unix_micros(&self) -> u64 {
+        self.unix_start_micros()
+            .saturating_add(self.now().as_micros())
+    }
+
     /// The moment that the event loop's timers know `time` by.
     pub(crate) fn instant(&self, time: Time) -> Instant {
         self.start + Duration::from_micros(time.as_micros())

@@ -116,7 +116,7 @@ impl Connection {
     ) -> Result<P::Reply, CallError> {
         let mut call = self.begin(arguments, options, true)?;
         call.finish();
-        call.read().await
+        call.results().await
     }
 
     /// Starts a call that streams: the arguments are sent, the rest is up to the caller.

@@ -21,6 +21,7 @@ use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
 
 use crate::driver::RxCall;
 use crate::local::LocalCall;
+use crate::outgoing::join;
 use crate::port::Port;
 
 /// Where a call comes from.
@@ -183,16 +184,7 @@ impl IncomingCall {
             }
             match self.next_chunk().await? {
                 Some(chunk) if self.received.is_empty() => self.received = chunk,
-                Some(chunk) => {
-                    let held = std::mem::take(&mut self.received);
-                    let mut joined = held.try_into_mut().unwrap_or_else(|held| {
-                        let mut copy = BytesMut::with_capacity(held.len() * 2 + chunk.len());
-                        copy.extend_from_slice(&held);
-                        copy
-                    });
-                    joined.extend_from_slice(&chunk);
-                    self.received = joined.freeze();
-                }
+                Some(chunk) => self.received = join(std::mem::take(&mut self.received), &chunk),
                 None => {
                     self.ended = true;
                     retry_at = 0;
@@ -216,6 +208,28 @@ impl IncomingCall {
         let chunk = self.next_chunk().await?;
         self.ended = chunk.is_none();
         Ok(chunk)
+    }
+
+    /// Exactly `len` bytes of the stream, in pieces as they arrive: calls `sink` with each.
+    ///
+    /// # Errors
+    /// `RXGEN_SS_UNMARSHAL` when the request ends before; else as [`Self::read_chunk`].
+    pub async fn read_exact(
+        &mut self,
+        mut len: u64,
+        mut sink: impl FnMut(Bytes),
+    ) -> Result<(), AbortCode> {
+        while len > 0 {
+            let Some(mut chunk) = self.read_chunk().await? else {
+                return Err(AbortCode::RXGEN_SS_UNMARSHAL);
+            };
+            if chunk.len() as u64 > len {
+                self.received = chunk.split_off(usize::try_from(len).unwrap_or(chunk.len()));
+            }
+            len -= chunk.len() as u64;
+            sink(chunk);
+        }
+        Ok(())
     }
 
     /// Appends `results` to the reply. They leave when the handler returns, or before the next

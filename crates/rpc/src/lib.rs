@@ -4,7 +4,8 @@
 //! * [`Port`]: an open UDP port on them; answers calls to its [`Service`]s, makes [`Connection`]s;
 //! * [`IncomingCall`]: a call as its handler sees it; [`OutgoingCall`]: as its maker sees it;
 //! * [`local`]: the same calls over a Unix socket, for the administrator of this machine;
-//! * [`blocking`]: where handlers put what would block their shard.
+//! * [`rxperf`]: the service that measures Rx, and its client;
+//! * [`blocking()`]: where handlers put what would block their shard.
 //!
 //! The life of a small call: a batch of datagrams is received with one system call; the protocol
 //! core ([`cellar_rx`]) makes a call of them; admission control gives it its turn among those of
@@ -26,6 +27,8 @@ pub mod local;
 mod outgoing;
 mod port;
 mod runtime;
+pub mod rxperf;
+mod rxstats;
 mod service;
 mod shard;
 mod socket;

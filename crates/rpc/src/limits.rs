@@ -34,6 +34,9 @@ pub const OUTGOING_RECEIVED_BYTES_MAX: usize = 1 << 20;
 /// Bytes that an outgoing call holds written and not taken by the protocol before its writer waits.
 pub const OUTGOING_UNSENT_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of the results of one outgoing call, streams not counted.
+pub const RESULT_BYTES_MAX: usize = 64 << 20;
+
 /// Calls in progress on one connection, unless its options say otherwise.
 pub const CALLS_PER_CONNECTION: usize = 64;
 

@@ -23,7 +23,7 @@ use cellar_xdr::{Decode, DecodeError, Decoder};
 use parking_lot::Mutex;
 
 use crate::CallError;
-use crate::limits::{OUTGOING_RECEIVED_BYTES_MAX, OUTGOING_UNSENT_BYTES_MAX};
+use crate::limits::{OUTGOING_RECEIVED_BYTES_MAX, OUTGOING_UNSENT_BYTES_MAX, RESULT_BYTES_MAX};
 use crate::port::RxConnection;
 
 /// A call in progress, at the client's end. Dropping it before its end aborts it.
@@ -165,15 +165,7 @@ impl OutgoingCall {
             let held = std::mem::take(&mut self.held);
             match self.read_chunk().await? {
                 Some(chunk) if held.is_empty() => self.held = chunk,
-                Some(chunk) => {
-                    let mut joined = held.try_into_mut().unwrap_or_else(|held| {
-                        let mut copy = BytesMut::with_capacity(held.len() * 2 + chunk.len());
-                        copy.extend_from_slice(&held);
-                        copy
-                    });
-                    joined.extend_from_slice(&chunk);
-                    self.held = joined.freeze();
-                }
+                Some(chunk) => self.held = join(held, &chunk),
                 None => {
                     ended = true;
                     self.held = held;
@@ -182,10 +174,40 @@ impl OutgoingCall {
         }
     }
 
+    /// The results that end the reply: reads to its end, so that the call has succeeded when this
+    /// answers. Bytes after the results are ignored.
+    ///
+    /// # Errors
+    /// [`CallError::BadReply`] when what is left of the reply does not parse, or is longer than
+    /// [`crate::limits::RESULT_BYTES_MAX`]; else as [`Self::read_chunk`].
+    pub async fn results<T: Decode>(mut self) -> Result<T, CallError> {
+        let mut whole = self.read_chunk().await?.unwrap_or_default();
+        while let Some(chunk) = self.read_chunk().await? {
+            let len = whole.len() + chunk.len();
+            if len > RESULT_BYTES_MAX {
+                let limit = RESULT_BYTES_MAX;
+                return Err(CallError::BadReply(DecodeError::TooLong { limit, len }));
+            }
+            whole = join(whole, &chunk);
+        }
+        Ok(T::from_xdr(&whole)?)
+    }
+
     /// Gives the call up; the server is told `code`.
     pub fn abort(self, code: AbortCode) {
         self.shared.abandon(code);
     }
+}
+
+/// Appends to bytes that usually nobody else refers to.
+pub(crate) fn join(held: Bytes, more: &[u8]) -> Bytes {
+    let mut joined = held.try_into_mut().unwrap_or_else(|held| {
+        let mut copy = BytesMut::with_capacity(held.len() * 2 + more.len());
+        copy.extend_from_slice(&held);
+        copy
+    });
+    joined.extend_from_slice(more);
+    joined.freeze()
 }
 
 impl Drop for OutgoingCall {

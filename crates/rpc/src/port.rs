@@ -193,6 +193,19 @@ impl Port {
         }
     }
 
+    /// Sets counters of procedures to 0: bit 0 of `flags` the calls, 1 bytes sent, 2 bytes received,
+    /// 3 to 6 sum, squares, minimum and maximum of times in the queue, 7 to 10 of execution.
+    pub fn clear_statistics(&self, flags: u32) {
+        for handle in &self.0.shards {
+            let port = self.0.id;
+            handle.submit(Box::new(move |shard| {
+                if let Some(driver) = shard.driver(port) {
+                    driver.clear_statistics(flags);
+                }
+            }));
+        }
+    }
+
     /// Counters of everything that was received, sent and refused here.
     #[must_use]
     pub fn statistics(&self) -> &PortStatistics {

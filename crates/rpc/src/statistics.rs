@@ -4,7 +4,7 @@
 //! addition and a store without any exclusive access. Readers add the copies up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cellar_wire::package::Package;
 use parking_lot::Mutex;
@@ -129,6 +129,34 @@ impl PackageCounters {
         }
     }
 
+    /// Sets the counters that `flags` names (rx-wire facts 5.1) to 0. Only the owning shard may
+    /// call this.
+    pub(crate) fn clear(&self, flags: u32) {
+        for procedure in &self.procedures {
+            let plain = [
+                &procedure.invocations,
+                &procedure.bytes_sent,
+                &procedure.bytes_received,
+                &procedure.queued.sum,
+                &procedure.queued.squares,
+                &procedure.queued.minimum,
+                &procedure.queued.maximum,
+                &procedure.executed.sum,
+                &procedure.executed.squares,
+                &procedure.executed.minimum,
+                &procedure.executed.maximum,
+            ];
+            for (bit, counter) in plain.into_iter().enumerate() {
+                if flags & (1 << bit) != 0 {
+                    counter.set(0);
+                }
+            }
+            if flags & 1 != 0 {
+                procedure.aborts.set(0);
+            }
+        }
+    }
+
     /// Counts a call. Only the owning shard may call this.
     pub(crate) fn record(&self, opcode: Option<u32>, call: &CallRecord) {
         let procedure = opcode.and_then(|opcode| self.package.procedure(opcode));
@@ -207,11 +235,45 @@ pub struct PortFigures {
     pub handler_panics: u64,
 }
 
+impl ShardCounters {
+    fn read(&self) -> PortFigures {
+        PortFigures {
+            datagrams_received: self.datagrams_received.value(),
+            receive_calls: self.receive_calls.value(),
+            send_calls: self.send_calls.value(),
+            calls_inline: self.calls_inline.value(),
+            calls_pending: self.calls_pending.value(),
+            calls_refused: self.calls_refused.value(),
+            calls_waiting: self.calls_waiting.value(),
+            calls_running: self.calls_running.value(),
+            send_failures: self.send_failures.value(),
+            handler_panics: self.handler_panics.value(),
+        }
+    }
+}
+
+impl PortFigures {
+    fn add(&mut self, other: &Self) {
+        self.datagrams_received += other.datagrams_received;
+        self.receive_calls += other.receive_calls;
+        self.send_calls += other.send_calls;
+        self.calls_inline += other.calls_inline;
+        self.calls_pending += other.calls_pending;
+        self.calls_refused += other.calls_refused;
+        self.calls_waiting += other.calls_waiting;
+        self.calls_running += other.calls_running;
+        self.send_failures += other.send_failures;
+        self.handler_panics += other.handler_panics;
+    }
+}
+
 /// All counters of a port.
 #[derive(Debug, Default)]
 pub struct PortStatistics {
     packages: Mutex<Vec<Arc<PackageCounters>>>,
     shards: Mutex<Vec<Arc<ShardCounters>>>,
+    /// Calls are not counted by procedure at the moment.
+    off: AtomicBool,
 }
 
 impl PortStatistics {
@@ -221,6 +283,17 @@ impl PortStatistics {
 
     pub(crate) fn add_shard(&self, counters: Arc<ShardCounters>) {
         self.shards.lock().push(counters);
+    }
+
+    /// Whether calls are counted by procedure.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        !self.off.load(Ordering::Relaxed)
+    }
+
+    /// Switches counting by procedure on or off. It is on at first.
+    pub fn set_on(&self, on: bool) {
+        self.off.store(!on, Ordering::Relaxed);
     }
 
     /// Figures of every procedure of every service on the port, in the order of service numbers
@@ -254,20 +327,21 @@ impl PortStatistics {
     /// Figures of the port as a whole.
     #[must_use]
     pub fn port(&self) -> PortFigures {
-        let mut figures = PortFigures::default();
-        for shard in self.shards.lock().iter() {
-            figures.datagrams_received += shard.datagrams_received.value();
-            figures.receive_calls += shard.receive_calls.value();
-            figures.send_calls += shard.send_calls.value();
-            figures.calls_inline += shard.calls_inline.value();
-            figures.calls_pending += shard.calls_pending.value();
-            figures.calls_refused += shard.calls_refused.value();
-            figures.calls_waiting += shard.calls_waiting.value();
-            figures.calls_running += shard.calls_running.value();
-            figures.send_failures += shard.send_failures.value();
-            figures.handler_panics += shard.handler_panics.value();
+        let mut sum = PortFigures::default();
+        for shard in self.by_shard() {
+            sum.add(&shard);
         }
-        figures
+        sum
+    }
+
+    /// Figures of the port on each of its shards.
+    #[must_use]
+    pub fn by_shard(&self) -> Vec<PortFigures> {
+        self.shards
+            .lock()
+            .iter()
+            .map(|shard| shard.read())
+            .collect()
     }
 }
 

@@ -258,6 +258,9 @@ async fn answer(
 ) {
     let outcome = entry.service.call(&mut call).await;
     let aborted = call.complete(outcome).await.is_some();
+    if !driver.port.0.statistics.is_on() {
+        return;
+    }
     let (bytes_received, bytes_sent) = call.traffic();
     let ended = driver.clock.now();
     let record = CallRecord {

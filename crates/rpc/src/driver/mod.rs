@@ -42,6 +42,7 @@ use crate::debug::{self, DebugBudget};
 use crate::limits::{CALLS_PER_TURN_MAX, RECEIVE_ROUNDS_MAX, SEND_BUFFER_BYTES};
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
+use crate::rxstats::RxStats;
 use crate::service::{Service, ServiceOptions};
 use crate::shard;
 use crate::socket::{ReceiveBuffers, SendOutcome, ShardSocket};
@@ -188,6 +189,7 @@ impl Driver {
             running_max: setup.running_calls_max,
             due_wakers: RefCell::new(Vec::new()),
         });
+        driver.add_service(Arc::new(RxStats::new(driver.clock)));
         for service in setup.services {
             driver.add_service(service);
         }
@@ -222,6 +224,13 @@ impl Driver {
         });
         state.services.retain(|known| known.id != entry.id);
         state.services.push(entry);
+    }
+
+    /// Sets counters of every service to 0; see [`PackageCounters::clear`].
+    pub(crate) fn clear_statistics(&self, flags: u32) {
+        for entry in &self.state.borrow().services {
+            entry.counters.clear(flags);
+        }
     }
 
     /// Ends the port on this shard: calls out fail, calls in are dropped with their tasks.
@@ -289,7 +298,7 @@ impl Driver {
         self.state
             .borrow_mut()
             .endpoint
-            .answer_debug(to, local, query, payload);
+            .answer_debug(to, local, query, &payload);
         self.kick();
     }
 

@@ -1,0 +1,16 @@
+//! rxperf: the service that measures Rx itself, and its client.
+//!
+//! Either end can be exchanged for OpenAFS's program of that name. A request is no procedure with
+//! arguments but a stream of words: version 3, a command, two chunk sizes, then what the command
+//! needs. Every call but FILE ends its reply with a cookie. Source: rx-wire facts 5.2.
+
+mod client;
+mod server;
+
+pub use cellar_wire::rxperf::{Command, PACKAGE};
+
+pub use client::{ClientOptions, Figures, RxperfError, client};
+pub use server::Server;
+
+/// What is sent as data.
+static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
