@@ -1,1 +1,28 @@
-//! The database servers: volume location, protection, votes
+//! The database servers of a cell: volume location (VL), protection (PR), and the votes (VOTE) by
+//! which `udebug` sees how they are.
+//!
+//! Both are tables over [`cellar_celldb`] with a typed copy in memory that answers every lookup
+//! ([`Vl`], [`Pr`]). A procedure is one function from caller and arguments to results
+//! ([`Answer`]), used over Rx ([`VlService`], [`PrService`]) and in the same process alike.
+
+use std::sync::Arc;
+
+use cellar_wire::AfsTime;
+
+mod answer;
+mod caller;
+mod dispatch;
+mod error;
+pub mod pr;
+mod replica;
+mod row;
+pub mod vl;
+
+pub use answer::Answer;
+pub use caller::Identity;
+pub use error::Error;
+pub use pr::{Directory, Pr, PrService};
+pub use vl::{Vl, VlService};
+
+/// Where a server takes the time from.
+pub type Clock = Arc<dyn Fn() -> AfsTime + Send + Sync>;

@@ -1,0 +1,131 @@
+//! Who may do what to an entry.
+//!
+//! In this order, the first that holds allows:
+//!
+//! 1. the caller is the superuser;
+//! 2. an access bit of the entry allows it to anybody;
+//! 3. the caller is the entry's owner, or a member of the group that is;
+//! 4. the entry is a user: the caller is that user;
+//! 5. the entry is a group: an access bit allows it to members, and the caller is one;
+//! 6. status, membership and ownership are asked for: the caller is in system:ptsviewers;
+//! 7. the caller is in system:administrators.
+//!
+//! The test is one function over [`People`], so that reads judge by the model and writes by their
+//! transaction.
+
+use std::collections::BTreeSet;
+
+use cellar_celldb::Error as DatabaseError;
+use cellar_wire::ViceId;
+use cellar_wire::pr::{PRP_MEMBER_MEM, PRP_OWNED_ANY, PRP_STATUS_MEM};
+
+use super::limits::NESTING_MAX;
+use super::record::Record;
+use crate::Identity;
+
+/// What membership is judged by.
+pub(crate) trait People {
+    /// The groups that have `id` as a member, users and groups alike.
+    fn groups_of(&self, id: ViceId, each: &mut dyn FnMut(ViceId)) -> Result<(), DatabaseError>;
+}
+
+/// Whether `id` is a member of `group`, itself or through groups in groups. Everybody is in
+/// system:anyuser, and all but anonymous in system:authuser.
+pub(crate) fn is_member(
+    people: &impl People,
+    id: ViceId,
+    group: ViceId,
+) -> Result<bool, DatabaseError> {
+    if group == ViceId::ANYUSER || (group == ViceId::AUTHUSER && id != ViceId::ANONYMOUS) {
+        return Ok(true);
+    }
+    if group == ViceId::ADMINISTRATORS && id == ViceId::ADMINISTRATORS {
+        return Ok(true);
+    }
+    if group.0 >= 0 || id.0 == 0 {
+        return Ok(false);
+    }
+    let mut reached = BTreeSet::new();
+    people.groups_of(id, &mut |group| drop(reached.insert(group)))?;
+    reached.insert(ViceId::ANYUSER);
+    if id != ViceId::ANONYMOUS {
+        reached.insert(ViceId::AUTHUSER);
+    }
+    Ok(expand(people, reached, NESTING_MAX - 1, Some(group))?.contains(&group))
+}
+
+/// `groups` and the groups that these are members of, at most `steps` up. Stops when `wanted` is
+/// found.
+pub(crate) fn expand(
+    people: &impl People,
+    groups: BTreeSet<ViceId>,
+    steps: usize,
+    wanted: Option<ViceId>,
+) -> Result<BTreeSet<ViceId>, DatabaseError> {
+    let mut reached = groups.clone();
+    let mut last = groups;
+    for _ in 0..steps {
+        if last.is_empty() || wanted.is_some_and(|wanted| reached.contains(&wanted)) {
+            break;
+        }
+        let mut next = BTreeSet::new();
+        for group in &last {
+            people.groups_of(*group, &mut |above| {
+                if reached.insert(above) {
+                    next.insert(above);
+                }
+            })?;
+        }
+        last = next;
+    }
+    Ok(reached)
+}
+
+/// Whether the caller is an administrator.
+pub(crate) fn is_administrator(people: &impl People, who: Identity) -> Result<bool, DatabaseError> {
+    is_member(people, who.id(), ViceId::ADMINISTRATORS)
+}
+
+/// Whether `who` may do to `entry` what the bits `mem` allow to members and `any` to anybody.
+pub(crate) fn allows(
+    people: &impl People,
+    who: Identity,
+    entry: Option<&Record>,
+    mem: u32,
+    any: u32,
+) -> Result<bool, DatabaseError> {
+    if who.is_superuser() {
+        return Ok(true);
+    }
+    let caller = who.id();
+    if let Some(entry) = entry {
+        let bits = entry.access();
+        if bits & any != 0 || is_owner(people, caller, entry)? {
+            return Ok(true);
+        }
+        if entry.is_group() {
+            if bits & mem != 0 && is_member(people, caller, entry.id)? {
+                return Ok(true);
+            }
+        } else if entry.id == caller {
+            return Ok(true);
+        }
+    }
+    let is_view = mem == PRP_STATUS_MEM || mem == PRP_MEMBER_MEM || any == PRP_OWNED_ANY;
+    if is_view && is_member(people, caller, ViceId::PTSVIEWERS)? {
+        return Ok(true);
+    }
+    is_administrator(people, who)
+}
+
+/// Whether `caller` owns the entry, or is in the group that does.
+pub(crate) fn is_owner(
+    people: &impl People,
+    caller: ViceId,
+    entry: &Record,
+) -> Result<bool, DatabaseError> {
+    if entry.owner.0 == 0 {
+        return Ok(false);
+    }
+    Ok(entry.owner == caller || is_member(people, caller, entry.owner)?)
+}

@@ -1,0 +1,106 @@
+//! GetCPS, GetCPS2, GetHostCPS: everything that a user, or a host, is.
+//!
+//! A current protection subdomain is a sorted list of ids: the user, its groups, the groups that
+//! these are in, system:anyuser, and system:authuser for who belongs to this cell. A file server
+//! judges access lists by it. A host has one, too: users that are named by its address, or by a
+//! network's (trailing zeros), make it a member of their groups.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use cellar_wire::pr::{
+    GetCPS, GetCPS2, GetCPS2Reply, GetCPSReply, GetHostCPS, GetHostCPSReply, IdList, PrName,
+};
+use cellar_wire::{AbortCode, ViceId};
+
+use super::Pr;
+use super::access::expand;
+use super::limits::{LIST_MAX, NESTING_MAX};
+use super::membership::visible;
+use super::model::Protection;
+use super::record::Record;
+use crate::{Answer, Error, Identity};
+
+/// An id that no entry can have: GetCPS2 takes it for "only the host".
+const NO_ID: ViceId = ViceId(i32::MIN);
+
+/// All ids that `record` acts as.
+pub(super) fn of_user(model: &Protection, record: &Record) -> Result<BTreeSet<ViceId>, Error> {
+    let elements = model.elements(record).clone();
+    let mut cps = expand(model, elements, NESTING_MAX, None)?;
+    cps.insert(ViceId::ANYUSER);
+    cps.insert(record.id);
+    let is_nobody = matches!(record.id, ViceId::ANONYMOUS | ViceId::ANYUSER);
+    if !is_nobody && !record.is_foreign() {
+        cps.insert(ViceId::AUTHUSER);
+    }
+    Ok(cps)
+}
+
+/// All groups of a host: those of the users named by its address, and by the networks around it.
+pub(super) fn of_host(model: &Protection, host: u32) -> BTreeSet<ViceId> {
+    let mut groups = BTreeSet::new();
+    for mask in [0xffff_ffff, 0xffff_ff00, 0xffff_0000, 0xff00_0000] {
+        let name = Ipv4Addr::from(host & mask).to_string();
+        let id = PrName::new(name.as_bytes())
+            .ok()
+            .and_then(|name| model.id_of(&name));
+        if let Some(record) = id.and_then(|id| model.get(id)).filter(|_| host & mask != 0) {
+            groups.extend(model.elements(record));
+        }
+    }
+    groups
+}
+
+/// A list for the wire.
+///
+/// # Errors
+/// PRTOOMANY: a list that is cut off would take rights away, and give some that are denied.
+fn list(ids: BTreeSet<ViceId>) -> Result<IdList, Error> {
+    if ids.len() > LIST_MAX {
+        return Err(AbortCode::PRTOOMANY.into());
+    }
+    Ok(IdList::from_iter_cut(ids))
+}
+
+impl Answer<Pr> for GetCPS {
+    const BLOCKS: bool = false;
+
+    fn answer(self, pr: &Pr, who: Identity) -> Result<GetCPSReply, Error> {
+        let model = pr.replica.read();
+        let cps = of_user(&model, visible(&model, who, self.id)?)?;
+        Ok(GetCPSReply {
+            list: list(cps)?,
+            over: 0,
+        })
+    }
+}
+
+impl Answer<Pr> for GetCPS2 {
+    const BLOCKS: bool = false;
+
+    fn answer(self, pr: &Pr, who: Identity) -> Result<GetCPS2Reply, Error> {
+        let model = pr.replica.read();
+        let mut cps = match self.id {
+            NO_ID => BTreeSet::new(),
+            id => of_user(&model, visible(&model, who, id)?)?,
+        };
+        cps.extend(of_host(&model, self.host));
+        Ok(GetCPS2Reply {
+            list: list(cps)?,
+            over: 0,
+        })
+    }
+}
+
+impl Answer<Pr> for GetHostCPS {
+    const BLOCKS: bool = false;
+
+    fn answer(self, pr: &Pr, _: Identity) -> Result<GetHostCPSReply, Error> {
+        let model = pr.replica.read();
+        Ok(GetHostCPSReply {
+            list: list(of_host(&model, self.host))?,
+            over: 0,
+        })
+    }
+}

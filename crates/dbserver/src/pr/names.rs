@@ -1,0 +1,67 @@
+//! NameToID, IDToName: what file servers and commands ask most.
+//!
+//! Neither ever fails: an unknown name is anonymous, and an unknown id is its digits.
+
+use cellar_wire::ViceId;
+use cellar_wire::pr::{IDToName, IDToNameReply, IdList, NameList, NameToID, NameToIDReply, PrName};
+
+use super::Pr;
+use super::model::Protection;
+use crate::{Answer, Error, Identity};
+
+impl Answer<Pr> for NameToID {
+    const BLOCKS: bool = false;
+
+    fn answer(self, pr: &Pr, _: Identity) -> Result<NameToIDReply, Error> {
+        let model = pr.replica.read();
+        let ids = self
+            .names
+            .iter()
+            .map(|name| pr.id_of(&model, name).unwrap_or(ViceId::ANONYMOUS));
+        Ok(NameToIDReply {
+            ids: IdList::from_iter_cut(ids),
+        })
+    }
+}
+
+impl Answer<Pr> for IDToName {
+    const BLOCKS: bool = false;
+
+    fn answer(self, pr: &Pr, _: Identity) -> Result<IDToNameReply, Error> {
+        let model = pr.replica.read();
+        let names = self.ids.iter().map(|id| name_of(&model, *id));
+        Ok(IDToNameReply {
+            names: NameList::from_iter_cut(names),
+        })
+    }
+}
+
+/// The name of `id`, or its digits.
+pub(super) fn name_of(model: &Protection, id: ViceId) -> PrName {
+    match model.get(id) {
+        Some(record) => record.name.clone(),
+        None => PrName::new(id.to_string().as_bytes()).unwrap_or_default(),
+    }
+}
+
+impl Pr {
+    /// The id behind a name; `name@realm` of this cell is `name`.
+    pub(super) fn id_of(&self, model: &Protection, name: &PrName) -> Option<ViceId> {
+        let Some(at) = name.iter().position(|&byte| byte == b'@') else {
+            return model.id_of(name);
+        };
+        let (local, realm) = (&name[..at], &name[at + 1..]);
+        if realm.is_empty() || self.is_local_realm(realm) {
+            return PrName::new(local)
+                .ok()
+                .and_then(|local| model.id_of(&local));
+        }
+        model.id_of(name)
+    }
+
+    fn is_local_realm(&self, realm: &[u8]) -> bool {
+        self.local_realms
+            .iter()
+            .any(|local| local.as_bytes().eq_ignore_ascii_case(realm))
+    }
+}

@@ -1,0 +1,303 @@
+//! NewEntry, INewEntry: users and groups are made.
+//!
+//! A group is named after its owner, `owner:group`; only administrators make others. A user of
+//! another cell, `name@cell`, needs the group `system:authuser@cell`: its id is made from the
+//! group's, and it is a member from the start.
+
+use cellar_wire::pr::{
+    INewEntry, INewEntryReply, NewEntry, NewEntryReply, PRFOREIGN, PRGRP, PRQUOTA, PrName,
+};
+use cellar_wire::{AbortCode, AfsTime, ViceId};
+
+use super::Pr;
+use super::access::is_administrator;
+use super::limits::{FOREIGN_QUOTA, FOREIGN_USERS_MAX, GROUP_QUOTA};
+use super::record::{AUTHUSER_GROUP, Record, cell_part, check_group_name, check_user_name, fold};
+use super::tables::{MAX_GROUP, MAX_USER, Tables};
+use crate::error::too_long;
+use crate::{Answer, Error, Identity};
+
+impl Answer<Pr> for NewEntry {
+    const BLOCKS: bool = true;
+
+    fn answer(self, pr: &Pr, who: Identity) -> Result<NewEntryReply, Error> {
+        Pr::check_may_write(who)?;
+        let name = fold(&self.name)?;
+        let now = pr.now();
+        let id = pr.replica.write(|transaction| {
+            let new = New {
+                who,
+                name: name.clone(),
+                flag: self.flag as u32,
+                owner: self.owner,
+                now,
+            };
+            new.create(&mut Tables(transaction), None)
+        })?;
+        Ok(NewEntryReply { id })
+    }
+}
+
+impl Answer<Pr> for INewEntry {
+    const BLOCKS: bool = true;
+
+    fn answer(self, pr: &Pr, who: Identity) -> Result<INewEntryReply, Error> {
+        Pr::check_may_write(who)?;
+        let name = fold(&self.name)?;
+        let now = pr.now();
+        if self.id.0 == 0 {
+            return Err(AbortCode::PRPERM.into());
+        }
+        let flag = if self.id.is_group() { PRGRP } else { 0 };
+        pr.replica.write(|transaction| {
+            let mut tables = Tables(transaction);
+            let is_next = self.id.0 == tables.max(MAX_GROUP)?.wrapping_sub(1);
+            if self.id.is_group() && !is_next && !is_administrator(&tables, who)? {
+                return Err(AbortCode::PRPERM.into());
+            }
+            if tables.get(self.id)?.is_some() {
+                return Err(AbortCode::PRIDEXIST.into());
+            }
+            let new = New {
+                who,
+                name: name.clone(),
+                flag,
+                owner: self.owner,
+                now,
+            };
+            new.create(&mut tables, Some(self.id))
+        })?;
+        Ok(INewEntryReply {})
+    }
+}
+
+/// An entry to be made.
+struct New {
+    who: Identity,
+    name: PrName,
+    flag: u32,
+    owner: ViceId,
+    now: AfsTime,
+}
+
+impl New {
+    /// Makes it, with a new id unless one is given.
+    fn create(self, tables: &mut Tables<'_, '_>, id: Option<ViceId>) -> Result<ViceId, Error> {
+        let is_admin = is_administrator(tables, self.who)?;
+        let is_group = self.flag & PRGRP != 0;
+        let may = if self.flag & PRFOREIGN != 0 {
+            false
+        } else if is_group {
+            self.who != Identity::ANONYMOUS
+        } else {
+            is_admin && self.owner != ViceId::ANONYMOUS
+        };
+        if !may {
+            return Err(AbortCode::PRPERM.into());
+        }
+        let creator = self.who.id();
+        let owner = match self.owner {
+            ViceId(0) | ViceId::ANONYMOUS => creator,
+            owner => owner,
+        };
+        if is_group {
+            if group_name(tables, &self.name, owner, is_admin)? != self.name {
+                return Err(AbortCode::PRBADNAM.into());
+            }
+        } else {
+            check_user_name(&self.name)?;
+        }
+        if tables.id_of(&self.name)?.is_some() {
+            return Err(AbortCode::PREXIST.into());
+        }
+        if self.flag & !PRGRP != 0 {
+            return Err(AbortCode::PRBADARG.into());
+        }
+        if is_group {
+            self.create_group(tables, id, owner, is_admin)
+        } else {
+            self.create_user(tables, id)
+        }
+    }
+
+    fn record(self, id: ViceId, owner: ViceId) -> Record {
+        let creator = self.who.id();
+        Record {
+            flags: self.flag,
+            id,
+            cell_group: ViceId(0),
+            owner,
+            creator,
+            ngroups: 0,
+            nusers: 0,
+            created: self.now,
+            changed: self.now,
+            name: self.name,
+        }
+    }
+
+    fn create_group(
+        self,
+        tables: &mut Tables<'_, '_>,
+        id: Option<ViceId>,
+        owner: ViceId,
+        is_admin: bool,
+    ) -> Result<ViceId, Error> {
+        if let Some(cell) = cell_part(&self.name)
+            && self.name[..self.name.len() - cell.len()] != *AUTHUSER_GROUP
+        {
+            return Err(AbortCode::PRBADNAM.into());
+        }
+        charge(tables, self.who.id(), is_admin)?;
+        let id = match id {
+            Some(id) => {
+                if id.0 < tables.max(MAX_GROUP)? {
+                    tables.set_max(MAX_GROUP, id.0);
+                }
+                id
+            }
+            None => tables.new_id(true)?,
+        };
+        tables.insert(&self.record(id, owner))?;
+        Ok(id)
+    }
+
+    fn create_user(self, tables: &mut Tables<'_, '_>, id: Option<ViceId>) -> Result<ViceId, Error> {
+        let quotas = |record| Record {
+            flags: PRQUOTA,
+            ngroups: GROUP_QUOTA,
+            nusers: GROUP_QUOTA,
+            ..record
+        };
+        if let Some(cell) = cell_part(&self.name) {
+            let group = PrName::new(&[AUTHUSER_GROUP, cell].concat()).map_err(too_long)?;
+            let group = tables.id_of(&group)?.ok_or(AbortCode::PRBADNAM)?;
+            let id = foreign_id(tables, group, id)?;
+            let record = self.record(id, ViceId::ADMINISTRATORS);
+            tables.insert(&Record {
+                cell_group: group,
+                ..record
+            })?;
+            tables.add_member(group, id)?;
+            return Ok(id);
+        }
+        let id = match id {
+            Some(id) => {
+                if id.0 > tables.max(MAX_USER)? {
+                    tables.set_max(MAX_USER, id.0);
+                }
+                id
+            }
+            None => tables.new_id(false)?,
+        };
+        tables.insert(&quotas(self.record(id, ViceId::ADMINISTRATORS)))?;
+        Ok(id)
+    }
+}
+
+/// Takes one from the creator's quota of groups; administrators have no end of them.
+fn charge(tables: &mut Tables<'_, '_>, creator: ViceId, is_admin: bool) -> Result<(), Error> {
+    let Some(mut record) = tables.get(creator)? else {
+        return Ok(());
+    };
+    if record.flags & PRQUOTA == 0 {
+        record.flags |= PRQUOTA;
+        record.ngroups = GROUP_QUOTA;
+        record.nusers = GROUP_QUOTA;
+    }
+    if !is_admin {
+        if record.ngroups <= 0 {
+            return Err(AbortCode::PRNOMORE.into());
+        }
+        record.ngroups -= 1;
+    }
+    tables.put(&record);
+    Ok(())
+}
+
+/// The id of a user of the cell that `group` stands for: the user's number above the lower half of
+/// the group's id. Takes one from the group's quota.
+fn foreign_id(
+    tables: &mut Tables<'_, '_>,
+    group: ViceId,
+    asked: Option<ViceId>,
+) -> Result<ViceId, Error> {
+    let mut record = tables.find(group)?;
+    let low = group.0 & 0xffff;
+    let id = match asked {
+        Some(id) if id.0 & 0xffff != low => return Err(AbortCode::PRBADARG.into()),
+        Some(id) => {
+            record.nusers = record.nusers.max(id.0 >> 16);
+            id
+        }
+        None => {
+            let mut number = record.nusers.max(0) + 1;
+            while number <= FOREIGN_USERS_MAX && tables.get(ViceId(number << 16 | low))?.is_some() {
+                number += 1;
+            }
+            if number > FOREIGN_USERS_MAX {
+                return Err(AbortCode::PRNOIDS.into());
+            }
+            record.nusers = number;
+            ViceId(number << 16 | low)
+        }
+    };
+    if record.flags & PRQUOTA == 0 {
+        record.flags |= PRQUOTA;
+        record.ngroups = FOREIGN_QUOTA;
+    }
+    if record.ngroups <= 0 {
+        return Err(AbortCode::PRNOMORE.into());
+    }
+    record.ngroups -= 1;
+    tables.put(&record);
+    Ok(id)
+}
+
+/// What a group that wants to be called `name` must be called if `owner` owns it: the owner's name
+/// before the colon, `system` for administrators, what comes after it unchanged.
+///
+/// # Errors
+/// PRNOENT, PRPERM, PRBADNAM; PRGROUPEMPTY when the owner is a group without members.
+pub(super) fn group_name(
+    tables: &Tables<'_, '_>,
+    name: &PrName,
+    owner: ViceId,
+    is_admin: bool,
+) -> Result<PrName, Error> {
+    let prefix = if owner == ViceId::ADMINISTRATORS {
+        b"system".to_vec()
+    } else {
+        match tables.get(owner)? {
+            Some(owner) => {
+                if owner.is_group() && !is_admin && !tables.has_members(owner.id)? {
+                    return Err(AbortCode::PRGROUPEMPTY.into());
+                }
+                let end = owner
+                    .name
+                    .iter()
+                    .position(|&b| b == b':' && owner.is_group());
+                owner.name[..end.unwrap_or(owner.name.len())].to_vec()
+            }
+            // An administrator may name an owner that is still to come, such as the group itself.
+            None if is_admin => {
+                check_group_name(name)?;
+                return Ok(name.clone());
+            }
+            None => return Err(AbortCode::PRNOENT.into()),
+        }
+    };
+    if prefix == b"system" && !is_admin {
+        return Err(AbortCode::PRPERM.into());
+    }
+    let correct = match name.iter().position(|&byte| byte == b':') {
+        Some(colon) => {
+            let whole = [&prefix[..], &name[colon..]].concat();
+            PrName::new(&whole).map_err(|_| AbortCode::PRBADNAM)?
+        }
+        None if is_admin => name.clone(),
+        None => return Err(AbortCode::PRBADNAM.into()),
+    };
+    check_group_name(&correct)?;
+    Ok(correct)
+}

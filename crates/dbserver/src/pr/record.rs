@@ -1,0 +1,177 @@
+//! A user or group, and what its name may be.
+
+use cellar_wire::pr::{
+    PRACCESS, PRFREE, PRGRP, PRIVATE_SHIFT, PRP_GROUP_DEFAULT, PRP_USER_DEFAULT, PrEntry, PrName,
+};
+use cellar_wire::{AbortCode, AfsTime, ViceId};
+use cellar_xdr::xdr_struct;
+
+/// The group of the users of another cell is named so, with `@` and the cell after it.
+pub(crate) const AUTHUSER_GROUP: &[u8] = b"system:authuser";
+
+xdr_struct! {
+    /// A user or group, stored under its id. Membership and ownership lists are tables of their
+    /// own.
+    pub(crate) struct Record {
+        /// Access bits in the upper half, kind and option bits in the lower.
+        pub(crate) flags: u32,
+        pub(crate) id: ViceId,
+        /// The group of the cell that a foreign user comes from; 0 for others.
+        pub(crate) cell_group: ViceId,
+        pub(crate) owner: ViceId,
+        pub(crate) creator: ViceId,
+        /// Groups that may still be created; in the group of a cell, users that may still come.
+        pub(crate) ngroups: i32,
+        /// The quota of foreign users; in the group of a cell, the last number given to one.
+        pub(crate) nusers: i32,
+        pub(crate) created: AfsTime,
+        pub(crate) changed: AfsTime,
+        pub(crate) name: PrName,
+    }
+}
+
+impl Record {
+    pub(crate) fn is_group(&self) -> bool {
+        self.flags & PRGRP != 0
+    }
+
+    /// Whether the name is that of another cell's user or users.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.name.contains(&b'@')
+    }
+
+    /// The access bits in force: those that were set, or the defaults.
+    pub(crate) fn access(&self) -> u32 {
+        let default = if self.is_group() {
+            PRP_GROUP_DEFAULT
+        } else {
+            PRP_USER_DEFAULT
+        };
+        let set = self.flags >> PRIVATE_SHIFT;
+        if self.flags & PRACCESS != 0 {
+            set
+        } else {
+            set | default
+        }
+    }
+
+    /// The entry as it is listed. The access bits are in the lower half there; none at all is shown
+    /// as the defaults.
+    pub(crate) fn to_entry(&self, count: usize) -> PrEntry {
+        let default = if self.is_group() {
+            PRP_GROUP_DEFAULT
+        } else {
+            PRP_USER_DEFAULT
+        };
+        let set = self.flags >> PRIVATE_SHIFT;
+        PrEntry {
+            flags: if set == 0 { default } else { set },
+            id: self.id,
+            owner: self.owner,
+            creator: self.creator,
+            ngroups: self.ngroups,
+            nusers: self.nusers,
+            count: count as i32,
+            reserved: [0; 5],
+            name: self.name.clone(),
+        }
+    }
+}
+
+/// The place of an id in listings and keys: users from 1 upwards, then groups from -1 downwards.
+/// As a signed number it is never 0 or -1 for an id that can exist, so it is a cursor, too.
+pub(crate) fn place(id: ViceId) -> u32 {
+    if id.0 < 0 {
+        0x8000_0000 + !id.0 as u32
+    } else {
+        id.0 as u32
+    }
+}
+
+/// The id at a place.
+pub(crate) fn id_at(place: u32) -> ViceId {
+    if place < 0x8000_0000 {
+        ViceId(place as i32)
+    } else {
+        ViceId(!((place - 0x8000_0000) as i32))
+    }
+}
+
+/// Whether an entry can have that id.
+pub(crate) fn is_valid_id(id: ViceId) -> bool {
+    id.0 != 0 && id.0 != i32::MIN
+}
+
+/// A name as entries are stored under: in lower case, if it fits into an entry.
+///
+/// # Errors
+/// PRBADNAM for an empty one or one over 63 bytes.
+pub(crate) fn fold(name: &[u8]) -> Result<PrName, AbortCode> {
+    let folded = name.to_ascii_lowercase();
+    if folded.is_empty() || folded.contains(&0) {
+        return Err(AbortCode::PRBADNAM);
+    }
+    PrName::new(&folded).map_err(|_| AbortCode::PRBADNAM)
+}
+
+/// # Errors
+/// PRBADNAM: a user's name has no colon and no line end.
+pub(crate) fn check_user_name(name: &[u8]) -> Result<(), AbortCode> {
+    if name.iter().any(|byte| matches!(byte, b':' | b'\n')) {
+        return Err(AbortCode::PRBADNAM);
+    }
+    Ok(())
+}
+
+/// # Errors
+/// PRBADNAM: a group's name has at most one colon and no line end.
+pub(crate) fn check_group_name(name: &[u8]) -> Result<(), AbortCode> {
+    let colons = name.iter().filter(|&&byte| byte == b':').count();
+    if colons > 1 || name.contains(&b'\n') {
+        Err(AbortCode::PRBADNAM)
+    } else {
+        Ok(())
+    }
+}
+
+/// The part of a name from its `@`, if there is one.
+pub(crate) fn cell_part(name: &[u8]) -> Option<&[u8]> {
+    name.iter()
+        .position(|&byte| byte == b'@')
+        .map(|at| &name[at..])
+}
+
+/// Kinds that a record may be asked to be: everything but unused.
+const _: () = assert!(PRGRP & PRFREE == 0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_order_users_before_groups_and_are_cursors() {
+        let ids = [1, 2, i32::MAX, -1, -101, -206, i32::MIN + 1].map(ViceId);
+        for pair in ids.windows(2) {
+            assert!(place(pair[0]) < place(pair[1]));
+        }
+        for id in ids {
+            assert_eq!(id_at(place(id)), id);
+            assert!(!matches!(place(id) as i32, 0 | -1));
+        }
+        assert_eq!(place(ViceId(i32::MIN)) as i32, -1);
+    }
+
+    #[test]
+    fn names_are_folded_and_checked() {
+        assert_eq!(fold(b"Jane").unwrap(), *"jane");
+        for wrong in [&b""[..], b"a\0", &[b'a'; 64]] {
+            assert_eq!(fold(wrong), Err(AbortCode::PRBADNAM));
+        }
+        assert!(fold(&[b'a'; 63]).is_ok());
+        assert!(check_user_name(b"a@b").is_ok());
+        assert!(check_user_name(b"a:b").is_err() && check_user_name(b"a\n").is_err());
+        assert!(check_group_name(b"a:b").is_ok() && check_group_name(b"a").is_ok());
+        assert!(check_group_name(b"a:b:c").is_err());
+        assert_eq!(cell_part(b"a@b.c"), Some(&b"@b.c"[..]));
+    }
+}

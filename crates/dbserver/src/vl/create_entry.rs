@@ -1,0 +1,63 @@
+//! CreateEntry, CreateEntryN: a new volume group.
+
+use cellar_wire::AfsTime;
+use cellar_wire::vl::{
+    CreateEntry, CreateEntryN, CreateEntryNReply, CreateEntryReply, NvldbEntry, Site,
+};
+
+use super::Vl;
+use super::entry::{Entry, Place, check_new_name, check_partition, check_site_flags, check_sites};
+use super::tables::Tables;
+use crate::{Answer, Error, Identity};
+
+impl Answer<Vl> for CreateEntryN {
+    const BLOCKS: bool = true;
+
+    fn answer(self, vl: &Vl, who: Identity) -> Result<CreateEntryNReply, Error> {
+        vl.create(who, &self.newentry)?;
+        Ok(CreateEntryNReply {})
+    }
+}
+
+impl Answer<Vl> for CreateEntry {
+    const BLOCKS: bool = true;
+
+    fn answer(self, vl: &Vl, who: Identity) -> Result<CreateEntryReply, Error> {
+        vl.create(who, &self.newentry.into())?;
+        Ok(CreateEntryReply {})
+    }
+}
+
+impl Vl {
+    fn create(&self, who: Identity, new: &NvldbEntry) -> Result<(), Error> {
+        Self::check_administrator(who)?;
+        check_new_name(&new.name)?;
+        check_sites(&new.sites)?;
+        self.replica.write(|transaction| {
+            let mut tables = Tables(transaction);
+            let entry = Entry {
+                number: 0,
+                name: new.name.clone(),
+                ids: new.volume_ids,
+                clone_id: new.clone_id,
+                flags: new.flags,
+                lock_time: AfsTime(0),
+                lock_id: 0,
+                places: places(&mut tables, &new.sites)?,
+            };
+            tables.insert(entry)
+        })
+    }
+}
+
+/// Sites with servers by number; servers that are new get one.
+pub(super) fn places(tables: &mut Tables<'_, '_>, sites: &[Site]) -> Result<Box<[Place]>, Error> {
+    let mut place = |site: &Site| {
+        Ok(Place {
+            server: tables.server_for(site.server)?,
+            partition: check_partition(site.partition)?,
+            flags: check_site_flags(site.flags)?,
+        })
+    };
+    sites.iter().map(&mut place).collect()
+}

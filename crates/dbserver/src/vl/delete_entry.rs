@@ -1,0 +1,24 @@
+//! DeleteEntry: a volume group is forgotten, with all its sites.
+
+use cellar_wire::vl::{DeleteEntry, DeleteEntryReply};
+
+use super::Vl;
+use super::entry::check_type;
+use super::tables::Tables;
+use crate::{Answer, Error, Identity};
+
+impl Answer<Vl> for DeleteEntry {
+    const BLOCKS: bool = true;
+
+    fn answer(self, vl: &Vl, who: Identity) -> Result<DeleteEntryReply, Error> {
+        Vl::check_administrator(who)?;
+        check_type(self.voltype)?;
+        vl.replica.write(|transaction| {
+            let mut tables = Tables(transaction);
+            let entry = tables.find(self.volid, self.voltype)?;
+            tables.remove(&entry);
+            Ok(())
+        })?;
+        Ok(DeleteEntryReply {})
+    }
+}

@@ -1,0 +1,152 @@
+//! RegisterAddrs, ChangeAddr: who has which addresses.
+//!
+//! A file server registers at its start and whenever its addresses change. Which entry that means is
+//! decided so, as in OpenAFS:
+//!
+//! 1. Other entries that hold one of the addresses are *touched*. An unregistered one is then wholly
+//!    covered; a registered one is if all its addresses are among the new ones.
+//! 2. The UUID is known: its entry is the one, unless another is wholly covered (two machines with
+//!    one identity, or one with two): VL_MULTIPADDR.
+//! 3. The UUID is new: if one entry is touched, it is that one (a file server that lost its
+//!    identity); if more are, VL_MULTIPADDR; if none, a new one is made.
+//! 4. The entry gets UUID and addresses, and its uniquifier rises. Touched entries that remain lose
+//!    the addresses, and theirs rises too.
+
+use cellar_wire::vl::{ChangeAddr, ChangeAddrReply, RegisterAddrs, RegisterAddrsReply};
+use cellar_wire::{AbortCode, List};
+
+use super::Vl;
+use super::limits::ADDRESSES_MAX;
+use super::server::Server;
+use super::tables::Tables;
+use crate::{Answer, Error, Identity};
+
+impl Answer<Vl> for RegisterAddrs {
+    const BLOCKS: bool = true;
+
+    fn answer(self, vl: &Vl, who: Identity) -> Result<RegisterAddrsReply, Error> {
+        Vl::check_administrator(who)?;
+        let mut addresses: Vec<u32> = Vec::new();
+        for &address in self.addrs.iter().filter(|&&address| address != 0) {
+            if addresses.len() < ADDRESSES_MAX && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        if addresses.is_empty() {
+            return Err(AbortCode::VL_INDEXERANGE.into());
+        }
+        // Without an identity the entry would be an unregistered one.
+        if self.uuid.is_nil() {
+            return Err(AbortCode::VL_BADSERVER.into());
+        }
+        vl.replica
+            .write(|transaction| register(&mut Tables(transaction), &self, &addresses))?;
+        Ok(RegisterAddrsReply {})
+    }
+}
+
+fn register(
+    tables: &mut Tables<'_, '_>,
+    new: &RegisterAddrs,
+    addresses: &[u32],
+) -> Result<(), Error> {
+    let servers = tables.servers()?;
+    let known = servers.iter().find(|(_, server)| server.uuid == new.uuid);
+    let is_other = |server: &Server| server.uuid != new.uuid;
+    let touched: Vec<&(u8, Server)> = servers
+        .iter()
+        .filter(|(_, s)| is_other(s) && s.addresses.iter().any(|a| addresses.contains(a)))
+        .collect();
+    let is_covered = |(_, s): &&&(u8, Server)| {
+        s.addresses
+            .iter()
+            .all(|address| addresses.contains(address))
+    };
+    let chosen = match (known, &touched[..]) {
+        (Some(_), _) if touched.iter().any(|server| is_covered(&server)) => None,
+        (Some(known), _) if known.1.addresses[..] == *addresses => return Ok(()),
+        (Some((number, server)), _) => Some((*number, server.uniquifier)),
+        (None, []) => Some((tables.free_server_number(&servers)?, 0)),
+        (None, [(number, server)]) => Some((*number, server.uniquifier)),
+        (None, _) => None,
+    };
+    let Some((number, uniquifier)) = chosen else {
+        tracing::warn!(uuid = %new.uuid, ?addresses, "addresses belong to several file servers");
+        return Err(AbortCode::VL_MULTIPADDR.into());
+    };
+    let server = Server {
+        uuid: new.uuid,
+        uniquifier: uniquifier.wrapping_add(1),
+        addresses: List::from_iter_cut(addresses.iter().copied()),
+    };
+    tables.put_server(number, &server);
+    for (other, server) in touched.into_iter().filter(|(other, _)| *other != number) {
+        let kept = server
+            .addresses
+            .iter()
+            .copied()
+            .filter(|a| !addresses.contains(a));
+        let server = Server {
+            uniquifier: server.uniquifier.wrapping_add(1),
+            addresses: List::from_iter_cut(kept),
+            ..server.clone()
+        };
+        tables.put_server(*other, &server);
+    }
+    Ok(())
+}
+
+/// `ip1` that asks for the removal of `ip2`.
+const REMOVE: u32 = 0xffff_ffff;
+
+impl Answer<Vl> for ChangeAddr {
+    const BLOCKS: bool = true;
+
+    fn answer(self, vl: &Vl, who: Identity) -> Result<ChangeAddrReply, Error> {
+        Vl::check_administrator(who)?;
+        if self.ip2 >= 0xff00_0000 || self.ip2 == 0 {
+            return Err(AbortCode::VL_BADSERVER.into());
+        }
+        vl.replica.write(|transaction| {
+            let mut tables = Tables(transaction);
+            if self.ip1 == REMOVE {
+                remove_server(&mut tables, self.ip2)
+            } else {
+                change_address(&mut tables, self.ip1, self.ip2)
+            }
+        })?;
+        Ok(ChangeAddrReply {})
+    }
+}
+
+fn remove_server(tables: &mut Tables<'_, '_>, address: u32) -> Result<(), Error> {
+    let servers = tables.servers()?;
+    let found = servers
+        .iter()
+        .find(|(_, server)| server.addresses.contains(&address));
+    let (number, _) = found.ok_or(AbortCode::VL_NOENT)?;
+    if tables.server_is_used(*number)? {
+        return Err(AbortCode::VL_IDEXIST.into());
+    }
+    tables.delete_server(*number);
+    Ok(())
+}
+
+fn change_address(tables: &mut Tables<'_, '_>, from: u32, to: u32) -> Result<(), Error> {
+    let servers = tables.servers()?;
+    let with = |address| {
+        servers
+            .iter()
+            .find(move |(_, s)| s.addresses.contains(&address))
+    };
+    let (number, server) = with(from).ok_or(AbortCode::VL_NOENT)?;
+    if with(to).is_some_and(|(other, _)| other != number) {
+        return Err(AbortCode::VL_MULTIPADDR.into());
+    }
+    if server.is_registered() {
+        // Its own registration says which addresses it has.
+        return Err(AbortCode::VL_NOENT.into());
+    }
+    tables.put_server(*number, &Server::unregistered(to));
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! VL over Rx and the local socket: dispatch, and the listings that are streamed.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
+use cellar_wire::package::Package;
+use cellar_wire::vl as wire;
+use cellar_wire::vl::{
+    LinkedList, LinkedListN, ListAttributes, ListAttributesN, VldbListByAttributes,
+};
+use cellar_wire::{AbortCode, Encode, Procedure};
+
+use super::Vl;
+use super::entry::Entry;
+use super::model::Locations;
+use crate::answer::Server;
+use crate::dispatch::answer;
+
+/// Entries that are converted before they are handed to the transport.
+const CHUNK_ENTRIES: usize = 64;
+/// The word before each element of a linked list.
+const SOME: u32 = 1;
+
+/// The service that answers VL calls.
+#[derive(Clone)]
+pub struct VlService(Arc<Vl>);
+
+impl VlService {
+    /// A service over a server.
+    pub fn new(vl: Arc<Vl>) -> Self {
+        Self(vl)
+    }
+}
+
+impl Service for VlService {
+    fn package(&self) -> &'static Package {
+        &wire::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(dispatch(&self.0, call))
+    }
+}
+
+async fn dispatch(vl: &Arc<Vl>, call: &mut IncomingCall) -> Result<(), AbortCode> {
+    macro_rules! dispatch {
+        ($opcode:expr; $($procedure:ident)*) => {
+            match $opcode {
+                $( wire::$procedure::OPCODE => answer::<wire::$procedure, _>(vl, call).await, )*
+                opcode => {
+                    let listed = answer_listing(vl, call, opcode).await;
+                    listed.unwrap_or(Err(AbortCode::RXGEN_OPCODE))
+                }
+            }
+        };
+    }
+    dispatch! { call.opcode().await?;
+        GetEntryByNameU GetEntryByIDN GetEntryByNameN GetAddrsU GetEntryByID GetEntryByNameO
+        CreateEntry CreateEntryN DeleteEntry ReplaceEntry ReplaceEntryN UpdateEntry
+        UpdateEntryByName SetLock ReleaseLock GetNewVolumeId ListEntry ListEntryN ListAttributesN2
+        GetAddrs RegisterAddrs ChangeAddr GetStats ProbeServer GetCapabilities
+    }
+}
+
+/// Which form of an answer is streamed.
+trait Listing: Procedure {
+    /// Whether each entry is the target of a pointer.
+    const LINKED: bool;
+
+    fn attributes(&self) -> &VldbListByAttributes;
+    fn append(model: &Locations, entry: &Entry, buffer: &mut BytesMut);
+}
+
+macro_rules! listing {
+    ($procedure:ident, $linked:literal, $convert:ident) => {
+        impl Listing for $procedure {
+            const LINKED: bool = $linked;
+
+            fn attributes(&self) -> &VldbListByAttributes {
+                &self.attributes
+            }
+
+            fn append(model: &Locations, entry: &Entry, buffer: &mut BytesMut) {
+                model.$convert(entry).encode_to(buffer);
+            }
+        }
+    };
+}
+
+listing!(ListAttributes, false, to_old);
+listing!(ListAttributesN, false, to_n);
+listing!(LinkedList, true, to_old);
+listing!(LinkedListN, true, to_n);
+
+/// Answers one of the older listings by streaming.
+async fn stream<P: Listing>(vl: &Arc<Vl>, call: &mut IncomingCall) -> Result<(), AbortCode> {
+    let arguments: P = call.arguments().await?;
+    let server = Arc::clone(vl);
+    let gathered = cellar_rpc::blocking(move || {
+        let gathered = server.gather(arguments.attributes());
+        gathered.map_err(|error| error.abort_code(Vl::DAMAGED))
+    });
+    let gathered = gathered.await;
+    vl.count(P::OPCODE, gathered.is_err());
+    let gathered = gathered?;
+    call.reply(&(gathered.len() as u32));
+    if !P::LINKED {
+        call.reply(&(gathered.len() as u32));
+    }
+    for chunk in gathered.chunks(CHUNK_ENTRIES) {
+        let mut buffer = BytesMut::new();
+        {
+            let model = vl.replica.read();
+            for entry in chunk {
+                if P::LINKED {
+                    SOME.encode_to(&mut buffer);
+                }
+                P::append(&model, entry, &mut buffer);
+            }
+        }
+        call.write(buffer.freeze()).await?;
+    }
+    if P::LINKED {
+        call.reply(&0u32);
+    }
+    Ok(())
+}
+
+/// Answers the older listings; `None` when the call is another one.
+async fn answer_listing(
+    vl: &Arc<Vl>,
+    call: &mut IncomingCall,
+    opcode: u32,
+) -> Option<Result<(), AbortCode>> {
+    Some(match opcode {
+        ListAttributes::OPCODE => stream::<ListAttributes>(vl, call).await,
+        ListAttributesN::OPCODE => stream::<ListAttributesN>(vl, call).await,
+        LinkedList::OPCODE => stream::<LinkedList>(vl, call).await,
+        LinkedListN::OPCODE => stream::<LinkedListN>(vl, call).await,
+        _ => return None,
+    })
+}
