@@ -1,0 +1,257 @@
+//! What runs on a server machine: the operations of `bos` that only look.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use cellar_client::{Cell, Client};
+use cellar_wire::AbortCode;
+use cellar_wire::bozo;
+use cellar_wire::ids::AfsTime;
+use serde::Serialize;
+
+use crate::date::ctime;
+use crate::error::{Error, Result};
+
+/// Instances, command lines or hosts asked for: bounds a server that never says "end".
+const ITEMS_MAX: i32 = 1000;
+
+/// A server process, or a group of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Instance {
+    /// Its name.
+    pub name: String,
+    /// `simple`, `cron`, `fs`, `dafs`.
+    pub r#type: String,
+    /// What it does: 0 shut down, 1 running, 2 shutting down, 3 starting up.
+    pub state: i32,
+    /// What the configuration says it should do.
+    pub file_goal: i32,
+    /// What it should do now.
+    pub goal: i32,
+    /// More in words.
+    pub auxiliary: String,
+    /// When it was last started.
+    #[serde(serialize_with = "crate::json::time")]
+    pub started: AfsTime,
+    /// How often.
+    pub starts: i32,
+    /// When it last ended, 0 for never.
+    #[serde(serialize_with = "crate::json::time")]
+    pub ended: AfsTime,
+    /// `FLAG_*`.
+    pub flags: i32,
+    /// Command lines.
+    pub commands: Vec<String>,
+}
+
+impl Instance {
+    /// As `bos status` prints it.
+    pub fn status(&self, long: bool) -> String {
+        let mut text = format!("Instance {}, ", self.name);
+        if long {
+            let _ = write!(text, "(type is {}) ", self.r#type);
+        }
+        match (self.file_goal, self.goal) {
+            (0, 0) => text.push_str("disabled, "),
+            (0, _) => text.push_str("temporarily enabled, "),
+            (_, 0) => text.push_str("temporarily disabled, "),
+            _ => {}
+        }
+        if self.flags & bozo::FLAG_ERROR_STOP != 0 {
+            text.push_str("stopped for too many errors, ");
+        }
+        if self.flags & bozo::FLAG_HAS_CORE != 0 {
+            text.push_str("has core file, ");
+        }
+        text.push_str(match self.state {
+            bozo::GOAL_SHUTDOWN => "currently shutdown.\n",
+            bozo::GOAL_NORMAL => "currently running normally.\n",
+            bozo::GOAL_SHUTTING_DOWN => "currently shutting down.\n",
+            _ => "currently starting up.\n",
+        });
+        if !self.auxiliary.is_empty() {
+            let _ = writeln!(text, "    Auxiliary status is: {}.", self.auxiliary);
+        }
+        if long {
+            let _ = writeln!(
+                text,
+                "    Process last started at {} ({} proc starts)",
+                ctime(self.started),
+                self.starts
+            );
+            if self.ended.0 != 0 {
+                let _ = writeln!(text, "    Last exit at {}", ctime(self.ended));
+            }
+            for (index, command) in self.commands.iter().enumerate() {
+                let _ = writeln!(text, "    Command {} is '{command}'", index + 1);
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The overseer of one machine.
+#[derive(Clone, Copy)]
+pub struct Overseer<'a> {
+    client: &'a Client,
+    cell: &'a Cell,
+    server: IpAddr,
+}
+
+impl<'a> Overseer<'a> {
+    /// That of `server`.
+    pub fn new(client: &'a Client, cell: &'a Cell, server: IpAddr) -> Self {
+        Self {
+            client,
+            cell,
+            server,
+        }
+    }
+
+    async fn call<P: cellar_wire::Procedure>(&self, arguments: &P) -> Result<P::Reply> {
+        let peer = SocketAddr::new(self.server, self.cell.ports.overseer);
+        let connection = self
+            .client
+            .servers()
+            .connection(&self.cell.name, peer, &bozo::PACKAGE);
+        connection.call(arguments).await.map_err(|cause| {
+            Error::refused(
+                format!("failed to contact the overseer of {}", self.server),
+                cause,
+            )
+        })
+    }
+
+    /// The names of its instances.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn instances(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for index in 0..ITEMS_MAX {
+            match self.call(&bozo::EnumerateInstance { index }).await {
+                Ok(reply) => names.push(reply.instance.to_string()),
+                Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
+    }
+
+    /// One instance.
+    ///
+    /// # Errors
+    /// There is none of that name, or it does not answer.
+    pub async fn instance(&self, name: &str, long: bool) -> Result<Instance> {
+        let instance = bozo::BozoString::try_from(name)
+            .map_err(|_| Error::Usage(format!("{name}: too long")))?;
+        let status = self
+            .call(&bozo::GetStatus {
+                instance: instance.clone(),
+            })
+            .await?;
+        let info = self
+            .call(&bozo::GetInstanceInfo {
+                instance: instance.clone(),
+            })
+            .await?;
+        let mut commands = Vec::new();
+        for number in 0..ITEMS_MAX {
+            if !long {
+                break;
+            }
+            let arguments = bozo::GetInstanceParm {
+                instance: instance.clone(),
+                number,
+            };
+            match self.call(&arguments).await {
+                Ok(reply) => commands.push(reply.parameter.to_string()),
+                Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let time = |seconds: i32| AfsTime(seconds.max(0) as u32);
+        Ok(Instance {
+            name: name.to_owned(),
+            r#type: info.bnode_type.to_string(),
+            state: status.status,
+            file_goal: info.status.file_goal,
+            goal: info.status.goal,
+            auxiliary: status.description.to_string(),
+            started: time(info.status.start_time),
+            starts: info.status.starts,
+            ended: time(info.status.last_any_exit),
+            flags: info.status.flags,
+            commands,
+        })
+    }
+
+    /// The cell's name and its database servers.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn hosts(&self) -> Result<(String, Vec<String>)> {
+        let name = self.call(&bozo::GetCellName {}).await?.name.to_string();
+        let mut hosts = Vec::new();
+        for index in 0..ITEMS_MAX as u32 {
+            match self.call(&bozo::GetCellHost { index }).await {
+                Ok(reply) => hosts.push(reply.name.to_string()),
+                Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((name, hosts))
+    }
+
+    /// The superusers.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn superusers(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for index in 0..ITEMS_MAX {
+            match self.call(&bozo::ListSUsers { index }).await {
+                Ok(reply) => names.push(reply.name.to_string()),
+                Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected texts: OpenAFS 1.8.9's `bos status -long`.
+    #[test]
+    fn prints_as_bos_does() {
+        let instance = Instance {
+            name: "dafs".to_owned(),
+            r#type: "dafs".to_owned(),
+            state: 1,
+            file_goal: 1,
+            goal: 1,
+            auxiliary: "file server running".to_owned(),
+            started: AfsTime(1795257673),
+            starts: 3,
+            ended: AfsTime(0),
+            flags: 0,
+            commands: vec!["/usr/lib/openafs/dafileserver -L".to_owned()],
+        };
+        assert_eq!(
+            instance.status(false),
+            "Instance dafs, currently running normally.\n    \
+             Auxiliary status is: file server running.\n"
+        );
+        let long = instance.status(true);
+        assert!(long.starts_with("Instance dafs, (type is dafs) currently running normally.\n"));
+        assert!(
+            long.ends_with(
+                "(3 proc starts)\n    Command 1 is '/usr/lib/openafs/dafileserver -L'\n\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! Why an administrative operation failed, with what was attempted.
+
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+
+/// A failed operation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A server refused, or did not answer.
+    #[error("{what}: {}", explain(cause.code().to_plain(), cause))]
+    Refused {
+        /// What was attempted.
+        what: String,
+        /// The answer.
+        #[source]
+        cause: CallError,
+    },
+    /// The client could not do its part: no cell, no database server, no such path.
+    #[error(transparent)]
+    Client(#[from] cellar_client::Error),
+    /// No user or group of that name or id.
+    #[error("User or group doesn't exist so couldn't look up id for {0}")]
+    NoSuchUserOrGroup(String),
+    /// The VLDB has no entry.
+    #[error("VLDB: no such entry")]
+    NoSuchEntry(String),
+    /// What was asked for makes no sense, and why.
+    #[error("{0}")]
+    Usage(String),
+    /// Several servers had to act, and it stopped in the middle; says what is left to do.
+    #[error("{what}: {cause}. {left}")]
+    Partial {
+        /// What was attempted.
+        what: String,
+        /// Why it stopped.
+        cause: Box<Self>,
+        /// What the administrator should know.
+        left: String,
+    },
+}
+
+impl Error {
+    /// A refused call.
+    pub(crate) fn refused(what: impl Into<String>, cause: CallError) -> Self {
+        Self::Refused {
+            what: what.into(),
+            cause,
+        }
+    }
+
+    /// The abort code behind it, if there is one.
+    pub fn code(&self) -> Option<AbortCode> {
+        match self {
+            Self::Refused { cause, .. } => Some(cause.code().to_plain()),
+            Self::Client(error) => error.code(),
+            _ => None,
+        }
+    }
+}
+
+/// What operations return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The sentence for an answer, and what to do where something can be done.
+fn explain(code: AbortCode, cause: &CallError) -> String {
+    match code {
+        AbortCode::VL_PERM
+        | AbortCode::PRPERM
+        | AbortCode::VOLSERBAD_ACCESS
+        | AbortCode::EACCES
+        | AbortCode::EPERM
+        | AbortCode::BZACCESS => format!(
+            "{code}. Changes need the local administrator: run this on the server's machine as root \
+             or as the owner of the cell's directory, with --dir DIR"
+        ),
+        AbortCode::VL_ENTRYLOCKED => {
+            format!("{code}. 'vos unlock' ends a lock that was left behind")
+        }
+        _ => cause.to_string(),
+    }
+}

@@ -1,0 +1,272 @@
+//! Files, directories and mount points as an administrator sees them: the operations of `fs`.
+//!
+//! `fs` of the originals asks the cache manager of its machine; this one asks the file servers.
+
+mod acl;
+mod quota;
+
+use std::net::IpAddr;
+
+use cellar_client::path::split_last;
+use cellar_client::{Client, Follow, MountPoint, Node};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::VolumeId;
+use cellar_wire::rxafs;
+use serde::Serialize;
+
+pub use acl::{Acl, AclEntry, BadAcl, parse_rights};
+pub use quota::{QUOTA_HEAD, VolumeStatus};
+
+use crate::error::{Error, Result};
+
+/// How `fs setacl` changes a list.
+#[derive(Clone, Debug)]
+pub struct AclChange {
+    /// Names and the rights each gets.
+    pub entries: Vec<(String, Rights)>,
+    /// Drop everything else first.
+    pub clear: bool,
+    /// The entries are negative ones.
+    pub negative: bool,
+}
+
+/// What a mount point says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mount {
+    /// The path that was asked about.
+    pub path: String,
+    /// The text with its sign, without the final dot.
+    pub text: String,
+}
+
+/// Files and volumes through the client.
+#[derive(Clone, Copy)]
+pub struct Files<'a> {
+    client: &'a Client,
+}
+
+impl<'a> Files<'a> {
+    /// Through `client`.
+    pub fn new(client: &'a Client) -> Self {
+        Self { client }
+    }
+
+    async fn find(&self, path: &str) -> Result<Node> {
+        Ok(self.client.find(path, Follow::ALL).await?)
+    }
+
+    /// The access list of a directory, or of the directory that holds a file.
+    ///
+    /// # Errors
+    /// The path leads nowhere, or its list may not be seen.
+    pub async fn access_list(&self, path: &str) -> Result<Acl> {
+        let node = self.find(path).await?;
+        self.acl_of(&node, path).await
+    }
+
+    async fn acl_of(&self, node: &Node, path: &str) -> Result<Acl> {
+        let reply = self
+            .client
+            .call_volume(&node.volume, &path, &rxafs::FetchACL { fid: node.fid })
+            .await?;
+        Acl::parse(reply.access_list.as_bytes())
+            .map_err(|bad| Error::Usage(format!("{path}: {bad}")))
+    }
+
+    /// Changes the access list of a directory.
+    ///
+    /// # Errors
+    /// Not a directory, an unknown name, more than 20 entries, or the caller may not.
+    pub async fn set_access_list(&self, path: &str, change: &AclChange) -> Result<()> {
+        let node = self.find(path).await?;
+        if !node.is_directory() {
+            return Err(Error::Usage(format!(
+                "{path}: only directories have access lists"
+            )));
+        }
+        let mut acl = if change.clear {
+            Acl::default()
+        } else {
+            self.acl_of(&node, path).await?
+        };
+        for (name, rights) in &change.entries {
+            acl.set(name, *rights, change.negative);
+        }
+        self.store_acl(&node, path, &acl).await
+    }
+
+    /// Replaces the access list of a directory by that of another.
+    ///
+    /// # Errors
+    /// As [`Files::set_access_list`].
+    pub async fn copy_access_list(&self, from: &str, to: &str, clear: bool) -> Result<()> {
+        let source = self.access_list(from).await?;
+        let node = self.find(to).await?;
+        let mut acl = if clear {
+            Acl::default()
+        } else {
+            self.acl_of(&node, to).await?
+        };
+        for (list, negative) in [(&source.normal, false), (&source.negative, true)] {
+            for entry in list {
+                acl.set(&entry.name, entry.rights, negative);
+            }
+        }
+        self.store_acl(&node, to, &acl).await
+    }
+
+    async fn store_acl(&self, node: &Node, path: &str, acl: &Acl) -> Result<()> {
+        let access_list = rxafs::AfsOpaque::new(acl.text()).map_err(|_| {
+            Error::Usage(format!(
+                "{path}: the access list would be longer than 1024 bytes"
+            ))
+        })?;
+        let arguments = rxafs::StoreACL {
+            fid: node.fid,
+            access_list,
+        };
+        let stored = self
+            .client
+            .call_volume(&node.volume, &path, &arguments)
+            .await;
+        match stored {
+            Err(error) if error.code() == Some(cellar_wire::AbortCode::EINVAL) => {
+                Err(Error::Usage(format!(
+                    "{path}: the file server does not take this list: a name in it may not exist \
+                     ('cellar pts examine NAME'), or there are more than 20 entries"
+                )))
+            }
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// The state and quota of the volume behind a path.
+    ///
+    /// # Errors
+    /// The path leads nowhere.
+    pub async fn volume_status(&self, path: &str) -> Result<VolumeStatus> {
+        let node = self.find(path).await?;
+        let volume = node.volume.id;
+        let reply = self
+            .client
+            .call_volume(&node.volume, &path, &rxafs::GetVolumeStatus { volume })
+            .await?;
+        Ok(VolumeStatus {
+            path: path.to_owned(),
+            fid: node.fid.to_string(),
+            volume: reply.status.volume,
+            name: reply.name.to_string(),
+            offline_message: reply.offline_message.to_string(),
+            quota_kib: reply.status.max_quota,
+            used_kib: reply.status.blocks_in_use,
+            partition_available_kib: reply.status.partition_blocks_available,
+            partition_kib: reply.status.partition_max_blocks,
+        })
+    }
+
+    /// Sets the quota of the volume behind a path, in KiB; 0 is none.
+    ///
+    /// # Errors
+    /// The path leads nowhere, or the caller may not.
+    pub async fn set_quota(&self, path: &str, quota_kib: i32) -> Result<()> {
+        let node = self.find(path).await?;
+        let arguments = rxafs::SetVolumeStatus {
+            volume: node.volume.id,
+            status: rxafs::StoreVolumeStatus {
+                max_quota: Some(quota_kib),
+                min_quota: None,
+            },
+            name: Default::default(),
+            offline_message: Default::default(),
+            message_of_the_day: Default::default(),
+        };
+        self.client
+            .call_volume(&node.volume, &path, &arguments)
+            .await?;
+        Ok(())
+    }
+
+    /// Makes a mount point. The volume should exist; whether it does is told.
+    ///
+    /// # Errors
+    /// The name is taken, or the caller has no `a` right.
+    pub async fn make_mount(&self, path: &str, mount: &MountPoint) -> Result<bool> {
+        let (directory, name) = split_last(path)?;
+        let directory = self.find(directory).await?;
+        let cell = mount.cell.as_ref().unwrap_or(&directory.volume.cell);
+        let known = match self.client.cell(cell) {
+            Ok(cell) => self
+                .client
+                .locations()
+                .family(&cell, &mount.volume)
+                .await
+                .is_ok(),
+            Err(_) => false,
+        };
+        self.client
+            .make_mount_point(&directory, name.as_bytes(), mount, path)
+            .await?;
+        Ok(known)
+    }
+
+    /// Removes a mount point.
+    ///
+    /// # Errors
+    /// It is none, or the caller may not.
+    pub async fn remove_mount(&self, path: &str) -> Result<()> {
+        self.list_mount(path).await?;
+        let (directory, name) = split_last(path)?;
+        let directory = self.find(directory).await?;
+        self.client
+            .remove_file(&directory, name.as_bytes(), path)
+            .await?;
+        Ok(())
+    }
+
+    /// What a mount point says.
+    ///
+    /// # Errors
+    /// It is none.
+    pub async fn list_mount(&self, path: &str) -> Result<Mount> {
+        let node = self.client.find(path, Follow::NONE).await?;
+        if !node.is_mount_point() {
+            return Err(Error::Usage(format!("'{path}' is not a mount point.")));
+        }
+        let text = self.client.link_text(&node).await?;
+        let text = String::from_utf8_lossy(&text);
+        let text = text.strip_suffix('.').unwrap_or(&text).to_owned();
+        Ok(Mount {
+            path: path.to_owned(),
+            text,
+        })
+    }
+
+    /// The file servers that have the volume behind a path.
+    ///
+    /// # Errors
+    /// The path leads nowhere.
+    pub async fn where_is(&self, path: &str) -> Result<Vec<IpAddr>> {
+        let node = self.find(path).await?;
+        let cell = self.client.cell(&node.volume.cell)?;
+        let family = self
+            .client
+            .locations()
+            .family(&cell, &node.volume.name)
+            .await?;
+        let servers = family.servers(node.volume.kind);
+        Ok(servers
+            .iter()
+            .filter_map(|server| server.addresses.first().copied())
+            .collect())
+    }
+
+    /// The cell and volume behind a path.
+    ///
+    /// # Errors
+    /// The path leads nowhere.
+    pub async fn volume_of(&self, path: &str) -> Result<(String, VolumeId)> {
+        let node = self.find(path).await?;
+        Ok((node.volume.cell.to_string(), node.volume.id))
+    }
+}

@@ -1,0 +1,190 @@
+//! Access lists as text: what FetchACL answers, what `fs` shows and what StoreACL takes.
+//!
+//! The text is two counts, then a line for each positive and each negative entry: a name, a tab and
+//! the rights as a decimal number. Names stay names here; the file server knows their ids.
+
+use std::fmt::Write as _;
+
+use cellar_wire::acl::Rights;
+use serde::Serialize;
+
+/// The most entries of a list, positive and negative together.
+const ENTRIES_MAX: usize = 20;
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AclEntry {
+    /// A user or group.
+    pub name: String,
+    /// What it gets, or is denied.
+    #[serde(serialize_with = "crate::json::display")]
+    pub rights: Rights,
+}
+
+/// An access list by names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Acl {
+    /// Rights that are given.
+    pub normal: Vec<AclEntry>,
+    /// Rights that are taken away from what is given.
+    pub negative: Vec<AclEntry>,
+}
+
+/// The text is not an access list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server's access list makes no sense")]
+pub struct BadAcl;
+
+impl Acl {
+    /// Reads the text of FetchACL; a NUL at its end and blanks for tabs are accepted.
+    pub fn parse(text: &[u8]) -> Result<Self, BadAcl> {
+        let end = text
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(text.len());
+        let text = String::from_utf8_lossy(&text[..end]);
+        let mut lines = text.lines();
+        let mut count = || -> Result<usize, BadAcl> {
+            // A word after the number is for DFS translators.
+            let word = lines
+                .next()
+                .and_then(|l| l.split_whitespace().next())
+                .ok_or(BadAcl)?;
+            word.parse()
+                .ok()
+                .filter(|n| *n <= ENTRIES_MAX)
+                .ok_or(BadAcl)
+        };
+        let (normal, negative) = (count()?, count()?);
+        let mut entries = |count: usize| -> Result<Vec<AclEntry>, BadAcl> {
+            let entry = |line: &str| {
+                let (name, rights) = line.trim().rsplit_once(char::is_whitespace)?;
+                let rights = Rights(rights.parse::<i64>().ok()? as u32);
+                Some(AclEntry {
+                    name: name.trim().to_owned(),
+                    rights,
+                })
+            };
+            (0..count)
+                .map(|_| lines.next().and_then(entry).ok_or(BadAcl))
+                .collect()
+        };
+        Ok(Self {
+            normal: entries(normal)?,
+            negative: entries(negative)?,
+        })
+    }
+
+    /// The text for StoreACL, with the NUL that servers want.
+    pub fn text(&self) -> Vec<u8> {
+        let mut text = format!("{}\n{}\n", self.normal.len(), self.negative.len());
+        for entry in self.normal.iter().chain(&self.negative) {
+            let _ = writeln!(text, "{}\t{}", entry.name, entry.rights.0);
+        }
+        text.push('\0');
+        text.into_bytes()
+    }
+
+    /// Sets the rights of one name; none removes it. Entries without rights are not kept.
+    pub fn set(&mut self, name: &str, rights: Rights, negative: bool) {
+        let list = if negative {
+            &mut self.negative
+        } else {
+            &mut self.normal
+        };
+        let place = list
+            .iter()
+            .position(|entry| entry.name.eq_ignore_ascii_case(name));
+        match (place, rights == Rights::NONE) {
+            (Some(place), true) => {
+                list.remove(place);
+            }
+            (Some(place), false) => list[place].rights = rights,
+            (None, true) => {}
+            (None, false) => list.push(AclEntry {
+                name: name.to_owned(),
+                rights,
+            }),
+        }
+    }
+
+    /// As `fs listacl` prints it below the path.
+    pub fn listing(&self) -> String {
+        let mut text = String::new();
+        for (title, list) in [("Normal", &self.normal), ("Negative", &self.negative)] {
+            if list.is_empty() {
+                continue;
+            }
+            let _ = writeln!(text, "{title} rights:");
+            for entry in list {
+                let _ = writeln!(text, "  {} {}", entry.name, entry.rights);
+            }
+        }
+        text
+    }
+}
+
+/// Rights as `fs setacl` takes them: letters, or `read`, `write`, `all`, `none`.
+pub fn parse_rights(text: &str) -> Result<Rights, String> {
+    Rights::parse(text).ok_or_else(|| {
+        format!(
+            "'{text}' are not rights: use letters of rlidwka (A to H for your own), or read, \
+             write, all, none"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"2\n1\nsystem:administrators\t127\nsystem:anyuser\t9\nbob\t7\n\0";
+
+    #[test]
+    fn both_ways() {
+        let acl = Acl::parse(TEXT).expect("acl");
+        assert_eq!(acl.normal.len(), 2);
+        assert_eq!(acl.text(), TEXT);
+        assert_eq!(
+            acl.listing(),
+            "Normal rights:\n  system:administrators rlidwka\n  system:anyuser rl\n\
+             Negative rights:\n  bob rwi\n"
+                .replace("rwi", "riw")
+        );
+        // What `fs` sends: a blank, no NUL.
+        assert_eq!(
+            Acl::parse(b"1\n0\nann 127\n").expect("blank").normal[0].name,
+            "ann"
+        );
+        assert_eq!(
+            Acl::parse(b"0 dfs:1 cell\n0\n").expect("dfs"),
+            Acl::default()
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense() {
+        for bad in [
+            &b""[..],
+            b"1\n0\n",
+            b"x\n0\n",
+            b"1\n0\nann\n",
+            b"21\n0\n",
+            b"1\n0\nann x\n",
+        ] {
+            assert_eq!(Acl::parse(bad), Err(BadAcl), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn entries_are_set_and_removed() {
+        let mut acl = Acl::parse(TEXT).expect("acl");
+        acl.set("System:AnyUser", Rights::NONE, false);
+        acl.set("ann", parse_rights("write").expect("word"), false);
+        acl.set("ann", Rights::NONE, true);
+        let names: Vec<_> = acl.normal.iter().map(|e| e.name.as_str()).collect();
+        assert_eq!(names, ["system:administrators", "ann"]);
+        assert_eq!(acl.normal[1].rights, Rights(63));
+        assert!(parse_rights("rz").is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! A volume's state and quota, as `fs examine`, `fs listquota`, `fs quota` and `fs diskfree` print it.
+
+use cellar_wire::ids::VolumeId;
+use serde::Serialize;
+
+/// The head of `fs listquota`.
+pub const QUOTA_HEAD: &str = "Volume Name                    Quota       Used %Used   Partition\n";
+
+/// A volume, from the file server's view. Sizes in KiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeStatus {
+    /// The path that was asked about.
+    pub path: String,
+    /// What the path leads to.
+    pub fid: String,
+    /// The volume.
+    #[serde(serialize_with = "crate::json::volume_id")]
+    pub volume: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// What users are told while it is off-line.
+    pub offline_message: String,
+    /// Quota, 0 for none.
+    pub quota_kib: i32,
+    /// In use.
+    pub used_kib: i32,
+    /// Free on the partition.
+    pub partition_available_kib: i32,
+    /// Size of the partition.
+    pub partition_kib: i32,
+}
+
+impl VolumeStatus {
+    /// `fs examine`.
+    pub fn examined(&self) -> String {
+        let offline = match self.offline_message.as_str() {
+            "" => String::new(),
+            message => format!("Current offline message is {message}\n"),
+        };
+        let quota = match self.quota_kib {
+            0 => "unlimited".to_owned(),
+            quota => quota.to_string(),
+        };
+        format!(
+            "File {} ({}) contained in volume {}\nVolume status for vid = {} named {}\n{offline}\
+             Current disk quota is {quota}\nCurrent blocks used are {}\n\
+             The partition has {} blocks available out of {}\n\n",
+            self.path,
+            self.fid,
+            self.volume.0,
+            self.volume.0,
+            self.name,
+            self.used_kib,
+            self.partition_available_kib,
+            self.partition_kib
+        )
+    }
+
+    /// One row of `fs listquota`.
+    pub fn row(&self) -> String {
+        let used = percent(self.used_kib, self.quota_kib);
+        let partition = percent(
+            self.partition_kib - self.partition_available_kib,
+            self.partition_kib,
+        );
+        let quota = match self.quota_kib {
+            0 => "   no limit".to_owned(),
+            quota => format!(" {quota:>10}"),
+        };
+        // Of a name over 25 bytes the beginning is shown.
+        let name: String = self.name.chars().take(25).collect();
+        let (used_mark, partition_mark) = (mark(used > 90.0), mark(partition > 97.0));
+        let warning = if used > 90.0 || partition > 97.0 {
+            "  <<WARNING"
+        } else {
+            ""
+        };
+        format!(
+            "{name:<25}{quota} {:>10}{used:>5.0}%{used_mark}{partition:>9.0}%{partition_mark}{warning}\n",
+            self.used_kib
+        )
+    }
+
+    /// `fs quota`.
+    pub fn percentage(&self) -> String {
+        format!(
+            "{:>2.0}% of quota used.\n",
+            percent(self.used_kib, self.quota_kib)
+        )
+    }
+}
+
+fn percent(part: i32, whole: i32) -> f64 {
+    if whole <= 0 {
+        0.0
+    } else {
+        f64::from(part) * 100.0 / f64::from(whole)
+    }
+}
+
+fn mark(over: bool) -> &'static str {
+    if over { "<<" } else { "  " }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> VolumeStatus {
+        VolumeStatus {
+            path: "/afs/test.cell/u".to_owned(),
+            fid: "536870918.1.1".to_owned(),
+            volume: VolumeId(536870918),
+            name: "samp".to_owned(),
+            offline_message: String::new(),
+            quota_kib: 5000,
+            used_kib: 14,
+            partition_available_kib: 72_109_932,
+            partition_kib: 95_501_264,
+        }
+    }
+
+    #[test]
+    fn rows_have_the_columns_of_fs() {
+        assert_eq!(
+            status().row(),
+            "samp                            5000         14    0%         24%  \n"
+        );
+        let none = VolumeStatus {
+            quota_kib: 0,
+            ..status()
+        };
+        assert!(
+            none.row()
+                .starts_with("samp                        no limit         14    0%")
+        );
+        let full = VolumeStatus {
+            used_kib: 4800,
+            ..status()
+        };
+        assert!(
+            full.row().ends_with("   96%<<       24%    <<WARNING\n"),
+            "{:?}",
+            full.row()
+        );
+        assert_eq!(full.percentage(), "96% of quota used.\n");
+        assert_eq!(status().percentage(), " 0% of quota used.\n");
+    }
+
+    #[test]
+    fn examined_as_fs_does() {
+        assert!(status().examined().starts_with(
+            "File /afs/test.cell/u (536870918.1.1) contained in volume 536870918\n\
+             Volume status for vid = 536870918 named samp\nCurrent disk quota is 5000\n"
+        ));
+    }
+}

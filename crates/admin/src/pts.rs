@@ -1,0 +1,380 @@
+//! Users, groups and who is a member of what: the operations of `pts`.
+
+mod entry;
+
+use cellar_client::{Cell, Client};
+use cellar_wire::ids::ViceId;
+use cellar_wire::pr;
+
+pub use entry::{BadAccess, Entry, LIST_HEAD, parse_access};
+
+use crate::error::{Error, Result};
+
+/// Ids looked up in one call.
+const NAMES_AT_ONCE: usize = 1000;
+
+/// Calls made for one listing: bounds a server that never says "end".
+const PAGES_MAX: usize = 1_000_000;
+
+/// Which entries to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Users only.
+    Users,
+    /// Groups only.
+    Groups,
+    /// Both.
+    Both,
+}
+
+/// What `pts setfields` changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fields {
+    /// Access bits, as [`parse_access`] gives them.
+    pub access: Option<u32>,
+    /// Groups that the user may still create.
+    pub group_quota: Option<i32>,
+    /// Users that a foreign cell's group may still register.
+    pub user_quota: Option<i32>,
+}
+
+/// The protection database of one cell.
+#[derive(Clone, Copy)]
+pub struct Protection<'a> {
+    client: &'a Client,
+    cell: &'a Cell,
+}
+
+impl<'a> Protection<'a> {
+    /// The database of `cell`.
+    pub fn new(client: &'a Client, cell: &'a Cell) -> Self {
+        Self { client, cell }
+    }
+
+    async fn call<P: cellar_wire::Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
+        self.client
+            .call_protection(self.cell, arguments)
+            .await
+            .map_err(|error| match error {
+                cellar_client::Error::Database { cause, .. } => Error::refused(what, cause),
+                other => other.into(),
+            })
+    }
+
+    /// The id behind a name, or behind a number that stands for itself.
+    ///
+    /// # Errors
+    /// No such name.
+    pub async fn id_of(&self, name_or_id: &str) -> Result<ViceId> {
+        if let Ok(id) = name_or_id.parse() {
+            return Ok(ViceId(id));
+        }
+        let lower = name_or_id.to_ascii_lowercase();
+        let ids = self.client.ids_of(self.cell, &[&lower]).await?;
+        match ids.first() {
+            Some(&id) if id != ViceId::ANONYMOUS || lower == "anonymous" => Ok(id),
+            _ => Err(Error::NoSuchUserOrGroup(name_or_id.to_owned())),
+        }
+    }
+
+    /// The names of ids; decimal numbers for those that have none.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn names_of(&self, ids: &[ViceId]) -> Result<Vec<String>> {
+        let mut names = Vec::with_capacity(ids.len());
+        for some in ids.chunks(NAMES_AT_ONCE) {
+            names.extend(self.client.names_of(self.cell, some).await?);
+        }
+        Ok(names)
+    }
+
+    /// Creates a user. Without an id the database chooses one.
+    ///
+    /// # Errors
+    /// The name or id is taken or not valid, or the caller may not.
+    pub async fn create_user(&self, name: &str, id: Option<ViceId>) -> Result<ViceId> {
+        let what = format!("unable to create user {name}");
+        self.create(name, id, 0, ViceId(0), &what).await
+    }
+
+    /// Creates a group.
+    ///
+    /// # Errors
+    /// As [`Protection::create_user`].
+    pub async fn create_group(
+        &self,
+        name: &str,
+        owner: Option<&str>,
+        id: Option<ViceId>,
+    ) -> Result<ViceId> {
+        let owner = match owner {
+            Some(owner) => self.id_of(owner).await?,
+            None => ViceId(0),
+        };
+        if id.is_some_and(|id| !id.is_group()) {
+            return Err(Error::Usage(
+                "the id of a group must be negative".to_owned(),
+            ));
+        }
+        let what = format!("unable to create group {name}");
+        self.create(name, id, pr::PRGRP as i32, owner, &what).await
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        id: Option<ViceId>,
+        flag: i32,
+        owner: ViceId,
+        what: &str,
+    ) -> Result<ViceId> {
+        let argument = pr::PrNameArgument::try_from(name)
+            .map_err(|_| Error::Usage(format!("{name}: names have at most 63 bytes")))?;
+        match id {
+            Some(id) => {
+                self.call(
+                    &pr::INewEntry {
+                        name: argument,
+                        id,
+                        owner,
+                    },
+                    what,
+                )
+                .await?;
+                Ok(id)
+            }
+            None => Ok(self
+                .call(
+                    &pr::NewEntry {
+                        name: argument,
+                        flag,
+                        owner,
+                    },
+                    what,
+                )
+                .await?
+                .id),
+        }
+    }
+
+    /// Makes a user a member of a group.
+    ///
+    /// # Errors
+    /// Either does not exist, it is one already, or the caller may not.
+    pub async fn add_user(&self, user: &str, group: &str) -> Result<()> {
+        let (uid, gid) = (self.id_of(user).await?, self.id_of(group).await?);
+        let what = format!("unable to add user {user} to group {group}");
+        self.call(&pr::AddToGroup { uid, gid }, &what).await?;
+        Ok(())
+    }
+
+    /// Ends a membership.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn remove_user(&self, user: &str, group: &str) -> Result<()> {
+        let (id, gid) = (self.id_of(user).await?, self.id_of(group).await?);
+        let what = format!("unable to remove user {user} from group {group}");
+        self.call(&pr::RemoveFromGroup { id, gid }, &what).await?;
+        Ok(())
+    }
+
+    /// Removes a user or group.
+    ///
+    /// # Errors
+    /// It does not exist or is the system's, or the caller may not.
+    pub async fn delete(&self, name_or_id: &str) -> Result<()> {
+        let id = self.id_of(name_or_id).await?;
+        let what = format!("unable to delete {name_or_id}");
+        self.call(&pr::Delete { id }, &what).await?;
+        Ok(())
+    }
+
+    /// Renames an entry.
+    ///
+    /// # Errors
+    /// As for creating.
+    pub async fn rename(&self, old: &str, new: &str) -> Result<()> {
+        let what = format!("unable to rename {old} to {new}");
+        self.change(old, Some(new), ViceId(0), ViceId(0), &what)
+            .await
+    }
+
+    /// Gives a group another owner.
+    ///
+    /// # Errors
+    /// Not a group, no such owner, or the caller may not.
+    pub async fn change_owner(&self, group: &str, owner: &str) -> Result<()> {
+        let owner_id = self.id_of(owner).await?;
+        let what = format!("unable to change the owner of {group} to {owner}");
+        self.change(group, None, owner_id, ViceId(0), &what).await
+    }
+
+    async fn change(
+        &self,
+        entry: &str,
+        name: Option<&str>,
+        owner: ViceId,
+        newid: ViceId,
+        what: &str,
+    ) -> Result<()> {
+        let id = self.id_of(entry).await?;
+        let name = pr::PrNameArgument::try_from(name.unwrap_or_default())
+            .map_err(|_| Error::Usage(format!("{what}: names have at most 63 bytes")))?;
+        self.call(
+            &pr::ChangeEntry {
+                id,
+                name,
+                owner,
+                newid,
+            },
+            what,
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Changes access bits and quotas.
+    ///
+    /// # Errors
+    /// No such entry, or the caller may not.
+    pub async fn set_fields(&self, name_or_id: &str, fields: Fields) -> Result<()> {
+        let id = self.id_of(name_or_id).await?;
+        let mut mask = 0;
+        if fields.access.is_some() {
+            mask |= pr::PR_SF_ALLBITS;
+        }
+        if fields.group_quota.is_some() {
+            mask |= pr::PR_SF_NGROUPS;
+        }
+        if fields.user_quota.is_some() {
+            mask |= pr::PR_SF_NUSERS;
+        }
+        let arguments = pr::SetFieldsEntry {
+            id,
+            mask,
+            flags: fields.access.unwrap_or(0),
+            ngroups: fields.group_quota.unwrap_or(0),
+            nusers: fields.user_quota.unwrap_or(0),
+            spare1: 0,
+            spare2: 0,
+        };
+        let what = format!("unable to set fields for {name_or_id}");
+        self.call(&arguments, &what).await?;
+        Ok(())
+    }
+
+    /// One entry.
+    ///
+    /// # Errors
+    /// No such entry, or the caller may not see it.
+    pub async fn examine(&self, id: ViceId) -> Result<Entry> {
+        let what = format!("unable to find entry for (id: {})", id.0);
+        Ok(from_wire(
+            &self.call(&pr::ListEntry { id }, &what).await?.entry,
+        ))
+    }
+
+    /// The members of a group, or the groups of a user.
+    ///
+    /// # Errors
+    /// No such entry, or the caller may not see it.
+    pub async fn membership(&self, id: ViceId) -> Result<Vec<ViceId>> {
+        let what = format!("unable to get membership of (id: {})", id.0);
+        Ok(self
+            .call(&pr::ListElements { id }, &what)
+            .await?
+            .list
+            .into_vec())
+    }
+
+    /// The groups that a group is a member of.
+    ///
+    /// # Errors
+    /// As [`Protection::membership`].
+    pub async fn super_groups(&self, id: ViceId) -> Result<Vec<ViceId>> {
+        let what = format!("unable to get supergroups of (id: {})", id.0);
+        Ok(self
+            .call(&pr::ListSuperGroups { id }, &what)
+            .await?
+            .list
+            .into_vec())
+    }
+
+    /// The groups that a user or group owns; owner 0 lists orphans.
+    ///
+    /// # Errors
+    /// As [`Protection::membership`].
+    pub async fn owned(&self, id: ViceId) -> Result<Vec<ViceId>> {
+        let what = format!("unable to list groups owned by (id: {})", id.0);
+        let (mut all, mut lastp) = (Vec::new(), 0);
+        for _ in 0..PAGES_MAX {
+            let reply = self.call(&pr::ListOwned { id, lastp }, &what).await?;
+            all.extend(reply.list.into_vec());
+            lastp = reply.lastp;
+            if lastp == 0 {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Every user, every group, or both, in the database's order.
+    ///
+    /// # Errors
+    /// The caller may not list.
+    pub async fn list(&self, kinds: Kinds) -> Result<Vec<Entry>> {
+        let flag = match kinds {
+            Kinds::Users => pr::PRUSERS,
+            Kinds::Groups => pr::PRGROUPS,
+            Kinds::Both => pr::PRUSERS | pr::PRGROUPS,
+        };
+        let (mut all, mut start_index) = (Vec::new(), 0);
+        for _ in 0..PAGES_MAX {
+            let arguments = pr::ListEntries { flag, start_index };
+            let reply = self.call(&arguments, "unable to list entries").await?;
+            all.extend(reply.entries.iter().map(from_wire));
+            if reply.next_index < 0 || reply.next_index <= start_index {
+                break;
+            }
+            start_index = reply.next_index;
+        }
+        Ok(all)
+    }
+
+    /// The highest user id and the lowest group id in use.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn maximum_ids(&self) -> Result<(ViceId, ViceId)> {
+        let reply = self
+            .call(&pr::ListMax {}, "unable to get maximum ids")
+            .await?;
+        Ok((reply.uid, reply.gid))
+    }
+
+    /// Raises the highest user id, or lowers the lowest group id.
+    ///
+    /// # Errors
+    /// The sign is wrong, or the caller may not.
+    pub async fn set_maximum(&self, id: ViceId, group: bool) -> Result<()> {
+        let gflag = if group { pr::PRGRP as i32 } else { 0 };
+        self.call(&pr::SetMax { id, gflag }, "unable to set maximum id")
+            .await?;
+        Ok(())
+    }
+}
+
+fn from_wire(entry: &pr::PrEntry) -> Entry {
+    Entry {
+        name: entry.name.to_string(),
+        id: entry.id,
+        owner: entry.owner,
+        creator: entry.creator,
+        membership: entry.count.max(0) as u32,
+        flags: entry.flags,
+        group_quota: entry.ngroups.max(0) as u32,
+        user_quota: entry.nusers.max(0) as u32,
+    }
+}

@@ -1,0 +1,112 @@
+//! Volumes: the operations of `vos`.
+//!
+//! Each changes a volume server and the VLDB, in the order that leaves the least behind when it is
+//! interrupted (afs-rpcs §11). What is left behind then is said in the error.
+
+mod create;
+mod entry;
+mod listing;
+mod location;
+mod remove;
+mod volume_info;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use cellar_client::{Cell, Client};
+use cellar_wire::ids::{PartitionId, VolumeId};
+use cellar_wire::{afsvol, vl};
+
+pub use entry::{Entry, Site, entry_flags, site_flags};
+pub use listing::{PartitionSpace, Transaction};
+pub use location::{EntryFilter, ServerAddresses};
+pub use volume_info::{Place, Traffic, VolumeInfo, VolumeState, VolumeType};
+
+use crate::error::{Error, Result};
+
+/// The longest name of a read-write volume, so that `.readonly` fits into a volume's header.
+pub const VOLUME_NAME_BYTES_MAX: usize = 22;
+
+/// The volumes of one cell: its VLDB and its volume servers.
+#[derive(Clone, Copy)]
+pub struct Volumes<'a> {
+    client: &'a Client,
+    cell: &'a Cell,
+}
+
+impl<'a> Volumes<'a> {
+    /// The volumes of `cell`.
+    pub fn new(client: &'a Client, cell: &'a Cell) -> Self {
+        Self { client, cell }
+    }
+
+    /// Calls the VLDB.
+    async fn vl<P: cellar_wire::Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
+        self.client
+            .locations()
+            .call(self.cell, arguments)
+            .await
+            .map_err(|error| match error {
+                cellar_client::Error::Database { cause, .. } => match cause.code() {
+                    cellar_wire::AbortCode::VL_NOENT => Error::NoSuchEntry(what.to_owned()),
+                    _ => Error::refused(what, cause),
+                },
+                other => other.into(),
+            })
+    }
+
+    /// Calls a volume server.
+    async fn server<P: cellar_wire::Procedure>(
+        &self,
+        server: IpAddr,
+        arguments: &P,
+        what: &str,
+    ) -> Result<P::Reply> {
+        let peer = SocketAddr::new(server, self.cell.ports.volume);
+        let servers = self.client.servers();
+        let connection = servers.connection(&self.cell.name, peer, &afsvol::PACKAGE);
+        connection
+            .call(arguments)
+            .await
+            .map_err(|cause| Error::refused(what, cause))
+    }
+}
+
+/// Refuses what cannot be the name of a read-write volume.
+pub fn check_volume_name(name: &str) -> Result<()> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let problem = if name.is_empty() || !name.chars().all(legal) {
+        "use letters, digits, dots, dashes and underscores"
+    } else if name.len() > VOLUME_NAME_BYTES_MAX {
+        "at most 22 characters, so that .readonly can follow"
+    } else if name.chars().all(|c| c.is_ascii_digit()) {
+        "a number would be taken for a volume id"
+    } else if name.ends_with(".readonly") || name.ends_with(".backup") {
+        "the suffix is that of a read-only or backup volume"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Usage(format!(
+        "'{name}' is not a name for a volume: {problem}"
+    )))
+}
+
+/// An entry from the wire. Sites on impossible partitions are left out.
+fn entry_from_wire(entry: &vl::NvldbEntry) -> Entry {
+    let site = |site: &vl::Site| {
+        Some(Site {
+            server: Ipv4Addr::from(site.server).into(),
+            partition: PartitionId::new(site.partition)?,
+            flags: site.flags,
+        })
+    };
+    let [read_write, read_only, backup] = entry.volume_ids;
+    Entry {
+        name: entry.name.to_string(),
+        read_write,
+        read_only,
+        backup,
+        clone: entry.clone_id,
+        flags: entry.flags,
+        sites: entry.sites.iter().filter_map(site).collect(),
+    }
+}

@@ -1,0 +1,335 @@
+//! The volume servers' side: what is on their partitions and what they are doing.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use cellar_wire::afsvol;
+use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
+use serde::Serialize;
+
+use super::{Traffic, VolumeInfo, VolumeState, VolumeType, Volumes};
+use crate::date::ctime;
+use crate::error::{Error, Result};
+
+/// Room on a partition, in KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PartitionSpace {
+    /// The partition.
+    #[serde(serialize_with = "crate::json::display")]
+    pub partition: PartitionId,
+    /// Free.
+    pub free_kib: i64,
+    /// All of it.
+    pub total_kib: i64,
+}
+
+/// A volume transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Transaction {
+    /// Its number.
+    pub id: i32,
+    /// When it began.
+    #[serde(serialize_with = "crate::json::time")]
+    pub created: AfsTime,
+    /// Last call.
+    #[serde(serialize_with = "crate::json::time")]
+    pub active: AfsTime,
+    /// What it will return.
+    pub return_code: i32,
+    /// Its volume.
+    #[serde(serialize_with = "crate::json::volume_id")]
+    pub volume: VolumeId,
+    /// The volume's partition.
+    pub partition: i32,
+    /// `IT_*`.
+    pub attach_flags: u32,
+    /// `VT_*`.
+    pub volume_flags: u32,
+    /// `TT_*`.
+    pub transaction_flags: u32,
+    /// The last procedure called in it.
+    pub procedure: String,
+}
+
+impl Transaction {
+    /// The block of `vos status`.
+    pub fn block(&self) -> String {
+        let mut text = format!(
+            "--------------------------------------\ntransaction: {}  created: {}\n\
+             lastActiveTime: {}\n",
+            self.id,
+            ctime(self.created),
+            ctime(self.active)
+        );
+        if self.return_code != 0 {
+            let _ = writeln!(text, "returnCode: {}", self.return_code);
+        }
+        let words = |flags: u32, names: &[(u32, &str)]| -> String {
+            let named = names.iter().filter(|(bit, _)| flags & bit != 0);
+            named.map(|(_, name)| format!("{name} ")).collect()
+        };
+        if self.attach_flags != 0 {
+            let names = [
+                (0x01, "offline"),
+                (0x02, "busy"),
+                (0x08, "readonly"),
+                (0x10, "create"),
+                (0x1000, "create volid"),
+            ];
+            let _ = writeln!(text, "attachFlags:  {}", words(self.attach_flags, &names));
+        }
+        if self.volume_flags != 0 {
+            let names = [(1, "deleteOnSalvage"), (2, "outOfService"), (4, "deleted")];
+            let _ = writeln!(text, "volumeStatus: {}", words(self.volume_flags, &names));
+        }
+        if self.transaction_flags & 1 != 0 {
+            text.push_str("transactionFlags: delete\n");
+        }
+        let partition = PartitionId::new(self.partition).map_or_else(
+            || self.partition.to_string(),
+            |partition| partition.to_string(),
+        );
+        let _ = writeln!(
+            text,
+            "volume: {}  partition: {partition}  procedure: {}",
+            self.volume.0, self.procedure
+        );
+        text.push_str("--------------------------------------\n\n");
+        text
+    }
+}
+
+impl Volumes<'_> {
+    /// The partitions of a server.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn partitions(&self, server: IpAddr) -> Result<Vec<PartitionId>> {
+        let what = format!("Could not fetch the list of partitions from {server}");
+        let reply = self
+            .server(server, &afsvol::XListPartitions {}, &what)
+            .await?;
+        Ok(reply
+            .partitions
+            .iter()
+            .filter_map(|number| PartitionId::new(*number))
+            .collect())
+    }
+
+    /// Room on one partition.
+    ///
+    /// # Errors
+    /// There is no such partition, or the server does not answer.
+    pub async fn partition_space(
+        &self,
+        server: IpAddr,
+        partition: PartitionId,
+    ) -> Result<PartitionSpace> {
+        let what = format!("could not get information on partition {partition} of {server}");
+        let name = afsvol::PartitionName::try_from(partition.to_string())
+            .map_err(|_| Error::Usage(what.clone()))?;
+        let reply = self
+            .server(server, &afsvol::PartitionInfo64 { name }, &what)
+            .await?;
+        // minFree carries the size; totalUsable is 0 in OpenAFS.
+        Ok(PartitionSpace {
+            partition,
+            free_kib: reply.partition.free,
+            total_kib: reply.partition.min_free,
+        })
+    }
+
+    /// The volumes on a partition, sorted by name.
+    ///
+    /// # Errors
+    /// There is no such partition, or the server does not answer.
+    pub async fn volumes_on(
+        &self,
+        server: IpAddr,
+        partition: PartitionId,
+        extended: bool,
+    ) -> Result<Vec<VolumeInfo>> {
+        let what =
+            format!("Could not fetch the list of volumes on partition {partition} of {server}");
+        let number = partition.number();
+        let mut volumes: Vec<VolumeInfo> = if extended {
+            let arguments = afsvol::XListVolumes {
+                partition: number,
+                flags: 1,
+            };
+            let reply = self.server(server, &arguments, &what).await?;
+            reply.entries.iter().map(from_extended).collect()
+        } else {
+            let arguments = afsvol::ListVolumes {
+                partition: number,
+                flags: 1,
+            };
+            let reply = self.server(server, &arguments, &what).await?;
+            reply.entries.iter().map(from_plain).collect()
+        };
+        volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(volumes)
+    }
+
+    /// One volume on a partition.
+    ///
+    /// # Errors
+    /// It is not there, or the server does not answer.
+    pub async fn volume_on(
+        &self,
+        server: IpAddr,
+        partition: PartitionId,
+        volume: VolumeId,
+        extended: bool,
+    ) -> Result<VolumeInfo> {
+        let what = format!("Could not fetch the information about volume {volume} from the server");
+        let number = partition.number();
+        let found = if extended {
+            let arguments = afsvol::XListOneVolume {
+                partition: number,
+                volume,
+            };
+            let reply = self.server(server, &arguments, &what).await?;
+            reply.entries.first().map(from_extended)
+        } else {
+            let arguments = afsvol::ListOneVolume {
+                partition: number,
+                volume,
+            };
+            let reply = self.server(server, &arguments, &what).await?;
+            reply.entries.first().map(from_plain)
+        };
+        found.ok_or_else(|| {
+            let code = cellar_wire::AbortCode::ENODEV;
+            Error::refused(what, cellar_rpc::CallError::Aborted(code))
+        })
+    }
+
+    /// The volume transactions of a server.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn transactions(&self, server: IpAddr) -> Result<Vec<Transaction>> {
+        let what = format!("Could not access status information about the server {server}");
+        let reply = self.server(server, &afsvol::Monitor {}, &what).await?;
+        let transaction = |info: &afsvol::TransDebugInfo| Transaction {
+            id: info.trans,
+            created: info.creation_time,
+            active: info.time,
+            return_code: info.return_code,
+            volume: info.volume,
+            partition: info.partition,
+            attach_flags: info.attach_flags as u16 as u32,
+            volume_flags: info.volume_flags.into(),
+            transaction_flags: info.trans_flags.into(),
+            procedure: info.last_procedure.to_string(),
+        };
+        Ok(reply.entries.iter().map(transaction).collect())
+    }
+}
+
+fn state(status: i32) -> VolumeState {
+    match status {
+        afsvol::STATUS_OK => VolumeState::Ok,
+        afsvol::STATUS_BUSY => VolumeState::Busy,
+        _ => VolumeState::Unattachable,
+    }
+}
+
+fn count(number: i32) -> u32 {
+    number.max(0) as u32
+}
+
+fn from_plain(info: &afsvol::VolumeInfo) -> VolumeInfo {
+    VolumeInfo {
+        name: info.name.to_string(),
+        id: info.volume,
+        r#type: VolumeType::from_wire(info.volume_type),
+        state: state(info.status),
+        parent: info.parent,
+        clone: info.clone,
+        backup: info.backup,
+        in_use: info.in_use != 0,
+        needs_salvage: info.needs_salvaged != 0,
+        destroy_me: info.destroy_me == afsvol::DESTROY_ME,
+        created: info.creation_date,
+        accessed: info.access_date,
+        updated: info.update_date,
+        backed_up: info.backup_date,
+        copied: info.copy_date,
+        size_kib: count(info.size),
+        quota_kib: count(info.max_quota),
+        minimum_quota_kib: count(info.min_quota),
+        file_count: count(info.file_count),
+        day_use: count(info.day_use),
+        week_use: count(info.week_use),
+        flags: info.flags as u32,
+        update_counter: count(info.update_counter),
+        spare: count(info.spare3),
+        traffic: None,
+    }
+}
+
+fn from_extended(info: &afsvol::VolumeInfoX) -> VolumeInfo {
+    VolumeInfo {
+        name: info.name.to_string(),
+        id: info.volume,
+        r#type: VolumeType::from_wire(info.volume_type),
+        state: state(info.status),
+        parent: info.parent,
+        clone: info.clone,
+        backup: info.backup,
+        in_use: info.in_use != 0,
+        needs_salvage: false,
+        destroy_me: false,
+        created: info.creation_date,
+        accessed: info.access_date,
+        updated: info.update_date,
+        backed_up: info.backup_date,
+        copied: info.copy_date,
+        size_kib: count(info.size),
+        quota_kib: count(info.max_quota),
+        minimum_quota_kib: 0,
+        file_count: count(info.file_count),
+        day_use: count(info.day_use),
+        week_use: 0,
+        flags: 0,
+        update_counter: 0,
+        spare: 0,
+        traffic: Some(Traffic {
+            reads: info.stat_reads.map(count),
+            writes: info.stat_writes.map(count),
+            file_same_author: info.stat_file_same_author.map(count),
+            file_different_author: info.stat_file_diff_author.map(count),
+            directory_same_author: info.stat_dir_same_author.map(count),
+            directory_different_author: info.stat_dir_diff_author.map(count),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_as_vos_prints_it() {
+        let transaction = Transaction {
+            id: 7,
+            created: AfsTime(1795257920),
+            active: AfsTime(1795257921),
+            return_code: 0,
+            volume: VolumeId(536870918),
+            partition: 0,
+            attach_flags: 3,
+            volume_flags: 0,
+            transaction_flags: 1,
+            procedure: "CreateVolume".to_owned(),
+        };
+        let text = transaction.block();
+        assert!(
+            text.contains("attachFlags:  offline busy \ntransactionFlags: delete\n"),
+            "{text}"
+        );
+        assert!(text.contains("volume: 536870918  partition: /vicepa  procedure: CreateVolume\n"));
+    }
+}

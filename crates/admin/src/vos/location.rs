@@ -1,0 +1,207 @@
+//! The VLDB side: entries, locks and servers' addresses.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use cellar_wire::ids::{AfsUuid, PartitionId, VolumeId};
+use cellar_wire::vl;
+use serde::Serialize;
+
+use super::{Entry, Volumes, entry_from_wire};
+use crate::error::{Error, Result};
+
+/// Calls made for one listing: bounds a server that never says "end".
+const PAGES_MAX: usize = 1_000_000;
+
+/// Which entries to list.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EntryFilter {
+    /// Sites on this server.
+    pub server: Option<IpAddr>,
+    /// Sites on this partition.
+    pub partition: Option<PartitionId>,
+    /// Only locked entries.
+    pub locked: bool,
+}
+
+/// The addresses of one file server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServerAddresses {
+    /// Its UUID; none of a server that has not registered.
+    #[serde(serialize_with = "uuid")]
+    pub uuid: Option<AfsUuid>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+fn uuid<S: serde::Serializer>(
+    uuid: &Option<AfsUuid>,
+    s: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    match uuid {
+        Some(uuid) => s.collect_str(uuid),
+        None => s.serialize_none(),
+    }
+}
+
+impl ServerAddresses {
+    /// As `vos listaddrs -printuuid` names it.
+    pub fn uuid_line(&self) -> String {
+        self.uuid.map(|uuid| uuid.to_string()).unwrap_or_default()
+    }
+}
+
+impl Volumes<'_> {
+    /// The entry of a volume, by name or number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn entry(&self, volume: &str) -> Result<Entry> {
+        let volumename = vl::VolumeNameArgument::try_from(volume)
+            .map_err(|_| Error::NoSuchEntry(volume.to_owned()))?;
+        let reply = self.vl(&vl::GetEntryByNameN { volumename }, volume).await?;
+        Ok(entry_from_wire(&reply.entry))
+    }
+
+    /// The entry of a volume as the VLDB sends it, to be changed.
+    pub(super) async fn raw_entry(&self, volume: VolumeId) -> Result<vl::NvldbEntry> {
+        let arguments = vl::GetEntryByIDN {
+            volid: volume,
+            voltype: vl::ANYVOL,
+        };
+        Ok(self.vl(&arguments, &volume.to_string()).await?.entry)
+    }
+
+    /// All entries that fit, sorted by name.
+    ///
+    /// # Errors
+    /// The VLDB does not answer, or knows no such server.
+    pub async fn entries(&self, filter: EntryFilter) -> Result<Vec<Entry>> {
+        let mut attributes = vl::VldbListByAttributes::default();
+        if let Some(server) = filter.server {
+            let IpAddr::V4(ip) = server else {
+                return Err(Error::Usage(format!(
+                    "{server}: file servers have IPv4 addresses"
+                )));
+            };
+            attributes.mask |= vl::VLLIST_SERVER;
+            attributes.server = u32::from(ip);
+        }
+        if let Some(partition) = filter.partition {
+            attributes.mask |= vl::VLLIST_PARTITION;
+            attributes.partition = partition.number();
+        }
+        if filter.locked {
+            attributes.mask |= vl::VLLIST_FLAG;
+            attributes.flag = vl::VLOP_ALLOPERS;
+        }
+        let mut entries = Vec::new();
+        let mut startindex = 0;
+        for _ in 0..PAGES_MAX {
+            let arguments = vl::ListAttributesN2 {
+                attributes,
+                volumename: vl::VolumeNameArgument::default(),
+                startindex,
+            };
+            let reply = self.vl(&arguments, "unable to list the VLDB").await?;
+            entries.extend(reply.blkentries.iter().map(entry_from_wire));
+            // -1 ends; anything that does not go on would never end.
+            if reply.nextindex <= startindex {
+                break;
+            }
+            startindex = reply.nextindex;
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// The file servers that are listed.
+    ///
+    /// # Errors
+    /// The VLDB does not answer.
+    pub async fn addresses(&self) -> Result<Vec<ServerAddresses>> {
+        let what = "unable to list servers";
+        let reply = self
+            .vl(
+                &vl::GetAddrs {
+                    handle: 0,
+                    spare2: 0,
+                },
+                what,
+            )
+            .await?;
+        // 255.x.y.z stands for a server with a UUID; those follow.
+        let plain = reply.blkaddr.iter().filter(|word| *word >> 24 != 255);
+        let mut servers: Vec<_> = plain
+            .map(|word| ServerAddresses {
+                uuid: None,
+                addresses: vec![Ipv4Addr::from(*word).into()],
+            })
+            .collect();
+        // Servers with UUIDs are enumerated by index until the VLDB says that there are no more.
+        for index in 1..=PAGES_MAX as i32 {
+            let attributes = vl::ListAddrByAttributes {
+                mask: vl::VLADDR_INDEX,
+                index,
+                ..Default::default()
+            };
+            match self.vl(&vl::GetAddrsU { attributes }, what).await {
+                Ok(reply) => {
+                    let addresses: Vec<IpAddr> = reply
+                        .blkaddrs
+                        .iter()
+                        .map(|a| Ipv4Addr::from(*a).into())
+                        .collect();
+                    let known = servers.iter().any(|server: &ServerAddresses| {
+                        server.uuid.is_none() && server.addresses == addresses
+                    });
+                    if !known {
+                        servers.push(ServerAddresses {
+                            uuid: Some(reply.uuid),
+                            addresses,
+                        });
+                    }
+                }
+                Err(Error::NoSuchEntry(_)) => continue,
+                Err(error) if error.code() == Some(cellar_wire::AbortCode::VL_INDEXERANGE) => {
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(servers)
+    }
+
+    /// Locks an entry for an operation (`VLOP_*`).
+    ///
+    /// # Errors
+    /// It is locked, or the caller may not.
+    pub async fn lock(&self, volume: VolumeId, operation: u32) -> Result<()> {
+        let arguments = vl::SetLock {
+            volid: volume,
+            voltype: vl::ANYVOL,
+            voloper: operation as i32,
+        };
+        self.vl(
+            &arguments,
+            &format!("Could not lock VLDB entry for volume {volume}"),
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Releases an entry's lock, whoever holds it.
+    ///
+    /// # Errors
+    /// There is no entry, or the caller may not.
+    pub async fn unlock(&self, volume: VolumeId) -> Result<()> {
+        let releasetype = vl::LOCKREL_TIMESTAMP | vl::LOCKREL_OPCODE | vl::LOCKREL_AFSID;
+        let arguments = vl::ReleaseLock {
+            volid: volume,
+            voltype: vl::ANYVOL,
+            releasetype,
+        };
+        let what = format!("Could not release lock on the VLDB entry for volume {volume}");
+        self.vl(&arguments, &what).await?;
+        Ok(())
+    }
+}
