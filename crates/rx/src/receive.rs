@@ -103,11 +103,6 @@ impl ReceiveWindow {
         matches!(self.last, Some(last) if self.first > last)
     }
 
-    /// Whether a predecessor of a received packet is missing.
-    pub(crate) fn has_hole(&self) -> bool {
-        (self.next.wrapping_sub(self.first) as usize) < self.packets.len()
-    }
-
     /// Widens the window to `window` packets from what the application has read; never narrows it.
     pub(crate) fn offer(&mut self, window: u32) -> u32 {
         self.edge = self.edge.max(self.first.saturating_add(window));

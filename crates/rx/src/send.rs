@@ -165,11 +165,6 @@ impl SendWindow {
         self.next - 1
     }
 
-    /// Whether the peer hard-acknowledged anything.
-    pub(crate) const fn any_hard_ack(&self) -> bool {
-        self.first > 1
-    }
-
     /// Whether packets are unacknowledged.
     pub(crate) fn outstanding(&self) -> bool {
         (self.acked_packets as usize) < self.sent.len()

@@ -2,13 +2,14 @@
 //!
 //! `input` takes datagrams apart and finds their connection; `data` and `acknowledge` treat what belongs to
 //! calls; `secure` authenticates; `calls` and `connections` are what the driver does; `transmit`
-//! makes packets; `timeout` does what is due; `show` answers `rxdebug`.
+//! and `run` make packets; `timeout` does what is due; `show` answers `rxdebug`.
 
 mod acknowledge;
 mod calls;
 mod connections;
 mod data;
 mod input;
+mod run;
 mod secure;
 mod show;
 mod timeout;

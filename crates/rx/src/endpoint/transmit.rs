@@ -2,33 +2,15 @@
 //!
 //! 1. Packets that are ready as they are (aborts, challenges, answers) go first.
 //! 2. Then calls in turn. Each gives its answer to a ping, its ACK, its own ping, or one run of data.
-//! 3. A run is packets of one size: the buffer can be sent with segmentation offload. A packet larger than
-//!    the first ends the run before it, a smaller one ends it after it. The congestion window and pacing bound it.
-//! 4. REQUEST_ACK is set on retransmissions, on the last packet before the sender must stop, on the last of a run
-//!    to a Cellar peer, and while the round trip is not known; never on the last packet of a reply
-//!    (a stock client could then only soft-acknowledge it: rx-wire facts 2.2).
+//!    Runs of data are made in `run`.
 
 use super::Endpoint;
 use crate::call::Call;
-use crate::congestion::Congestion;
-use crate::connection::Security;
 use crate::packet::{
     Ack, AckReason, Cellar, Flags, HEADER_SIZE, JUMBO_PAYLOAD, PacketType, Trailer,
 };
-use crate::send::Outgoing;
 use crate::time::Time;
 use crate::transmit::TransmitBuffer;
-
-/// Window before there is a model of the path, packets.
-const INITIAL_PACKETS: u64 = 16;
-/// After a timeout without a model, packets.
-const TIMEOUT_PACKETS: u64 = 4;
-/// A call that sent this many packets gets a congestion controller.
-const SHORT_SENDING: u32 = 8;
-/// A path model older than this does not help the next call, microseconds.
-const PATH_LIFE: u64 = 60_000_000;
-/// Packets sent before larger ones are tried.
-const PROBE_AFTER: u32 = 64;
 
 impl Endpoint {
     /// Fills `out` with one run of datagrams to one destination; false: nothing to send now.
@@ -239,159 +221,6 @@ impl Endpoint {
             (extended > 255).then(|| scale(extended)),
         )
     }
-
-    /// Appends a run of DATA packets.
-    fn put_data(&mut self, now: Time, slot: u32, out: &mut TransmitBuffer) -> bool {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return false;
-        };
-        let Some(connection) = self.connections.get_mut(call.connection) else {
-            return false;
-        };
-        let Some(peer) = self.peers.get_mut(connection.peer) else {
-            return false;
-        };
-        let overhead = connection.overhead();
-        let room = usize::from(overhead.header) + usize::from(overhead.trailer);
-        let packet_size = usize::from(peer.packet_size());
-        let jumbo = if self.config.jumbo_send {
-            jumbo_count(peer)
-        } else {
-            1
-        };
-        let payload = if jumbo > 1 {
-            JUMBO_PAYLOAD
-        } else {
-            packet_size - HEADER_SIZE
-        };
-        let most = u16::try_from(payload.saturating_sub(room))
-            .unwrap_or(u16::MAX)
-            .max(1);
-        let bulk = call.send.packets() >= SHORT_SENDING;
-        if bulk && call.congestion.is_none() {
-            let path = peer
-                .path
-                .filter(|path| now.micros_since(path.at) < PATH_LIFE);
-            let size = packet_size as u64;
-            let controller = Congestion::new(now, INITIAL_PACKETS * size, size, path);
-            call.congestion = Some(Box::new(controller));
-        }
-        let window = match &call.congestion {
-            Some(congestion) => congestion.window(),
-            None if call.backoff > 0 => TIMEOUT_PACKETS * packet_size as u64,
-            None => INITIAL_PACKETS * packet_size as u64,
-        };
-        let mut allowance = match &mut call.congestion {
-            Some(congestion) => congestion.allowance(now),
-            None => u64::MAX,
-        };
-        call.pace_at = None;
-        let mut last_flags = None;
-        let mut stopped = false;
-        let mut ended_by_reply = false;
-        let mut segments = 0;
-        let mut in_datagram = 0;
-        while segments < out.max_segments {
-            let Some(packet) = call.send.next_packet(most) else {
-                call.send.mark_limited();
-                stopped = call.send.window_full();
-                break;
-            };
-            let size = HEADER_SIZE + room + usize::from(packet.length);
-            if segments > 0 && (size > out.segment_size || out.bytes.len() + size > out.max_bytes) {
-                break;
-            }
-            let counted = crate::send::wire_size(packet.length);
-            if call.send.in_flight() + counted > window && call.send.in_flight() > 0 {
-                stopped = true;
-                break;
-            }
-            if allowance < counted {
-                if let Some(congestion) = &call.congestion {
-                    call.pace_at = Some(congestion.next_burst(now));
-                }
-                break;
-            }
-            allowance -= counted;
-            let start = out.bytes.len();
-            let mut header = connection.header(PacketType::DATA, call.channel, call.number);
-            header.seq = packet.seq;
-            ended_by_reply = packet.last && call.server;
-            if packet.last {
-                header.flags.0 |= Flags::LAST_PACKET;
-            }
-            if !ended_by_reply && (packet.resend || peer.rtt.samples == 0) {
-                header.flags.0 |= Flags::REQUEST_ACK;
-            }
-            out.bytes.extend_from_slice(&header.encode());
-            let at = out.bytes.len();
-            out.bytes.resize(at + usize::from(overhead.header), 0);
-            call.send.copy(&packet, &mut out.bytes);
-            if !connection.plain {
-                let identity =
-                    connection.packet_identity(call.channel, call.number, packet.seq, true);
-                let protected = match &mut connection.security {
-                    Security::Client(class) => class.protect(&identity, &mut out.bytes, at),
-                    Security::Server(class) => class.protect(&identity, &mut out.bytes, at),
-                };
-                match protected {
-                    Ok(checksum) => {
-                        if let Some(field) = out.bytes.get_mut(start + 24..start + 26) {
-                            field.copy_from_slice(&checksum.to_be_bytes());
-                        }
-                    }
-                    Err(code) => {
-                        out.bytes.truncate(start);
-                        let connection = call.connection;
-                        self.fail_connection(now, connection, code, true);
-                        return segments > 0;
-                    }
-                }
-            }
-            call.send.mark_sent(now, &packet, header.serial);
-            note_sent(&mut self.statistics, peer, &packet);
-            if let Some(congestion) = &mut call.congestion {
-                congestion.spend(counted);
-            }
-            segments += 1;
-            in_datagram += 1;
-            last_flags = Some(start + 21);
-            let length = out.bytes.len() - start;
-            if segments == 1 {
-                out.segment_size = length;
-            }
-            connection.traffic[1] = connection.traffic[1].wrapping_add(1);
-            connection.traffic[3] = connection.traffic[3].wrapping_add(length as u32);
-            if length < out.segment_size {
-                break;
-            }
-        }
-        let _ = in_datagram;
-        let Some(flags) = last_flags else {
-            return false;
-        };
-        let cellar = connection.cellar.is_some();
-        if !ended_by_reply
-            && (stopped || (cellar && bulk))
-            && let Some(flags) = out.bytes.get_mut(flags)
-        {
-            *flags |= Flags::REQUEST_ACK;
-        }
-        call.sent_at = now;
-        call.resend_base = now;
-        // A reply says that the request has arrived.
-        if call.server && call.receive.complete() {
-            call.ack.implied();
-        }
-        connection.used_at = now;
-        if self.config.probe_mtu && call.send.packets() > PROBE_AFTER && call.probe_wanted.is_none()
-        {
-            let limit = peer.probe_limit.min(self.config.max_datagram);
-            call.probe_wanted = peer.mtu.wanted(now, limit, peer.rtt.rto());
-        }
-        peer.window_packets = u16::try_from(window / packet_size.max(1) as u64).unwrap_or(u16::MAX);
-        true
-    }
 }
 
 /// Whether a call has something else to send right away.
@@ -404,35 +233,7 @@ fn has_more(call: &Call) -> bool {
                 || (call.pace_at.is_none() && call.send.has_work())))
 }
 
-fn note_sent(
-    statistics: &mut crate::statistics::Statistics,
-    peer: &mut crate::peer::Peer,
-    packet: &Outgoing,
-) {
-    let counter = if packet.resend {
-        peer.packets_resent = peer.packets_resent.wrapping_add(1);
-        &mut statistics.data_resent
-    } else {
-        &mut statistics.data_sent
-    };
-    *counter = counter.wrapping_add(1);
-    if let Some(count) = statistics.packets_sent.get_mut(0) {
-        *count = count.wrapping_add(1);
-    }
-    peer.packets_sent = peer.packets_sent.wrapping_add(1);
-    peer.bytes_sent += u64::from(packet.length);
-}
-
 /// Size of a jumbogram of `packets`.
-const fn jumbo_size(packets: u32) -> u32 {
+pub(super) const fn jumbo_size(packets: u32) -> u32 {
     HEADER_SIZE as u32 + packets * JUMBO_PAYLOAD as u32 + (packets - 1) * 4
-}
-
-/// How many packets a jumbogram to this peer may carry on the path as proven.
-fn jumbo_count(peer: &crate::peer::Peer) -> usize {
-    let most = peer.mtu.proven();
-    (1..=u32::from(peer.jumbo_max))
-        .rev()
-        .find(|&packets| jumbo_size(packets) <= u32::from(most))
-        .unwrap_or(1) as usize
 }

@@ -30,14 +30,23 @@ fn storm(seed: u64, link: Link, calls: usize) -> World {
                 open.push((*connection, call, request));
             }
         }
-        world.run_until(LIMIT, |w| open.iter().any(|(_, call, _)| w.nodes[0].results.contains_key(call)));
-        open.retain(|(_, call, request)| match world.nodes[0].results.remove(call) {
-            None => true,
-            Some(result) => {
-                assert!(result.as_ref() == Ok(request), "call {call:?}: {:?}", result.map(|r| r.len()));
-                false
-            }
+        world.run_until(LIMIT, |w| {
+            open.iter()
+                .any(|(_, call, _)| w.nodes[0].results.contains_key(call))
         });
+        open.retain(
+            |(_, call, request)| match world.nodes[0].results.remove(call) {
+                None => true,
+                Some(result) => {
+                    assert!(
+                        result.as_ref() == Ok(request),
+                        "call {call:?}: {:?}",
+                        result.map(|r| r.len())
+                    );
+                    false
+                }
+            },
+        );
     }
     world.run_for(Duration::from_secs(5));
     assert_eq!(world.nodes[1].endpoint.statistics().receive_buffered, 0);
@@ -62,7 +71,11 @@ fn loss_reorder_and_duplicates() {
 #[test]
 fn heavy_loss() {
     for seed in 120..124 {
-        let link = Link { delay: Duration::from_millis(20), loss: 250, ..Link::default() };
+        let link = Link {
+            delay: Duration::from_millis(20),
+            loss: 250,
+            ..Link::default()
+        };
         storm(seed, link, 60);
     }
 }
@@ -98,10 +111,17 @@ fn thin_bottleneck_with_many_calls() {
 #[test]
 fn narrow_path_and_large_packets() {
     for (seed, mtu) in [(150, 1444), (151, 1472), (152, 9000), (153, 20_000)] {
-        let link = Link { mtu, loss: 10, ..Link::default() };
+        let link = Link {
+            mtu,
+            loss: 10,
+            ..Link::default()
+        };
         let world = storm(seed, link, 300);
         let proven = world.nodes[0].endpoint.debug_peer(0).unwrap().mtu;
-        assert!(usize::from(proven) <= mtu && proven >= 1444, "{proven} of {mtu}");
+        assert!(
+            usize::from(proven) <= mtu && proven >= 1444,
+            "{proven} of {mtu}"
+        );
     }
 }
 
@@ -111,7 +131,11 @@ fn narrow_path_and_large_packets() {
 fn corrupted_packets_do_no_harm_to_the_endpoints() {
     for seed in 160..170 {
         let seed = Seed::from_environment(seed);
-        let link = Link { corrupt: 100, loss: 10, ..Link::default() };
+        let link = Link {
+            corrupt: 100,
+            loss: 10,
+            ..Link::default()
+        };
         let mut world = World::new(seed.0, link);
         for _ in 0..30 {
             let connection = world.connect();
@@ -125,7 +149,10 @@ fn corrupted_packets_do_no_harm_to_the_endpoints() {
         for node in &world.nodes {
             let s = node.endpoint.statistics();
             assert_eq!(s.receive_buffered, 0);
-            assert_eq!((s.server_connections, s.client_connections, s.calls), (0, 0, 0));
+            assert_eq!(
+                (s.server_connections, s.client_connections, s.calls),
+                (0, 0, 0)
+            );
         }
     }
 }
@@ -144,7 +171,10 @@ fn garbage_datagrams() {
             bytes[22..24].copy_from_slice(&[0, 0]);
             bytes[26..28].copy_from_slice(&147u16.to_be_bytes());
         }
-        let (from, to) = (address((random.next() % 200) as u8 + 3), address(random.next() as u8 % 2 + 1));
+        let (from, to) = (
+            address((random.next() % 200) as u8 + 3),
+            address(random.next() as u8 % 2 + 1),
+        );
         world.inject(from, to, bytes);
     }
     let connection = world.connect();

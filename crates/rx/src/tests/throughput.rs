@@ -50,14 +50,20 @@ fn hundred_milliseconds_and_one_percent_loss() {
 #[test]
 fn hundred_milliseconds_five_percent_loss_and_reordering() {
     let seed = Seed::from_environment(13);
-    let link = Link { jitter: Duration::from_millis(5), ..long_path(50) };
+    let link = Link {
+        jitter: Duration::from_millis(5),
+        ..long_path(50)
+    };
     assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.6);
 }
 
 #[test]
 fn shallow_queue_does_not_collapse() {
     let seed = Seed::from_environment(14);
-    let link = Link { queue: 30_000, ..long_path(0) };
+    let link = Link {
+        queue: 30_000,
+        ..long_path(0)
+    };
     assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.5);
 }
 
@@ -65,7 +71,11 @@ fn shallow_queue_does_not_collapse() {
 #[test]
 fn stock_window_is_used_fully() {
     let seed = Seed::from_environment(15);
-    let config = Config { receive_window: 32, extended_window: 0, ..Config::default() };
+    let config = Config {
+        receive_window: 32,
+        extended_window: 0,
+        ..Config::default()
+    };
     let used = utilisation(seed.0, long_path(0), 2_000_000, config);
     let most = 32.0 * 1416.0 * 8.0 / 0.1 / 100e6;
     assert!(used > 0.85 * most && used <= most, "{used} of {most}");

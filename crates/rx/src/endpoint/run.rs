@@ -1,0 +1,336 @@
+//! A run of DATA packets of one call.
+//!
+//! 1. A run is datagrams of one size, so that the buffer can be sent with segmentation offload. A packet larger than
+//!    the first ends the run before it, a smaller one ends it after it. The congestion window and pacing bound it.
+//! 2. REQUEST_ACK is set on retransmissions, on the last packet before the sender must stop, on the last of a run
+//!    to a Cellar peer, and while the round trip is not known; never on the last packet of a reply
+//!    (a stock client could then only soft-acknowledge it: rx-wire facts 2.2).
+//! 3. To a peer that takes jumbograms, over a path that proved large enough for one, a run is one jumbogram: packets
+//!    sent for the first time, each but the last exactly 1412 bytes with its security, serials in a row.
+
+use super::Endpoint;
+use super::transmit::jumbo_size;
+use crate::call::Call;
+use crate::config::Config;
+use crate::congestion::Congestion;
+use crate::connection::{Connection, Security};
+use crate::packet::{Flags, HEADER_SIZE, JUMBO_PAYLOAD, PacketType};
+use crate::peer::Peer;
+use crate::security::Overhead;
+use crate::send::{Outgoing, wire_size};
+use crate::statistics::Statistics;
+use crate::time::Time;
+use crate::transmit::TransmitBuffer;
+
+/// Window before there is a model of the path, packets.
+const INITIAL_PACKETS: u64 = 16;
+/// After a timeout without a model, packets.
+const TIMEOUT_PACKETS: u64 = 4;
+/// A call that sent this many packets gets a congestion controller.
+const SHORT_SENDING: u32 = 8;
+/// A path model older than this does not help the next call, microseconds.
+const PATH_LIFE: u64 = 60_000_000;
+/// Packets sent before larger ones are tried.
+const PROBE_AFTER: u32 = 64;
+
+/// Everything that making a run touches.
+struct Run<'a> {
+    now: Time,
+    call: &'a mut Call,
+    connection: &'a mut Connection,
+    peer: &'a mut Peer,
+    statistics: &'a mut Statistics,
+    out: &'a mut TransmitBuffer,
+    overhead: Overhead,
+    /// User bytes in a full packet.
+    most: u16,
+    /// Packets in a datagram.
+    jumbo: usize,
+    /// Congestion window and pacing allowance, bytes.
+    window: u64,
+    allowance: u64,
+    /// Datagrams so far, and packets in the present one.
+    datagrams: usize,
+    packets: usize,
+    /// User bytes of the first packet: none may have more.
+    first_length: u16,
+    /// Where the last packet's flags are, and how long its payload is.
+    last_flags: usize,
+    last_payload: usize,
+    /// The last packet ends a server's reply.
+    reply_ended: bool,
+    /// The peer's window or the congestion window ended the run.
+    stopped: bool,
+}
+
+impl Endpoint {
+    /// Fills `out` with a run of DATA packets; false if there is nothing that may go now.
+    pub(super) fn put_data(&mut self, now: Time, slot: u32, out: &mut TransmitBuffer) -> bool {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let connection_slot = call.connection;
+        let Some(connection) = self.connections.get_mut(connection_slot) else {
+            return false;
+        };
+        let Some(peer) = self.peers.get_mut(connection.peer) else {
+            return false;
+        };
+        let mut run = Run::new(
+            now,
+            &self.config,
+            call,
+            connection,
+            peer,
+            &mut self.statistics,
+            out,
+        );
+        if let Err(code) = run.fill() {
+            self.fail_connection(now, connection_slot, code, true);
+            return !out.bytes.is_empty();
+        }
+        run.conclude(&self.config)
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        now: Time,
+        config: &Config,
+        call: &'a mut Call,
+        connection: &'a mut Connection,
+        peer: &'a mut Peer,
+        statistics: &'a mut Statistics,
+        out: &'a mut TransmitBuffer,
+    ) -> Self {
+        let overhead = connection.overhead();
+        let room = usize::from(overhead.header) + usize::from(overhead.trailer);
+        let size = usize::from(peer.packet_size());
+        let jumbo = if config.jumbo_send && peer.jumbo_max > 1 {
+            jumbo_count(peer)
+        } else {
+            1
+        };
+        let payload = if jumbo > 1 {
+            JUMBO_PAYLOAD
+        } else {
+            size.saturating_sub(HEADER_SIZE)
+        };
+        let most = u16::try_from(payload.saturating_sub(room))
+            .unwrap_or(u16::MAX)
+            .max(1);
+        let size = size as u64;
+        if call.send.packets() >= SHORT_SENDING && call.congestion.is_none() {
+            let path = peer
+                .path
+                .filter(|path| now.micros_since(path.at) < PATH_LIFE);
+            let controller = Congestion::new(now, INITIAL_PACKETS * size, size, path);
+            call.congestion = Some(Box::new(controller));
+        }
+        let (window, allowance) = match &mut call.congestion {
+            Some(congestion) => (congestion.window(), congestion.allowance(now)),
+            None if call.backoff > 0 => (TIMEOUT_PACKETS * size, u64::MAX),
+            None => (INITIAL_PACKETS * size, u64::MAX),
+        };
+        call.pace_at = None;
+        peer.window_packets = u16::try_from(window / size.max(1)).unwrap_or(u16::MAX);
+        Self {
+            now,
+            call,
+            connection,
+            peer,
+            statistics,
+            out,
+            overhead,
+            most,
+            jumbo,
+            window,
+            allowance,
+            datagrams: 0,
+            packets: 0,
+            first_length: 0,
+            last_flags: 0,
+            last_payload: 0,
+            reply_ended: false,
+            stopped: false,
+        }
+    }
+
+    /// Appends packets until something ends the run.
+    fn fill(&mut self) -> Result<(), i32> {
+        loop {
+            let Some(packet) = self.call.send.next_packet(self.most) else {
+                self.call.send.mark_limited();
+                self.stopped = self.call.send.window_full();
+                return Ok(());
+            };
+            let join = self.joins(&packet);
+            if !join && !self.fits(&packet) {
+                return Ok(());
+            }
+            let counted = wire_size(packet.length);
+            let in_flight = self.call.send.in_flight();
+            if in_flight > 0 && in_flight + counted > self.window {
+                self.stopped = true;
+                return Ok(());
+            }
+            if self.allowance < counted {
+                if let Some(congestion) = &self.call.congestion {
+                    self.call.pace_at = Some(congestion.next_burst(self.now));
+                }
+                return Ok(());
+            }
+            self.allowance -= counted;
+            self.append(&packet, join)?;
+            if let Some(congestion) = &mut self.call.congestion {
+                congestion.spend(counted);
+            }
+            // A short datagram must be the last one of its run.
+            let length = self.last_payload + HEADER_SIZE;
+            if self.jumbo == 1 && length < self.out.segment_size {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a packet goes into the present datagram, behind the last one.
+    fn joins(&self, packet: &Outgoing) -> bool {
+        self.packets > 0
+            && self.packets < self.jumbo
+            && !packet.resend
+            && self.last_payload == JUMBO_PAYLOAD
+    }
+
+    /// Whether another datagram with this packet fits into the run.
+    fn fits(&self, packet: &Outgoing) -> bool {
+        if self.datagrams == 0 {
+            return true;
+        }
+        let room = usize::from(self.overhead.header) + usize::from(self.overhead.trailer);
+        let size = HEADER_SIZE + room + usize::from(packet.length);
+        self.jumbo == 1
+            && self.datagrams < self.out.max_segments
+            && packet.length <= self.first_length
+            && self.out.bytes.len() + size <= self.out.max_bytes
+    }
+
+    fn append(&mut self, packet: &Outgoing, join: bool) -> Result<(), i32> {
+        let call = &mut *self.call;
+        let mut header = self
+            .connection
+            .header(PacketType::DATA, call.channel, call.number);
+        header.seq = packet.seq;
+        let ends_reply = packet.last && call.server;
+        if packet.last {
+            header.flags.0 |= Flags::LAST_PACKET;
+        }
+        if !ends_reply && (packet.resend || self.peer.rtt.samples == 0) {
+            header.flags.0 |= Flags::REQUEST_ACK;
+        }
+        let bytes = &mut self.out.bytes;
+        let start = bytes.len();
+        let (flags, checksum_at) = if join {
+            if let Some(flags) = bytes.get_mut(self.last_flags) {
+                *flags |= Flags::JUMBO_PACKET;
+            }
+            bytes.extend_from_slice(&[header.flags.0 & !Flags::CLIENT_INITIATED, 0, 0, 0]);
+            (start, start + 2)
+        } else {
+            bytes.extend_from_slice(&header.encode());
+            (start + 21, start + 24)
+        };
+        let body = bytes.len();
+        bytes.resize(body + usize::from(self.overhead.header), 0);
+        call.send.copy(packet, bytes);
+        if !self.connection.plain {
+            let connection = &mut *self.connection;
+            let identity = connection.packet_identity(call.channel, call.number, packet.seq, true);
+            let checksum = match &mut connection.security {
+                Security::Client(class) => class.protect(&identity, bytes, body),
+                Security::Server(class) => class.protect(&identity, bytes, body),
+            };
+            let checksum = match checksum {
+                Ok(checksum) => checksum,
+                Err(code) => {
+                    bytes.truncate(start);
+                    return Err(code);
+                }
+            };
+            if let Some(field) = bytes.get_mut(checksum_at..checksum_at + 2) {
+                field.copy_from_slice(&checksum.to_be_bytes());
+            }
+        }
+        call.send.mark_sent(self.now, packet, header.serial);
+        self.last_flags = flags;
+        self.last_payload = bytes.len() - body;
+        self.reply_ended = ends_reply;
+        if join {
+            self.packets += 1;
+        } else {
+            self.packets = 1;
+            self.datagrams += 1;
+        }
+        if self.datagrams == 1 {
+            self.out.segment_size = self.out.bytes.len();
+            self.first_length = self.first_length.max(packet.length);
+        }
+        self.note_sent(packet);
+        Ok(())
+    }
+
+    fn note_sent(&mut self, packet: &Outgoing) {
+        let counter = if packet.resend {
+            self.peer.packets_resent = self.peer.packets_resent.wrapping_add(1);
+            &mut self.statistics.data_resent
+        } else {
+            &mut self.statistics.data_sent
+        };
+        *counter = counter.wrapping_add(1);
+        if let Some(count) = self.statistics.packets_sent.get_mut(0) {
+            *count = count.wrapping_add(1);
+        }
+        self.peer.packets_sent = self.peer.packets_sent.wrapping_add(1);
+        self.peer.bytes_sent += u64::from(packet.length);
+        self.connection.traffic[1] = self.connection.traffic[1].wrapping_add(1);
+        self.connection.traffic[3] =
+            self.connection.traffic[3].wrapping_add(wire_size(packet.length) as u32);
+    }
+
+    /// The run is complete; false if it is empty.
+    fn conclude(self, config: &Config) -> bool {
+        if self.datagrams == 0 {
+            return false;
+        }
+        let call = self.call;
+        let bulk = call.send.packets() > SHORT_SENDING;
+        let asks = self.stopped || (bulk && self.connection.cellar.is_some());
+        if !self.reply_ended
+            && asks
+            && let Some(flags) = self.out.bytes.get_mut(self.last_flags)
+        {
+            *flags |= Flags::REQUEST_ACK;
+        }
+        call.sent_at = self.now;
+        call.resend_base = self.now;
+        self.connection.used_at = self.now;
+        // A reply says that the request has arrived.
+        if call.server && call.receive.complete() {
+            call.ack.implied();
+        }
+        if config.probe_mtu && call.send.packets() > PROBE_AFTER && call.probe_wanted.is_none() {
+            let limit = self.peer.probe_limit.min(config.max_datagram);
+            call.probe_wanted = self.peer.mtu.wanted(self.now, limit, self.peer.rtt.rto());
+        }
+        true
+    }
+}
+
+/// How many packets a jumbogram to this peer may carry on the path as proven.
+fn jumbo_count(peer: &Peer) -> usize {
+    let most = u32::from(peer.mtu.proven());
+    let fits = |packets: &u32| jumbo_size(*packets) <= most;
+    (1..=u32::from(peer.jumbo_max))
+        .rev()
+        .find(fits)
+        .unwrap_or(1) as usize
+}
