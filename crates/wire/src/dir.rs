@@ -119,6 +119,9 @@ pub enum Corruption {
     /// An entry is in another chain than its name belongs to.
     #[error("the entry in slot {0} is in the wrong chain")]
     WrongChain(u32),
+    /// Two entries have the same name.
+    #[error("the name in slot {0} is there twice")]
+    Duplicate(u32),
     /// Two entries share a slot.
     #[error("slot {0} belongs to two entries")]
     Overlap(u32),

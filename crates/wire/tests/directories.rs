@@ -369,6 +369,11 @@ fn damage_is_named() {
         damaged(&|pages| pages[0][15 * 32 + 12] = b'x'),
         corrupt(Corruption::WrongChain(15))
     );
+    // `f069` renamed in place to `f111` of the same chain: found by fuzzing.
+    let mut twice = sample("fragmented");
+    twice[1][684..][..4].copy_from_slice(b"f111");
+    let twice = Directory::new(twice).check().map(drop);
+    assert_eq!(twice, corrupt(Corruption::Duplicate(85)));
     // `link` leads on to `.` in the same chain; made to lead to itself it never ends.
     let loops = |pages: &mut Vec<Page>| pages[0][24 * 32 + 3] = 24;
     assert_eq!(damaged(&loops), corrupt(Corruption::Overlap(24)));

@@ -1,5 +1,7 @@
 //! Looking at all of a directory: does everything in it agree?
 
+use std::collections::HashSet;
+
 use super::page::{
     FIRST_SLOT_PAGE_0, HEAD_SLOTS, MAP_PAGES, NO_PAGE, PAGE_SLOTS, head, header, map_free,
 };
@@ -31,20 +33,19 @@ impl<P: ReadPages> Directory<P> {
         used[0] = (1u64 << FIRST_SLOT_PAGE_0) - 1;
         let mut entries = 0;
         let (mut this, mut parent) = (0, 0);
+        // Names of a chain: two of the same name would hide one another.
+        let mut names = HashSet::new();
         for chain in 0..CHAINS {
+            names.clear();
             let mut slot = head(&*self.page(0)?, chain);
             while slot != 0 {
-                let (len, belongs, is_this, is_parent, next) =
-                    self.with_entry(slot, |entry, next| {
-                        let name = entry.name;
-                        let belongs = hash(name) == chain;
-                        (name.len(), belongs, name == b".", name == b"..", next)
-                    })?;
-                if !belongs {
+                let (name, next) =
+                    self.with_entry(slot, |entry, next| (entry.name.to_vec(), next))?;
+                if hash(&name) != chain {
                     return Err(Corruption::WrongChain(slot).into());
                 }
                 let (index, place) = (slot as usize / PAGE_SLOTS, slot as usize % PAGE_SLOTS);
-                let taken = slots(len);
+                let taken = slots(name.len());
                 if place + taken > PAGE_SLOTS {
                     return Err(Corruption::Name(slot).into());
                 }
@@ -56,11 +57,13 @@ impl<P: ReadPages> Directory<P> {
                 }
                 used[index] |= mask;
                 entries += 1;
-                if is_this {
-                    this = slot;
+                match &*name {
+                    b"." => this = slot,
+                    b".." => parent = slot,
+                    _ => {}
                 }
-                if is_parent {
-                    parent = slot;
+                if !names.insert(name) {
+                    return Err(Corruption::Duplicate(slot).into());
                 }
                 slot = next;
             }
