@@ -14,10 +14,11 @@
 
 mod incoming;
 mod outgoing;
+mod transmit;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -30,7 +31,7 @@ use std::time::Duration;
 use cellar_rx::packet::{BasicStatistics, DebugQuery};
 use cellar_rx::{
     CallId, Config, ConnectionId, DebugMode, Endpoint, Event, Limits, NullSecurity, ServerSecurity,
-    ServiceConfig, Statistics, Time, TransmitBuffer,
+    ServiceConfig, Statistics, Time,
 };
 use hashbrown::HashMap;
 use tokio::time::Sleep;
@@ -45,12 +46,13 @@ use crate::port::{Port, PortInner};
 use crate::rxstats::RxStats;
 use crate::service::{Service, ServiceOptions};
 use crate::shard;
-use crate::socket::{ReceiveBuffers, SendOutcome, ShardSocket};
+use crate::socket::{ReceiveBuffers, ShardSocket};
 use crate::statistics::{PackageCounters, ShardCounters};
 
 pub(crate) use incoming::RxCall;
 use incoming::{IncomingSlot, QueuedCall};
 use outgoing::Pool;
+use transmit::{Outbox, Run};
 
 /// What a driver is made from; sent to the shard's thread.
 pub(crate) struct DriverSetup {
@@ -135,7 +137,7 @@ enum CallUser {
 /// What the ports of one shard take turns in using.
 struct Scratch {
     receive: ReceiveBuffers,
-    transmit: TransmitBuffer,
+    outbox: Outbox,
 }
 
 thread_local! {
@@ -236,10 +238,25 @@ impl Driver {
     /// Ends the port on this shard: calls out fail, calls in are dropped with their tasks.
     pub(crate) fn close(&self) {
         self.closed.set(true);
-        let outgoing = self.state.borrow_mut().take_outgoing();
+        let outgoing = {
+            let now = self.now();
+            let mut state = self.state.borrow_mut();
+            // Says goodbye: aborts for calls in progress, last acknowledgements for those that are
+            // done, so that servers need not repeat their replies to nobody.
+            let connections: Vec<_> = state.pool_of.drain().map(|(id, _)| id).collect();
+            for connection in connections {
+                state.endpoint.close(now, connection);
+            }
+            state.take_outgoing()
+        };
         for call in outgoing {
             call.fail(CallError::Closed);
         }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let outbox = &mut scratch.get_or_insert_with(Scratch::new).outbox;
+            let mut context = Context::from_waker(Waker::noop());
+            self.transmit(&mut context, outbox, &mut VecDeque::new());
+        });
         self.kick();
     }
 
@@ -315,8 +332,7 @@ impl Driver {
         let sleep = tokio::time::sleep_until(self.clock.instant(self.clock.now()).into());
         tokio::pin!(sleep);
         let mut armed = Time::NEVER;
-        // A run of datagrams that a full socket did not take.
-        let mut unsent: Option<TransmitBuffer> = None;
+        let mut unsent = VecDeque::new();
         poll_fn(|cx| self.turn(cx, sleep.as_mut(), &mut armed, &mut unsent)).await;
     }
 
@@ -325,7 +341,7 @@ impl Driver {
         cx: &mut Context<'_>,
         mut sleep: Pin<&mut Sleep>,
         armed: &mut Time,
-        unsent: &mut Option<TransmitBuffer>,
+        unsent: &mut VecDeque<Run>,
     ) -> Poll<()> {
         if self.closed.get() {
             return Poll::Ready(());
@@ -347,7 +363,7 @@ impl Driver {
         self.in_turn.set(false);
         SCRATCH.with_borrow_mut(|scratch| {
             let scratch = scratch.get_or_insert_with(Scratch::new);
-            self.transmit(cx, &mut scratch.transmit, unsent);
+            self.transmit(cx, &mut scratch.outbox, unsent);
         });
         self.publish();
         self.wake_due();
@@ -538,98 +554,6 @@ impl Driver {
         }
     }
 
-    /// Sends what the protocol has to send, until it has nothing more or a socket is full.
-    fn transmit(
-        &self,
-        cx: &mut Context<'_>,
-        buffer: &mut TransmitBuffer,
-        unsent: &mut Option<TransmitBuffer>,
-    ) {
-        if let Some(run) = unsent {
-            if !self.send(cx, run) {
-                return;
-            }
-            *unsent = None;
-        }
-        let now = self.clock.now();
-        loop {
-            if !self.state.borrow_mut().endpoint.poll_transmit(now, buffer) {
-                return;
-            }
-            if !self.send(cx, buffer) {
-                *unsent = Some(std::mem::replace(buffer, new_transmit_buffer()));
-                return;
-            }
-        }
-    }
-
-    /// Sends one run; false when its socket is full, and the task will be woken when it is not.
-    fn send(&self, cx: &mut Context<'_>, run: &TransmitBuffer) -> bool {
-        let destination = run.destination();
-        let Some(socket) = self.socket_for(destination.ip(), run.source()) else {
-            let now = self.turn_time.get();
-            self.state
-                .borrow_mut()
-                .endpoint
-                .handle_unreachable(now, destination);
-            return true;
-        };
-        // A path that stopped taking segmented sends still takes the datagrams one by one.
-        let single = run.segment_size() < run.bytes().len() && socket.segments_max() == 1;
-        let step = if single {
-            run.segment_size()
-        } else {
-            run.bytes().len().max(1)
-        };
-        for piece in run.bytes().chunks(step) {
-            loop {
-                self.counters.send_calls.add(1);
-                let outcome = socket.send(destination, run.source(), piece, run.segment_size());
-                match outcome {
-                    SendOutcome::Sent => break,
-                    SendOutcome::Full => match socket.poll_writable(cx) {
-                        Poll::Ready(Ok(())) => {}
-                        Poll::Ready(Err(_)) => break,
-                        Poll::Pending => return false,
-                    },
-                    SendOutcome::TooBig | SendOutcome::Unreachable | SendOutcome::Failed => {
-                        self.send_failed(outcome, run);
-                        break;
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    fn send_failed(&self, outcome: SendOutcome, run: &TransmitBuffer) {
-        self.counters.send_failures.add(1);
-        let now = self.turn_time.get();
-        let endpoint = &mut self.state.borrow_mut().endpoint;
-        match outcome {
-            SendOutcome::TooBig => {
-                endpoint.handle_too_big(now, run.destination(), run.segment_size());
-            }
-            SendOutcome::Unreachable => endpoint.handle_unreachable(now, run.destination()),
-            _ => {}
-        }
-    }
-
-    /// The socket that reaches `destination`, and is bound to `source` if there is a choice.
-    fn socket_for(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<&ShardSocket> {
-        let mut found = None;
-        for socket in &self.sockets {
-            if socket.bound().is_ipv4() != destination.is_ipv4() {
-                continue;
-            }
-            if source == Some(socket.bound()) {
-                return Some(socket);
-            }
-            found = found.or(Some(socket));
-        }
-        found
-    }
-
     fn publish(&self) {
         let state = self.state.borrow();
         self.counters
@@ -712,12 +636,7 @@ impl Scratch {
     fn new() -> Self {
         Self {
             receive: ReceiveBuffers::new(),
-            transmit: new_transmit_buffer(),
+            outbox: Outbox::new(),
         }
     }
-}
-
-/// Runs of up to 64 datagrams: what the kernel takes as one segmented send.
-fn new_transmit_buffer() -> TransmitBuffer {
-    TransmitBuffer::new(64)
 }
