@@ -17,12 +17,14 @@ pub mod pr;
 mod replica;
 mod row;
 pub mod vl;
+mod vote;
 
 pub use answer::Answer;
 pub use caller::Identity;
 pub use error::Error;
 pub use pr::{Directory, Pr, PrService};
 pub use vl::{Vl, VlService};
+pub use vote::{Database, DiskService, VoteService};
 
 /// Where a server takes the time from.
 pub type Clock = Arc<dyn Fn() -> AfsTime + Send + Sync>;

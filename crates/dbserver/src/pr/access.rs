@@ -46,7 +46,9 @@ pub(crate) fn is_member(
         return Ok(false);
     }
     let mut reached = BTreeSet::new();
-    people.groups_of(id, &mut |group| drop(reached.insert(group)))?;
+    people.groups_of(id, &mut |group| {
+        reached.insert(group);
+    })?;
     reached.insert(ViceId::ANYUSER);
     if id != ViceId::ANONYMOUS {
         reached.insert(ViceId::AUTHUSER);

@@ -7,7 +7,7 @@ use cellar_wire::pr::{Delete, DeleteReply, PRQUOTA};
 use cellar_wire::{AbortCode, ViceId};
 
 use super::Pr;
-use super::access::{is_administrator, is_member};
+use super::access::is_administrator;
 use super::limits::GROUP_QUOTA;
 use super::record::Record;
 use super::tables::Tables;
@@ -60,8 +60,7 @@ fn delete(tables: &mut Tables<'_, '_>, record: &Record) -> Result<(), Error> {
         )?;
     }
     if record.is_group() && record.creator != record.id {
-        let is_admin = is_administrator(tables, Identity::User(record.creator))?
-            || is_member(tables, record.creator, ViceId::ADMINISTRATORS)?;
+        let is_admin = is_administrator(tables, Identity::User(record.creator))?;
         // Administrators were not charged.
         give_back(
             tables,

@@ -6,7 +6,6 @@
 use cellar_wire::ViceId;
 use cellar_wire::pr::PrName;
 
-use super::names::name_of;
 use super::{Pr, cps};
 
 /// Names, ids and what they stand for.
@@ -14,8 +13,8 @@ pub trait Directory: Send + Sync {
     /// The id behind a name, if there is one. The name is taken as it is: entries are in lower case.
     fn id(&self, name: &[u8]) -> Option<ViceId>;
 
-    /// The name of an id, or its digits.
-    fn name(&self, id: ViceId) -> PrName;
+    /// The name of an id, if there is such an entry.
+    fn name(&self, id: ViceId) -> Option<PrName>;
 
     /// Everything that a user is: itself, its groups, the groups around them, system:anyuser and,
     /// for users of this cell, system:authuser; in ascending order. `None` for an unknown id.
@@ -35,8 +34,11 @@ impl Directory for Pr {
         self.id_of(&self.replica.read(), &name)
     }
 
-    fn name(&self, id: ViceId) -> PrName {
-        name_of(&self.replica.read(), id)
+    fn name(&self, id: ViceId) -> Option<PrName> {
+        self.replica
+            .read()
+            .get(id)
+            .map(|record| record.name.clone())
     }
 
     fn cps(&self, id: ViceId) -> Option<Vec<ViceId>> {

@@ -1,0 +1,244 @@
+//! VOTE and DISK, as far as a database that needs no votes has them.
+//!
+//! OpenAFS's databases elect a sync site and send it their writes; `udebug` and monitoring ask each
+//! server how that stands. A Cellar database answers as a single site that is always the sync site:
+//! its state is healthy as long as it answers, its version has the start of the server as epoch and
+//! counts changes. Nobody gets a vote, and nobody may write by DISK.
+
+use std::sync::Arc;
+
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
+use cellar_wire::package::Package;
+use cellar_wire::vote::{
+    Beacon, BeaconReply, Debug, DebugOld, DebugOldReply, DebugReply, GetSyncSite, GetSyncSiteReply,
+    INTERFACES_MAX, RECOVERY_FOUND_DB, RECOVERY_HAVE_DB, RECOVERY_LABEL_DB, RECOVERY_SENT_DB,
+    RECOVERY_SYNC_SITE, SDebug, SDebugOld, SDebugOldReply, SDebugReply, UbikDebug, UbikDebugOld,
+    UbikTid, UbikVersion, XDebug, XDebugReply, XSDebug, XSDebugReply,
+};
+use cellar_wire::{AbortCode, AfsTime, Procedure, disk, vote};
+
+use crate::answer::{Answer, Server};
+use crate::dispatch::answer;
+use crate::{Clock, Error, Identity, Pr, Vl};
+
+/// `sync_site_until` of a site that needs no votes: forever.
+const FOREVER: u32 = 0x7fff_ffff;
+/// What SDebug answers past the last other server.
+const NO_SUCH_SERVER: AbortCode = AbortCode(2);
+
+/// A database whose state is shown.
+pub trait Database: Send + Sync + 'static {
+    /// The revision of its last change.
+    fn version(&self) -> u64;
+}
+
+impl Database for Vl {
+    fn version(&self) -> u64 {
+        Self::version(self)
+    }
+}
+
+impl Database for Pr {
+    fn version(&self) -> u64 {
+        crate::Directory::version(self)
+    }
+}
+
+/// What VOTE answers about one database.
+struct Vote {
+    database: Arc<dyn Database>,
+    clock: Clock,
+    started: AfsTime,
+    addresses: Vec<u32>,
+}
+
+impl Vote {
+    fn state(&self) -> UbikDebugOld {
+        let now = (self.clock)().0;
+        let counter = self.database.version() as i32;
+        let epoch = self.started.0;
+        let version = UbikVersion {
+            epoch: epoch as i32,
+            counter,
+        };
+        let here = self.addresses.first().copied().unwrap_or_default();
+        UbikDebugOld {
+            now,
+            last_yes_time: now,
+            last_yes_host: here,
+            last_yes_state: 1,
+            last_yes_claim: now,
+            lowest_host: here,
+            lowest_time: now,
+            sync_host: here,
+            sync_time: now,
+            sync_version: version,
+            sync_tid: UbikTid {
+                epoch: epoch as i32,
+                counter,
+            },
+            am_sync_site: 1,
+            sync_site_until: FOREVER,
+            server_count: 1,
+            local_version: version,
+            tid_counter: counter as u32,
+            recovery_state: RECOVERY_SYNC_SITE
+                | RECOVERY_FOUND_DB
+                | RECOVERY_HAVE_DB
+                | RECOVERY_LABEL_DB
+                | RECOVERY_SENT_DB,
+            epoch_time: epoch,
+            ..UbikDebugOld::default()
+        }
+    }
+
+    fn full_state(&self) -> UbikDebug {
+        let mut interfaces = [0; INTERFACES_MAX];
+        for (slot, address) in interfaces.iter_mut().zip(&self.addresses) {
+            *slot = *address;
+        }
+        UbikDebug {
+            state: self.state(),
+            interfaces,
+        }
+    }
+}
+
+impl Server for Vote {
+    const DAMAGED: AbortCode = AbortCode::UINTERNAL;
+
+    fn count(&self, _: u32, _: bool) {}
+}
+
+macro_rules! answers {
+    ($($procedure:ident => |$vote:ident| $outcome:expr;)*) => {$(
+        impl Answer<Vote> for $procedure {
+            const BLOCKS: bool = false;
+
+            fn answer(self, $vote: &Vote, _: Identity) -> Result<Self::Reply, Error> {
+                $outcome
+            }
+        }
+    )*};
+}
+
+answers! {
+    // An answer without a time in it is a vote against.
+    Beacon => |_vote| Ok(BeaconReply {});
+    GetSyncSite => |_vote| Ok(GetSyncSiteReply {});
+    DebugOld => |vote| Ok(DebugOldReply { state: vote.state() });
+    Debug => |vote| Ok(DebugReply { state: vote.full_state() });
+    XDebug => |vote| Ok(XDebugReply { state: vote.full_state(), is_clone: 0 });
+    SDebugOld => |_vote| Err::<SDebugOldReply, _>(NO_SUCH_SERVER.into());
+    SDebug => |_vote| Err::<SDebugReply, _>(NO_SUCH_SERVER.into());
+    XSDebug => |_vote| Err::<XSDebugReply, _>(NO_SUCH_SERVER.into());
+}
+
+/// The service that shows a database's state to `udebug`.
+#[derive(Clone)]
+pub struct VoteService(Arc<Vote>);
+
+impl VoteService {
+    /// A service over a database that is served at `addresses` (192.0.2.1 is 0xc0000201). `clock`
+    /// tells the start of the server, too.
+    pub fn new(database: Arc<dyn Database>, clock: Clock, addresses: Vec<u32>) -> Self {
+        let started = clock();
+        Self(Arc::new(Vote {
+            database,
+            clock,
+            started,
+            addresses,
+        }))
+    }
+}
+
+impl Service for VoteService {
+    fn package(&self) -> &'static Package {
+        &vote::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            match call.opcode().await? {
+                Beacon::OPCODE => answer::<Beacon, _>(&self.0, call).await,
+                GetSyncSite::OPCODE => answer::<GetSyncSite, _>(&self.0, call).await,
+                DebugOld::OPCODE => answer::<DebugOld, _>(&self.0, call).await,
+                SDebugOld::OPCODE => answer::<SDebugOld, _>(&self.0, call).await,
+                Debug::OPCODE => answer::<Debug, _>(&self.0, call).await,
+                SDebug::OPCODE => answer::<SDebug, _>(&self.0, call).await,
+                XDebug::OPCODE => answer::<XDebug, _>(&self.0, call).await,
+                XSDebug::OPCODE => answer::<XSDebug, _>(&self.0, call).await,
+                _ => Err(AbortCode::RXGEN_OPCODE),
+            }
+        })
+    }
+}
+
+/// The service that refuses to take a database from elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskService;
+
+impl Service for DiskService {
+    fn package(&self) -> &'static Package {
+        &disk::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            match call.opcode().await? {
+                disk::Probe::OPCODE => Ok(()),
+                // A sync site answers so, because it would have to ask itself.
+                disk::GetVersion::OPCODE => Err(AbortCode::UDEADLOCK),
+                // This is the sync site: it takes changes from nobody.
+                opcode if disk::PACKAGE.procedure(opcode).is_some() => Err(AbortCode::USYNC),
+                _ => Err(AbortCode::RXGEN_OPCODE),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    struct Counter(AtomicU64);
+
+    impl Database for Counter {
+        fn version(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_single_site_is_always_healthy_and_its_version_moves() {
+        let database = Arc::new(Counter(AtomicU64::new(3)));
+        let clock: Clock = Arc::new(|| AfsTime(1000));
+        let service = VoteService::new(database.clone(), clock, vec![0x7f000001, 0x0a000001]);
+        let reply = service.0.ask(Identity::ANONYMOUS, XDebug {}).unwrap();
+        assert_eq!(reply.state.interfaces[..3], [0x7f000001, 0x0a000001, 0]);
+        let state = reply.state.state;
+        assert_eq!(
+            (state.am_sync_site, state.server_count, state.recovery_state),
+            (1, 1, 0x1f)
+        );
+        assert_eq!(
+            state.local_version,
+            UbikVersion {
+                epoch: 1000,
+                counter: 3
+            }
+        );
+        assert_eq!(state.sync_version, state.local_version);
+        database.0.store(4, Ordering::Relaxed);
+        let state = service
+            .0
+            .ask(Identity::ANONYMOUS, DebugOld {})
+            .unwrap()
+            .state;
+        assert_eq!(state.local_version.counter, 4);
+        let others = service.0.ask(Identity::ANONYMOUS, XSDebug { which: 0 });
+        assert_eq!(others.map(drop), Err(AbortCode(2)));
+    }
+}
