@@ -142,6 +142,7 @@ pub(crate) struct Call {
     pub(crate) ping: Option<Ping>,
     pub(crate) want_read: bool,
     pub(crate) want_write: bool,
+    /// Packets too large for the path may be why nothing is acknowledged.
     pub(crate) blackholed: bool,
     /// Earliest entry in the timer queue.
     pub(crate) armed: Time,

@@ -59,8 +59,8 @@ pub struct Limits {
     pub calls: usize,
     /// Server calls in progress of one peer address (without port); further ones get BUSY.
     pub calls_per_host: usize,
-    /// Bytes written by our application and not yet acknowledged, per call; `write` answers
-    /// `Full` beyond.
+    /// Bytes written by our application and not yet acknowledged, per call, at least 65,536;
+    /// `write` answers `Full` beyond.
     pub send_buffer: usize,
     /// Bytes received and not yet read, over all calls; windows shrink as this is approached, and
     /// packets that are not the next one of their call are dropped beyond.

@@ -141,7 +141,7 @@ impl SendWindow {
 
     /// Bytes written and not yet hard-acknowledged.
     pub(crate) fn buffered(&self) -> usize {
-        usize::try_from(self.stream.end() - self.stream.start()).unwrap_or(usize::MAX)
+        usize::try_from(self.stream.held()).unwrap_or(usize::MAX)
     }
 
     pub(crate) const fn in_flight(&self) -> u64 {

@@ -17,6 +17,8 @@ struct Chunk {
 pub(crate) struct SendStream {
     chunks: VecDeque<Chunk>,
     end: u64,
+    /// Everything below was let go of.
+    freed: u64,
     /// Chunk in which the last copy ended: the next one mostly goes on there.
     cursor: usize,
 }
@@ -25,6 +27,7 @@ impl SendStream {
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
         self.end = 0;
+        self.freed = 0;
         self.cursor = 0;
     }
 
@@ -33,9 +36,9 @@ impl SendStream {
         self.end
     }
 
-    /// First byte still held.
-    pub(crate) fn start(&self) -> u64 {
-        self.chunks.front().map_or(self.end, |chunk| chunk.start)
+    /// Bytes not yet let go of.
+    pub(crate) const fn held(&self) -> u64 {
+        self.end - self.freed
     }
 
     pub(crate) fn push(&mut self, data: Bytes) {
@@ -49,6 +52,7 @@ impl SendStream {
 
     /// Lets go of everything below `offset`.
     pub(crate) fn free(&mut self, offset: u64) {
+        self.freed = offset.clamp(self.freed, self.end);
         while let Some(chunk) = self.chunks.front() {
             if chunk.start + chunk.data.len() as u64 > offset {
                 break;

@@ -146,6 +146,7 @@ impl Endpoint {
         }
         if outcome.progress {
             call.backoff = 0;
+            call.blackholed = false;
             call.tail_probed = false;
             call.resend_base = now;
             call.progress_at = now;

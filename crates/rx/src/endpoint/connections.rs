@@ -295,7 +295,7 @@ impl Endpoint {
             return;
         };
         let waiting = |call: &crate::call::Call| {
-            call.alive() && call.sent_at > call.heard_at && call.started_at < now
+            call.alive() && call.sent_at >= call.heard_at && call.started_at < now
         };
         let failing: Vec<u32> = self
             .calls

@@ -181,6 +181,7 @@ impl Endpoint {
         config.max_datagram = config.max_datagram.clamp(1444, 16_384);
         config.mtu = config.mtu.clamp(520, config.max_datagram);
         config.dead_time = config.dead_time.max(std::time::Duration::from_secs(6));
+        config.limits.send_buffer = config.limits.send_buffer.max(65_536);
         let mut random = Random::new(seed);
         let hash = SeededHash(random.next());
         let next_connection = (random.next() as u32) & CONNECTION_NUMBERS;

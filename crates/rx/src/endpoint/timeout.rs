@@ -5,7 +5,7 @@
 //!    taken for lost, and the time doubles up to a minute.
 //! 2. Nothing sent for a sixth of the dead time while a call exists: a ping.
 //! 3. Nothing heard for the dead time: the call fails with -1, or with -8 if packets too large for the path
-//!    may be why. Idle dead and hard dead time: -3, and the peer is told.
+//!    may be why (at once, if the peer is heard but acknowledges none of them). Idle dead and hard dead time: -3, and the peer is told.
 
 use std::time::Duration;
 
@@ -27,6 +27,10 @@ const TAIL_MARGIN: u64 = 20_000;
 const REPLY_MARGIN: u64 = 400_000;
 /// Retransmissions in vain after which large packets are blamed.
 const BLAME_SIZE: u8 = 3;
+/// Retransmissions in vain after which a call with large packets ends, if the peer is heard.
+const GIVE_UP_SIZE: u8 = 4;
+/// What counts for that, microseconds.
+const HEARD_LATELY: u64 = 6_000_000;
 
 /// What a call's settings come down to.
 struct Limits {
@@ -145,6 +149,11 @@ impl Endpoint {
             return true;
         };
         let (at, code) = death_at(call, &self.limits(connection));
+        let heard = now.micros_since(call.heard_at) < HEARD_LATELY;
+        if call.blackholed && call.backoff > GIVE_UP_SIZE && heard {
+            self.abort_call(now, slot, code::MESSAGE_SIZE, true);
+            return true;
+        }
         if now < at {
             return false;
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::packet::{Ack, AckReason, Flags, Header, PacketType};
 use crate::random::Random;
 use crate::*;
 
@@ -115,6 +116,8 @@ pub(crate) struct World {
     busy_until: BTreeMap<SocketAddr, Time>,
     old: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     buffer: TransmitBuffer,
+    /// What the last ACK of each call said.
+    acked: BTreeMap<(SocketAddr, u32, u32, u32), (u32, u32)>,
     /// Datagrams put on the wire: from, bytes.
     pub(crate) log: Option<Vec<(Time, SocketAddr, Vec<u8>)>>,
     pub(crate) dropped: usize,
@@ -169,6 +172,7 @@ impl World {
             busy_until: BTreeMap::new(),
             old: Vec::new(),
             buffer: TransmitBuffer::new(64),
+            acked: BTreeMap::new(),
             log: None,
             dropped: 0,
             delivered_bytes: 0,
@@ -212,7 +216,53 @@ impl World {
             .push(Reverse((at, self.sequence, to, from, bytes)));
     }
 
+    /// What stock peers would take amiss (rx-wire facts 2.2, 2.3), in any packet of any test.
+    fn check_manners(&mut self, from: SocketAddr, bytes: &[u8]) {
+        let header = Header::decode(bytes).expect("a header");
+        let (flags, kind) = (header.flags, header.packet_type);
+        let bare = [PacketType::ABORT, PacketType::DEBUG, PacketType::VERSION].contains(&kind);
+        assert!(header.serial > 0 || bare);
+        let server = !header.from_client();
+        if kind == PacketType::DATA {
+            assert!(header.seq > 0);
+            let last = flags.has(Flags::LAST_PACKET);
+            assert!(
+                !(server && last && flags.has(Flags::REQUEST_ACK)),
+                "asks on a reply's end"
+            );
+        } else if kind != PacketType::DEBUG && kind != PacketType::VERSION {
+            assert_eq!((header.seq, header.checksum), (0, 0));
+        }
+        if kind != PacketType::ACK {
+            return;
+        }
+        let ack = Ack::decode(&bytes[28..]).expect("an ACK");
+        let fatal =
+            ack.reason == AckReason::EXCEEDS_WINDOW || ack.reason == AckReason::OUT_OF_SEQUENCE;
+        assert!(
+            !(fatal && ack.previous_packet == 0),
+            "kAFS would end the call"
+        );
+        assert!(
+            ack.trailer
+                .is_some_and(|t| t.jumbo_max.is_some() && t.window.unwrap() >= 1)
+        );
+        assert_eq!(ack.reason == AckReason::PING, flags.has(Flags::REQUEST_ACK));
+        assert!(ack.acks.len() == 255 || ack.acks.last().is_none_or(|last| *last == 1));
+        let key = (from, header.epoch, header.cid, header.call_number);
+        let (first, previous) = self
+            .acked
+            .insert(key, (ack.first_packet, ack.previous_packet))
+            .unwrap_or((0, 0));
+        assert!(
+            ack.first_packet >= first && ack.previous_packet >= previous,
+            "an ACK went back"
+        );
+        assert!(ack.first_packet <= ack.previous_packet + 1);
+    }
+
     fn put_on_wire(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        self.check_manners(from, bytes);
         if let Some(log) = &mut self.log {
             log.push((self.now, from, bytes.to_vec()));
         }

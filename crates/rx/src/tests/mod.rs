@@ -3,6 +3,8 @@
 mod codec;
 mod exchange;
 mod harness;
+mod limits;
+mod secure;
 mod stock;
 mod storms;
 mod throughput;
