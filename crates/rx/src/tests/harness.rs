@@ -79,8 +79,6 @@ pub(crate) enum Answer {
     Echo,
     /// Sends this many bytes, each its position.
     Bytes(usize),
-    /// Sends the number of request bytes, big-endian.
-    Count,
     /// Says nothing.
     Silence,
     /// Aborts with this code once the request is complete.
@@ -496,7 +494,6 @@ impl Node {
             }
             Answer::Echo => received,
             Answer::Bytes(n) => pattern(n),
-            Answer::Count => (received.len() as u32).to_be_bytes().to_vec(),
             Answer::Silence | Answer::Refuse(_) => return,
             Answer::Late(time) => {
                 self.late.push((now + time, call));

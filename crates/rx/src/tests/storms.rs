@@ -166,7 +166,7 @@ fn garbage_datagrams() {
     for _ in 0..20_000 {
         let length = (random.next() % 200) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
-        if length > 28 && random.next() % 2 == 0 {
+        if length > 28 && random.next().is_multiple_of(2) {
             bytes[20] = (random.next() % 15) as u8;
             bytes[22..24].copy_from_slice(&[0, 0]);
             bytes[26..28].copy_from_slice(&147u16.to_be_bytes());
