@@ -1,1 +1,37 @@
-//! The file server: RXAFS, hosts, callbacks, locks, access lists
+//! The file server: RXAFS and AFSVol in one process that owns its partitions.
+//!
+//! * [`FileServer`]: what the program makes, starts and stops;
+//! * [`rxafs`](self): the calls of clients, one file a procedure;
+//! * [`afsvol`](self): the calls of administrators about volumes;
+//! * [`host`]: the client machines, who they are and what they have still to be told;
+//! * [`callback`]: the promises to tell them, with the argument why no break is lost;
+//! * [`lock`]: advisory locks on files;
+//! * [`protection`]: what is needed of the protection database;
+//! * `access`: who may do what; `abort_map`: the one place that picks a code.
+//!
+//! A handler runs on a shard's thread and never blocks it: what is in memory is answered on the
+//! spot, everything else on a thread of the pool. Time is an argument ([`Config::clock`]).
+
+mod abort_map;
+mod access;
+mod afsvol;
+pub mod callback;
+mod config;
+mod figures;
+pub mod host;
+pub mod limits;
+pub mod lock;
+pub mod protection;
+mod register;
+mod rxafs;
+mod server;
+mod session;
+mod statistics;
+mod status;
+mod volumes;
+
+pub use config::{Config, WallClock};
+pub use figures::{CallbackFigures, ContactFigures, Figures};
+pub use protection::{Cps, Protection, ProtectionError};
+pub use server::FileServer;
+pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};

@@ -1,0 +1,197 @@
+//! The one place that picks an abort code.
+//!
+//! Handlers fail with a [`Refusal`]: what was wrong, not a number. Here it becomes the number that
+//! clients of AFS expect, and, for a host that understands them, its universal form.
+//!
+//! Source: observed of OpenAFS 1.8's file server, call by call.
+
+use cellar_volume::Error;
+use cellar_wire::{AbortCode, uae};
+
+use crate::host::Unsettled;
+
+/// Why a call is refused.
+#[derive(Clone, Debug)]
+pub(crate) enum Refusal {
+    /// The volume said so.
+    Store(Error),
+    /// The caller lacks the right, or the mode bits forbid it.
+    NoRight,
+    /// Only administrators may.
+    NotAdministrator,
+    /// An argument can never be right.
+    Invalid,
+    /// The call names volume 0 or vnode 0.
+    NoFid,
+    /// The volume is not on this server, or not in service.
+    NoVolume,
+    /// The volume was taken off line.
+    Offline,
+    /// The volume or the server is busy; the client asks again.
+    Busy,
+    /// The volume moved to another server.
+    Moved,
+    /// The host cannot be called back.
+    HostSilent,
+    /// The protection database cannot be reached.
+    NoProtection,
+    /// A name of 256 bytes.
+    NameTooLong,
+    /// The access list has no room.
+    ListTooLong,
+    /// A position or length beyond what this form of the call can say.
+    TooBig,
+    /// Another lock is in the way.
+    Locked,
+    /// The client stopped sending before it had sent what it announced.
+    StoppedSending,
+    /// The call failed underneath: the transport's own code.
+    Call(AbortCode),
+    /// A code that is not an errno, as it is.
+    Code(AbortCode),
+    /// `ECONNREFUSED`, which CheckToken always answers.
+    ConnectionRefused,
+    /// `EOPNOTSUPP`, which GetRootVolume always answers.
+    NotSupported,
+}
+
+/// The numbers that old clients expect for errno values that differ between systems.
+const OLD_ELOOP: AbortCode = AbortCode(90);
+const OLD_EOPNOTSUPP: AbortCode = AbortCode(122);
+const OLD_ECONNREFUSED: AbortCode = AbortCode(130);
+/// Linux's own number, which as plain code would mean VMOVED.
+const LINUX_ECONNREFUSED: i32 = 111;
+const PROTECTION_UNREACHABLE: AbortCode = AbortCode(-1001);
+/// A negative EPIPE: what file servers end a store with whose client fell silent.
+const STOPPED_SENDING: AbortCode = AbortCode(-32);
+
+impl Refusal {
+    /// The code for a host that does or does not understand universal errno codes.
+    pub(crate) fn code(&self, understands_uae: bool) -> AbortCode {
+        let old = |plain: AbortCode, errno: i32| {
+            if understands_uae {
+                uae::from_errno(errno).unwrap_or(plain)
+            } else {
+                plain
+            }
+        };
+        let code = match self {
+            Self::Store(Error::Loop) => return old(OLD_ELOOP, AbortCode::ELOOP.0),
+            Self::NotSupported => return old(OLD_EOPNOTSUPP, AbortCode::EOPNOTSUPP.0),
+            Self::ConnectionRefused => return old(OLD_ECONNREFUSED, LINUX_ECONNREFUSED),
+            Self::Call(code) | Self::Code(code) => return *code,
+            Self::Store(error) => store_code(error),
+            Self::NoRight => AbortCode::EACCES,
+            Self::NotAdministrator => AbortCode::EPERM,
+            Self::Invalid | Self::NoFid => AbortCode::EINVAL,
+            Self::NoVolume => AbortCode::VNOVOL,
+            Self::Offline => AbortCode::VOFFLINE,
+            Self::Busy => AbortCode::VBUSY,
+            Self::Moved => AbortCode::VMOVED,
+            Self::HostSilent => AbortCode::RX_CALL_DEAD,
+            Self::NoProtection => PROTECTION_UNREACHABLE,
+            Self::NameTooLong => AbortCode::ENAMETOOLONG,
+            Self::ListTooLong => AbortCode::E2BIG,
+            Self::TooBig => AbortCode::EFBIG,
+            Self::Locked => AbortCode::EAGAIN,
+            Self::StoppedSending => STOPPED_SENDING,
+        };
+        code.for_host(understands_uae)
+    }
+}
+
+/// What a client is told about an error of the store.
+pub(crate) fn store_code(error: &Error) -> AbortCode {
+    match error {
+        Error::NoVolume(_) => AbortCode::VNOVOL,
+        Error::VolumeExists(_) => AbortCode::VVOLEXISTS,
+        Error::NoVnode(_) | Error::Changed(_) => AbortCode::VNOVNODE,
+        Error::NotFound => AbortCode::ENOENT,
+        // Historical: file servers say EEXIST where others say ENOTEMPTY.
+        Error::Exists | Error::NotEmpty => AbortCode::EEXIST,
+        Error::NotDirectory => AbortCode::ENOTDIR,
+        Error::IsDirectory => AbortCode::EISDIR,
+        Error::CrossDevice => AbortCode::EXDEV,
+        Error::Loop => AbortCode::ELOOP,
+        Error::Invalid(_) => AbortCode::EINVAL,
+        Error::NameTooLong => AbortCode::ENAMETOOLONG,
+        Error::TooManyLinks => AbortCode::EMLINK,
+        Error::DirectoryFull | Error::FileTooBig => AbortCode::EFBIG,
+        Error::OverQuota => AbortCode::VOVERQUOTA,
+        Error::DiskFull => AbortCode::VDISKFULL,
+        Error::ReadOnly => AbortCode::EROFS,
+        Error::Io { .. } | Error::Partition(_) => AbortCode::EIO,
+        Error::Format(_) => AbortCode::VSALVAGE,
+        Error::Stopped(_) => AbortCode::EROFS,
+        // Everything that could block was tried on a thread that may; a new kind of error is
+        // something of ours. Both: ask again.
+        _ => AbortCode::VBUSY,
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Unsettled> for Refusal {
+    fn from(cause: Unsettled) -> Self {
+        match cause {
+            Unsettled::Busy | Unsettled::Gone => Self::Busy,
+            Unsettled::Silent => Self::HostSilent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellar_wire::ids::{Fid, VolumeId};
+
+    /// Every refusal, with the plain code and the place in the universal table, as clients know
+    /// them.
+    #[test]
+    fn codes_are_those_that_clients_expect() {
+        let same = [
+            (Refusal::Store(Error::NoVnode(Fid::new(1, 2, 3))), 102),
+            (Refusal::Store(Error::NoVolume(VolumeId(1))), 103),
+            (Refusal::Store(Error::DiskFull), 108),
+            (Refusal::Store(Error::OverQuota), 109),
+            (Refusal::NoVolume, 103),
+            (Refusal::Offline, 106),
+            (Refusal::Busy, 110),
+            (Refusal::Moved, 111),
+            (Refusal::HostSilent, -1),
+            (Refusal::NoProtection, -1001),
+            (Refusal::StoppedSending, -32),
+            (Refusal::Call(AbortCode::RXGEN_SS_UNMARSHAL), -453),
+        ];
+        for (refusal, code) in same {
+            assert_eq!(refusal.code(false).0, code, "{refusal:?}");
+            assert_eq!(refusal.code(true).0, code, "{refusal:?}");
+        }
+        let translated = [
+            (Refusal::Store(Error::NotFound), 2, 1),
+            (Refusal::Store(Error::Exists), 17, 16),
+            (Refusal::Store(Error::NotEmpty), 17, 16),
+            (Refusal::Store(Error::NotDirectory), 20, 19),
+            (Refusal::Store(Error::IsDirectory), 21, 20),
+            (Refusal::Store(Error::CrossDevice), 18, 17),
+            (Refusal::Store(Error::ReadOnly), 30, 29),
+            (Refusal::Store(Error::DirectoryFull), 27, 26),
+            (Refusal::Store(Error::NameTooLong), 36, 35),
+            (Refusal::Store(Error::Loop), 90, 39),
+            (Refusal::NoRight, 13, 12),
+            (Refusal::NotAdministrator, 1, 0),
+            (Refusal::Invalid, 22, 21),
+            (Refusal::Locked, 11, 10),
+            (Refusal::NotSupported, 122, 93),
+            (Refusal::ConnectionRefused, 130, 109),
+        ];
+        for (refusal, plain, place) in translated {
+            assert_eq!(refusal.code(false).0, plain, "{refusal:?}");
+            assert_eq!(refusal.code(true).0 - uae::BASE, place, "{refusal:?}");
+        }
+    }
+}

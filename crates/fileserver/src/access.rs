@@ -1,0 +1,370 @@
+//! Who may do what: rights from access lists, owners, administrators, mode bits.
+//!
+//! * Rights are those that the directory's list grants to the caller's identity and groups, and to
+//!   the groups of its host. A file is governed by the list of its directory.
+//! * Members of `system:administrators` have the *implicit* rights beside (lookup, unless
+//!   configured otherwise), may change every list and are not held by mode bits. They read and
+//!   write files only where a list lets them.
+//! * The owner of a file, who also may insert, may finish writing it: a drop box; and read it,
+//!   unless the owner is anonymous, which is everybody. The owner of a volume may see and change
+//!   every list in it.
+//! * Of the mode only the owner's bits count, and only on files.
+//!
+//! Source: FS/CM specification, protection; observed of OpenAFS 1.8's file server.
+
+use std::sync::OnceLock;
+
+use cellar_volume::{AccessList, FileType, VnodeStatus};
+use cellar_wire::acl::{Cps, Rights};
+use cellar_wire::ids::ViceId;
+
+/// Somebody who calls, with all groups.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: ViceId,
+    pub(crate) cps: Cps,
+    /// Groups of the host; `None` when it has none.
+    pub(crate) host_cps: Option<Cps>,
+    pub(crate) administrator: bool,
+    pub(crate) implicit: Rights,
+}
+
+/// What a status says about rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// Of the caller.
+    pub(crate) caller: Rights,
+    /// Of everybody.
+    pub(crate) anonymous: Rights,
+}
+
+const OWNER_READ_OR_EXECUTE: u16 = 0o500;
+const OWNER_WRITE: u16 = 0o200;
+const SET_ID_BITS: u32 = 0o6000;
+
+/// What everybody is, without making a list of it for each call.
+fn anyuser() -> &'static Cps {
+    static ANYUSER: OnceLock<Cps> = OnceLock::new();
+    ANYUSER.get_or_init(Cps::anonymous)
+}
+
+impl Identity {
+    /// Who calls without credentials.
+    pub(crate) fn anonymous(host_cps: Option<Cps>) -> Self {
+        let cps = Cps::new(vec![ViceId::ANYUSER, ViceId::ANONYMOUS]);
+        Self::new(ViceId::ANONYMOUS, cps, host_cps, Rights::NONE)
+    }
+
+    /// The local administrator, who has every right.
+    pub(crate) fn superuser() -> Self {
+        Self::new(
+            ViceId::ADMINISTRATORS,
+            Cps::superuser(),
+            None,
+            Rights::EVERYTHING,
+        )
+    }
+
+    pub(crate) fn new(id: ViceId, cps: Cps, host_cps: Option<Cps>, implicit: Rights) -> Self {
+        let administrator = cps.is_administrator();
+        let host_cps = host_cps.filter(|cps| !cps.ids().is_empty());
+        Self {
+            id,
+            cps,
+            host_cps,
+            administrator,
+            implicit,
+        }
+    }
+
+    /// The caller's and everybody's rights under a list.
+    pub(crate) fn access(&self, list: &AccessList) -> Access {
+        let mut caller = list.rights(&self.cps);
+        let mut anonymous = list.rights(anyuser());
+        if let Some(host) = &self.host_cps {
+            let host = list.rights(host);
+            caller |= host;
+            anonymous |= host;
+        }
+        if self.administrator {
+            caller |= self.implicit;
+        }
+        Access { caller, anonymous }
+    }
+
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.id == ViceId::ANONYMOUS
+    }
+
+    /// Whether the caller owns the vnode. Anonymous owns what anonymous made.
+    pub(crate) fn owns(&self, status: &VnodeStatus) -> bool {
+        status.owner == self.id
+    }
+
+    /// Whether the caller owns the volume: its root directory. The owner may be a group.
+    pub(crate) fn owns_volume(&self, owner: ViceId) -> bool {
+        if owner.is_group() {
+            return self.cps.contains(owner);
+        }
+        !self.is_anonymous() && owner == self.id
+    }
+
+    /// The caller's rights as a status shows them: of what is no directory, `a` says that the
+    /// caller owns it.
+    pub(crate) fn shown(&self, status: &VnodeStatus, caller: Rights) -> Rights {
+        match status.kind {
+            FileType::Directory => caller,
+            _ if self.owns(status) => caller | Rights::ADMINISTER,
+            _ => caller.difference(Rights::ADMINISTER),
+        }
+    }
+
+    /// Owner and insert: the drop box.
+    fn dropped_here(&self, status: &VnodeStatus, caller: Rights) -> bool {
+        status.kind == FileType::File && caller.contains(Rights::INSERT) && self.owns(status)
+    }
+
+    /// As [`Self::dropped_here`], for reading.
+    fn took_back(&self, status: &VnodeStatus, caller: Rights) -> bool {
+        !self.is_anonymous() && self.dropped_here(status, caller)
+    }
+
+    fn may_look_up(&self, caller: Rights, volume_owner: ViceId) -> bool {
+        caller.contains(Rights::LOOKUP) || self.owns_volume(volume_owner)
+    }
+
+    /// FetchStatus: of a directory always.
+    pub(crate) fn may_fetch_status(
+        &self,
+        status: &VnodeStatus,
+        caller: Rights,
+        volume_owner: ViceId,
+    ) -> bool {
+        match status.kind {
+            FileType::Directory => true,
+            FileType::Symlink => self.administrator || self.may_look_up(caller, volume_owner),
+            FileType::File => {
+                self.administrator
+                    || caller.contains(Rights::READ)
+                    || self.took_back(status, caller)
+            }
+        }
+    }
+
+    /// FetchData.
+    pub(crate) fn may_fetch_data(
+        &self,
+        status: &VnodeStatus,
+        caller: Rights,
+        volume_owner: ViceId,
+    ) -> bool {
+        if status.kind != FileType::File {
+            return self.may_look_up(caller, volume_owner);
+        }
+        let by_list = caller.contains(Rights::READ) || self.took_back(status, caller);
+        let by_mode =
+            status.mode & OWNER_READ_OR_EXECUTE != 0 || self.administrator || self.owns(status);
+        by_list && by_mode
+    }
+
+    /// FetchACL.
+    pub(crate) fn may_fetch_acl(
+        &self,
+        status: &VnodeStatus,
+        caller: Rights,
+        volume_owner: ViceId,
+    ) -> bool {
+        match status.kind {
+            FileType::Directory => self.administrator || self.may_look_up(caller, volume_owner),
+            _ => self.may_fetch_status(status, caller, volume_owner),
+        }
+    }
+
+    /// StoreACL.
+    pub(crate) fn may_store_acl(&self, caller: Rights, volume_owner: ViceId) -> bool {
+        caller.contains(Rights::ADMINISTER) || self.administrator || self.owns_volume(volume_owner)
+    }
+
+    /// StoreData.
+    pub(crate) fn may_store_data(&self, status: &VnodeStatus, caller: Rights) -> bool {
+        if self.dropped_here(status, caller) {
+            return true;
+        }
+        caller.contains(Rights::WRITE) && (self.administrator || status.mode & OWNER_WRITE != 0)
+    }
+
+    /// StoreStatus of what is allowed to everybody with rights: mode and times.
+    pub(crate) fn may_store_status(&self, status: &VnodeStatus, caller: Rights) -> bool {
+        if status.kind == FileType::Directory {
+            return caller.intersects(Rights::DELETE | Rights::INSERT);
+        }
+        self.dropped_here(status, caller) || caller.contains(Rights::WRITE)
+    }
+
+    /// Whether a mode is only for administrators to set.
+    pub(crate) fn may_set_mode(&self, mode: u32) -> bool {
+        self.administrator || mode & SET_ID_BITS == 0
+    }
+
+    /// A read lock, or a write lock.
+    pub(crate) fn may_lock(&self, status: &VnodeStatus, caller: Rights, write: bool) -> bool {
+        caller.contains(Rights::WRITE)
+            || (!write && caller.contains(Rights::LOCK))
+            || self.dropped_here(status, caller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellar_wire::acl::AclEntry;
+    use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId};
+
+    fn list(positive: &[(i32, &str)], negative: &[(i32, &str)]) -> AccessList {
+        let entries = |list: &[(i32, &str)]| {
+            let entry = |&(id, rights): &(i32, &str)| AclEntry {
+                id: ViceId(id),
+                rights: Rights::parse(rights).unwrap(),
+            };
+            list.iter().map(entry).collect()
+        };
+        AccessList::new(entries(positive), entries(negative)).unwrap()
+    }
+
+    fn user(id: i32, groups: &[i32]) -> Identity {
+        let mut ids: Vec<ViceId> = groups.iter().copied().map(ViceId).collect();
+        ids.extend([ViceId(id), ViceId::ANYUSER, ViceId::AUTHUSER]);
+        Identity::new(ViceId(id), Cps::new(ids), None, Rights::LOOKUP)
+    }
+
+    fn status(kind: FileType, owner: i32, mode: u16) -> VnodeStatus {
+        VnodeStatus {
+            fid: Fid::new(1, 2, 3),
+            kind,
+            mode,
+            link_count: 1,
+            length: 0,
+            data_version: 0,
+            author: ViceId(owner),
+            owner: ViceId(owner),
+            group: ViceId(0),
+            parent: VnodeId(1),
+            parent_uniquifier: Uniquifier(1),
+            client_time: AfsTime(0),
+            server_time: AfsTime(0),
+        }
+    }
+
+    #[test]
+    fn negative_entries_take_away_and_administrators_look_up() {
+        let list = list(&[(-101, "rl"), (7, "rlidwka")], &[(7, "a"), (-300, "r")]);
+        let rights = |identity: &Identity| identity.access(&list).caller.to_string();
+        assert_eq!(rights(&user(7, &[])), "rlidwk");
+        assert_eq!(rights(&user(7, &[-300])), "lidwk");
+        assert_eq!(rights(&user(8, &[])), "rl");
+        assert_eq!(rights(&user(8, &[-300])), "l");
+        assert_eq!(rights(&Identity::anonymous(None)), "rl");
+        let nothing = self::list(&[], &[]);
+        assert_eq!(user(8, &[-204]).access(&nothing).caller, Rights::LOOKUP);
+        assert_eq!(
+            Identity::superuser().access(&nothing).caller,
+            Rights::EVERYTHING
+        );
+    }
+
+    #[test]
+    fn a_host_s_groups_count_for_everybody_on_it() {
+        let list = list(&[(-500, "rl"), (9, "w")], &[]);
+        let mut identity = user(9, &[]);
+        identity.host_cps = Some(Cps::new(vec![ViceId(-500)]));
+        let access = identity.access(&list);
+        assert_eq!(access.caller.to_string(), "rlw");
+        assert_eq!(access.anonymous.to_string(), "rl");
+    }
+
+    /// The matrix: who may do what to which kind, with which rights.
+    #[test]
+    fn rights_and_operations() {
+        use FileType::{Directory, File, Symlink};
+        type Check = fn(&Identity, &VnodeStatus, Rights) -> bool;
+        let fetch_status: Check = |i, s, r| i.may_fetch_status(s, r, ViceId(1));
+        let fetch_data: Check = |i, s, r| i.may_fetch_data(s, r, ViceId(1));
+        let fetch_acl: Check = |i, s, r| i.may_fetch_acl(s, r, ViceId(1));
+        let store_acl: Check = |i, _, r| i.may_store_acl(r, ViceId(1));
+        let store_data: Check = |i, s, r| i.may_store_data(s, r);
+        let store_status: Check = |i, s, r| i.may_store_status(s, r);
+        let read_lock: Check = |i, s, r| i.may_lock(s, r, false);
+        let write_lock: Check = |i, s, r| i.may_lock(s, r, true);
+        // Somebody else's object, mode 0600; each row names the rights of which one is needed.
+        let rows: &[(&str, Check, FileType, &str)] = &[
+            ("FetchStatus", fetch_status, File, "r"),
+            ("FetchStatus", fetch_status, Symlink, "l"),
+            ("FetchData", fetch_data, File, "r"),
+            ("FetchData", fetch_data, Symlink, "l"),
+            ("FetchData", fetch_data, Directory, "l"),
+            ("FetchACL", fetch_acl, Directory, "l"),
+            ("StoreACL", store_acl, Directory, "a"),
+            ("StoreData", store_data, File, "w"),
+            ("StoreStatus", store_status, File, "w"),
+            ("StoreStatus", store_status, Symlink, "w"),
+            ("StoreStatus", store_status, Directory, "id"),
+            ("SetLock read", read_lock, File, "kw"),
+            ("SetLock write", write_lock, File, "w"),
+        ];
+        let other = user(8, &[]);
+        for &(name, check, kind, needed) in rows {
+            let status = status(kind, 7, 0o600);
+            for letter in "rlidwka".chars() {
+                let rights = Rights::parse(&letter.to_string()).unwrap();
+                let expected = needed.contains(letter);
+                assert_eq!(
+                    check(&other, &status, rights),
+                    expected,
+                    "{name} {kind:?} {letter}"
+                );
+            }
+        }
+        assert!(fetch_status(&other, &status(Directory, 7, 0), Rights::NONE));
+    }
+
+    #[test]
+    fn the_owner_of_a_drop_box_file_finishes_it_and_anonymous_reads_nothing_back() {
+        let file = status(FileType::File, 7, 0o600);
+        let (owner, other) = (user(7, &[]), user(8, &[]));
+        for (who, allowed) in [(&owner, true), (&other, false)] {
+            assert_eq!(who.may_store_data(&file, Rights::INSERT), allowed);
+            assert_eq!(
+                who.may_fetch_data(&file, Rights::INSERT, ViceId(1)),
+                allowed
+            );
+            assert_eq!(who.may_store_status(&file, Rights::INSERT), allowed);
+            assert_eq!(who.may_lock(&file, Rights::INSERT, true), allowed);
+            assert!(!who.may_store_data(&file, Rights::NONE));
+        }
+        let anonymous = Identity::anonymous(None);
+        let file = status(FileType::File, ViceId::ANONYMOUS.0, 0o600);
+        assert!(anonymous.may_store_data(&file, Rights::INSERT));
+        assert!(!anonymous.may_fetch_data(&file, Rights::INSERT, ViceId::ANONYMOUS));
+        assert!(!anonymous.may_fetch_status(&file, Rights::INSERT, ViceId::ANONYMOUS));
+        assert!(!anonymous.owns_volume(ViceId::ANONYMOUS));
+        assert!(user(7, &[-400]).owns_volume(ViceId(-400)));
+    }
+
+    #[test]
+    fn mode_bits_hold_everybody_but_owner_and_administrators() {
+        let rights = Rights::READ | Rights::WRITE;
+        let (other, owner, admin) = (user(8, &[]), user(7, &[]), user(9, &[-204]));
+        let unreadable = status(FileType::File, 7, 0o222);
+        assert!(!other.may_fetch_data(&unreadable, rights, ViceId(1)));
+        assert!(owner.may_fetch_data(&unreadable, rights, ViceId(1)));
+        assert!(admin.may_fetch_data(&unreadable, rights, ViceId(1)));
+        let executable = status(FileType::File, 7, 0o100);
+        assert!(other.may_fetch_data(&executable, rights, ViceId(1)));
+        let unwritable = status(FileType::File, 7, 0o444);
+        assert!(!other.may_store_data(&unwritable, rights));
+        assert!(!owner.may_store_data(&unwritable, rights));
+        assert!(admin.may_store_data(&unwritable, rights));
+        assert!(!other.may_set_mode(0o4755) && other.may_set_mode(0o777));
+        assert!(admin.may_set_mode(0o4755));
+    }
+}

@@ -1,0 +1,96 @@
+//! ListPartitions (115), XListPartitions (127), PartitionInfo (119), PartitionInfo64 (65539).
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::PartitionUsage;
+use cellar_wire::afsvol::{
+    DiskPartition, DiskPartition64, ListPartitions, ListPartitionsReply, PartitionInfo,
+    PartitionInfo64, PartitionInfo64Reply, PartitionInfoReply, PartitionName, XListPartitions,
+    XListPartitionsReply,
+};
+use cellar_wire::ids::PartitionId;
+use cellar_wire::{AbortCode, List, WordString};
+
+use super::{Answered, code, on_disk};
+use crate::server::Server;
+
+/// Partitions that the old form has room for.
+const OLD_PARTITIONS: usize = 26;
+
+pub(super) async fn list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ListPartitions {} = call.arguments().await?;
+    let mut partitions = [-1; OLD_PARTITIONS];
+    for (id, _) in server.volumes.partitions() {
+        let number = id.number();
+        if let Some(slot) = usize::try_from(number)
+            .ok()
+            .and_then(|at| partitions.get_mut(at))
+        {
+            *slot = number;
+        }
+    }
+    call.reply(&ListPartitionsReply { partitions });
+    Ok(())
+}
+
+pub(super) async fn x_list_partitions(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let XListPartitions {} = call.arguments().await?;
+    let numbers = server
+        .volumes
+        .partitions()
+        .into_iter()
+        .map(|(id, _)| id.number());
+    call.reply(&XListPartitionsReply {
+        partitions: List::from_iter_cut(numbers),
+    });
+    Ok(())
+}
+
+pub(super) async fn partition_info(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let PartitionInfo { name } = call.arguments().await?;
+    let (id, usage) = usage(server, &name).await?;
+    let blocks = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
+    let text = id.to_string();
+    call.reply(&PartitionInfoReply {
+        partition: DiskPartition {
+            name: WordString::new(text.as_bytes()).unwrap_or_default(),
+            device: WordString::new(text.as_bytes()).unwrap_or_default(),
+            lock_fd: -1,
+            total_usable: 0,
+            free: blocks(usage.free_blocks),
+            // The size of the partition: that is where clients look for it.
+            min_free: blocks(usage.total_blocks),
+        },
+    });
+    Ok(())
+}
+
+pub(super) async fn partition_info64(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let PartitionInfo64 { name } = call.arguments().await?;
+    let (id, usage) = usage(server, &name).await?;
+    let blocks = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let text = id.to_string();
+    call.reply(&PartitionInfo64Reply {
+        partition: DiskPartition64 {
+            name: WordString::new(text.as_bytes()).unwrap_or_default(),
+            device: WordString::new(text.as_bytes()).unwrap_or_default(),
+            lock_fd: -1,
+            total_usable: 0,
+            free: blocks(usage.free_blocks),
+            min_free: blocks(usage.total_blocks),
+        },
+    });
+    Ok(())
+}
+
+async fn usage(
+    server: &Arc<Server>,
+    name: &PartitionName,
+) -> Result<(PartitionId, PartitionUsage), AbortCode> {
+    let unknown = AbortCode::VOLSERILLEGAL_PARTITION;
+    let id = name.as_str().and_then(PartitionId::parse).ok_or(unknown)?;
+    let partition = server.volumes.partition(id).ok_or(unknown)?;
+    let usage = on_disk(move || partition.usage().map_err(code)).await?;
+    Ok((id, usage))
+}

@@ -1,0 +1,146 @@
+//! Telling hosts that what they cache has changed, in parallel and within bounds.
+//!
+//! [`Breaker::collect`] takes the promises of the changed files out of the table and puts the fids
+//! into the outboxes of their hosts, where tasks of their own tell them. The change then waits,
+//! with [`Pending::told`], until every host was told or is down, and at most
+//! [`BREAK_PATIENCE`]; a host that is late is marked down, with which it is in the same state as
+//! one that did not answer: it gets no answer itself before it was told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cellar_wire::ids::{Fid, VolumeId};
+use tokio::time::{Instant, timeout_at};
+use tracing::debug;
+
+use super::CallbackTable;
+use crate::host::{Contacts, Host, HostSlot, HostTable};
+use crate::limits::BREAK_PATIENCE;
+
+/// How much was broken.
+#[derive(Debug, Default)]
+pub struct BreakCounters {
+    /// Files and volumes whose promises were collected.
+    pub collections: AtomicU64,
+    /// Promises broken.
+    pub broken: AtomicU64,
+    /// Of these, to hosts that were down: told later.
+    pub delayed: AtomicU64,
+    /// Hosts marked down because they were late.
+    pub late: AtomicU64,
+}
+
+/// Breaks callbacks.
+pub struct Breaker {
+    callbacks: Arc<CallbackTable>,
+    hosts: Arc<HostTable>,
+    contacts: Arc<Contacts>,
+    /// How much.
+    pub counters: BreakCounters,
+}
+
+/// Breaks on their way.
+#[must_use = "a change is answered only when its breaks were told"]
+pub struct Pending {
+    waiting: Vec<(Arc<Host>, u64)>,
+    deadline: Option<Instant>,
+}
+
+impl Breaker {
+    /// Breaks promises of `callbacks`, held by `hosts`, through `contacts`.
+    #[must_use]
+    pub fn new(
+        callbacks: Arc<CallbackTable>,
+        hosts: Arc<HostTable>,
+        contacts: Arc<Contacts>,
+    ) -> Self {
+        Self {
+            callbacks,
+            hosts,
+            contacts,
+            counters: BreakCounters::default(),
+        }
+    }
+
+    /// Breaks the promises for the files that a change has touched. The change must be visible to
+    /// readers by now. `originator` made it, and keeps its promises.
+    pub fn collect(&self, fids: &[Fid], originator: Option<HostSlot>, now: u32) -> Pending {
+        let mut pending = Pending {
+            waiting: Vec::new(),
+            deadline: None,
+        };
+        let mut told = Vec::new();
+        for &fid in fids {
+            self.callbacks.collect(fid, originator, now, &mut told);
+            self.queue(fid, &mut told, &mut pending);
+        }
+        pending
+    }
+
+    /// Breaks the promises for everything in a volume: it was replaced, or went away.
+    pub fn collect_volume(&self, volume: VolumeId, now: u32) -> Pending {
+        let mut pending = Pending {
+            waiting: Vec::new(),
+            deadline: None,
+        };
+        let mut told = Vec::new();
+        self.callbacks.collect_volume(volume, now, &mut told);
+        self.queue(Fid::whole_volume(volume), &mut told, &mut pending);
+        pending
+    }
+
+    fn queue(&self, fid: Fid, told: &mut Vec<HostSlot>, pending: &mut Pending) {
+        self.counters.collections.fetch_add(1, Ordering::Relaxed);
+        if told.is_empty() {
+            return;
+        }
+        self.counters
+            .broken
+            .fetch_add(told.len() as u64, Ordering::Relaxed);
+        debug!(%fid, hosts = told.len(), "breaking callbacks");
+        for slot in told.drain(..) {
+            let Some(host) = self.hosts.by_slot(slot) else {
+                continue;
+            };
+            match self.contacts.queue_break(&host, fid) {
+                Some(number) => pending.waiting.push((host, number)),
+                None => {
+                    self.counters.delayed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        pending
+            .deadline
+            .get_or_insert_with(|| Instant::now() + BREAK_PATIENCE);
+    }
+
+    /// Waits until every host was told, is down, or is late; late ones are marked down.
+    pub async fn told(&self, pending: Pending) {
+        let Some(deadline) = pending.deadline else {
+            return;
+        };
+        for (host, number) in pending.waiting {
+            if timeout_at(deadline, host.told(number)).await.is_err() {
+                self.counters.late.fetch_add(1, Ordering::Relaxed);
+                host.mark_down();
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// Waits for these as well.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.waiting.extend(other.waiting);
+        self.deadline = match (self.deadline, other.deadline) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Whether there is nobody to wait for.
+    #[must_use]
+    pub fn is_nobody(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}

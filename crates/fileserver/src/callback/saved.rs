@@ -1,0 +1,300 @@
+//! Callback state over a clean restart: hosts, their promises, and locks, in one file.
+//!
+//! Written when the server stops, after its last answer; read *and deleted* when it starts. So the
+//! file exists only between a clean stop and the next start, and a crash finds none. Hosts that
+//! come from it are to be verified: each is asked who it is at its first call, and keeps its
+//! promises only if it is the same.
+//!
+//! Form, words of 32 bits in network order: `CBS1`, seconds of saving, counts of hosts, promises
+//! and locks; the hosts; the promises (index of the host, fid, expiry); the locks (fid, count,
+//! expiry); a CRC-32C of everything before. A file of another form, cut short or altered is as
+//! none.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use cellar_wire::ids::{AfsUuid, Fid};
+
+use super::CallbackTable;
+use crate::host::{HostSlot, HostTable, SavedHost};
+use crate::lock::LockTable;
+
+const MAGIC: &[u8; 4] = b"CBS1";
+const HOST_BYTES: usize = 16 + 4 + 16 + 4;
+const PROMISE_BYTES: usize = 20;
+const LOCK_BYTES: usize = 20;
+const HEAD_BYTES: usize = 20;
+const CHECKSUM_BYTES: usize = 4;
+
+/// What is saved.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct SavedState {
+    pub(crate) saved_at: u32,
+    pub(crate) hosts: Vec<SavedHost>,
+    /// Index of the host, fid, expiry.
+    promises: Vec<(u32, Fid, u32)>,
+    /// Fid, count, expiry.
+    locks: Vec<(Fid, i32, u32)>,
+}
+
+impl SavedState {
+    /// Everything worth keeping: hosts that hold promises and are up.
+    pub(crate) fn of(hosts: &HostTable, callbacks: &CallbackTable, locks: &LockTable) -> Self {
+        let mut saved = Self::default();
+        let mut places: HashMap<HostSlot, u32> = HashMap::new();
+        for host in hosts.all() {
+            if let Some(entry) = host.to_save() {
+                places.insert(host.slot(), saved.hosts.len() as u32);
+                saved.hosts.push(entry);
+            }
+        }
+        callbacks.for_each(|fid, slot, expires| {
+            if let Some(&place) = places.get(&slot) {
+                saved.promises.push((place, fid, expires));
+            }
+        });
+        locks.for_each(|fid, count, expires| saved.locks.push((fid, count, expires)));
+        saved
+    }
+
+    /// Puts everything back that has not expired. Returns how many promises that were.
+    pub(crate) fn restore(
+        self,
+        hosts: &HostTable,
+        callbacks: &CallbackTable,
+        locks: &LockTable,
+        now: u32,
+    ) -> usize {
+        let slots: Vec<Option<HostSlot>> = self
+            .hosts
+            .iter()
+            .map(|saved| hosts.restore(saved, now))
+            .collect();
+        let mut restored = 0;
+        for (place, fid, expires) in self.promises {
+            let slot = slots.get(place as usize).copied().flatten();
+            if let Some(slot) = slot.filter(|_| expires > now)
+                && callbacks.restore(fid, slot, expires)
+            {
+                restored += 1;
+            }
+        }
+        for (fid, count, expires) in self.locks {
+            locks.restore(fid, count, expires, now);
+        }
+        restored
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(
+            HEAD_BYTES
+                + self.hosts.len() * HOST_BYTES
+                + self.promises.len() * PROMISE_BYTES
+                + self.locks.len() * LOCK_BYTES
+                + CHECKSUM_BYTES,
+        );
+        out.extend_from_slice(MAGIC);
+        let counts = [self.hosts.len(), self.promises.len(), self.locks.len()];
+        put(&mut out, &[self.saved_at]);
+        put(&mut out, &counts.map(|count| count as u32));
+        for host in &self.hosts {
+            out.extend_from_slice(&host.uuid.0);
+            put(&mut out, &[u32::from(host.translates_errors)]);
+            let ip = match host.address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            out.extend_from_slice(&ip.octets());
+            put(&mut out, &[u32::from(host.address.port())]);
+        }
+        for &(place, fid, expires) in &self.promises {
+            put(
+                &mut out,
+                &[place, fid.volume.0, fid.vnode.0, fid.uniquifier.0, expires],
+            );
+        }
+        for &(fid, count, expires) in &self.locks {
+            put(
+                &mut out,
+                &[
+                    fid.volume.0,
+                    fid.vnode.0,
+                    fid.uniquifier.0,
+                    count as u32,
+                    expires,
+                ],
+            );
+        }
+        let checksum = crc32c::crc32c(&out);
+        put(&mut out, &[checksum]);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (body, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
+        let mut rest = Rest(checksum);
+        if rest.words::<1>()? != [crc32c::crc32c(body)] {
+            return None;
+        }
+        let mut rest = Rest(body.strip_prefix(MAGIC)?);
+        let [saved_at, hosts, promises, locks] = rest.words()?;
+        let counted = u64::from(hosts) * HOST_BYTES as u64
+            + u64::from(promises) * PROMISE_BYTES as u64
+            + u64::from(locks) * LOCK_BYTES as u64;
+        if counted != rest.0.len() as u64 {
+            return None;
+        }
+        let mut state = Self {
+            saved_at,
+            ..Self::default()
+        };
+        for _ in 0..hosts {
+            state.hosts.push(rest.host()?);
+        }
+        for _ in 0..promises {
+            let [place, volume, vnode, uniquifier, expires] = rest.words()?;
+            state
+                .promises
+                .push((place, Fid::new(volume, vnode, uniquifier), expires));
+        }
+        for _ in 0..locks {
+            let [volume, vnode, uniquifier, count, expires] = rest.words()?;
+            state
+                .locks
+                .push((Fid::new(volume, vnode, uniquifier), count as i32, expires));
+        }
+        Some(state)
+    }
+}
+
+fn put(out: &mut Vec<u8>, words: &[u32]) {
+    for word in words {
+        out.extend_from_slice(&word.to_be_bytes());
+    }
+}
+
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn words<const N: usize>(&mut self) -> Option<[u32; N]> {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = u32::from_be_bytes(self.bytes()?);
+        }
+        Some(words)
+    }
+
+    fn host(&mut self) -> Option<SavedHost> {
+        let uuid = AfsUuid(self.bytes()?);
+        let [translates_errors] = self.words()?;
+        let ip = Ipv6Addr::from(self.bytes::<16>()?);
+        let [port] = self.words()?;
+        let address = SocketAddr::new(IpAddr::V6(ip), u16::try_from(port).ok()?);
+        Some(SavedHost {
+            uuid,
+            translates_errors: translates_errors != 0,
+            address: crate::host::canonical(address),
+        })
+    }
+}
+
+/// Writes the file, whole or not at all.
+pub(crate) fn save(path: &Path, state: &SavedState) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let file = std::fs::File::create(&new)?;
+    io::Write::write_all(&mut &file, &state.to_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    sync_directory(path)
+}
+
+/// Reads the file and deletes it; the deletion is durable before anything of it is used.
+pub(crate) fn take(path: &Path) -> io::Result<Option<SavedState>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(cause),
+    };
+    std::fs::remove_file(path)?;
+    sync_directory(path)?;
+    match SavedState::from_bytes(&bytes) {
+        Some(state) => Ok(Some(state)),
+        None => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "not saved callback state",
+        )),
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => std::fs::File::open(parent)?.sync_all(),
+        _ => std::fs::File::open(".")?.sync_all(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> SavedState {
+        let host = |last: u8| SavedHost {
+            uuid: AfsUuid([last; 16]),
+            translates_errors: last == 1,
+            address: SocketAddr::from(([192, 0, 2, last], 7001)),
+        };
+        SavedState {
+            saved_at: 1000,
+            hosts: vec![host(1), host(2)],
+            promises: vec![(0, Fid::new(5, 6, 7), 2000), (1, Fid::new(5, 0, 0), 3000)],
+            locks: vec![(Fid::new(5, 6, 7), -1, 1300)],
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("callbacks");
+        assert!(take(&path).unwrap().is_none());
+        save(&path, &sample()).unwrap();
+        assert_eq!(take(&path).unwrap(), Some(sample()));
+        assert!(
+            take(&path).unwrap().is_none(),
+            "a crash now must find nothing"
+        );
+    }
+
+    #[test]
+    fn a_file_cut_short_or_altered_is_as_none() {
+        let bytes = sample().to_bytes();
+        for len in 0..bytes.len() {
+            assert_eq!(SavedState::from_bytes(&bytes[..len]), None);
+        }
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 0x10;
+            assert_eq!(SavedState::from_bytes(&altered), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn only_what_has_not_expired_comes_back() {
+        let (hosts, callbacks) = (HostTable::new(10), CallbackTable::new(10, 1));
+        let locks = LockTable::default();
+        assert_eq!(sample().restore(&hosts, &callbacks, &locks, 2500), 1);
+        assert_eq!(callbacks.held(), 1);
+        let host = hosts.by_uuid(AfsUuid([2; 16])).unwrap();
+        assert!(callbacks.holds_any(host.slot()) && !host.is_settled());
+        assert_eq!(locks.held(), 0);
+        let saved = SavedState::of(&hosts, &callbacks, &locks);
+        assert_eq!(saved.hosts.len(), 2);
+    }
+}

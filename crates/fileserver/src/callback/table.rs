@@ -1,0 +1,709 @@
+//! The promises that are held: which host was promised to be told about which file, until when.
+//!
+//! Compact, because a server holds a million: one promise is 28 bytes and belongs to two lists (of
+//! its file, of its host); files are 20 bytes; both are found by open hash tables of 32-bit
+//! indices. About 64 bytes a promise in all. The table is cut into shards by fid; a host has a
+//! list in each shard, found by its dense slot number.
+//!
+//! Why no break is lost (the argument is at the head of `callback`): a shard counts the collections
+//! it made in its *stamp*. A promise is given only if the stamp is still what it was before the
+//! status was read, so a change between reading and promising is seen.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use cellar_wire::ids::{Fid, VolumeId};
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+
+use super::lifetime::lifetime_secs;
+use crate::host::HostSlot;
+use crate::limits::{PROMISE_MARGIN_SECS, TABLE_SHARDS};
+
+/// What a shard's stamp was before the status of a file was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(u64);
+
+/// Why no promise was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPromise {
+    /// Something in this shard was collected since the stamp was taken: read the status again.
+    Changed,
+    /// The table is full. The status may be sent without a promise.
+    Full,
+}
+
+/// All promises held.
+pub struct CallbackTable {
+    shards: Box<[Shard]>,
+    held: AtomicUsize,
+    capacity: usize,
+    seed: u64,
+}
+
+struct Shard {
+    stamp: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    seed: u64,
+    files: Vec<FileEntry>,
+    free_file: u32,
+    promises: Vec<PromiseEntry>,
+    free_promise: u32,
+    by_key: HashTable<u32>,
+    by_pair: HashTable<u32>,
+    host_heads: Vec<u32>,
+}
+
+#[derive(Clone, Copy)]
+struct FileEntry {
+    key: Fid,
+    /// First promise of the file; of a free entry, the next free entry.
+    head: u32,
+    holders: u32,
+}
+
+#[derive(Clone, Copy)]
+struct PromiseEntry {
+    /// Index of the file; of a free entry, the next free entry.
+    file: u32,
+    host: u32,
+    file_next: u32,
+    file_prev: u32,
+    host_next: u32,
+    host_prev: u32,
+    /// Server's seconds; `FREE` marks a free entry.
+    expires: u32,
+}
+
+const NONE: u32 = u32::MAX;
+const FREE: u32 = u32::MAX;
+
+impl Inner {
+    fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            files: Vec::new(),
+            free_file: NONE,
+            promises: Vec::new(),
+            free_promise: NONE,
+            by_key: HashTable::new(),
+            by_pair: HashTable::new(),
+            host_heads: Vec::new(),
+        }
+    }
+}
+
+impl CallbackTable {
+    /// A table for at most `capacity` promises. `seed` should be random: it keeps clients from
+    /// choosing fids that collide.
+    #[must_use]
+    pub fn new(capacity: usize, seed: u64) -> Self {
+        let shards = (0..TABLE_SHARDS)
+            .map(|_| Shard {
+                stamp: AtomicU64::new(0),
+                inner: Mutex::new(Inner::new(seed)),
+            })
+            .collect();
+        Self {
+            shards,
+            held: AtomicUsize::new(0),
+            capacity,
+            seed,
+        }
+    }
+
+    /// Promises held now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Promises that may be held.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Files for which at least one promise is held, and bytes of memory used.
+    #[must_use]
+    pub fn files_and_bytes(&self) -> (usize, usize) {
+        self.shards.iter().fold((0, 0), |(files, bytes), shard| {
+            let inner = shard.inner.lock();
+            let mine = inner.files.capacity() * size_of::<FileEntry>()
+                + inner.promises.capacity() * size_of::<PromiseEntry>()
+                + inner.by_key.allocation_size()
+                + inner.by_pair.allocation_size()
+                + inner.host_heads.capacity() * size_of::<u32>();
+            (files + inner.by_key.len(), bytes + mine)
+        })
+    }
+
+    /// To be taken before the status of the file is read.
+    #[must_use]
+    pub fn stamp(&self, key: Fid) -> Stamp {
+        Stamp(self.shard(key).stamp.load(Ordering::Acquire))
+    }
+
+    /// Promises `host` to tell it when the file changes, and returns for how many seconds. With
+    /// `stamp`, only if nothing was collected since; without, always.
+    ///
+    /// `extra_holders` shortens the promise as if so many more hosts held one;
+    /// `fixed_secs` replaces the usual lifetime (whole volumes).
+    pub fn promise(
+        &self,
+        key: Fid,
+        host: HostSlot,
+        now: u32,
+        lifetime: Lifetime,
+        stamp: Option<Stamp>,
+    ) -> Result<u32, NoPromise> {
+        let shard = self.shard(key);
+        let key_hash = self.hash(key);
+        let mut inner = shard.inner.lock();
+        if stamp.is_some_and(|stamp| stamp.0 != shard.stamp.load(Ordering::Relaxed)) {
+            return Err(NoPromise::Changed);
+        }
+        let file = inner.find_file(key, key_hash);
+        let existing = file.and_then(|file| inner.find_promise(file, host));
+        let holders = file.map_or(0, |file| inner.files[file as usize].holders)
+            - u32::from(existing.is_some());
+        let secs = match lifetime {
+            Lifetime::Fixed(secs) => secs,
+            Lifetime::Shared { extra_holders } => lifetime_secs(holders + extra_holders),
+        };
+        let expires = now
+            .saturating_add(secs)
+            .saturating_add(PROMISE_MARGIN_SECS)
+            .min(FREE - 1);
+        if let Some(promise) = existing {
+            let entry = &mut inner.promises[promise as usize];
+            entry.expires = entry.expires.max(expires);
+            return Ok(secs);
+        }
+        if self.held.fetch_add(1, Ordering::Relaxed) >= self.capacity {
+            self.held.fetch_sub(1, Ordering::Relaxed);
+            return Err(NoPromise::Full);
+        }
+        inner.insert(key, key_hash, host, expires);
+        Ok(secs)
+    }
+
+    /// Takes away the promises of one changed file, and appends the hosts that must be told. The
+    /// promise of `except`, who made the change, stays. Expired promises are dropped silently.
+    ///
+    /// To be called after the change can be seen by readers, and before it is answered.
+    pub fn collect(&self, key: Fid, except: Option<HostSlot>, now: u32, told: &mut Vec<HostSlot>) {
+        let shard = self.shard(key);
+        let hash = self.hash(key);
+        let mut inner = shard.inner.lock();
+        shard.stamp.fetch_add(1, Ordering::Release);
+        let Some(file) = inner.find_file(key, hash) else {
+            return;
+        };
+        let mut at = inner.files[file as usize].head;
+        let mut gone = 0;
+        while at != NONE {
+            let entry = inner.promises[at as usize];
+            if Some(HostSlot(entry.host)) != except {
+                if entry.expires > now {
+                    told.push(HostSlot(entry.host));
+                }
+                inner.remove_promise(at);
+                gone += 1;
+            }
+            at = entry.file_next;
+        }
+        self.held.fetch_sub(gone, Ordering::Relaxed);
+    }
+
+    /// Takes away all promises for anything in a volume, and appends each host concerned once.
+    pub fn collect_volume(&self, volume: VolumeId, now: u32, told: &mut Vec<HostSlot>) {
+        for shard in &self.shards {
+            let mut inner = shard.inner.lock();
+            shard.stamp.fetch_add(1, Ordering::Release);
+            let mut gone = 0;
+            for at in 0..inner.promises.len() as u32 {
+                let entry = inner.promises[at as usize];
+                if entry.expires == FREE || inner.key_of(&entry).volume != volume {
+                    continue;
+                }
+                if entry.expires > now {
+                    told.push(HostSlot(entry.host));
+                }
+                inner.remove_promise(at);
+                gone += 1;
+            }
+            self.held.fetch_sub(gone, Ordering::Relaxed);
+        }
+        told.sort_unstable();
+        told.dedup();
+    }
+
+    /// A host no longer wants to be told about a file. Returns whether it had a promise.
+    pub fn give_up(&self, key: Fid, host: HostSlot) -> bool {
+        let hash = self.hash(key);
+        let mut inner = self.shard(key).inner.lock();
+        let promise = inner
+            .find_file(key, hash)
+            .and_then(|file| inner.find_promise(file, host));
+        let Some(promise) = promise else { return false };
+        inner.remove_promise(promise);
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Forgets everything promised to a host. Returns how much that was.
+    pub fn give_up_all(&self, host: HostSlot) -> usize {
+        let mut all = 0;
+        for shard in &self.shards {
+            let mut inner = shard.inner.lock();
+            let mut gone = 0;
+            while let Some(first) = inner.host_head(host) {
+                inner.remove_promise(first);
+                gone += 1;
+            }
+            self.held.fetch_sub(gone, Ordering::Relaxed);
+            all += gone;
+        }
+        all
+    }
+
+    /// Whether a host holds any promise.
+    #[must_use]
+    pub fn holds_any(&self, host: HostSlot) -> bool {
+        self.shards
+            .iter()
+            .any(|shard| shard.inner.lock().host_head(host).is_some())
+    }
+
+    /// Drops expired promises; returns how many.
+    pub fn sweep(&self, now: u32) -> usize {
+        let mut all = 0;
+        for shard in &self.shards {
+            let mut inner = shard.inner.lock();
+            let mut gone = 0;
+            for at in 0..inner.promises.len() as u32 {
+                let expires = inner.promises[at as usize].expires;
+                if expires != FREE && expires <= now {
+                    inner.remove_promise(at);
+                    gone += 1;
+                }
+            }
+            self.held.fetch_sub(gone, Ordering::Relaxed);
+            all += gone;
+        }
+        all
+    }
+
+    /// Every promise held, for saving over a restart.
+    pub fn for_each(&self, mut visit: impl FnMut(Fid, HostSlot, u32)) {
+        for shard in &self.shards {
+            let inner = shard.inner.lock();
+            for entry in inner.promises.iter().filter(|entry| entry.expires != FREE) {
+                visit(inner.key_of(entry), HostSlot(entry.host), entry.expires);
+            }
+        }
+    }
+
+    /// Puts back a saved promise. Returns whether there was room.
+    pub fn restore(&self, key: Fid, host: HostSlot, expires: u32) -> bool {
+        let hash = self.hash(key);
+        let mut inner = self.shard(key).inner.lock();
+        let known = inner
+            .find_file(key, hash)
+            .and_then(|file| inner.find_promise(file, host));
+        if known.is_some() || self.held.load(Ordering::Relaxed) >= self.capacity {
+            return known.is_some();
+        }
+        self.held.fetch_add(1, Ordering::Relaxed);
+        inner.insert(key, hash, host, expires.min(FREE - 1));
+        true
+    }
+
+    fn hash(&self, key: Fid) -> u64 {
+        fid_hash(key, self.seed)
+    }
+
+    fn shard(&self, key: Fid) -> &Shard {
+        // The top bits: the hash tables use the low and the topmost seven.
+        &self.shards[(self.hash(key) >> 40) as usize % self.shards.len()]
+    }
+}
+
+/// How long to promise.
+#[derive(Clone, Copy, Debug)]
+pub enum Lifetime {
+    /// By the number of hosts that hold a promise for the file, and so many more.
+    Shared {
+        /// Holders counted in addition.
+        extra_holders: u32,
+    },
+    /// So many seconds.
+    Fixed(u32),
+}
+
+/// Spreads a fid over 64 bits; `seed` keeps clients from choosing what collides.
+pub(crate) fn fid_hash(fid: Fid, seed: u64) -> u64 {
+    let high = (u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0)) ^ seed;
+    let low = u64::from(fid.uniquifier.0) ^ 0xa076_1d64_78bd_642f ^ seed.rotate_left(32);
+    let mixed = u128::from(high ^ 0x9e37_79b9_7f4a_7c15) * u128::from(low | 1 << 63);
+    let mixed = (mixed >> 64) as u64 ^ mixed as u64;
+    mixed ^ (mixed >> 29)
+}
+
+fn pair_hash(file: u32, host: u32) -> u64 {
+    let both = (u64::from(file) << 32) | u64::from(host);
+    let mixed = u128::from(both ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
+    (mixed >> 64) as u64 ^ mixed as u64
+}
+
+impl Inner {
+    fn key_of(&self, entry: &PromiseEntry) -> Fid {
+        self.files[entry.file as usize].key
+    }
+
+    fn find_file(&self, key: Fid, hash: u64) -> Option<u32> {
+        self.by_key
+            .find(hash, |&at| self.files[at as usize].key == key)
+            .copied()
+    }
+
+    fn find_promise(&self, file: u32, host: HostSlot) -> Option<u32> {
+        let same = |&at: &u32| {
+            let entry = &self.promises[at as usize];
+            entry.file == file && entry.host == host.0
+        };
+        self.by_pair.find(pair_hash(file, host.0), same).copied()
+    }
+
+    fn host_head(&self, host: HostSlot) -> Option<u32> {
+        self.host_heads
+            .get(host.0 as usize)
+            .copied()
+            .filter(|&head| head != NONE)
+    }
+
+    fn insert(&mut self, key: Fid, hash: u64, host: HostSlot, expires: u32) {
+        let file = self
+            .find_file(key, hash)
+            .unwrap_or_else(|| self.new_file(key, hash));
+        if self.host_heads.len() <= host.0 as usize {
+            self.host_heads.resize(host.0 as usize + 1, NONE);
+        }
+        let entry = PromiseEntry {
+            file,
+            host: host.0,
+            file_next: self.files[file as usize].head,
+            file_prev: NONE,
+            host_next: self.host_heads[host.0 as usize],
+            host_prev: NONE,
+            expires,
+        };
+        let at = if self.free_promise == NONE {
+            self.promises.push(entry);
+            self.promises.len() as u32 - 1
+        } else {
+            let at = self.free_promise;
+            self.free_promise = self.promises[at as usize].file;
+            self.promises[at as usize] = entry;
+            at
+        };
+        if entry.file_next != NONE {
+            self.promises[entry.file_next as usize].file_prev = at;
+        }
+        if entry.host_next != NONE {
+            self.promises[entry.host_next as usize].host_prev = at;
+        }
+        self.files[file as usize].head = at;
+        self.files[file as usize].holders += 1;
+        self.host_heads[host.0 as usize] = at;
+        let promises = &self.promises;
+        self.by_pair
+            .insert_unique(pair_hash(file, host.0), at, |&at| {
+                let entry = &promises[at as usize];
+                pair_hash(entry.file, entry.host)
+            });
+    }
+
+    fn new_file(&mut self, key: Fid, hash: u64) -> u32 {
+        let entry = FileEntry {
+            key,
+            head: NONE,
+            holders: 0,
+        };
+        let at = if self.free_file == NONE {
+            self.files.push(entry);
+            self.files.len() as u32 - 1
+        } else {
+            let at = self.free_file;
+            self.free_file = self.files[at as usize].head;
+            self.files[at as usize] = entry;
+            at
+        };
+        let seed = self.seed;
+        let files = &self.files;
+        self.by_key
+            .insert_unique(hash, at, |&at| fid_hash(files[at as usize].key, seed));
+        at
+    }
+
+    fn remove_promise(&mut self, at: u32) {
+        let entry = self.promises[at as usize];
+        match entry.file_prev {
+            NONE => self.files[entry.file as usize].head = entry.file_next,
+            before => self.promises[before as usize].file_next = entry.file_next,
+        }
+        if entry.file_next != NONE {
+            self.promises[entry.file_next as usize].file_prev = entry.file_prev;
+        }
+        match entry.host_prev {
+            NONE => self.host_heads[entry.host as usize] = entry.host_next,
+            before => self.promises[before as usize].host_next = entry.host_next,
+        }
+        if entry.host_next != NONE {
+            self.promises[entry.host_next as usize].host_prev = entry.host_prev;
+        }
+        let found = self
+            .by_pair
+            .find_entry(pair_hash(entry.file, entry.host), |&other| other == at);
+        if let Ok(found) = found {
+            found.remove();
+        }
+        let freed = &mut self.promises[at as usize];
+        freed.expires = FREE;
+        freed.file = self.free_promise;
+        self.free_promise = at;
+        self.drop_holder(entry.file);
+    }
+
+    fn drop_holder(&mut self, file: u32) {
+        let entry = &mut self.files[file as usize];
+        entry.holders -= 1;
+        if entry.holders > 0 {
+            return;
+        }
+        let hash = fid_hash(entry.key, self.seed);
+        if let Ok(found) = self.by_key.find_entry(hash, |&other| other == file) {
+            found.remove();
+        }
+        self.files[file as usize].head = self.free_file;
+        self.free_file = file;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(vnode: u32) -> Fid {
+        Fid::new(536_870_912, vnode, 7)
+    }
+
+    const SHARED: Lifetime = Lifetime::Shared { extra_holders: 0 };
+
+    fn collect(table: &CallbackTable, key: Fid, except: Option<u32>, now: u32) -> Vec<u32> {
+        let mut told = Vec::new();
+        table.collect(key, except.map(HostSlot), now, &mut told);
+        let mut told: Vec<u32> = told.into_iter().map(|slot| slot.0).collect();
+        told.sort_unstable();
+        told
+    }
+
+    #[test]
+    fn everyone_but_the_originator_is_told_once() {
+        let table = CallbackTable::new(100, 1);
+        for host in 0..5 {
+            assert_eq!(
+                table.promise(key(2), HostSlot(host), 1000, SHARED, None),
+                Ok(14400)
+            );
+        }
+        assert_eq!(table.held(), 5);
+        assert_eq!(collect(&table, key(2), Some(3), 1001), [0, 1, 2, 4]);
+        assert_eq!(collect(&table, key(2), None, 1001), [3]);
+        assert_eq!(collect(&table, key(2), None, 1001), [0; 0]);
+        assert_eq!(table.held(), 0);
+    }
+
+    #[test]
+    fn a_change_between_reading_and_promising_is_seen() {
+        let table = CallbackTable::new(100, 2);
+        let stamp = table.stamp(key(4));
+        assert_eq!(collect(&table, key(4), None, 0), [0; 0]);
+        let late = table.promise(key(4), HostSlot(1), 0, SHARED, Some(stamp));
+        assert_eq!(late, Err(NoPromise::Changed));
+        let stamp = table.stamp(key(4));
+        assert!(
+            table
+                .promise(key(4), HostSlot(1), 0, SHARED, Some(stamp))
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn lifetimes_follow_the_other_holders() {
+        let table = CallbackTable::new(100, 3);
+        for host in 0..8 {
+            assert_eq!(
+                table.promise(key(6), HostSlot(host), 0, SHARED, None),
+                Ok(14400)
+            );
+        }
+        assert_eq!(
+            table.promise(key(6), HostSlot(8), 0, SHARED, None),
+            Ok(3600)
+        );
+        // A holder does not count itself.
+        assert_eq!(
+            table.promise(key(6), HostSlot(0), 0, SHARED, None),
+            Ok(3600)
+        );
+        let bulk = Lifetime::Shared { extra_holders: 22 };
+        assert_eq!(table.promise(key(8), HostSlot(0), 0, bulk, None), Ok(1800));
+        assert_eq!(
+            table.promise(key(8), HostSlot(0), 0, Lifetime::Fixed(7200), None),
+            Ok(7200)
+        );
+    }
+
+    #[test]
+    fn full_refuses_and_frees_again() {
+        let table = CallbackTable::new(2, 4);
+        assert!(table.promise(key(2), HostSlot(0), 0, SHARED, None).is_ok());
+        assert!(table.promise(key(4), HostSlot(0), 0, SHARED, None).is_ok());
+        let third = table.promise(key(6), HostSlot(0), 0, SHARED, None);
+        assert_eq!(third, Err(NoPromise::Full));
+        // Extending what is held needs no room.
+        assert!(table.promise(key(4), HostSlot(0), 5, SHARED, None).is_ok());
+        assert!(table.give_up(key(2), HostSlot(0)));
+        assert!(!table.give_up(key(2), HostSlot(0)));
+        assert!(table.promise(key(6), HostSlot(0), 0, SHARED, None).is_ok());
+        assert_eq!(table.give_up_all(HostSlot(0)), 2);
+        assert_eq!(table.held(), 0);
+    }
+
+    #[test]
+    fn expired_promises_go_silently() {
+        let table = CallbackTable::new(100, 5);
+        assert!(
+            table
+                .promise(key(2), HostSlot(0), 0, Lifetime::Fixed(10), None)
+                .is_ok()
+        );
+        assert!(
+            table
+                .promise(key(4), HostSlot(0), 0, Lifetime::Fixed(10), None)
+                .is_ok()
+        );
+        assert_eq!(table.sweep(10 + PROMISE_MARGIN_SECS - 1), 0);
+        assert_eq!(
+            collect(&table, key(2), None, 10 + PROMISE_MARGIN_SECS),
+            [0; 0]
+        );
+        assert_eq!(table.sweep(10 + PROMISE_MARGIN_SECS), 1);
+        assert_eq!(table.held(), 0);
+    }
+
+    #[test]
+    fn a_volume_is_collected_whole_and_each_host_told_once() {
+        let table = CallbackTable::new(1000, 6);
+        for vnode in 1..50 {
+            for host in 0..3 {
+                assert!(
+                    table
+                        .promise(key(vnode), HostSlot(host), 0, SHARED, None)
+                        .is_ok()
+                );
+            }
+        }
+        let other = Fid::new(1, 0, 0);
+        assert!(table.promise(other, HostSlot(9), 0, SHARED, None).is_ok());
+        let mut told = Vec::new();
+        table.collect_volume(VolumeId(536_870_912), 1, &mut told);
+        assert_eq!(told, [HostSlot(0), HostSlot(1), HostSlot(2)]);
+        assert_eq!(table.held(), 1);
+        assert!(table.holds_any(HostSlot(9)) && !table.holds_any(HostSlot(0)));
+    }
+
+    /// The table against a plain map, over a long random run.
+    #[test]
+    fn behaves_as_a_map() {
+        use std::collections::BTreeMap;
+        let table = CallbackTable::new(400, 7);
+        let mut model: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        let mut random = 12345u64;
+        let mut next = |bound: u64| {
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            ((random >> 33) % bound) as u32
+        };
+        for now in 0..20_000u32 {
+            let (vnode, host) = (next(60), next(20));
+            match next(10) {
+                0..=5 => {
+                    let secs = 1 + next(3000);
+                    let got =
+                        table.promise(key(vnode), HostSlot(host), now, Lifetime::Fixed(secs), None);
+                    let expires = now + secs + PROMISE_MARGIN_SECS;
+                    let full = model.len() >= 400 && !model.contains_key(&(vnode, host));
+                    assert_eq!(got, if full { Err(NoPromise::Full) } else { Ok(secs) });
+                    if !full {
+                        let held = model.entry((vnode, host)).or_insert(expires);
+                        *held = (*held).max(expires);
+                    }
+                }
+                6 | 7 => {
+                    let expected: Vec<u32> = (0..20)
+                        .filter(|&other| other != host)
+                        .filter(|&other| model.get(&(vnode, other)).is_some_and(|&at| at > now))
+                        .collect();
+                    assert_eq!(collect(&table, key(vnode), Some(host), now), expected);
+                    model.retain(|&(file, other), _| file != vnode || other == host);
+                }
+                8 => {
+                    let had = model.remove(&(vnode, host)).is_some();
+                    assert_eq!(table.give_up(key(vnode), HostSlot(host)), had);
+                }
+                _ if now % 50 == 0 => {
+                    let before = model.len();
+                    model.retain(|&(_, other), _| other != host);
+                    assert_eq!(table.give_up_all(HostSlot(host)), before - model.len());
+                }
+                _ => {
+                    let before = model.len();
+                    model.retain(|_, &mut at| at > now);
+                    assert_eq!(table.sweep(now), before - model.len());
+                }
+            }
+            assert_eq!(table.held(), model.len());
+        }
+        let mut all = BTreeMap::new();
+        table.for_each(|key, host, expires| {
+            all.insert((key.vnode.0, host.0), expires);
+        });
+        assert_eq!(all, model);
+    }
+
+    /// A million promises, as small as promised.
+    #[test]
+    fn a_promise_takes_about_64_bytes() {
+        let table = CallbackTable::new(200_000, 8);
+        for file in 0..200_000 {
+            assert!(
+                table
+                    .promise(key(file), HostSlot(file % 100), 0, SHARED, None)
+                    .is_ok()
+            );
+        }
+        let (files, bytes) = table.files_and_bytes();
+        assert_eq!(files, 200_000);
+        assert!(
+            bytes / 200_000 <= 100,
+            "{} bytes a promise",
+            bytes / 200_000
+        );
+    }
+}

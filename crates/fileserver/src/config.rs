@@ -1,0 +1,44 @@
+//! What a file server is told when it is made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::AfsUuid;
+
+use crate::limits::{CALLBACKS_DEFAULT, HOSTS_DEFAULT};
+
+/// The wall clock: time since 1970. An argument, so that tests choose it.
+pub type WallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// Settings of a file server.
+#[derive(Clone)]
+pub struct Config {
+    /// This server's identity in the volume location database; must stay the same for life.
+    pub uuid: AfsUuid,
+    /// The wall clock.
+    pub clock: WallClock,
+    /// Promises held at most, about 64 bytes each.
+    pub callbacks_max: usize,
+    /// Hosts known at most.
+    pub hosts_max: usize,
+    /// Rights that members of `system:administrators` have everywhere. Default: lookup.
+    pub implicit_rights: Rights,
+    /// Where callback state is saved over a clean restart; `None` saves nothing.
+    pub callback_state: Option<std::path::PathBuf>,
+}
+
+impl Config {
+    /// The usual settings.
+    #[must_use]
+    pub fn new(uuid: AfsUuid, clock: WallClock) -> Self {
+        Self {
+            uuid,
+            clock,
+            callbacks_max: CALLBACKS_DEFAULT,
+            hosts_max: HOSTS_DEFAULT,
+            implicit_rights: Rights::LOOKUP,
+            callback_state: None,
+        }
+    }
+}

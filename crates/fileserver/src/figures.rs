@@ -1,0 +1,147 @@
+//! Every counter of a file server at one moment, for metrics, and for the calls that answer them.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::host::HostCounts;
+use crate::server::Server;
+use crate::statistics::{Direction, OperationFigures, TransferFigures};
+
+/// A snapshot of a file server's counters.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// When it was taken, since 1970.
+    pub now: Duration,
+    /// When the server started, since 1970.
+    pub started: Duration,
+    /// Calls by procedure.
+    pub operations: Vec<OperationFigures>,
+    /// Data fetched.
+    pub fetched: TransferFigures,
+    /// Data stored.
+    pub stored: TransferFigures,
+    /// Calls refused, by kind.
+    pub refusals: Vec<(&'static str, u64)>,
+    /// Hosts; active are those that called within 15 minutes.
+    pub hosts: HostCounts,
+    /// Callbacks.
+    pub callbacks: CallbackFigures,
+    /// Talks with hosts.
+    pub contacts: ContactFigures,
+    /// File locks held.
+    pub locks: usize,
+    /// Volume transactions open.
+    pub transactions: usize,
+}
+
+/// Figures of callbacks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallbackFigures {
+    /// Promises held.
+    pub held: usize,
+    /// Promises that can be held.
+    pub capacity: usize,
+    /// Files for which there is one.
+    pub files: usize,
+    /// Memory that the table takes.
+    pub bytes: usize,
+    /// Changes that looked for promises to break.
+    pub collections: u64,
+    /// Promises broken.
+    pub broken: u64,
+    /// Of these, kept for a host that was down.
+    pub delayed: u64,
+    /// Hosts marked down because they were late.
+    pub late: u64,
+}
+
+/// Figures of talks with hosts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ContactFigures {
+    /// Hosts asked who they are.
+    pub introductions: u64,
+    /// Known hosts found at a new address.
+    pub moves: u64,
+    /// Hosts told to forget everything.
+    pub resets: u64,
+    /// `CallBack` calls answered.
+    pub breaks_told: u64,
+    /// Talks without answer.
+    pub silences: u64,
+    /// Hosts dropped.
+    pub expired: u64,
+}
+
+/// A host that called within this many seconds is active.
+const ACTIVE_SECS: u32 = 15 * 60;
+
+impl Figures {
+    pub(crate) fn collect(server: &Server) -> Self {
+        let now = server.wall();
+        let (files, bytes) = server.callbacks.files_and_bytes();
+        let (breaks, contacts) = (&server.breaker.counters, &server.contacts.counters);
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            now,
+            started: server.started,
+            operations: server.statistics.operations(),
+            fetched: server.statistics.transfers(Direction::Fetch),
+            stored: server.statistics.transfers(Direction::Store),
+            refusals: server.statistics.refusals(),
+            hosts: server
+                .hosts
+                .counts((now.as_secs() as u32).saturating_sub(ACTIVE_SECS)),
+            callbacks: CallbackFigures {
+                held: server.callbacks.held(),
+                capacity: server.callbacks.capacity(),
+                files,
+                bytes,
+                collections: load(&breaks.collections),
+                broken: load(&breaks.broken),
+                delayed: load(&breaks.delayed),
+                late: load(&breaks.late),
+            },
+            contacts: ContactFigures {
+                introductions: load(&contacts.introductions),
+                moves: load(&contacts.moves),
+                resets: load(&contacts.resets),
+                breaks_told: load(&contacts.breaks_told),
+                silences: load(&contacts.silences),
+                expired: load(&contacts.expired),
+            },
+            locks: server.locks.held(),
+            transactions: server.transactions.count(),
+        }
+    }
+
+    /// Calls of a procedure, by name; 0 for an unknown one.
+    #[must_use]
+    pub fn calls(&self, procedure: &str) -> u64 {
+        self.operation(procedure).calls
+    }
+
+    /// Figures of a procedure, by name; zeros for an unknown one.
+    #[must_use]
+    pub fn operation(&self, procedure: &str) -> OperationFigures {
+        self.operations
+            .iter()
+            .find(|figures| figures.name == procedure)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Calls refused of one kind.
+    #[must_use]
+    pub fn refused(&self, kind: &str) -> u64 {
+        self.refusals
+            .iter()
+            .find(|(name, _)| *name == kind)
+            .map_or(0, |(_, count)| *count)
+    }
+
+    /// Calls of every procedure.
+    #[must_use]
+    pub fn calls_in_all(&self) -> u64 {
+        self.operations.iter().map(|figures| figures.calls).sum()
+    }
+}

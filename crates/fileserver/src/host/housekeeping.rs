@@ -1,0 +1,106 @@
+//! What is done about hosts that fall silent, and to make room.
+//!
+//! Every few minutes: hosts that hold promises and were silent for 15 minutes are probed, so that
+//! one that is gone is found by us and not by the store that has to tell it; hosts silent for two
+//! hours are told to forget everything, and dropped. Both in parallel, bounded.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::task::JoinSet;
+use tracing::{debug, info};
+
+use super::{Contacts, Host, HostSlot};
+use crate::limits::{HOST_EXPIRES_AFTER, HOST_PROBE_AFTER};
+
+impl Contacts {
+    /// One round of housekeeping at `now`.
+    pub(crate) async fn tidy(self: &Arc<Self>, now: u32) {
+        let mut work = JoinSet::new();
+        for host in self.hosts.all() {
+            let silent = u64::from(now.saturating_sub(host.last_heard()));
+            let expired = silent >= HOST_EXPIRES_AFTER.as_secs();
+            if !expired && silent < HOST_PROBE_AFTER.as_secs() {
+                continue;
+            }
+            let contacts = self.clone();
+            work.spawn(async move {
+                let _permit = contacts.permits.acquire().await;
+                if expired {
+                    contacts.expire(&host).await;
+                } else if !host.is_down() && contacts.callbacks.holds_any(host.slot()) {
+                    contacts.probe(&host).await;
+                }
+            });
+        }
+        while work.join_next().await.is_some() {}
+        self.reap();
+    }
+
+    /// Gives the slots of dropped hosts free.
+    pub(crate) fn reap(&self) {
+        self.hosts.reap(|slot: HostSlot| {
+            self.callbacks.give_up_all(slot);
+        });
+    }
+
+    async fn expire(&self, host: &Arc<Host>) {
+        debug!(host = %host.address(), "host expired");
+        self.counters.expired.fetch_add(1, Ordering::Relaxed);
+        if self.callbacks.holds_any(host.slot()) {
+            self.dismiss(host).await;
+        }
+        self.callbacks.give_up_all(host.slot());
+        self.hosts.remove(host);
+    }
+
+    /// Makes room for promises: takes away all those of the least active hosts, until a tenth of
+    /// the table is free. The hosts are told at their next call, or at once if they answer.
+    pub(crate) async fn make_room_for_promises(self: &Arc<Self>) {
+        let enough = self.callbacks.capacity() - self.callbacks.capacity() / 10;
+        let mut hosts = self.hosts.all();
+        hosts.sort_by_key(|host| host.last_active());
+        let mut work = JoinSet::new();
+        let mut cleared = 0;
+        for host in hosts {
+            if self.callbacks.held() <= enough {
+                break;
+            }
+            if !self.callbacks.holds_any(host.slot()) {
+                continue;
+            }
+            // Before anything else: from now on it gets no answer until it was told.
+            host.set(super::RESET | super::DOWN);
+            self.callbacks.give_up_all(host.slot());
+            cleared += 1;
+            let contacts = self.clone();
+            work.spawn(async move {
+                let _permit = contacts.permits.acquire().await;
+                contacts.probe(&host).await;
+            });
+        }
+        info!(
+            cleared,
+            held = self.callbacks.held(),
+            "callback table was full"
+        );
+        while work.join_next().await.is_some() {}
+    }
+
+    /// Makes room for hosts: drops the least recently heard tenth of them.
+    pub(crate) async fn make_room_for_hosts(self: &Arc<Self>) {
+        let mut hosts = self.hosts.all();
+        hosts.sort_by_key(|host| host.last_heard());
+        let mut work = JoinSet::new();
+        for host in hosts.iter().take(hosts.len() / 10 + 1).cloned() {
+            let contacts = self.clone();
+            work.spawn(async move {
+                let _permit = contacts.permits.acquire().await;
+                contacts.expire(&host).await;
+            });
+        }
+        drop(hosts);
+        while work.join_next().await.is_some() {}
+        self.reap();
+    }
+}

@@ -1,0 +1,462 @@
+//! Hosts: the client machines, as the file server knows them.
+//!
+//! A host is known by the address *and port* its calls come from, because many may sit behind one
+//! address; and by the UUID that it reports, because one may have many addresses and may move.
+//! Promises are kept by host, under a small dense number, its *slot*.
+//!
+//! States, as flags that a call looks at with one load:
+//!
+//! * not `KNOWN`: it has not been asked who it is since it appeared;
+//! * `VERIFY`: restored from before a restart, and not asked again yet;
+//! * `DOWN`: it did not answer when it was told or asked something;
+//! * `RESET`: it must be told to forget everything before it gets another answer;
+//! * `GONE`: the record was dropped; a call that still holds it looks the host up again.
+//!
+//! A host with `KNOWN` alone is served at once; every other goes through [`contact`] first.
+//!
+//! Breaks for a host go through its *outbox*: fids that it has still to be told, numbered. While it
+//! answers, one task at a time empties the outbox, up to 50 fids in one call, however many changes
+//! they come from; whoever waits, waits for its number. When it does not answer, the outbox is its
+//! list of delayed breaks. An outbox over its bound is emptied and replaced by `RESET`.
+
+mod contact;
+mod housekeeping;
+mod questions;
+mod table;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cellar_rpc::Connection;
+use cellar_wire::acl::Cps;
+use cellar_wire::ids::{AfsUuid, Fid};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+pub use contact::{ContactCounters, Contacts, Unsettled};
+pub(crate) use table::canonical;
+pub use table::{HostCounts, HostTable};
+
+use crate::limits::{ADDRESSES_PER_HOST, CALLS_WAITING_PER_HOST, DELAYED_BREAKS_PER_HOST};
+
+/// The dense number under which a host's promises are kept. Reused after the host is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostSlot(pub(crate) u32);
+
+/// One client machine.
+pub struct Host {
+    slot: HostSlot,
+    flags: AtomicU32,
+    /// Server's seconds of the last call of any kind.
+    heard: AtomicU32,
+    /// Server's seconds of the last call that shows that somebody works there.
+    active: AtomicU32,
+    waiting: AtomicU32,
+    record: Mutex<Record>,
+    /// Held by whoever talks to the host about who it is or what it has to forget.
+    talk: tokio::sync::Mutex<()>,
+    /// Signalled when the outbox moved or the host went down.
+    moved: Notify,
+}
+
+struct Record {
+    uuid: Option<AfsUuid>,
+    primary: SocketAddr,
+    alternates: Vec<SocketAddr>,
+    /// Rx epoch of the newest connection: a client process keeps one for its life.
+    epoch: Option<u32>,
+    connection: Option<Connection>,
+    /// Groups of the host, and the generation they belong to.
+    cps: Option<(Cps, u64)>,
+    /// Counts failed talks, so that calls that waited for one share its outcome.
+    failures: u64,
+    outbox: VecDeque<Fid>,
+    /// How many fids were ever put into the outbox, and how many have left it.
+    queued: u64,
+    told: u64,
+    /// Whether a task is emptying the outbox, or about to.
+    delivering: bool,
+}
+
+/// A host as it is kept over a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SavedHost {
+    pub(crate) uuid: AfsUuid,
+    pub(crate) translates_errors: bool,
+    pub(crate) address: SocketAddr,
+}
+
+const KNOWN: u32 = 1;
+const VERIFY: u32 = 2;
+const DOWN: u32 = 4;
+const RESET: u32 = 8;
+const GONE: u32 = 16;
+/// The host understands universal errno codes.
+const ERRORTRANS: u32 = 32;
+/// The host answers, but serves no callback calls: it is promised nothing.
+const NO_SERVICE: u32 = 64;
+
+/// What becomes of a fid that was put into an outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queued {
+    /// It leaves as number so; somebody is emptying the outbox.
+    At(u64),
+    /// As `At`, and nobody is emptying the outbox: the caller must see to it.
+    Deliver(u64),
+    /// The host is down: it will be told at its next call.
+    Delayed,
+}
+
+impl Host {
+    pub(crate) fn new(slot: HostSlot, primary: SocketAddr, now: u32) -> Self {
+        Self {
+            slot,
+            flags: AtomicU32::new(0),
+            heard: AtomicU32::new(now),
+            active: AtomicU32::new(now),
+            waiting: AtomicU32::new(0),
+            record: Mutex::new(Record {
+                uuid: None,
+                primary,
+                alternates: Vec::new(),
+                epoch: None,
+                connection: None,
+                cps: None,
+                failures: 0,
+                outbox: VecDeque::new(),
+                queued: 0,
+                told: 0,
+                delivering: false,
+            }),
+            talk: tokio::sync::Mutex::new(()),
+            moved: Notify::new(),
+        }
+    }
+
+    /// The number under which its promises are kept.
+    #[must_use]
+    pub fn slot(&self) -> HostSlot {
+        self.slot
+    }
+
+    /// The address that is called back.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.record.lock().primary
+    }
+
+    /// The UUID that it reported, if it has one.
+    #[must_use]
+    pub fn uuid(&self) -> Option<AfsUuid> {
+        self.record.lock().uuid
+    }
+
+    /// Whether calls of this host can be answered without talking to it first.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & (KNOWN | VERIFY | DOWN | RESET | GONE) == KNOWN
+    }
+
+    /// Whether it did not answer when it was last told or asked something.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.has(DOWN)
+    }
+
+    /// Whether it can be promised to be told of changes.
+    #[must_use]
+    pub fn takes_callbacks(&self) -> bool {
+        !self.has(NO_SERVICE)
+    }
+
+    /// Notes the epoch of a connection of this host. A new one means a new client process, which
+    /// is to be asked who it is, though its address is known.
+    pub(crate) fn seen_epoch(&self, epoch: u32) {
+        let mut record = self.record.lock();
+        if record
+            .epoch
+            .replace(epoch)
+            .is_some_and(|before| before != epoch)
+            && self.has(KNOWN)
+        {
+            self.set(VERIFY);
+        }
+    }
+
+    /// Whether errors travel to it as universal errno codes.
+    #[must_use]
+    pub fn understands_uae(&self) -> bool {
+        self.has(ERRORTRANS)
+    }
+
+    /// Notes a call at `now`; `active` when it shows that somebody works there.
+    pub(crate) fn heard(&self, now: u32, active: bool) {
+        // A store only when the second changes keeps the cache line shared between threads.
+        if self.heard.load(Ordering::Relaxed) != now {
+            self.heard.store(now, Ordering::Relaxed);
+        }
+        if active && self.active.load(Ordering::Relaxed) != now {
+            self.active.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// The host's groups, if they were asked for in this generation.
+    pub(crate) fn known_cps(&self, generation: u64) -> Option<Cps> {
+        let record = self.record.lock();
+        record
+            .cps
+            .as_ref()
+            .filter(|(_, of)| *of == generation)
+            .map(|(cps, _)| cps.clone())
+    }
+
+    pub(crate) fn set_cps(&self, cps: Cps, generation: u64) {
+        self.record.lock().cps = Some((cps, generation));
+    }
+
+    pub(crate) fn last_heard(&self) -> u32 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn last_active(&self) -> u32 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, Ordering::AcqRel);
+    }
+
+    fn clear(&self, flag: u32) {
+        self.flags.fetch_and(!flag, Ordering::AcqRel);
+    }
+
+    /// Puts a fid into the outbox.
+    pub(crate) fn queue(&self, fid: Fid) -> Queued {
+        let mut record = self.record.lock();
+        if self.has(RESET) {
+            // It will forget everything anyhow.
+            return Queued::Delayed;
+        }
+        if record.outbox.len() >= DELAYED_BREAKS_PER_HOST {
+            record.told += record.outbox.len() as u64;
+            record.outbox.clear();
+            self.set(RESET | DOWN);
+            drop(record);
+            self.moved.notify_waiters();
+            return Queued::Delayed;
+        }
+        if self.has(DOWN) {
+            if !record.outbox.contains(&fid) {
+                record.outbox.push_back(fid);
+                record.queued += 1;
+            }
+            return Queued::Delayed;
+        }
+        record.outbox.push_back(fid);
+        record.queued += 1;
+        let number = record.queued;
+        if std::mem::replace(&mut record.delivering, true) {
+            Queued::At(number)
+        } else {
+            Queued::Deliver(number)
+        }
+    }
+
+    /// The next fids to tell, at most `limit`, without duplicates, and how many entries of the
+    /// outbox they stand for. `None` when there are none: then nobody is emptying it any more, and
+    /// the host is not down any more.
+    fn outbox_front(&self, limit: usize) -> Option<(Vec<Fid>, usize)> {
+        let mut record = self.record.lock();
+        if record.outbox.is_empty() {
+            // Under the record's lock, so that no fid is queued for a host that is up again
+            // and that nobody delivers to.
+            record.delivering = false;
+            self.clear(DOWN);
+            return None;
+        }
+        let mut fids: Vec<Fid> = Vec::with_capacity(limit.min(record.outbox.len()));
+        let mut entries = 0;
+        for &fid in &record.outbox {
+            if !fids.contains(&fid) {
+                if fids.len() == limit {
+                    break;
+                }
+                fids.push(fid);
+            }
+            entries += 1;
+        }
+        Some((fids, entries))
+    }
+
+    /// The first `entries` of the outbox were told.
+    fn outbox_told(&self, entries: usize) {
+        let mut record = self.record.lock();
+        let entries = entries.min(record.outbox.len());
+        record.outbox.drain(..entries);
+        record.told += entries as u64;
+        drop(record);
+        self.moved.notify_waiters();
+    }
+
+    /// Everything in the outbox is overtaken, because the host forgets all.
+    fn outbox_clear(&self) {
+        let entries = self.record.lock().outbox.len();
+        self.outbox_told(entries);
+    }
+
+    /// It did not answer: what is in the outbox waits for its next call.
+    pub(crate) fn mark_down(&self) {
+        {
+            let mut record = self.record.lock();
+            record.failures += 1;
+            record.delivering = false;
+            self.set(DOWN);
+        }
+        self.moved.notify_waiters();
+    }
+
+    /// Waits until entry `number` has left the outbox, or the host is down.
+    pub(crate) async fn told(&self, number: u64) {
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.record.lock().told >= number || self.has(DOWN | GONE) {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// What is kept of the host over a clean restart. Nothing of one that is down, was not asked
+    /// who it is, or has no UUID to be recognised by: it is told to forget all when it comes.
+    pub(crate) fn to_save(&self) -> Option<SavedHost> {
+        let flags = self.flags.load(Ordering::Acquire);
+        if flags & KNOWN == 0 || flags & (DOWN | RESET | GONE | NO_SERVICE) != 0 {
+            return None;
+        }
+        let record = self.record.lock();
+        if !record.outbox.is_empty() {
+            return None;
+        }
+        Some(SavedHost {
+            uuid: record.uuid?,
+            translates_errors: flags & ERRORTRANS != 0,
+            address: record.primary,
+        })
+    }
+
+    /// Takes a place among the calls that wait for this host; `None` when there are too many.
+    pub(crate) fn wait_place(&self) -> Option<WaitPlace<'_>> {
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let place = WaitPlace(self);
+        (before < CALLS_WAITING_PER_HOST).then_some(place)
+    }
+
+    /// Notes another address of the host.
+    fn add_alternate(&self, address: SocketAddr) {
+        let mut record = self.record.lock();
+        let known = record.primary == address || record.alternates.contains(&address);
+        if !known && record.alternates.len() < ADDRESSES_PER_HOST {
+            record.alternates.push(address);
+        }
+    }
+
+    /// Makes `address` the one that is called back.
+    fn set_primary(&self, address: SocketAddr) {
+        let mut record = self.record.lock();
+        if record.primary != address {
+            let old = std::mem::replace(&mut record.primary, address);
+            record.alternates.retain(|&other| other != address);
+            if record.alternates.len() < ADDRESSES_PER_HOST {
+                record.alternates.push(old);
+            }
+            record.connection = None;
+        }
+    }
+}
+
+/// A place among the calls that wait for a host.
+pub(crate) struct WaitPlace<'a>(&'a Host);
+
+impl Drop for WaitPlace<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Host {
+        let host = Host::new(HostSlot(0), SocketAddr::from(([192, 0, 2, 1], 7001)), 0);
+        host.set(KNOWN);
+        host
+    }
+
+    #[test]
+    fn one_delivery_at_a_time_and_many_fids_in_one() {
+        let host = host();
+        assert_eq!(host.queue(Fid::new(1, 2, 3)), Queued::Deliver(1));
+        assert_eq!(host.queue(Fid::new(1, 4, 3)), Queued::At(2));
+        assert_eq!(host.queue(Fid::new(1, 2, 3)), Queued::At(3));
+        let (fids, entries) = host.outbox_front(50).unwrap();
+        assert_eq!(fids, [Fid::new(1, 2, 3), Fid::new(1, 4, 3)]);
+        assert_eq!(entries, 3);
+        assert_eq!(host.queue(Fid::new(1, 6, 3)), Queued::At(4));
+        host.outbox_told(entries);
+        assert_eq!(host.record.lock().told, 3);
+        assert_eq!(host.outbox_front(50), Some((vec![Fid::new(1, 6, 3)], 1)));
+        host.outbox_told(1);
+        assert_eq!(host.outbox_front(50), None);
+        assert_eq!(host.queue(Fid::new(1, 8, 3)), Queued::Deliver(5));
+    }
+
+    #[test]
+    fn breaks_for_a_host_that_is_down_wait_and_are_bounded() {
+        let host = host();
+        host.mark_down();
+        assert!(!host.is_settled());
+        for _ in 0..3 {
+            assert_eq!(host.queue(Fid::new(1, 2, 3)), Queued::Delayed);
+        }
+        assert_eq!(
+            host.record.lock().outbox.len(),
+            1,
+            "the same fid waits once"
+        );
+        for vnode in 0..DELAYED_BREAKS_PER_HOST as u32 + 10 {
+            assert_eq!(host.queue(Fid::new(1, 100 + vnode, 3)), Queued::Delayed);
+        }
+        assert!(host.has(RESET));
+        assert_eq!(host.record.lock().outbox.len(), 0);
+    }
+
+    #[test]
+    fn calls_that_wait_are_bounded() {
+        let host = host();
+        let places: Vec<_> = (0..CALLS_WAITING_PER_HOST)
+            .map(|_| host.wait_place())
+            .collect();
+        assert!(places.iter().all(Option::is_some));
+        assert!(host.wait_place().is_none());
+        drop(places);
+        assert!(host.wait_place().is_some());
+    }
+
+    #[test]
+    fn a_new_primary_keeps_the_old_address_as_alternate() {
+        let host = host();
+        let (old, new) = (host.address(), SocketAddr::from(([192, 0, 2, 9], 7001)));
+        host.add_alternate(new);
+        host.set_primary(new);
+        assert_eq!(host.address(), new);
+        assert_eq!(host.record.lock().alternates, [old]);
+    }
+}

@@ -1,0 +1,306 @@
+//! Finding hosts: by address and port, by UUID, by slot.
+//!
+//! Looked at once for each new connection, and for each break; calls keep their host with their
+//! connection. So one lock, held for a look-up, is enough.
+//!
+//! A slot is given to another host only when nobody holds the old one any more: a call that still
+//! runs for a dropped host may give a promise under its slot. [`HostTable::reap`] hands out such
+//! slots once they are unused, to be emptied first.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cellar_wire::ids::AfsUuid;
+use parking_lot::Mutex;
+
+use super::{DOWN, ERRORTRANS, GONE, Host, HostSlot, KNOWN, SavedHost, VERIFY};
+
+/// All hosts.
+pub struct HostTable {
+    capacity: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    slots: Vec<Option<Arc<Host>>>,
+    free: Vec<u32>,
+    retired: Vec<Arc<Host>>,
+    by_address: HashMap<SocketAddr, Arc<Host>>,
+    by_uuid: HashMap<AfsUuid, Arc<Host>>,
+}
+
+/// How many hosts there are, for statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostCounts {
+    /// Records.
+    pub hosts: usize,
+    /// Of these, not asked yet who they are.
+    pub unknown: usize,
+    /// Of these, not answering.
+    pub down: usize,
+    /// Of these, active at or after the time asked for.
+    pub active: usize,
+    /// Records dropped that some call still uses.
+    pub retired: usize,
+}
+
+/// The address as its owner would write it: IPv4 inside IPv6 is IPv4.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(v4), address.port()),
+            None => SocketAddr::new(IpAddr::V6(v6), address.port()),
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+impl HostTable {
+    /// A table for at most `capacity` hosts.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            inner: Mutex::default(),
+        }
+    }
+
+    /// The host that calls from this address, if it is known.
+    #[must_use]
+    pub fn find(&self, address: SocketAddr) -> Option<Arc<Host>> {
+        self.inner
+            .lock()
+            .by_address
+            .get(&canonical(address))
+            .cloned()
+    }
+
+    /// The host that calls from this address, made if it is new. `None` when the table is full.
+    #[must_use]
+    pub fn find_or_create(&self, address: SocketAddr, now: u32) -> Option<Arc<Host>> {
+        let address = canonical(address);
+        let mut inner = self.inner.lock();
+        if let Some(host) = inner.by_address.get(&address) {
+            return Some(host.clone());
+        }
+        if inner.slots.len() - inner.free.len() >= self.capacity {
+            return None;
+        }
+        let slot = inner.free.pop().unwrap_or(inner.slots.len() as u32);
+        let host = Arc::new(Host::new(HostSlot(slot), address, now));
+        match inner.slots.get_mut(slot as usize) {
+            Some(place) => *place = Some(host.clone()),
+            None => inner.slots.push(Some(host.clone())),
+        }
+        inner.by_address.insert(address, host.clone());
+        Some(host)
+    }
+
+    /// Puts back a saved host, to be verified at its first call. `None` when there is no room.
+    pub(crate) fn restore(&self, saved: &SavedHost, now: u32) -> Option<HostSlot> {
+        let host = self.find_or_create(saved.address, now)?;
+        if self.claim_uuid(&host, saved.uuid).is_some() {
+            return None;
+        }
+        host.set(
+            KNOWN
+                | VERIFY
+                | if saved.translates_errors {
+                    ERRORTRANS
+                } else {
+                    0
+                },
+        );
+        Some(host.slot())
+    }
+
+    /// The host of a slot, dropped ones included.
+    #[must_use]
+    pub fn by_slot(&self, slot: HostSlot) -> Option<Arc<Host>> {
+        self.inner.lock().slots.get(slot.0 as usize)?.clone()
+    }
+
+    /// The host of a UUID.
+    #[must_use]
+    pub fn by_uuid(&self, uuid: AfsUuid) -> Option<Arc<Host>> {
+        self.inner.lock().by_uuid.get(&uuid).cloned()
+    }
+
+    /// Enters the UUID that a host reported. Returns the other host that has it, if there is one;
+    /// then nothing is entered.
+    pub(crate) fn claim_uuid(&self, host: &Arc<Host>, uuid: AfsUuid) -> Option<Arc<Host>> {
+        let mut inner = self.inner.lock();
+        if let Some(other) = inner.by_uuid.get(&uuid)
+            && !Arc::ptr_eq(other, host)
+        {
+            return Some(other.clone());
+        }
+        let old = host.record.lock().uuid.replace(uuid);
+        if let Some(old) = old
+            && old != uuid
+        {
+            inner.by_uuid.remove(&old);
+        }
+        inner.by_uuid.insert(uuid, host.clone());
+        None
+    }
+
+    /// The calls from `address` are `host`'s from now on, not those of the record `duplicate`,
+    /// which is dropped.
+    pub(crate) fn merge(&self, duplicate: &Arc<Host>, host: &Arc<Host>, address: SocketAddr) {
+        let address = canonical(address);
+        let mut inner = self.inner.lock();
+        inner.by_address.insert(address, host.clone());
+        Self::drop_record(&mut inner, duplicate);
+    }
+
+    /// Drops a host's record. Its slot comes back through [`Self::reap`].
+    pub(crate) fn remove(&self, host: &Arc<Host>) {
+        Self::drop_record(&mut self.inner.lock(), host);
+    }
+
+    fn drop_record(inner: &mut Inner, host: &Arc<Host>) {
+        let already = host.flags.fetch_or(GONE, Ordering::AcqRel) & GONE != 0;
+        if already {
+            return;
+        }
+        let (uuid, addresses) = {
+            let record = host.record.lock();
+            let mut addresses = record.alternates.clone();
+            addresses.push(record.primary);
+            (record.uuid, addresses)
+        };
+        for address in addresses {
+            if inner
+                .by_address
+                .get(&address)
+                .is_some_and(|other| Arc::ptr_eq(other, host))
+            {
+                inner.by_address.remove(&address);
+            }
+        }
+        if let Some(uuid) = uuid
+            && inner
+                .by_uuid
+                .get(&uuid)
+                .is_some_and(|other| Arc::ptr_eq(other, host))
+        {
+            inner.by_uuid.remove(&uuid);
+        }
+        inner.retired.push(host.clone());
+        host.moved.notify_waiters();
+    }
+
+    /// Frees the slots of dropped hosts that nobody uses any more. `empty` must take away what
+    /// is still promised under a slot, before it can belong to another host.
+    pub(crate) fn reap(&self, mut empty: impl FnMut(HostSlot)) {
+        let unused: Vec<Arc<Host>> = {
+            let mut inner = self.inner.lock();
+            // Two references are ours: the slot's and the retired list's.
+            let (unused, used) = std::mem::take(&mut inner.retired)
+                .into_iter()
+                .partition(|host| Arc::strong_count(host) <= 2);
+            inner.retired = used;
+            unused
+        };
+        for host in unused {
+            empty(host.slot);
+            let mut inner = self.inner.lock();
+            inner.slots[host.slot.0 as usize] = None;
+            inner.free.push(host.slot.0);
+        }
+    }
+
+    /// All hosts that are not dropped.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Host>> {
+        let inner = self.inner.lock();
+        inner
+            .slots
+            .iter()
+            .flatten()
+            .filter(|host| !host.has(GONE))
+            .cloned()
+            .collect()
+    }
+
+    /// How many hosts there are; `since` says from when on one counts as active.
+    #[must_use]
+    pub fn counts(&self, since: u32) -> HostCounts {
+        let inner = self.inner.lock();
+        let mut counts = HostCounts {
+            retired: inner.retired.len(),
+            ..HostCounts::default()
+        };
+        for host in inner.slots.iter().flatten().filter(|host| !host.has(GONE)) {
+            counts.hosts += 1;
+            counts.unknown += usize::from(!host.has(KNOWN));
+            counts.down += usize::from(host.has(DOWN));
+            counts.active += usize::from(host.last_active() >= since);
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8, port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, last], port))
+    }
+
+    #[test]
+    fn hosts_behind_one_address_differ_by_port() {
+        let table = HostTable::new(10);
+        let first = table.find_or_create(address(1, 7001), 0).unwrap();
+        let second = table.find_or_create(address(1, 40000), 0).unwrap();
+        assert_ne!(first.slot(), second.slot());
+        let again = table
+            .find_or_create("[::ffff:192.0.2.1]:7001".parse().unwrap(), 0)
+            .unwrap();
+        assert_eq!(first.slot(), again.slot());
+    }
+
+    #[test]
+    fn a_uuid_belongs_to_one_host() {
+        let table = HostTable::new(10);
+        let first = table.find_or_create(address(1, 7001), 0).unwrap();
+        let second = table.find_or_create(address(2, 7001), 0).unwrap();
+        let uuid = AfsUuid([7; 16]);
+        assert!(table.claim_uuid(&first, uuid).is_none());
+        assert_eq!(
+            table.claim_uuid(&second, uuid).unwrap().slot(),
+            first.slot()
+        );
+        table.merge(&second, &first, address(2, 7001));
+        first.add_alternate(address(2, 7001));
+        assert!(second.has(GONE));
+        assert_eq!(table.find(address(2, 7001)).unwrap().slot(), first.slot());
+        // A host that reports another UUID gives the old one free.
+        assert!(table.claim_uuid(&first, AfsUuid([8; 16])).is_none());
+        assert!(table.by_uuid(uuid).is_none());
+    }
+
+    #[test]
+    fn a_slot_is_reused_only_when_nobody_uses_the_host() {
+        let table = HostTable::new(2);
+        let first = table.find_or_create(address(1, 7001), 0).unwrap();
+        let slot = first.slot();
+        table.remove(&first);
+        assert!(table.find(address(1, 7001)).is_none());
+        let mut emptied = Vec::new();
+        table.reap(|slot| emptied.push(slot));
+        assert_eq!(emptied, [], "a call still runs");
+        drop(first);
+        table.reap(|slot| emptied.push(slot));
+        assert_eq!(emptied, [slot]);
+        let other = table.find_or_create(address(3, 7001), 0).unwrap();
+        assert_eq!(other.slot(), slot);
+        assert!(table.find_or_create(address(4, 7001), 0).is_some());
+        assert!(table.find_or_create(address(5, 7001), 0).is_none(), "full");
+    }
+}

@@ -1,0 +1,97 @@
+//! Every bound of the file server, with its reason. Nothing in this crate grows without one.
+//!
+//! Source of the customary values: the FS/CM specification, and OpenAFS 1.8's file server as
+//! observed.
+
+use std::time::Duration;
+
+/// Shards of the callback and lock tables. A call holds one shard's lock for well under a
+/// microsecond, so sixteen keep even many threads apart.
+pub const TABLE_SHARDS: usize = 16;
+
+/// Callback promises held in all, unless configured otherwise (about 64 bytes each).
+pub const CALLBACKS_DEFAULT: usize = 1_000_000;
+
+/// Hosts known at a time, unless configured otherwise. Beyond it the longest silent host goes.
+pub const HOSTS_DEFAULT: usize = 100_000;
+
+/// File locks held at a time.
+pub const LOCKS: usize = 1_000_000;
+
+/// Breaks remembered for one host that did not answer. A host that misses more is told to forget
+/// everything instead (`InitCallBackState3`), so the list never grows with the number of stores.
+pub const DELAYED_BREAKS_PER_HOST: usize = 1024;
+
+/// Fids in one `CallBack` call (`AFSCBMAX`).
+pub const FIDS_PER_BREAK: usize = 50;
+
+/// Hosts told of one break at a time.
+pub const BREAKS_IN_PARALLEL: usize = 1024;
+
+/// How long a change waits for the hosts that are told of it. A host that has not answered by then
+/// is marked down and its break is kept for its next call; the change is answered.
+pub const BREAK_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long one question to a host at first contact may take (`TellMeAboutYourself`,
+/// `InitCallBackState3`): a client answers these without asking anybody.
+pub const CONTACT_PATIENCE: Duration = Duration::from_secs(8);
+
+/// How long a probe of a silent host may take.
+pub const PROBE_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Calls of one host that may wait while the host is being asked who it is; the next ones get
+/// `VBUSY`, which clients retry.
+pub const CALLS_WAITING_PER_HOST: u32 = 64;
+
+/// Alternate addresses kept for one host (`AFS_MAX_INTERFACE_ADDR`).
+pub const ADDRESSES_PER_HOST: usize = 32;
+
+/// A promise outlives by this much, on the server's side, what the client was told, because the
+/// client counts from the moment it sent its call and clocks run at different speeds.
+pub const PROMISE_MARGIN_SECS: u32 = 180;
+
+/// How long a host may be silent before it is probed, if it holds promises.
+pub const HOST_PROBE_AFTER: Duration = Duration::from_secs(15 * 60);
+
+/// How long a host may be silent before its record is dropped.
+pub const HOST_EXPIRES_AFTER: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// How often silent hosts are looked for.
+pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
+/// How often expired promises and locks are swept.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(120);
+
+/// How long a caller's protection subdomain is used before it is asked for again.
+pub const CPS_REFRESH: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Length of a file lock, from the last set or extend (`AFS_LOCKWAIT`).
+pub const LOCK_SECS: u32 = 300;
+
+/// Blocks by which a `StoreData` may exceed the quota of its volume (OpenAFS `-spare`).
+pub const STORE_SLACK_BLOCKS: u32 = 1024;
+
+/// Bytes read from a file at a time while it is sent.
+pub const FETCH_PIECE_BYTES: usize = 256 * 1024;
+
+/// Bytes of one `StoreData` collected before they go to the volume.
+pub const STORE_PIECE_BYTES: usize = 1024 * 1024;
+
+/// Tries to give a promise without holding anything back, before it is given first and the status
+/// read afterwards (see `callback`).
+pub const PROMISE_TRIES: u32 = 4;
+
+/// Volume transactions open at a time.
+pub const VOLUME_TRANSACTIONS: usize = 4096;
+
+/// A volume transaction that nobody touched for this long is ended by the server.
+pub const VOLUME_TRANSACTION_IDLE: Duration = Duration::from_secs(600);
+
+/// Time between tries to register with the volume location servers.
+pub const REGISTER_RETRY: Duration = Duration::from_secs(5);
+
+/// Longest time between tries to register.
+pub const REGISTER_RETRY_MAX: Duration = Duration::from_secs(300);
+
+const _: () = assert!(FIDS_PER_BREAK <= DELAYED_BREAKS_PER_HOST);
+const _: () = assert!(BREAK_PATIENCE.as_secs() < CONTACT_PATIENCE.as_secs());

@@ -1,0 +1,128 @@
+//! BulkStatus (155) and InlineBulkStatus (65536): the statuses of up to 50 files.
+//!
+//! The first form fails whole with the first fid that fails; the inline form puts the code into
+//! that fid's slot.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Error, nonblocking};
+use cellar_wire::rxafs::{
+    AfsFetchStatus, BulkStatus, BulkStatusReply, Callback, Fids, InlineBulkStatus,
+    InlineBulkStatusReply, VolSync,
+};
+use cellar_wire::{List, ids::Fid};
+
+use super::Answered;
+use super::fetch_status::status_of;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::session::Session;
+
+type Found = (AfsFetchStatus, Callback, VolSync);
+
+pub(super) async fn bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let BulkStatus { fids } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    if fids.is_empty() {
+        return Err(Refusal::Invalid);
+    }
+    let mut results = Results::new(fids.len());
+    for found in statuses(server, &session, &fids).await {
+        results.add(found?);
+    }
+    let Results {
+        statuses,
+        callbacks,
+        sync,
+    } = results;
+    call.reply(&BulkStatusReply {
+        statuses: List::from_iter_cut(statuses),
+        callbacks: List::from_iter_cut(callbacks),
+        sync: sync.unwrap_or_default(),
+    });
+    Ok(())
+}
+
+pub(super) async fn inline_bulk_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let InlineBulkStatus { fids } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    if fids.is_empty() {
+        return Err(Refusal::Invalid);
+    }
+    let host = session.client.host.as_ref();
+    let understands_uae = host.is_some_and(|host| host.understands_uae());
+    let mut results = Results::new(fids.len());
+    for found in statuses(server, &session, &fids).await {
+        match found {
+            Ok(found) => results.add(found),
+            Err(refusal) => {
+                server.statistics.refused(refusal.kind());
+                results
+                    .statuses
+                    .push(AfsFetchStatus::failed(refusal.code(understands_uae)));
+                results.callbacks.push(Callback::NONE);
+            }
+        }
+    }
+    let Results {
+        statuses,
+        callbacks,
+        sync,
+    } = results;
+    call.reply(&InlineBulkStatusReply {
+        statuses: List::from_iter_cut(statuses),
+        callbacks: List::from_iter_cut(callbacks),
+        sync: sync.unwrap_or_default(),
+    });
+    Ok(())
+}
+
+/// The statuses of all fids, in their order. From the first that needs the disk on, on a thread
+/// that may wait: one hop, however many there are.
+async fn statuses(
+    server: &Arc<Server>,
+    session: &Session,
+    fids: &Fids,
+) -> Vec<Result<Found, Refusal>> {
+    let mut found = Vec::with_capacity(fids.len());
+    for (index, &fid) in fids.iter().enumerate() {
+        match nonblocking(|| Ok(status_of(server, session, fid, true))) {
+            Ok(Err(Refusal::Store(Error::WouldBlock))) | Err(_) => {
+                let (server, session) = (server.clone(), session.clone());
+                let rest: Vec<Fid> = fids[index..].to_vec();
+                let work = move || {
+                    let status = |fid: Fid| status_of(&server, &session, fid, true);
+                    rest.into_iter().map(status).collect::<Vec<_>>()
+                };
+                found.extend(cellar_rpc::blocking(work).await);
+                break;
+            }
+            Ok(answer) => found.push(answer),
+        }
+    }
+    found
+}
+
+struct Results {
+    statuses: Vec<AfsFetchStatus>,
+    callbacks: Vec<Callback>,
+    /// Of the first fid that has one.
+    sync: Option<VolSync>,
+}
+
+impl Results {
+    fn new(count: usize) -> Self {
+        Self {
+            statuses: Vec::with_capacity(count),
+            callbacks: Vec::with_capacity(count),
+            sync: None,
+        }
+    }
+
+    fn add(&mut self, (status, callback, sync): Found) {
+        self.statuses.push(status);
+        self.callbacks.push(callback);
+        self.sync.get_or_insert(sync);
+    }
+}

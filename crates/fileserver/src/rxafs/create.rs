@@ -1,0 +1,158 @@
+//! CreateFile (137) and MakeDir (141): a new file or directory, with a promise for it.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Changed, Created, NewVnode};
+use cellar_wire::AfsName;
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{
+    AfsFetchStatus, AfsStoreStatus, Callback, CreateFile, CreateFileReply, MakeDir, MakeDirReply,
+    VolSync,
+};
+
+use super::Answered;
+use super::common::{Touched, change, look, look_dir};
+use super::names::new_name;
+use super::promise::with_promise;
+use super::store_status::mode_of_new;
+use crate::abort_map::Refusal;
+use crate::access::{Access, Identity};
+use crate::server::Server;
+use crate::session::Session;
+use crate::status::vol_sync;
+use crate::volumes::{Attached, Want};
+
+pub(super) async fn create_file(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let CreateFile {
+        dir_fid,
+        name,
+        in_status,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let new = create(server, &session, dir_fid, name, in_status, false).await?;
+    call.reply(&CreateFileReply {
+        fid: new.fid,
+        status: new.status,
+        dir_status: new.dir_status,
+        callback: new.callback,
+        sync: new.sync,
+    });
+    Ok(())
+}
+
+pub(super) async fn make_dir(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let MakeDir {
+        dir_fid,
+        name,
+        in_status,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let new = create(server, &session, dir_fid, name, in_status, true).await?;
+    call.reply(&MakeDirReply {
+        fid: new.fid,
+        status: new.status,
+        dir_status: new.dir_status,
+        callback: new.callback,
+        sync: new.sync,
+    });
+    Ok(())
+}
+
+struct New {
+    fid: Fid,
+    status: AfsFetchStatus,
+    dir_status: AfsFetchStatus,
+    callback: Callback,
+    sync: VolSync,
+}
+
+async fn create(
+    server: &Arc<Server>,
+    session: &Session,
+    dir: Fid,
+    name: AfsName,
+    in_status: AfsStoreStatus,
+    directory: bool,
+) -> Result<New, Refusal> {
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let name = new_name(&name)?;
+            let (attached, access, new) = may_insert(&server, &session, dir, &in_status)?;
+            let volume = &attached.volume;
+            let Changed { outcome, durable } = if directory {
+                volume.make_dir(dir, name, &new, session.context())?
+            } else {
+                volume.create_file(dir, name, &new, session.context())?
+            };
+            let outcome = (outcome, access);
+            Ok((Changed { outcome, durable }, Touched::changed([dir])))
+        }
+    };
+    let (created, dir_access) = change(server, session, work).await?;
+    describe(server, session, &created, dir_access)
+}
+
+/// Whether the caller may make something in a directory, and what it starts with.
+pub(super) fn may_insert(
+    server: &Server,
+    session: &Session,
+    dir: Fid,
+    in_status: &AfsStoreStatus,
+) -> Result<(Attached, Access, NewVnode), Refusal> {
+    let attached = server.volume_of(dir, Want::Change)?;
+    let (_, access) = look_dir(session, &attached, dir)?;
+    if !access.caller.contains(Rights::INSERT) {
+        return Err(Refusal::NoRight);
+    }
+    let new = new_vnode(session.identity(), in_status);
+    Ok((attached, access, new))
+}
+
+fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewVnode {
+    // Only administrators give things away; what others ask for is not looked at.
+    let given = |id| if identity.administrator { id } else { None };
+    NewVnode {
+        owner: given(in_status.owner).unwrap_or(identity.id),
+        group: given(in_status.group),
+        mode: mode_of_new(identity, in_status),
+        client_time: in_status.client_mod_time,
+    }
+}
+
+/// The new vnode as the caller sees it. The promise is given on a status read afterwards: another
+/// client may have found and changed the file by now.
+fn describe(
+    server: &Arc<Server>,
+    session: &Session,
+    created: &Created,
+    dir_access: Access,
+) -> Result<New, Refusal> {
+    let fid = created.status.fid;
+    let attached = server.volume_of(fid, Want::Read)?;
+    let fresh = || {
+        let (status, _, access) = look(session, &attached, fid)?;
+        Ok(server.show(session, &status, access))
+    };
+    let volume = &attached.volume;
+    let promised =
+        cellar_volume::nonblocking(|| Ok(with_promise(server, session, volume, fid, false, fresh)));
+    let (status, callback) = match promised {
+        Ok(Ok(promised)) => promised,
+        // Gone or changed already, or not in memory: what was made, without a promise.
+        _ => {
+            let access = dir_access;
+            let status = server.show(session, &created.status, access);
+            (status, super::promise::NO_PROMISE)
+        }
+    };
+    Ok(New {
+        fid,
+        status,
+        dir_status: server.show(session, &created.dir, dir_access),
+        callback,
+        sync: vol_sync(volume),
+    })
+}

@@ -1,0 +1,66 @@
+//! FetchACL (131): the access list of a directory, as text. A file answers its directory's.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_rpc::IncomingCall;
+use cellar_volume::AccessList;
+use cellar_wire::ids::ViceId;
+use cellar_wire::rxafs::{AfsOpaque, FetchACL, FetchACLReply};
+use tracing::warn;
+
+use super::Answered;
+use super::common::{look, run};
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let FetchACL { fid } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let attached = server.volume_of(fid, Want::Read)?;
+            let (status, list, access) = look(&session, &attached, fid)?;
+            let owner = attached.volume.owner();
+            if !session
+                .identity()
+                .may_fetch_acl(&status, access.caller, owner)
+            {
+                return Err(Refusal::NoRight);
+            }
+            let sync = vol_sync(&attached.volume);
+            Ok((list, server.show(&session, &status, access), sync))
+        }
+    };
+    let (list, status, sync) = run(work).await?;
+    let text = as_text(server, &list).await?;
+    let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
+    call.reply(&FetchACLReply {
+        access_list,
+        status,
+        sync,
+    });
+    Ok(())
+}
+
+/// The list with names. While the protection database cannot be reached, numbers stand for them:
+/// nobody is kept from looking.
+async fn as_text(server: &Server, list: &AccessList) -> Result<Vec<u8>, Refusal> {
+    let ids: Vec<ViceId> = list.ids().collect();
+    let names = match server.protection.names_of(&ids).await {
+        Ok(names) => names,
+        Err(cause) => {
+            warn!(%cause, "names of an access list unknown");
+            vec![None; ids.len()]
+        }
+    };
+    let known: Vec<(ViceId, Option<Bytes>)> = ids.into_iter().zip(names).collect();
+    let name_of = |id: ViceId| {
+        let name = known.iter().find(|(known, _)| *known == id)?.1.as_ref()?;
+        String::from_utf8(name.to_vec()).ok()
+    };
+    list.to_text(name_of).map_err(|_| Refusal::ListTooLong)
+}

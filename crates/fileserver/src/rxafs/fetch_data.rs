@@ -1,0 +1,180 @@
+//! FetchData (130) and FetchData64 (65537): the bytes of a file, of a directory's pages, or of a
+//! link's target; then its status, with a promise.
+//!
+//! 1. Rights are checked and the promise is given on one version of the file; a reader of that
+//!    same version sends the bytes, however long it takes and whatever is stored meanwhile.
+//! 2. The length goes first, and is kept: exactly so many bytes follow.
+//! 3. A slow client holds its own call: pieces are read only when there is room for them.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Error, Reader, nonblocking};
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{
+    AfsFetchStatus, Callback, FetchData, FetchData64, FetchData64Reply, FetchDataReply, VolSync,
+};
+use tokio::time::Instant;
+
+use super::Answered;
+use super::common::{look, run};
+use super::promise::with_promise;
+use crate::abort_map::Refusal;
+use crate::limits::FETCH_PIECE_BYTES;
+use crate::server::Server;
+use crate::session::Session;
+use crate::statistics::Direction;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+struct Fetch {
+    reader: Reader,
+    status: AfsFetchStatus,
+    callback: Callback,
+    sync: VolSync,
+}
+
+pub(super) async fn fetch_data(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let FetchData {
+        fid,
+        position,
+        length,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let range = range(position.into(), length.into())?;
+    let session = server.session(call).await?;
+    let fetch = open(server, &session, fid, range).await?;
+    let length = u32::try_from(fetch.reader.length()).map_err(|_| Refusal::TooBig)?;
+    call.reply(&length);
+    let (status, callback, sync) = send(server, call, fetch).await?;
+    call.reply(&FetchDataReply {
+        status,
+        callback,
+        sync,
+    });
+    Ok(())
+}
+
+pub(super) async fn fetch_data64(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let FetchData64 {
+        fid,
+        position,
+        length,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let range = range(position, length)?;
+    let session = server.session(call).await?;
+    let fetch = open(server, &session, fid, range).await?;
+    call.reply(&fetch.reader.length());
+    let (status, callback, sync) = send(server, call, fetch).await?;
+    call.reply(&FetchData64Reply {
+        status,
+        callback,
+        sync,
+    });
+    Ok(())
+}
+
+/// Position and length, which are not negative and do not go beyond the largest file.
+fn range(position: i64, length: i64) -> Result<(u64, u64), Refusal> {
+    let position = u64::try_from(position).map_err(|_| Refusal::TooBig)?;
+    let length = u64::try_from(length).map_err(|_| Refusal::TooBig)?;
+    match position.checked_add(length) {
+        Some(end) if end <= i64::MAX as u64 => Ok((position, length)),
+        _ => Err(Refusal::TooBig),
+    }
+}
+
+async fn open(
+    server: &Arc<Server>,
+    session: &Session,
+    fid: Fid,
+    (position, length): (u64, u64),
+) -> Result<Fetch, Refusal> {
+    let (server, session) = (server.clone(), session.clone());
+    run(move || {
+        let attached = server.volume_of(fid, Want::Read)?;
+        let volume = &attached.volume;
+        let read = || {
+            let (status, _, access) = look(&session, &attached, fid)?;
+            if !session
+                .identity()
+                .may_fetch_data(&status, access.caller, volume.owner())
+            {
+                return Err(Refusal::NoRight);
+            }
+            let reader = volume.read_file(fid, position, length)?;
+            // The status of the version that is read, which may be newer than the one judged.
+            let status = server.show(&session, reader.status(), access);
+            Ok((reader, status))
+        };
+        let ((reader, status), callback) =
+            with_promise(&server, &session, volume, fid, false, read)?;
+        Ok(Fetch {
+            reader,
+            status,
+            callback,
+            sync: vol_sync(volume),
+        })
+    })
+    .await
+}
+
+/// Sends the bytes, after what the reply holds already.
+async fn send(
+    server: &Server,
+    call: &mut IncomingCall,
+    fetch: Fetch,
+) -> Result<(AfsFetchStatus, Callback, VolSync), Refusal> {
+    let Fetch {
+        mut reader,
+        status,
+        callback,
+        sync,
+    } = fetch;
+    let (length, begun) = (reader.length(), Instant::now());
+    let mut sent = 0;
+    let outcome = loop {
+        if sent == length {
+            break Ok(());
+        }
+        let piece = match nonblocking(|| reader.next(FETCH_PIECE_BYTES)) {
+            Err(Error::WouldBlock) => {
+                let (back, piece) = cellar_rpc::blocking(move || {
+                    let piece = reader.next(FETCH_PIECE_BYTES);
+                    (reader, piece)
+                })
+                .await;
+                reader = back;
+                piece
+            }
+            piece => piece,
+        };
+        let piece = match piece {
+            Ok(Some(piece)) => piece,
+            // The reader keeps its word; if not, the client must not take what comes for data.
+            Ok(None) => break Err(Refusal::Store(Error::Changed(reader.status().fid))),
+            Err(error) => break Err(error.into()),
+        };
+        sent += piece.len() as u64;
+        if let Err(code) = call.write(piece).await {
+            break Err(Refusal::Call(code));
+        }
+    };
+    server
+        .statistics
+        .transfer(Direction::Fetch, sent, outcome.is_ok(), begun.elapsed());
+    outcome.map(|()| (status, callback, sync))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_beyond_the_largest_file_are_refused() {
+        assert_eq!(range(0, i64::MAX).unwrap(), (0, i64::MAX as u64));
+        assert_eq!(range(5, 7).unwrap(), (5, 7));
+        for (position, length) in [(-1, 1), (0, -1), (1, i64::MAX), (i64::MAX, i64::MAX)] {
+            assert!(matches!(range(position, length), Err(Refusal::TooBig)));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! FetchStatus (132): the status of one file, with a promise.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{AfsFetchStatus, Callback, FetchStatus, FetchStatusReply, VolSync};
+
+use super::Answered;
+use super::common::{look, run};
+use super::promise::with_promise;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::session::Session;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let FetchStatus { fid } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let work = {
+        let server = server.clone();
+        move || status_of(&server, &session, fid, false)
+    };
+    let (status, callback, sync) = run(work).await?;
+    call.reply(&FetchStatusReply {
+        status,
+        callback,
+        sync,
+    });
+    Ok(())
+}
+
+/// The status of one fid with a promise; `bulk` if it is one of many.
+pub(super) fn status_of(
+    server: &Arc<Server>,
+    session: &Session,
+    fid: Fid,
+    bulk: bool,
+) -> Result<(AfsFetchStatus, Callback, VolSync), Refusal> {
+    let attached = server.volume_of(fid, Want::Read)?;
+    let volume = &attached.volume;
+    let read = || {
+        let (status, _, access) = look(session, &attached, fid)?;
+        let identity = session.identity();
+        if identity.may_fetch_status(&status, access.caller, volume.owner()) {
+            Ok(server.show(session, &status, access))
+        } else {
+            Err(Refusal::NoRight)
+        }
+    };
+    let (status, callback) = with_promise(server, session, volume, fid, bulk, read)?;
+    Ok((status, callback, vol_sync(volume)))
+}

@@ -1,0 +1,28 @@
+//! FlushCPS (162): an administrator says that groups have changed.
+//!
+//! The ids and addresses that are named are not told apart: what every connection knows of groups
+//! is asked for again at its next call. That costs one call to the protection database each, and
+//! this call is rare.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_wire::rxafs::{FlushCPS, FlushCPSReply};
+
+use super::Answered;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+
+pub(super) async fn flush_cps(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let FlushCPS { .. } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    if !session.identity().administrator {
+        return Err(Refusal::NotAdministrator);
+    }
+    server.flush_cps();
+    call.reply(&FlushCPSReply {
+        spare2: 0,
+        spare3: 0,
+    });
+    Ok(())
+}

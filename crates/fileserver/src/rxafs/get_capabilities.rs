@@ -1,0 +1,23 @@
+//! GetCapabilities (65540): what this server understands. Linux asks it first of all, and to see
+//! whether a server is there.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_wire::host::Capabilities;
+use cellar_wire::host::server_capability::{ERROR_TRANSLATION, FILES_64_BIT, WRITE_LOCK_ACL};
+use cellar_wire::rxafs::{GetCapabilities, GetCapabilitiesReply};
+
+use super::Answered;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+
+pub(super) async fn get_capabilities(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetCapabilities {} = call.arguments().await.map_err(Refusal::Call)?;
+    server.passing_by(call);
+    let word = ERROR_TRANSLATION | FILES_64_BIT | WRITE_LOCK_ACL;
+    call.reply(&GetCapabilitiesReply {
+        capabilities: Capabilities::from_iter_cut([word]),
+    });
+    Ok(())
+}

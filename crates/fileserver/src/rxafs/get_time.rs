@@ -1,0 +1,22 @@
+//! GetTime (153): clients ask it to see whether a server is there. Answered to anybody, before
+//! anybody is asked who calls.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_wire::rxafs::{GetTime, GetTimeReply};
+
+use super::Answered;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+
+pub(super) async fn get_time(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetTime {} = call.arguments().await.map_err(Refusal::Call)?;
+    server.passing_by(call);
+    let now = server.wall();
+    call.reply(&GetTimeReply {
+        seconds: now.as_secs() as u32,
+        microseconds: now.subsec_micros(),
+    });
+    Ok(())
+}

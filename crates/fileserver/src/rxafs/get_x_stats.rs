@@ -1,0 +1,221 @@
+//! XStatsVersion (159) and GetXStats (160): the collections that `xstat_fs_test` and `afsmonitor`
+//! read.
+//!
+//! A collection is a structure of C sent word by word. That of the full timings holds `timeval`s
+//! of the server's own size; this is laid out as a 64-bit little-endian server does, which readers
+//! know by its 666 words. What this server has no counter for (the volume package's buffers, LWP's
+//! hosts by network) is 0.
+//!
+//! Source: observed of OpenAFS 1.8's file server and `xstat_fs_test`.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_wire::AbortCode;
+use cellar_wire::rxafs::{
+    GetXStats, GetXStatsReply, XSTAT_VERSION, XStats, XStatsVersion, XStatsVersionReply,
+};
+
+use super::Answered;
+use crate::abort_map::Refusal;
+use crate::figures::Figures;
+use crate::server::Server;
+use crate::statistics::{DurationFigures, OperationFigures, TransferFigures};
+
+const CALL_INFO: i32 = 0;
+const PERF_INFO: i32 = 1;
+const FULL_PERF_INFO: i32 = 2;
+const CALLBACK_STATISTICS: i32 = 3;
+
+const UNKNOWN_COLLECTION: AbortCode = AbortCode(1);
+
+pub(super) async fn x_stats_version(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let XStatsVersion {} = call.arguments().await.map_err(Refusal::Call)?;
+    server.passing_by(call);
+    call.reply(&XStatsVersionReply {
+        version: XSTAT_VERSION,
+    });
+    Ok(())
+}
+
+pub(super) async fn get_x_stats(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetXStats {
+        client_version: _,
+        collection,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    server.passing_by(call);
+    let figures = Figures::collect(server);
+    let words = match collection {
+        CALL_INFO => Vec::new(),
+        PERF_INFO => overall(&figures),
+        FULL_PERF_INFO => full(&figures),
+        CALLBACK_STATISTICS => callbacks(&figures),
+        _ => return Err(Refusal::Code(UNKNOWN_COLLECTION)),
+    };
+    call.reply(&GetXStatsReply {
+        server_version: XSTAT_VERSION,
+        time: figures.now.as_secs() as i32,
+        data: XStats::from_iter_cut(words),
+    });
+    Ok(())
+}
+
+/// Words of the overall part.
+const OVERALL_WORDS: usize = 98;
+/// Where the parts of it begin that are filled.
+const HOSTS_AT: usize = 58;
+const FINAL_AT: usize = 66;
+
+/// Counters have 32 bits and wrap.
+fn word(count: u64) -> i32 {
+    count as i32
+}
+
+fn overall(figures: &Figures) -> Vec<i32> {
+    let mut words = vec![0; OVERALL_WORDS];
+    words[0] = word(figures.calls("GetXStats"));
+    let hosts = figures.hosts.hosts as u64;
+    // Host entries, blocks, entries not deleted, three by network, clients, their blocks.
+    words[HOSTS_AT] = word(hosts + figures.hosts.retired as u64);
+    words[HOSTS_AT + 2] = word(hosts);
+    words[HOSTS_AT + 6] = word(hosts);
+    // System, Rx's busies, the file server's busies, GetCapabilities.
+    words[FINAL_AT + 2] = word(figures.refused("volume"));
+    words[FINAL_AT + 3] = word(figures.calls("GetCapabilities"));
+    words
+}
+
+/// The procedures in the order of the timings, with all the forms that count as one.
+const TIMED: [&[&str]; 28] = [
+    &["FetchData", "FetchData64"],
+    &["FetchACL"],
+    &["FetchStatus"],
+    &["StoreData", "StoreData64"],
+    &["StoreACL", "OldStoreACL"],
+    &["StoreStatus"],
+    &["RemoveFile"],
+    &["CreateFile"],
+    &["Rename"],
+    &["Symlink"],
+    &["Link"],
+    &["MakeDir"],
+    &["RemoveDir"],
+    &["SetLock", "OldSetLock"],
+    &["ExtendLock", "OldExtendLock"],
+    &["ReleaseLock", "OldReleaseLock"],
+    &["GetStatistics", "GetStatistics64"],
+    &["GiveUpCallBacks", "GiveUpAllCallBacks"],
+    &["GetVolumeInfo"],
+    &["GetVolumeStatus"],
+    &["SetVolumeStatus"],
+    &["GetRootVolume"],
+    &["CheckToken"],
+    &["GetTime"],
+    &["NGetVolumeInfo"],
+    &["BulkStatus", "InlineBulkStatus"],
+    &["XStatsVersion"],
+    &["GetXStats"],
+];
+
+fn full(figures: &Figures) -> Vec<i32> {
+    let mut words = overall(figures);
+    time(&mut words, figures.started.as_micros() as u64);
+    for names in TIMED {
+        let forms: Vec<OperationFigures> =
+            names.iter().map(|name| figures.operation(name)).collect();
+        let calls: u64 = forms.iter().map(|form| form.calls).sum();
+        let refused: u64 = forms.iter().map(|form| form.refused).sum();
+        words.extend([word(calls), word(calls - refused.min(calls))]);
+        durations(&mut words, &together(&forms));
+    }
+    for transfer in [&figures.fetched, &figures.stored] {
+        transferred(&mut words, transfer);
+    }
+    words
+}
+
+fn together(forms: &[OperationFigures]) -> DurationFigures {
+    let mut all = DurationFigures::default();
+    for form in forms.iter().filter(|form| form.calls > form.refused) {
+        let one = form.durations;
+        let first = all.sum == 0 && all.maximum == 0;
+        all.minimum = if first {
+            one.minimum
+        } else {
+            all.minimum.min(one.minimum)
+        };
+        all.sum += one.sum;
+        all.squares = all.squares.saturating_add(one.squares);
+        all.maximum = all.maximum.max(one.maximum);
+    }
+    all
+}
+
+/// A `timeval`: seconds and microseconds, 64 bits each, the low word first.
+fn time(words: &mut Vec<i32>, micros: u64) {
+    let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+    words.extend([seconds as i32, (seconds >> 32) as i32, rest as i32, 0]);
+}
+
+fn durations(words: &mut Vec<i32>, figures: &DurationFigures) {
+    time(words, figures.sum);
+    // Squares of times are kept as times as well: in seconds squared.
+    time(words, figures.squares / 1_000_000);
+    time(words, figures.minimum);
+    time(words, figures.maximum);
+}
+
+fn transferred(words: &mut Vec<i32>, figures: &TransferFigures) {
+    words.extend([word(figures.transfers), word(figures.succeeded)]);
+    durations(words, &figures.durations);
+    // The sum is in KiB, the extremes are in bytes.
+    words.extend([
+        word(figures.bytes >> 10),
+        word(figures.smallest),
+        word(figures.largest),
+    ]);
+    words.extend(figures.by_size.map(word));
+}
+
+fn callbacks(figures: &Figures) -> Vec<i32> {
+    let callbacks = &figures.callbacks;
+    let removals = figures.calls("RemoveFile") + figures.calls("RemoveDir");
+    let given_up = figures.calls("GiveUpCallBacks");
+    let promised = figures.calls("FetchStatus") + figures.calls("FetchData64");
+    vec![
+        word(removals),
+        word(given_up),
+        word(callbacks.collections),
+        word(promised),
+        0,
+        word(figures.calls("GiveUpAllCallBacks")),
+        word(callbacks.files as u64),
+        word(callbacks.held as u64),
+        word(callbacks.bytes as u64 / 1024),
+        0,
+        word(callbacks.broken),
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeval_has_four_words_low_first() {
+        let mut words = Vec::new();
+        time(&mut words, 3_000_007);
+        assert_eq!(words, [3, 0, 7, 0]);
+        let mut words = Vec::new();
+        transferred(&mut words, &TransferFigures::default());
+        assert_eq!(words.len(), 30);
+        // What readers tell the 64-bit layout by.
+        assert_eq!(OVERALL_WORDS + 4 + TIMED.len() * 18 + 2 * 30, 666);
+        assert_eq!(OVERALL_WORDS - FINAL_AT, 4 + 28);
+    }
+}

@@ -1,0 +1,48 @@
+//! GiveUpCallBacks (147) and GiveUpAllCallBacks (65539): a client forgets files, or ends.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_wire::rxafs::{
+    GiveUpAllCallBacks, GiveUpAllCallBacksReply, GiveUpCallBacks, GiveUpCallBacksReply,
+};
+
+use super::Answered;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::session::ClientRecord;
+
+pub(super) async fn give_up_callbacks(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GiveUpCallBacks { fids, callbacks } = call.arguments().await.map_err(Refusal::Call)?;
+    if fids.len() < callbacks.len() {
+        return Err(Refusal::Invalid);
+    }
+    let session = server.session(call).await?;
+    if let Some(host) = session.host_slot() {
+        for &fid in &fids {
+            server.callbacks.give_up(fid, host);
+        }
+    }
+    call.reply(&GiveUpCallBacksReply {});
+    Ok(())
+}
+
+/// A client that ends sends this last, and may be gone before it could answer anything: a host
+/// that is not known, or not settled, is not asked.
+pub(super) async fn give_up_all_callbacks(
+    server: &Arc<Server>,
+    call: &mut IncomingCall,
+) -> Answered {
+    let GiveUpAllCallBacks {} = call.arguments().await.map_err(Refusal::Call)?;
+    let client = call.connection_data::<ClientRecord>();
+    let host = match client.and_then(|client| client.host.clone()) {
+        Some(host) => Some(host),
+        None => server.hosts.find(call.peer().address),
+    };
+    if let Some(host) = host {
+        let given_up = server.callbacks.give_up_all(host.slot());
+        tracing::debug!(host = %call.peer().address, given_up, "client gave up all callbacks");
+    }
+    call.reply(&GiveUpAllCallBacksReply {});
+    Ok(())
+}

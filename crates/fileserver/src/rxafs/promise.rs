@@ -1,0 +1,71 @@
+//! Giving promises: step 1 of the argument in [`crate::callback`].
+
+use std::sync::Arc;
+
+use cellar_volume::Volume;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::Callback;
+
+use crate::abort_map::Refusal;
+use crate::callback::{BULK_HOLDERS, Lifetime, NoPromise, VOLUME_LIFETIME_SECS};
+use crate::limits::PROMISE_TRIES;
+use crate::server::Server;
+use crate::session::Session;
+
+/// What a status without promise carries: expired already, so that no client relies on it.
+pub(super) const NO_PROMISE: Callback = Callback {
+    version: 1,
+    expires_in_secs: 0,
+    callback_type: Callback::DROPPED,
+};
+
+/// Reads the status of something with `read`, and promises the caller to tell when it changes.
+/// `read` may run more than once; when it refuses, nothing was promised.
+///
+/// In a read-write volume the promise is for the fid; else one promise is for the whole volume.
+pub(super) fn with_promise<T>(
+    server: &Arc<Server>,
+    session: &Session,
+    volume: &Volume,
+    fid: Fid,
+    bulk: bool,
+    read: impl Fn() -> Result<T, Refusal>,
+) -> Result<(T, Callback), Refusal> {
+    let Some(host) = session.promise_to() else {
+        return Ok((read()?, NO_PROMISE));
+    };
+    let (key, lifetime) = if volume.is_writable() {
+        let extra_holders = if bulk { BULK_HOLDERS } else { 0 };
+        (fid, Lifetime::Shared { extra_holders })
+    } else {
+        (
+            Fid::whole_volume(fid.volume),
+            Lifetime::Fixed(VOLUME_LIFETIME_SECS),
+        )
+    };
+    for attempt in 0..=PROMISE_TRIES {
+        // When much is changing, the promise is given first and the status read afterwards. If
+        // that is refused, a promise is left that nobody relies on; it costs one break.
+        let first = attempt == PROMISE_TRIES;
+        let stamp = (!first).then(|| server.callbacks.stamp(key));
+        let before = if first { None } else { Some(read()?) };
+        match server
+            .callbacks
+            .promise(key, host, session.now.0, lifetime, stamp)
+        {
+            Ok(secs) => {
+                let value = match before {
+                    Some(value) => value,
+                    None => read()?,
+                };
+                return Ok((value, Callback::shared(secs)));
+            }
+            Err(NoPromise::Changed) => {}
+            Err(NoPromise::Full) => {
+                server.make_room_for_promises();
+                break;
+            }
+        }
+    }
+    Ok((read()?, NO_PROMISE))
+}

@@ -1,0 +1,80 @@
+//! RemoveFile (136) and RemoveDir (142).
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Changed, Removed};
+use cellar_wire::AfsName;
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{
+    AfsFetchStatus, RemoveDir, RemoveDirReply, RemoveFile, RemoveFileReply, VolSync,
+};
+
+use super::Answered;
+use super::common::{Touched, change, look_dir};
+use super::names::old_name;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::session::Session;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+pub(super) async fn remove_file(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let RemoveFile { dir_fid, name } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let (dir_status, sync) = remove(server, &session, dir_fid, name, false).await?;
+    call.reply(&RemoveFileReply { dir_status, sync });
+    Ok(())
+}
+
+pub(super) async fn remove_dir(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let RemoveDir { dir_fid, name } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let (dir_status, sync) = remove(server, &session, dir_fid, name, true).await?;
+    call.reply(&RemoveDirReply { dir_status, sync });
+    Ok(())
+}
+
+async fn remove(
+    server: &Arc<Server>,
+    session: &Session,
+    dir: Fid,
+    name: AfsName,
+    directory: bool,
+) -> Result<(AfsFetchStatus, VolSync), Refusal> {
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let name = old_name(&name)?;
+            let attached = server.volume_of(dir, Want::Change)?;
+            let (_, access) = look_dir(&session, &attached, dir)?;
+            if !access.caller.contains(Rights::DELETE) {
+                return Err(Refusal::NoRight);
+            }
+            let volume = &attached.volume;
+            let Changed { outcome, durable } = if directory {
+                volume.remove_dir(dir, name, session.context())?
+            } else {
+                volume.remove_file(dir, name, session.context())?
+            };
+            let touched = touched(dir, &outcome);
+            let outcome = (outcome.dir, access, vol_sync(volume));
+            Ok((Changed { outcome, durable }, touched))
+        }
+    };
+    let (dir_status, access, sync) = change(server, session, work).await?;
+    Ok((server.show(session, &dir_status, access), sync))
+}
+
+/// A file with names left has a new status; one without is gone.
+fn touched(dir: Fid, removed: &Removed) -> Touched {
+    if removed.status.link_count == 0 {
+        Touched {
+            deleted: Some(removed.status.fid),
+            ..Touched::changed([dir])
+        }
+    } else {
+        Touched::changed([dir, removed.status.fid])
+    }
+}

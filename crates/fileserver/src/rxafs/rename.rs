@@ -1,0 +1,99 @@
+//! Rename (138): from one directory to another, over what has the new name.
+//!
+//! A directory that gets another parent has its `..` rewritten: its promises are broken to
+//! everybody, the caller included, who gets no status of it.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Changed, Error, FileType, Renamed};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{Rename, RenameReply};
+
+use super::Answered;
+use super::common::{Touched, change, check_fid, look_dir};
+use super::names::{new_name, old_name};
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let Rename {
+        old_dir_fid,
+        old_name: old,
+        new_dir_fid,
+        new_name: new,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let (old, new) = (old_name(&old)?, new_name(&new)?);
+            check_fid(new_dir_fid)?;
+            let attached = server.volume_of(old_dir_fid, Want::Change)?;
+            if old_dir_fid.volume != new_dir_fid.volume {
+                return Err(Refusal::Store(Error::CrossDevice));
+            }
+            let (_, old_access) = look_dir(&session, &attached, old_dir_fid)?;
+            let (_, new_access) = look_dir(&session, &attached, new_dir_fid)?;
+            let allowed = old_access.caller.contains(Rights::DELETE)
+                && new_access.caller.contains(Rights::INSERT);
+            if !allowed {
+                return Err(Refusal::NoRight);
+            }
+            let volume = &attached.volume;
+            match volume.lookup(new_dir_fid, new) {
+                Ok(_) if !new_access.caller.contains(Rights::DELETE) => {
+                    return Err(Refusal::NoRight);
+                }
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let Changed { outcome, durable } =
+                volume.rename(old_dir_fid, old, new_dir_fid, new, session.context())?;
+            let touched = touched(old_dir_fid, new_dir_fid, &outcome);
+            let outcome = (outcome, old_access, new_access, vol_sync(volume));
+            Ok((Changed { outcome, durable }, touched))
+        }
+    };
+    let (renamed, old_access, new_access, sync) = change(server, &session, work).await?;
+    call.reply(&RenameReply {
+        old_dir_status: server.show(&session, &renamed.old_dir, old_access),
+        new_dir_status: server.show(&session, &renamed.new_dir, new_access),
+        sync,
+    });
+    Ok(())
+}
+
+fn touched(old_dir: Fid, new_dir: Fid, renamed: &Renamed) -> Touched {
+    let mut touched = Touched::changed([old_dir]);
+    let mut used = 1;
+    let mut also = |fid| {
+        touched.changed[used] = fid;
+        used += 1;
+    };
+    if new_dir != old_dir {
+        also(new_dir);
+        if renamed.moved.kind != FileType::Directory {
+            // Its parent, and with it the access list that governs it, is another.
+            also(renamed.moved.fid);
+        }
+    }
+    let mut deleted = None;
+    if let Some(replaced) = &renamed.replaced {
+        if replaced.link_count == 0 {
+            deleted = Some(replaced.fid);
+        } else {
+            also(replaced.fid);
+        }
+    }
+    let turned = new_dir != old_dir && renamed.moved.kind == FileType::Directory;
+    let unseen = turned.then_some(renamed.moved.fid);
+    Touched {
+        unseen,
+        deleted,
+        ..touched
+    }
+}

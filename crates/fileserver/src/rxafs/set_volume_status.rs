@@ -1,0 +1,75 @@
+//! SetVolumeStatus (150): quota and messages, for `fs setquota` and `fs setvol`. For administrators.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_rpc::IncomingCall;
+use cellar_volume::Changed;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{AfsPath, SetVolumeStatus, SetVolumeStatusReply};
+
+use super::Answered;
+use super::common::{Touched, change};
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::volumes::Want;
+
+/// Bytes of a message that a volume keeps.
+const MESSAGE_MAX: usize = 127;
+
+pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let SetVolumeStatus {
+        volume,
+        status,
+        offline_message,
+        message_of_the_day,
+        ..
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let attached = server.volume_of(Fid::root(volume), Want::Change)?;
+            if !session.identity().administrator {
+                return Err(Refusal::NoRight);
+            }
+            let quota = |blocks: Option<i32>| match blocks.map(u32::try_from) {
+                None => Ok(None),
+                Some(Ok(blocks)) => Ok(Some(blocks)),
+                Some(Err(_)) => Err(Refusal::Invalid),
+            };
+            let (least, most) = (quota(status.min_quota)?, quota(status.max_quota)?);
+            let Changed {
+                outcome: _,
+                durable,
+            } = attached.volume.update_info(session.now, |info| {
+                info.min_quota = least.unwrap_or(info.min_quota);
+                info.max_quota = most.unwrap_or(info.max_quota);
+                replace(&mut info.offline_message, &offline_message);
+                replace(&mut info.message_of_the_day, &message_of_the_day);
+            })?;
+            Ok((
+                Changed {
+                    outcome: (),
+                    durable,
+                },
+                Touched::default(),
+            ))
+        }
+    };
+    change(server, &session, work).await?;
+    call.reply(&SetVolumeStatusReply {});
+    Ok(())
+}
+
+/// An empty message leaves the old one.
+fn replace(message: &mut Bytes, new: &AfsPath) {
+    let text = new
+        .as_bytes()
+        .split(|&byte| byte == 0)
+        .next()
+        .unwrap_or_default();
+    if !text.is_empty() {
+        *message = Bytes::copy_from_slice(&text[..text.len().min(MESSAGE_MAX)]);
+    }
+}

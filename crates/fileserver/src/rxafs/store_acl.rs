@@ -1,0 +1,114 @@
+//! StoreACL (164) and OldStoreACL (134): replaces the access list of a directory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_rpc::IncomingCall;
+use cellar_volume::{AccessList, Changed, Error, FileType};
+use cellar_wire::acl::text::{AclText, AclTextError};
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{
+    AfsFetchStatus, AfsOpaque, OldStoreACL, OldStoreACLReply, StoreACL, StoreACLReply, VolSync,
+};
+use tracing::warn;
+
+use super::Answered;
+use super::common::{Touched, change, check_fid, look, run};
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::session::Session;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+pub(super) async fn store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let StoreACL { fid, access_list } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let (status, sync) = store(server, &session, fid, access_list).await?;
+    call.reply(&StoreACLReply { status, sync });
+    Ok(())
+}
+
+pub(super) async fn old_store_acl(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let OldStoreACL { fid, access_list } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let (status, sync) = store(server, &session, fid, access_list).await?;
+    call.reply(&OldStoreACLReply { status, sync });
+    Ok(())
+}
+
+async fn store(
+    server: &Arc<Server>,
+    session: &Session,
+    fid: Fid,
+    text: AfsOpaque,
+) -> Result<(AfsFetchStatus, VolSync), Refusal> {
+    check_fid(fid)?;
+    // Rights first: who may not change the list learns nothing about names.
+    {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || may_store(&server, &session, fid)).await?;
+    }
+    let list = parse(server, &text).await?;
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            may_store(&server, &session, fid)?;
+            let attached = server.volume_of(fid, Want::Change)?;
+            let Changed { outcome, durable } =
+                attached
+                    .volume
+                    .set_acl(fid, list.clone(), session.context())?;
+            // The status shows the rights that the caller has under the new list.
+            let access = session.identity().access(&list);
+            let outcome = (outcome, access, vol_sync(&attached.volume));
+            Ok((Changed { outcome, durable }, Touched::changed([fid])))
+        }
+    };
+    let (status, access, sync) = change(server, session, work).await?;
+    Ok((server.show(session, &status, access), sync))
+}
+
+fn may_store(server: &Server, session: &Session, fid: Fid) -> Result<(), Refusal> {
+    let attached = server.volume_of(fid, Want::Change)?;
+    let (status, _, access) = look(session, &attached, fid)?;
+    if status.kind != FileType::Directory {
+        return Err(Refusal::Store(Error::NotDirectory));
+    }
+    if session
+        .identity()
+        .may_store_acl(access.caller, attached.volume.owner())
+    {
+        Ok(())
+    } else {
+        Err(Refusal::NoRight)
+    }
+}
+
+async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
+    // The text ends with a NUL inside the opaque: a client that sends none has a bug that once
+    // made servers read on.
+    if !text.contains(&0) {
+        return Err(Refusal::Invalid);
+    }
+    let text = AclText::parse(text).map_err(refused)?;
+    let names: Vec<Bytes> = text
+        .names()
+        .map(|name| Bytes::copy_from_slice(name.as_bytes()))
+        .collect();
+    let ids = server.protection.ids_of(&names).await.map_err(|cause| {
+        warn!(%cause, "names of an access list unknown");
+        Refusal::NoProtection
+    })?;
+    let id_of = |name: &str| {
+        let place = names.iter().position(|known| known == name.as_bytes())?;
+        *ids.get(place)?
+    };
+    text.resolve(id_of).map_err(refused)
+}
+
+fn refused(cause: AclTextError) -> Refusal {
+    match cause {
+        AclTextError::TooLong => Refusal::ListTooLong,
+        _ => Refusal::Invalid,
+    }
+}

@@ -1,0 +1,282 @@
+//! StoreData (133) and StoreData64 (65538): bytes into a file.
+//!
+//! 1. Rights are checked before a byte is read, so that a client without them is refused at once.
+//! 2. Up to [`SMALL_STORE`] bytes are gathered and applied in one step, here if nothing has to be
+//!    waited for. More go to the volume in pieces of [`STORE_PIECE_BYTES`], on threads that may
+//!    wait for the disk: memory is bounded by one piece for each call.
+//! 3. Nothing of the file changes before all bytes are there. A client that stops, or a partition
+//!    that becomes full, leaves the file as it was.
+//! 4. Applying the store and collecting the promises it breaks are one step
+//!    ([`super::common::collect`]).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_rpc::{IncomingCall, blocking};
+use cellar_volume::{Changed, Error, FileType, SetStatus, Store, StoreSpec, VnodeStatus};
+use cellar_wire::AbortCode;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{
+    AfsFetchStatus, AfsStoreStatus, StoreData, StoreData64, StoreData64Reply, StoreDataReply,
+    VolSync,
+};
+use tokio::time::Instant;
+
+use super::Answered;
+use super::common::{Touched, change, collect, finish, look, run};
+use super::store_status::allowed_attributes;
+use crate::abort_map::Refusal;
+use crate::access::Access;
+use crate::callback::Pending;
+use crate::limits::{STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
+use crate::server::Server;
+use crate::session::Session;
+use crate::statistics::Direction;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+/// Stores up to this long are applied in one step; the volume never writes them to blocks of
+/// their own while somebody waits.
+const SMALL_STORE: u64 = 64 * 1024;
+
+/// What the 32-bit form can say.
+const LARGEST_32: u64 = 0x7fff_ffff;
+
+pub(super) async fn store_data(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let StoreData {
+        fid,
+        in_status,
+        position,
+        length,
+        file_length,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let asked = Asked {
+        fid,
+        in_status,
+        position: position.into(),
+        length: length.into(),
+        file_length: file_length.into(),
+    };
+    if asked.end()? > LARGEST_32 || asked.file_length > LARGEST_32 {
+        return Err(Refusal::TooBig);
+    }
+    let (status, sync) = store(server, call, asked).await?;
+    call.reply(&StoreDataReply { status, sync });
+    Ok(())
+}
+
+pub(super) async fn store_data64(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let StoreData64 {
+        fid,
+        in_status,
+        position,
+        length,
+        file_length,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let asked = Asked {
+        fid,
+        in_status,
+        position,
+        length,
+        file_length,
+    };
+    asked.end()?;
+    let (status, sync) = store(server, call, asked).await?;
+    call.reply(&StoreData64Reply { status, sync });
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+struct Asked {
+    fid: Fid,
+    in_status: AfsStoreStatus,
+    position: u64,
+    length: u64,
+    file_length: u64,
+}
+
+impl Asked {
+    fn end(&self) -> Result<u64, Refusal> {
+        let end = self
+            .position
+            .checked_add(self.length)
+            .ok_or(Refusal::TooBig)?;
+        let largest = i64::MAX as u64;
+        if end > largest || self.file_length > largest {
+            Err(Refusal::TooBig)
+        } else {
+            Ok(end)
+        }
+    }
+}
+
+async fn store(
+    server: &Arc<Server>,
+    call: &mut IncomingCall,
+    asked: Asked,
+) -> Result<(AfsFetchStatus, VolSync), Refusal> {
+    let session = server.session(call).await?;
+    let begun = Instant::now();
+    let outcome = if asked.length <= SMALL_STORE {
+        small(server, call, &session, asked).await
+    } else {
+        large(server, call, &session, asked).await
+    };
+    let whole = outcome.is_ok();
+    server
+        .statistics
+        .transfer(Direction::Store, asked.length, whole, begun.elapsed());
+    let (status, access) = outcome?;
+    let sync = {
+        let attached = server.volume_of(asked.fid, Want::Read)?;
+        vol_sync(&attached.volume)
+    };
+    Ok((server.show(&session, &status, access), sync))
+}
+
+/// Whether the caller may store, with which attributes.
+fn check(
+    server: &Server,
+    session: &Session,
+    asked: &Asked,
+) -> Result<(crate::volumes::Attached, StoreSpec, Access), Refusal> {
+    let attached = server.volume_of(asked.fid, Want::Change)?;
+    let (status, _, access) = look(session, &attached, asked.fid)?;
+    if status.kind != FileType::File {
+        return Err(Refusal::Store(Error::IsDirectory));
+    }
+    let identity = session.identity();
+    if !identity.may_store_data(&status, access.caller) {
+        return Err(Refusal::NoRight);
+    }
+    let mut attributes: SetStatus = allowed_attributes(identity, &status, &asked.in_status)?;
+    // Without a time of the client's, a store happens now.
+    attributes.client_time.get_or_insert(session.now);
+    let spec = StoreSpec {
+        position: asked.position,
+        file_length: asked.file_length,
+        attributes,
+        clear_set_id: !identity.administrator,
+        quota_slack: STORE_SLACK_BLOCKS.into(),
+    };
+    Ok((attached, spec, access))
+}
+
+async fn small(
+    server: &Arc<Server>,
+    call: &mut IncomingCall,
+    session: &Session,
+    asked: Asked,
+) -> Result<(VnodeStatus, Access), Refusal> {
+    {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || check(&server, &session, &asked).map(|_| ())).await?;
+    }
+    let mut incoming = Incoming { left: asked.length };
+    let data: Arc<[Bytes]> = incoming.gather(call, asked.length).await?.into();
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            // Again: rights may have changed while the bytes came.
+            let (attached, spec, access) = check(&server, &session, &asked)?;
+            let Changed { outcome, durable } =
+                attached
+                    .volume
+                    .store(asked.fid, &spec, &data, session.context())?;
+            let changed = Changed {
+                outcome: (outcome, access),
+                durable,
+            };
+            Ok((changed, Touched::changed([asked.fid])))
+        }
+    };
+    change(server, session, work).await
+}
+
+async fn large(
+    server: &Arc<Server>,
+    call: &mut IncomingCall,
+    session: &Session,
+    asked: Asked,
+) -> Result<(VnodeStatus, Access), Refusal> {
+    let (mut store, access) = {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || {
+            let (attached, spec, access) = check(&server, &session, &asked)?;
+            Ok((
+                attached
+                    .volume
+                    .begin_store(asked.fid, &spec, asked.length)?,
+                access,
+            ))
+        })
+        .await?
+    };
+    let mut incoming = Incoming { left: asked.length };
+    loop {
+        let pieces = incoming.gather(call, STORE_PIECE_BYTES as u64).await?;
+        if incoming.left == 0 {
+            let (changed, pending) = commit(server, session, asked.fid, store, pieces).await?;
+            let status = finish(server, changed, pending).await?;
+            return Ok((status, access));
+        }
+        store = blocking(move || push(store, pieces)).await?;
+    }
+}
+
+fn push(mut store: Store, pieces: Vec<Bytes>) -> Result<Store, Refusal> {
+    for piece in pieces {
+        store.push(piece)?;
+    }
+    Ok(store)
+}
+
+/// The last pieces, the change, and the collection of what it breaks, in one step.
+async fn commit(
+    server: &Arc<Server>,
+    session: &Session,
+    fid: Fid,
+    store: Store,
+    pieces: Vec<Bytes>,
+) -> Result<(Changed<VnodeStatus>, Pending), Refusal> {
+    let (server, session) = (server.clone(), session.clone());
+    blocking(move || {
+        let changed = push(store, pieces)?.commit(session.context())?;
+        let touched = Touched::changed([fid]);
+        let pending = collect(&server, &touched, session.host_slot(), session.now.0);
+        Ok((changed, pending))
+    })
+    .await
+}
+
+/// The bytes that a client announced.
+struct Incoming {
+    left: u64,
+}
+
+impl Incoming {
+    /// At least `wanted` bytes in pieces as they came, or what is left.
+    async fn gather(
+        &mut self,
+        call: &mut IncomingCall,
+        wanted: u64,
+    ) -> Result<Vec<Bytes>, Refusal> {
+        let (mut pieces, mut gathered) = (Vec::new(), 0);
+        while self.left > 0 && gathered < wanted {
+            let mut piece = match call.read_chunk().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Err(Refusal::StoppedSending),
+                Err(AbortCode::RX_CALL_DEAD) => return Err(Refusal::StoppedSending),
+                Err(code) => return Err(Refusal::Call(code)),
+            };
+            // More than was announced is not ours to read.
+            piece.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+            self.left -= piece.len() as u64;
+            gathered += piece.len() as u64;
+            if !piece.is_empty() {
+                pieces.push(piece);
+            }
+        }
+        Ok(pieces)
+    }
+}

@@ -1,0 +1,59 @@
+//! Symlink (139): a symbolic link, or a mount point, which is one without execute bits in its mode
+//! and needs the right to administer the directory besides.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::Changed;
+use cellar_wire::acl::Rights;
+use cellar_wire::rxafs::{Symlink, SymlinkReply};
+
+use super::Answered;
+use super::common::{Touched, change};
+use super::create::may_insert;
+use super::names::new_name;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::status::vol_sync;
+
+const EXECUTE_BITS: u16 = 0o111;
+
+pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let Symlink {
+        dir_fid,
+        name,
+        link_contents,
+        in_status,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let name = new_name(&name)?;
+            let target = link_contents.as_bytes();
+            if target.is_empty() || target.contains(&0) {
+                return Err(Refusal::Invalid);
+            }
+            let (attached, access, new) = may_insert(&server, &session, dir_fid, &in_status)?;
+            let mount_point = new.mode.is_some_and(|mode| mode & EXECUTE_BITS == 0);
+            let administers =
+                access.caller.contains(Rights::ADMINISTER) || session.identity().administrator;
+            if mount_point && !administers {
+                return Err(Refusal::NoRight);
+            }
+            let volume = &attached.volume;
+            let Changed { outcome, durable } =
+                volume.symlink(dir_fid, name, target, &new, session.context())?;
+            let outcome = (outcome, access, vol_sync(volume));
+            Ok((Changed { outcome, durable }, Touched::changed([dir_fid])))
+        }
+    };
+    let (created, access, sync) = change(server, &session, work).await?;
+    call.reply(&SymlinkReply {
+        fid: created.status.fid,
+        status: server.show(&session, &created.status, access),
+        dir_status: server.show(&session, &created.dir, access),
+        sync,
+    });
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! The file server: everything that its calls share, and its life from start to stop.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cellar_rpc::{Connection, Port, Runtime, Service};
+use cellar_volume::Partition;
+use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
+use tracing::{error, info};
+
+use crate::afsvol::{Transactions, VolumeService};
+use crate::callback::saved::{self, SavedState};
+use crate::callback::{Breaker, CallbackTable, fid_hash};
+use crate::config::Config;
+use crate::figures::Figures;
+use crate::host::{Contacts, HostTable};
+use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL};
+use crate::lock::LockTable;
+use crate::protection::Protection;
+use crate::register;
+use crate::rxafs::FileService;
+use crate::statistics::Statistics;
+use crate::volumes::Volumes;
+
+/// A file server with its volume server: one process owns its partitions. Cheap to clone.
+///
+/// Life: [`FileServer::new`], [`FileServer::add_partition`] for each, the services into ports
+/// ([`FileServer::file_service`], [`FileServer::volume_service`]), [`FileServer::start`];
+/// [`FileServer::stop`] before the partitions are closed.
+#[derive(Clone)]
+pub struct FileServer(Arc<Server>);
+
+/// What the calls share.
+pub(crate) struct Server {
+    pub(crate) config: Config,
+    pub(crate) protection: Arc<dyn Protection>,
+    pub(crate) volumes: Volumes,
+    pub(crate) hosts: Arc<HostTable>,
+    pub(crate) callbacks: Arc<CallbackTable>,
+    pub(crate) contacts: Arc<Contacts>,
+    pub(crate) breaker: Breaker,
+    pub(crate) locks: LockTable,
+    pub(crate) statistics: Statistics,
+    pub(crate) transactions: Transactions,
+    /// When the server started.
+    pub(crate) started: Duration,
+    /// Raised by FlushCPS: what connections know of groups is asked for again.
+    cps_generation: AtomicU64,
+    making_room: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl FileServer {
+    /// A file server without partitions.
+    ///
+    /// If the configuration names a file of saved callback state, it is read, and deleted, so that
+    /// a crash from now on is seen as one.
+    #[must_use]
+    pub fn new(config: Config, protection: Arc<dyn Protection>) -> Self {
+        let started = (config.clock)();
+        let seed = started.as_nanos() as u64 ^ fid_hash(cellar_wire::Fid::new(0, 0, 0), 1);
+        let uuid = u128::from_be_bytes(config.uuid.0);
+        let callbacks = Arc::new(CallbackTable::new(
+            config.callbacks_max,
+            seed ^ (uuid >> 64) as u64,
+        ));
+        let hosts = Arc::new(HostTable::new(config.hosts_max));
+        let contacts = Arc::new(Contacts::new(hosts.clone(), callbacks.clone(), config.uuid));
+        let breaker = Breaker::new(callbacks.clone(), hosts.clone(), contacts.clone());
+        let server = Server {
+            protection,
+            volumes: Volumes::default(),
+            hosts,
+            callbacks,
+            contacts,
+            breaker,
+            locks: LockTable::default(),
+            statistics: Statistics::new(),
+            transactions: Transactions::default(),
+            started,
+            cps_generation: AtomicU64::new(0),
+            making_room: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            config,
+        };
+        if let Some(path) = &server.config.callback_state {
+            server.restore(path);
+        }
+        Self(Arc::new(server))
+    }
+
+    /// Serves the volumes of a partition.
+    pub fn add_partition(&self, id: PartitionId, partition: Arc<Partition>) {
+        self.0.volumes.add(id, partition);
+    }
+
+    /// The partitions served, by id.
+    #[must_use]
+    pub fn partitions(&self) -> Vec<(PartitionId, Arc<Partition>)> {
+        self.0.volumes.partitions()
+    }
+
+    /// RXAFS, for the port that clients know as the file server's (7000).
+    #[must_use]
+    pub fn file_service(&self) -> Arc<dyn Service> {
+        Arc::new(FileService::new(self.0.clone()))
+    }
+
+    /// AFSVol, for the volume server's port (7005) and the local administrator's socket.
+    #[must_use]
+    pub fn volume_service(&self) -> Arc<dyn Service> {
+        Arc::new(VolumeService::new(self.0.clone()))
+    }
+
+    /// Starts the work in the background, on `runtime`. `port` is the one with the file service:
+    /// hosts are called from it.
+    pub fn start(&self, runtime: &Runtime, port: &Port) {
+        self.0.contacts.use_port(port);
+        let server = self.0.clone();
+        runtime.spawn(0, || async move { server.keep_house().await });
+    }
+
+    /// Registers this server's UUID and addresses in the volume location database: tries `servers`
+    /// in turn, and again after a while, until one accepts. Returns at once.
+    ///
+    /// Only addresses of IPv4 can be registered.
+    pub fn register(&self, runtime: &Runtime, servers: Vec<Connection>, addresses: &[SocketAddr]) {
+        let server = self.0.clone();
+        let addresses = register::registrable(addresses);
+        runtime.spawn(0, || async move {
+            register::register(&server.config.uuid, &servers, &addresses, || {
+                server.is_stopping()
+            })
+            .await;
+        });
+    }
+
+    /// Breaks the promises for everything in a volume, because it was replaced or taken away, and
+    /// waits until the hosts were told or are down.
+    pub async fn break_volume(&self, volume: VolumeId) {
+        let pending = self.0.breaker.collect_volume(volume, self.0.now_secs());
+        self.0.breaker.told(pending).await;
+    }
+
+    /// A snapshot of every counter.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        Figures::collect(&self.0)
+    }
+
+    /// Ends the work in the background and saves callback state, if the configuration says where.
+    /// To be called when no more calls are answered, and before the partitions are closed.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Release);
+        let Some(path) = &self.0.config.callback_state else {
+            return;
+        };
+        let state = SavedState::of(&self.0.hosts, &self.0.callbacks, &self.0.locks);
+        match saved::save(path, &state) {
+            Ok(()) => info!(hosts = state.hosts.len(), "callback state saved"),
+            Err(cause) => error!(%cause, path = %path.display(), "callback state not saved"),
+        }
+    }
+}
+
+impl Server {
+    /// Now, as the wall clock has it.
+    pub(crate) fn wall(&self) -> Duration {
+        (self.config.clock)()
+    }
+
+    /// Now, in the seconds of the wire.
+    pub(crate) fn now(&self) -> AfsTime {
+        AfsTime(self.now_secs())
+    }
+
+    /// Now, in seconds since 1970.
+    pub(crate) fn now_secs(&self) -> u32 {
+        self.wall().as_secs() as u32
+    }
+
+    /// Which groups of callers are still valid: those loaded under this number.
+    pub(crate) fn cps_generation(&self) -> u64 {
+        self.cps_generation.load(Ordering::Acquire)
+    }
+
+    /// Has the groups of every caller and host asked for again.
+    pub(crate) fn flush_cps(&self) {
+        self.cps_generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The callback table is full: makes room, if nobody does already.
+    pub(crate) fn make_room_for_promises(self: &Arc<Self>) {
+        if !self.making_room.swap(true, Ordering::AcqRel) {
+            let server = self.clone();
+            tokio::spawn(async move {
+                server.callbacks.sweep(server.now_secs());
+                server.contacts.make_room_for_promises().await;
+                server.making_room.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    /// The host table is full: makes room, if nobody does already.
+    pub(crate) fn make_room_for_hosts(self: &Arc<Self>) {
+        if !self.making_room.swap(true, Ordering::AcqRel) {
+            let server = self.clone();
+            tokio::spawn(async move {
+                server.contacts.make_room_for_hosts().await;
+                server.making_room.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    fn restore(&self, path: &Path) {
+        match saved::take(path) {
+            Ok(Some(state)) => {
+                let hosts = state.hosts.len();
+                let promises =
+                    state.restore(&self.hosts, &self.callbacks, &self.locks, self.now_secs());
+                info!(hosts, promises, "callback state restored");
+            }
+            Ok(None) => {}
+            // As after a crash: every host is told to forget.
+            Err(cause) => error!(%cause, path = %path.display(), "callback state not restored"),
+        }
+    }
+
+    async fn keep_house(self: Arc<Self>) {
+        let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
+        let mut rounds = tokio::time::interval(HOUSEKEEPING_INTERVAL);
+        loop {
+            tokio::select! {
+                _ = sweeps.tick() => {
+                    let now = self.now_secs();
+                    self.callbacks.sweep(now);
+                    self.locks.sweep(now);
+                    self.expire_transactions(now);
+                }
+                _ = rounds.tick() => self.contacts.tidy(self.now_secs()).await,
+            }
+            if self.is_stopping() {
+                return;
+            }
+        }
+    }
+}
