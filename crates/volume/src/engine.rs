@@ -36,7 +36,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::options::{Durability, Options};
-use crate::ticket::{Flight, Ticket, is_nonblocking, may_block};
+use crate::ticket::{Flight, Ticket, may_block};
 use base::{Base, View};
 use batch::{Batch, Run};
 use journal::{HEADER, JournalFile};
@@ -55,7 +55,7 @@ const RESERVE_FILE: &str = "reserve";
 pub(crate) struct Engine {
     disk: Arc<dyn Disk>,
     options: Options,
-    pub(crate) space: Space,
+    pub(crate) space: Arc<Space>,
     levels: RwLock<Arc<Levels>>,
     queue: Mutex<Queue>,
     /// Wakes the committer.
@@ -98,7 +98,6 @@ struct Queue {
     to_flush: VecDeque<(Arc<Table>, Option<JournalFile>)>,
     free_files: Vec<JournalFile>,
     files: u32,
-    flushing: bool,
     frozen: usize,
     closing: bool,
     committer_waits: bool,
@@ -139,19 +138,27 @@ impl Engine {
         let io = |what: &str, error: std::io::Error| {
             Error::Partition(format!("opening {what}: {error}"))
         };
-        let file = disk.open("base").map_err(|error| io("the base table", error))?;
-        disk.sync_names().map_err(|error| io("the base table", error))?;
+        let file = disk
+            .open("base")
+            .map_err(|error| io("the base table", error))?;
+        disk.sync_names()
+            .map_err(|error| io("the base table", error))?;
         let base = Base::open(file, options.base_cache_bytes)?;
         let view = base.view()?;
         let mut files: Vec<JournalFile> = Vec::new();
         let existing = disk.list().map_err(|error| io("the journal", error))?;
-        let count = existing.iter().filter(|name| name.starts_with("journal.")).count().max(2);
+        let count = existing
+            .iter()
+            .filter(|name| name.starts_with("journal."))
+            .count()
+            .max(2);
         for number in 0..count as u32 {
             let opened = JournalFile::open(disk.as_ref(), number, options.journal_bytes);
             files.push(opened.map_err(|error| io("the journal", error))?);
         }
-        disk.sync_names().map_err(|error| io("the journal", error))?;
-        let space = Space::open(Arc::clone(&disk), &|key| view.get(key))?;
+        disk.sync_names()
+            .map_err(|error| io("the journal", error))?;
+        let space = Arc::new(Space::open(Arc::clone(&disk), &|key| view.get(key))?);
         let (view, last) = replay(&base, view, &space, &files)?;
         let engine = Arc::new(Self {
             queue: Mutex::new(Queue {
@@ -161,7 +168,6 @@ impl Engine {
                 to_flush: VecDeque::new(),
                 files: files.len() as u32,
                 free_files: files,
-                flushing: false,
                 frozen: 0,
                 closing: false,
                 committer_waits: false,
@@ -274,7 +280,8 @@ impl Engine {
         };
         drop(levels);
         batch.encode(&mut queue.open.bytes);
-        self.space.apply(&batch.taken, &batch.released, &|key| self.get(key))?;
+        self.space
+            .apply(&batch.taken, &batch.released, &|key| self.get(key))?;
         active.apply(batch.entries);
         active.set_last_group(queue.open.number);
         queue.open.released.extend(batch.released);
@@ -309,7 +316,9 @@ impl Engine {
         } else {
             let mut next = OpenGroup::new(queue.open.number + 1);
             next.freezes = Some(old);
-            queue.closed.push_back(std::mem::replace(&mut queue.open, next));
+            queue
+                .closed
+                .push_back(std::mem::replace(&mut queue.open, next));
         }
         queue.file_used = 0;
         queue.frozen += 1;
@@ -318,7 +327,11 @@ impl Engine {
         frozen.push(Arc::clone(&slot.active));
         frozen.extend(slot.frozen.iter().cloned());
         let base = Arc::clone(&slot.base);
-        *slot = Arc::new(Levels { active: Arc::clone(&fresh), frozen, base });
+        *slot = Arc::new(Levels {
+            active: Arc::clone(&fresh),
+            frozen,
+            base,
+        });
         fresh
     }
 
@@ -337,19 +350,19 @@ impl Engine {
             }
         }
         may_block()?;
-        self.from_base(&levels, |base| base.get(key))
+        self.read_base(&levels, |base| base.get(key))
     }
 
     /// Reads the base; once more if it was opened anew meanwhile.
-    fn from_base<T>(
-        &self,
-        levels: &Arc<Levels>,
-        read: impl Fn(&View) -> Result<T>,
-    ) -> Result<T> {
+    fn read_base<T>(&self, levels: &Arc<Levels>, read: impl Fn(&View) -> Result<T>) -> Result<T> {
         match read(&levels.base) {
             Err(error) => {
                 let now = self.levels();
-                if Arc::ptr_eq(&now, levels) { Err(error) } else { read(&now.base) }
+                if Arc::ptr_eq(&now, levels) {
+                    Err(error)
+                } else {
+                    read(&now.base)
+                }
             }
             answer => answer,
         }
@@ -359,11 +372,7 @@ impl Engine {
     ///
     /// Versions only ever get newer ones in front, so for a versioned thing an entry found in a
     /// newer table is the one asked for, whatever lies below.
-    pub(crate) fn first_version(
-        &self,
-        from: &Key,
-        prefix: &Key,
-    ) -> Result<Option<(Key, Bytes)>> {
+    pub(crate) fn first_version(&self, from: &Key, prefix: &Key) -> Result<Option<(Key, Bytes)>> {
         let levels = self.levels();
         let mut hidden = false;
         for table in levels.tables() {
@@ -381,7 +390,7 @@ impl Engine {
         }
         if !hidden {
             may_block()?;
-            let found = self.from_base(&levels, |base| base.entries(from)?.next())?;
+            let found = self.read_base(&levels, |base| base.entries(from)?.next())?;
             return Ok(found.filter(|(key, _)| key.starts_with(prefix)));
         }
         self.scan(from, prefix)?.next()
@@ -391,8 +400,15 @@ impl Engine {
     pub(crate) fn scan(&self, from: &Key, prefix: &Key) -> Result<Scan> {
         may_block()?;
         let levels = self.levels();
-        let base = self.from_base(&levels, |base| base.entries(from))?;
-        Ok(Scan { levels, base, ahead: None, base_done: false, at: *from, prefix: *prefix })
+        let base = self.read_base(&levels, |base| base.entries(from))?;
+        Ok(Scan {
+            levels,
+            base,
+            ahead: None,
+            base_done: false,
+            at: *from,
+            prefix: *prefix,
+        })
     }
 
     /// Writes everything to the base and waits for it.
@@ -414,7 +430,8 @@ impl Engine {
             if self.full.load(Ordering::Relaxed) {
                 return Err(Error::DiskFull);
             }
-            self.room.wait_for(&mut queue, std::time::Duration::from_millis(100));
+            self.room
+                .wait_for(&mut queue, std::time::Duration::from_millis(100));
         }
         Ok(())
     }
@@ -428,7 +445,9 @@ impl Engine {
     }
 
     fn stop_quietly(&self, reason: &str) {
-        self.stop_reason.lock().get_or_insert_with(|| reason.to_string());
+        self.stop_reason
+            .lock()
+            .get_or_insert_with(|| reason.to_string());
         self.stopped.store(true, Ordering::Release);
         self.queue.lock().closing = true;
         self.work.notify_all();
@@ -513,7 +532,9 @@ impl Scan {
                     _ => best = self.ahead.take().map(|(key, value)| (key, Some(value))),
                 }
             }
-            let Some((key, value)) = best else { return Ok(None) };
+            let Some((key, value)) = best else {
+                return Ok(None);
+            };
             if !key.starts_with(&self.prefix) {
                 return Ok(None);
             }
@@ -526,12 +547,7 @@ impl Scan {
 }
 
 /// Applies the journal's groups that the base does not hold; returns the new view and last number.
-fn replay(
-    base: &Base,
-    view: View,
-    space: &Space,
-    files: &[JournalFile],
-) -> Result<(View, u64)> {
+fn replay(base: &Base, view: View, space: &Space, files: &[JournalFile]) -> Result<(View, u64)> {
     let mut groups = Vec::new();
     for file in files {
         groups.extend(file.read()?);
@@ -557,14 +573,11 @@ fn replay(
     space.end_replay();
     tracing::info!(groups = last - view.applied, "replayed the journal");
     drop(view);
-    table.with_all(|entries| base.apply(entries.iter(), last)).map_err(|error| match error {
-        base::ApplyError::Full => Error::DiskFull,
-        base::ApplyError::Other(error) => error,
-    })?;
+    table
+        .with_all(|entries| base.apply(entries.iter(), last))
+        .map_err(|error| match error {
+            base::ApplyError::Full => Error::DiskFull,
+            base::ApplyError::Other(error) => error,
+        })?;
     Ok((base.view()?, last))
-}
-
-/// For reads that could use the page cache.
-pub(crate) fn at_once() -> bool {
-    is_nonblocking()
 }

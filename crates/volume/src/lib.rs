@@ -14,14 +14,36 @@
 //! Lock order, outermost first: vnodes (ascending number, directories before files), the volume's
 //! counters, the space map, the journal queue, the memory table.
 
+mod attributes;
+mod body;
+mod cells;
+mod check;
+mod core;
+mod create;
+mod dir;
 pub mod disk;
 mod engine;
 mod error;
 mod options;
+mod partition;
+mod reap;
+mod record;
+mod remove;
+mod rename;
+mod snapshot;
+mod store;
 mod ticket;
+mod txn;
 mod types;
+mod volume;
 
+pub use body::Reader;
+pub use cellar_wire::acl::AccessList;
+pub use check::CheckReport;
 pub use error::{Error, Result};
 pub use options::{Durability, Options};
+pub use partition::{Counters, Partition};
+pub use store::Store;
 pub use ticket::{Ticket, nonblocking};
 pub use types::*;
+pub use volume::Volume;

@@ -81,7 +81,9 @@ impl Ticket {
 
     /// Blocks this thread until the change is durable.
     pub fn wait(&self) -> Result<()> {
-        let Kind::Flight(flight) = &self.0 else { return Ok(()) };
+        let Kind::Flight(flight) = &self.0 else {
+            return Ok(());
+        };
         let mut inner = flight.inner.lock();
         loop {
             if let Some(result) = &inner.result {
@@ -98,7 +100,9 @@ impl Future for Ticket {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let Kind::Flight(flight) = &self.0 else { return Poll::Ready(Ok(())) };
+        let Kind::Flight(flight) = &self.0 else {
+            return Poll::Ready(Ok(()));
+        };
         let mut inner = flight.inner.lock();
         if let Some(result) = &inner.result {
             return Poll::Ready(result.clone());
@@ -133,7 +137,11 @@ pub fn nonblocking<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Refuses to go on where waiting is not allowed.
 pub(crate) fn may_block() -> Result<()> {
-    if NONBLOCKING.get() { Err(Error::WouldBlock) } else { Ok(()) }
+    if NONBLOCKING.get() {
+        Err(Error::WouldBlock)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether this thread may not wait.

@@ -43,7 +43,11 @@ impl FileDisk {
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(Arc::new(Self { folder, handle, _lock: lock }))
+        Ok(Arc::new(Self {
+            folder,
+            handle,
+            _lock: lock,
+        }))
     }
 }
 
@@ -130,7 +134,11 @@ impl DiskFile for RealFile {
         match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, length) {
             Err(rustix::io::Errno::OPNOTSUPP) => {
                 let end = offset + length;
-                if self.length()? < end { self.set_length(end) } else { Ok(()) }
+                if self.length()? < end {
+                    self.set_length(end)
+                } else {
+                    Ok(())
+                }
             }
             other => Ok(other?),
         }

@@ -132,7 +132,11 @@ impl SimDisk {
                     }
                 }
             }
-            files.push(Image { live: content.clone(), durable: content, pending: Vec::new() });
+            files.push(Image {
+                live: content.clone(),
+                durable: content,
+                pending: Vec::new(),
+            });
         }
         let names = state.durable_names.clone();
         Self(Arc::new(Mutex::new(State {
@@ -150,7 +154,9 @@ impl SimDisk {
     /// Flips one bit of a file, live and durable.
     pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) {
         let mut state = self.0.lock();
-        let Some(&index) = state.names.get(name) else { return };
+        let Some(&index) = state.names.get(name) else {
+            return;
+        };
         let image = &mut state.files[index];
         for content in [&mut image.live, &mut image.durable] {
             if let Some(page) = content.pages.get_mut(&(offset / PAGE as u64)) {
@@ -162,7 +168,9 @@ impl SimDisk {
     /// All bytes of a file as it is live; empty if it does not exist.
     pub fn contents(&self, name: &str) -> Vec<u8> {
         let state = self.0.lock();
-        let Some(&index) = state.names.get(name) else { return Vec::new() };
+        let Some(&index) = state.names.get(name) else {
+            return Vec::new();
+        };
         let content = &state.files[index].live;
         let mut bytes = vec![0; content.length as usize];
         content.read(0, &mut bytes);
@@ -192,8 +200,10 @@ impl Content {
             let at = offset + done as u64;
             let inside = at as usize % PAGE;
             let count = (PAGE - inside).min(bytes.len() - done);
-            let page =
-                self.pages.entry(at / PAGE as u64).or_insert_with(|| Box::new([0; PAGE]));
+            let page = self
+                .pages
+                .entry(at / PAGE as u64)
+                .or_insert_with(|| Box::new([0; PAGE]));
             page[inside..inside + count].copy_from_slice(&bytes[done..done + count]);
             done += count;
         }
@@ -281,7 +291,10 @@ impl Disk for SimDisk {
             }
         };
         drop(state);
-        Ok(Arc::new(SimFile { disk: self.clone(), index }))
+        Ok(Arc::new(SimFile {
+            disk: self.clone(),
+            index,
+        }))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -291,7 +304,11 @@ impl Disk for SimDisk {
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.0.lock();
         state.change(false)?;
-        state.names.remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+        state
+            .names
+            .remove(name)
+            .map(drop)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -389,7 +406,11 @@ impl DiskFile for SimFile {
         state.fits(self.index, offset, length)?;
         let image = &mut state.files[self.index];
         for page in offset / PAGE as u64..(offset + length).div_ceil(PAGE as u64) {
-            image.live.pages.entry(page).or_insert_with(|| Box::new([0; PAGE]));
+            image
+                .live
+                .pages
+                .entry(page)
+                .or_insert_with(|| Box::new([0; PAGE]));
         }
         image.live.length = image.live.length.max(offset + length);
         let length = image.live.length;

@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{
-    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend,
-    TableDefinition,
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition,
 };
 
 use super::key::Key;
@@ -77,7 +76,9 @@ pub(crate) enum ApplyError {
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result,
-        Err(_) => Err(redb::Error::Corrupted("a page of the base table is damaged".into())),
+        Err(_) => Err(redb::Error::Corrupted(
+            "a page of the base table is damaged".into(),
+        )),
     }
 }
 
@@ -99,15 +100,23 @@ impl Base {
             transaction.commit()?;
             Ok(database)
         });
-        Ok(Self { database: database.map_err(|error| failed(&error))? })
+        Ok(Self {
+            database: database.map_err(|error| failed(&error))?,
+        })
     }
 
     /// The table as it is now.
     pub(crate) fn view(&self) -> Result<View> {
         guarded(|| {
             let transaction = self.database.begin_read()?;
-            let applied = transaction.open_table(META)?.get(APPLIED)?.map_or(0, |v| v.value());
-            Ok(View { table: transaction.open_table(TABLE)?, applied })
+            let applied = transaction
+                .open_table(META)?
+                .get(APPLIED)?
+                .map_or(0, |v| v.value());
+            Ok(View {
+                table: transaction.open_table(TABLE)?,
+                applied,
+            })
         })
         .map_err(|error| failed(&error))
     }
@@ -120,7 +129,9 @@ impl Base {
     ) -> Result<(), ApplyError> {
         let result = guarded(|| {
             let mut transaction = self.database.begin_write()?;
-            transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+            transaction
+                .set_durability(Durability::Immediate)
+                .map_err(redb::Error::from)?;
             transaction.set_quick_repair(true);
             {
                 let mut table = transaction.open_table(TABLE)?;
@@ -163,7 +174,9 @@ impl Entries {
     /// The next entry.
     pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
         guarded(|| {
-            let Some(entry) = self.0.next() else { return Ok(None) };
+            let Some(entry) = self.0.next() else {
+                return Ok(None);
+            };
             let (key, value) = entry?;
             let key = Key::from_slice(key.value())
                 .ok_or_else(|| redb::Error::Corrupted("a key is too long".into()))?;

@@ -89,8 +89,15 @@ impl Batch {
         }
         for index in 0..u64::from(taken) + u64::from(released) {
             let start = u64::from(u32(bytes)?) << 32 | u64::from(u32(bytes)?);
-            let run = Run { start, count: u32(bytes)? };
-            if index < u64::from(taken) { batch.taken.push(run) } else { batch.released.push(run) }
+            let run = Run {
+                start,
+                count: u32(bytes)?,
+            };
+            if index < u64::from(taken) {
+                batch.taken.push(run)
+            } else {
+                batch.released.push(run)
+            }
         }
         Some(batch)
     }
@@ -114,7 +121,10 @@ mod tests {
         let mut batch = Batch::new();
         batch.put(Key::vnode(1, 2, 3), Bytes::from_static(b"record"));
         batch.delete(Key::volume(9));
-        batch.taken.push(Run { start: 1 << 33, count: 7 });
+        batch.taken.push(Run {
+            start: 1 << 33,
+            count: 7,
+        });
         batch.released.push(Run { start: 5, count: 1 });
         let mut encoded = Vec::new();
         batch.encode(&mut encoded);
@@ -122,7 +132,10 @@ mod tests {
         let encoded = Bytes::from(encoded);
         let decoded = Batch::decode(&mut encoded.clone()).unwrap();
         assert_eq!(decoded.entries, batch.entries);
-        assert_eq!((decoded.taken, decoded.released), (batch.taken, batch.released));
+        assert_eq!(
+            (decoded.taken, decoded.released),
+            (batch.taken, batch.released)
+        );
         for cut in 0..encoded.len() {
             assert!(Batch::decode(&mut encoded.slice(..cut)).is_none());
         }

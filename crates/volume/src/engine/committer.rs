@@ -70,7 +70,11 @@ impl Engine {
             return Next::Group(group);
         }
         if queue.open.is_empty() && queue.open.freezes.is_none() {
-            return if queue.closing { Next::Closed } else { Next::Idle };
+            return if queue.closing {
+                Next::Closed
+            } else {
+                Next::Idle
+            };
         }
         let number = queue.open.number + u64::from(!queue.open.is_empty());
         let group = std::mem::replace(&mut queue.open, OpenGroup::new(number));
@@ -81,7 +85,9 @@ impl Engine {
     }
 
     fn write_group(&self, mut group: OpenGroup, position: &mut Position) {
-        let result = self.check_running().and_then(|()| self.try_write(&mut group, position));
+        let result = self
+            .check_running()
+            .and_then(|()| self.try_write(&mut group, position));
         if let Err(error) = &result {
             let reason = match error {
                 Error::Stopped(reason) => reason.clone(),
@@ -107,11 +113,12 @@ impl Engine {
         if group.is_empty() {
             return Ok(());
         }
-        let failed = |what: &str, error: std::io::Error| {
-            Error::Partition(format!("{what} failed: {error}"))
-        };
+        let failed =
+            |what: &str, error: std::io::Error| Error::Partition(format!("{what} failed: {error}"));
         if group.wrote_blocks {
-            self.space.sync().map_err(|error| failed("syncing blocks", error))?;
+            self.space
+                .sync()
+                .map_err(|error| failed("syncing blocks", error))?;
             self.statistics.block_syncs.fetch_add(1, Ordering::Relaxed);
         }
         journal::seal(&mut group.bytes, group.number);
@@ -124,10 +131,14 @@ impl Engine {
         file.file
             .write_at(&group.bytes, position.offset)
             .map_err(|error| failed("writing the journal", error))?;
-        file.file.sync().map_err(|error| failed("syncing the journal", error))?;
+        file.file
+            .sync()
+            .map_err(|error| failed("syncing the journal", error))?;
         position.offset += group.bytes.len() as u64;
         self.statistics.groups.fetch_add(1, Ordering::Relaxed);
-        self.statistics.journal_bytes.fetch_add(group.bytes.len() as u64, Ordering::Relaxed);
+        self.statistics
+            .journal_bytes
+            .fetch_add(group.bytes.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 

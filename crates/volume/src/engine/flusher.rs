@@ -81,7 +81,11 @@ impl Engine {
                 let mut frozen = levels.frozen.clone();
                 frozen.retain(|other| !Arc::ptr_eq(other, table));
                 let active = Arc::clone(&levels.active);
-                *levels = Arc::new(Levels { active, frozen, base: Arc::new(view) });
+                *levels = Arc::new(Levels {
+                    active,
+                    frozen,
+                    base: Arc::new(view),
+                });
                 drop(levels);
                 self.statistics.flushes.fetch_add(1, Ordering::Relaxed);
                 if self.full.swap(false, Ordering::Relaxed) {
@@ -113,7 +117,11 @@ impl Engine {
         let view = base.view()?;
         let mut levels = self.levels.write();
         let (active, frozen) = (Arc::clone(&levels.active), levels.frozen.clone());
-        *levels = Arc::new(Levels { active, frozen, base: Arc::new(view) });
+        *levels = Arc::new(Levels {
+            active,
+            frozen,
+            base: Arc::new(view),
+        });
         drop(levels);
         Ok(base)
     }

@@ -52,15 +52,16 @@ impl JournalFile {
 
     /// The groups of the file from its start, as long as their numbers follow one another.
     pub(crate) fn read(&self) -> Result<Vec<Group>> {
-        let failed =
-            |error: std::io::Error| Error::Partition(format!("{}: {error}", self.name));
+        let failed = |error: std::io::Error| Error::Partition(format!("{}: {error}", self.name));
         let length = self.file.length().map_err(failed)?;
         let mut groups: Vec<Group> = Vec::new();
         let mut at = 0;
         while at + HEADER as u64 <= length {
             let mut header = [0; HEADER];
             self.file.read_at(&mut header, at).map_err(failed)?;
-            let Some((checksum, number, payload)) = parse_header(&header) else { break };
+            let Some((checksum, number, payload)) = parse_header(&header) else {
+                break;
+            };
             if groups.last().is_some_and(|last| last.number + 1 != number) {
                 break;
             }
@@ -68,11 +69,16 @@ impl JournalFile {
                 break;
             }
             let mut bytes = vec![0; payload as usize];
-            self.file.read_at(&mut bytes, at + HEADER as u64).map_err(failed)?;
+            self.file
+                .read_at(&mut bytes, at + HEADER as u64)
+                .map_err(failed)?;
             if crc32c::crc32c_append(crc32c::crc32c(&header[8..]), &bytes) != checksum {
                 break;
             }
-            groups.push(Group { number, payload: bytes.into() });
+            groups.push(Group {
+                number,
+                payload: bytes.into(),
+            });
             at += padded(HEADER as u64 + u64::from(payload));
         }
         Ok(groups)
@@ -145,7 +151,10 @@ mod tests {
         let disk = SimDisk::new(1 << 20);
         let journal = JournalFile::open(&disk, 0, 64 << 10).unwrap();
         for (index, number) in [7, 8, 3].into_iter().enumerate() {
-            journal.file.write_at(&group(number, b"x"), index as u64 * BLOCK).unwrap();
+            journal
+                .file
+                .write_at(&group(number, b"x"), index as u64 * BLOCK)
+                .unwrap();
         }
         let read = journal.read().unwrap();
         assert_eq!(read.iter().map(|g| g.number).collect::<Vec<_>>(), [7, 8]);

@@ -49,7 +49,10 @@ pub(crate) enum Kind {
 impl Key {
     /// The key made of `bytes`, if it is short enough.
     pub(crate) fn from_slice(bytes: &[u8]) -> Option<Self> {
-        let mut key = Self { length: u8::try_from(bytes.len()).ok()?, bytes: [0; KEY_MAX] };
+        let mut key = Self {
+            length: u8::try_from(bytes.len()).ok()?,
+            bytes: [0; KEY_MAX],
+        };
         key.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(key)
     }
@@ -213,7 +216,10 @@ impl Key {
             }
             self.length -= 1;
         }
-        Self { length: KEY_MAX as u8, bytes: [0xff; KEY_MAX] }
+        Self {
+            length: KEY_MAX as u8,
+            bytes: [0xff; KEY_MAX],
+        }
     }
 }
 
@@ -255,7 +261,10 @@ mod tests {
         assert!(Key::vnode(1, 2, 7) < Key::vnode(1, 2, 6));
         assert!(Key::vnode(1, 2, 0) < Key::vnode(1, 3, u64::MAX));
         let key = Key::piece(5, 4, 3, 2, 1);
-        assert_eq!((key.epoch(), key.piece_number(), key.body_number()), (1, 2, 3));
+        assert_eq!(
+            (key.epoch(), key.piece_number(), key.body_number()),
+            (1, 2, 3)
+        );
         assert!(key.starts_with(&Key::piece_prefix(5, 4, 3, 2)));
         assert!(key < Key::piece_prefix(5, 4, 3, 2).after_prefix());
         assert!(key < key.successor());

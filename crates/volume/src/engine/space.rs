@@ -81,18 +81,18 @@ struct BlockFile {
 }
 
 /// Blocks handed out for a change; they go back when this is dropped before the change is made.
-pub(crate) struct Allocation<'a> {
-    space: &'a Space,
+pub(crate) struct Allocation {
+    space: Arc<Space>,
     runs: Vec<Run>,
 }
 
 /// A reader's hold on all blocks that were in use when it began.
-pub(crate) struct Pin<'a> {
-    space: &'a Space,
+pub(crate) struct Pin {
+    space: Arc<Space>,
     moment: u64,
 }
 
-impl Allocation<'_> {
+impl Allocation {
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs
     }
@@ -103,13 +103,13 @@ impl Allocation<'_> {
     }
 }
 
-impl Drop for Allocation<'_> {
+impl Drop for Allocation {
     fn drop(&mut self) {
         self.space.give_back(&self.runs);
     }
 }
 
-impl Drop for Pin<'_> {
+impl Drop for Pin {
     fn drop(&mut self) {
         let mut inner = self.space.inner.lock();
         if let Some(count) = inner.readers.get_mut(&self.moment) {
@@ -123,7 +123,10 @@ impl Drop for Pin<'_> {
 }
 
 fn region_of(block: u64) -> (u32, usize) {
-    ((block / REGION_BLOCKS) as u32, (block % REGION_BLOCKS) as usize)
+    (
+        (block / REGION_BLOCKS) as u32,
+        (block % REGION_BLOCKS) as usize,
+    )
 }
 
 fn count_free(words: &[u64; WORDS]) -> u16 {
@@ -135,18 +138,26 @@ impl Space {
     pub(crate) fn open(disk: Arc<dyn Disk>, load: Load<'_>) -> Result<Self> {
         let mut inner = Inner::default();
         for index in 0.. {
-            let Some(value) = load(&Key::region_counts(index))? else { break };
+            let Some(value) = load(&Key::region_counts(index))? else {
+                break;
+            };
             let value = checked(&value)?;
             inner.image_free.extend(
-                value.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])),
+                value
+                    .chunks_exact(2)
+                    .map(|pair| u16::from_be_bytes([pair[0], pair[1]])),
             );
         }
         inner.free = inner.image_free.clone();
-        Ok(Self { disk, inner: Mutex::new(inner), files: Mutex::default() })
+        Ok(Self {
+            disk,
+            inner: Mutex::new(inner),
+            files: Mutex::default(),
+        })
     }
 
     /// Hands out `blocks` blocks in as few runs as there are, or `DiskFull`.
-    pub(crate) fn allocate(&self, blocks: u32, load: Load<'_>) -> Result<Allocation<'_>> {
+    pub(crate) fn allocate(self: &Arc<Self>, blocks: u32, load: Load<'_>) -> Result<Allocation> {
         let mut inner = self.inner.lock();
         let mut runs = Vec::new();
         let mut missing = blocks;
@@ -165,7 +176,10 @@ impl Space {
                 }
             }
         }
-        let mut allocation = Allocation { space: self, runs };
+        let mut allocation = Allocation {
+            space: Arc::clone(self),
+            runs,
+        };
         while missing > 0 && self.may_grow(inner.free.len() as u64, missing) {
             inner.image_free.push(REGION_BLOCKS as u16);
             inner.free.push(REGION_BLOCKS as u16);
@@ -247,11 +261,14 @@ impl Space {
     }
 
     /// Holds every block that is in use now until the pin is dropped.
-    pub(crate) fn pin(&self) -> Pin<'_> {
+    pub(crate) fn pin(self: &Arc<Self>) -> Pin {
         let mut inner = self.inner.lock();
         let moment = inner.moment;
         *inner.readers.entry(moment).or_default() += 1;
-        Pin { space: self, moment }
+        Pin {
+            space: Arc::clone(self),
+            moment,
+        }
     }
 
     /// The values that the table must get with the changes applied so far.
@@ -268,8 +285,13 @@ impl Space {
         for index in std::mem::take(&mut inner.changed_counts) {
             let start = index as usize * COUNTS_REGIONS;
             let end = (start + COUNTS_REGIONS).min(inner.image_free.len());
-            let bytes = inner.image_free[start..end].iter().flat_map(|n| n.to_be_bytes());
-            values.push((Key::region_counts(index), Some(with_checksum(bytes.collect()))));
+            let bytes = inner.image_free[start..end]
+                .iter()
+                .flat_map(|n| n.to_be_bytes());
+            values.push((
+                Key::region_counts(index),
+                Some(with_checksum(bytes.collect())),
+            ));
         }
         inner.flushes += 1;
         let now = inner.flushes;
@@ -283,7 +305,12 @@ impl Space {
 
     /// Blocks that can be handed out without growing.
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.inner.lock().free.iter().map(|&count| u64::from(count)).sum()
+        self.inner
+            .lock()
+            .free
+            .iter()
+            .map(|&count| u64::from(count))
+            .sum()
     }
 
     /// Room on the file system that is set aside for blocks already, in bytes.
@@ -291,8 +318,11 @@ impl Space {
         let files = self.files.lock();
         let allocated: u64 = files.values().map(|file| file.allocated).sum();
         let inner = self.inner.lock();
-        let used: u64 =
-            inner.free.iter().map(|&free| REGION_BLOCKS - u64::from(free)).sum::<u64>();
+        let used: u64 = inner
+            .free
+            .iter()
+            .map(|&free| REGION_BLOCKS - u64::from(free))
+            .sum::<u64>();
         allocated.saturating_sub(used * BLOCK_BYTES)
     }
 
@@ -307,7 +337,10 @@ impl Space {
                     let block = u64::from(number) * REGION_BLOCKS + bit as u64;
                     match runs.last_mut() {
                         Some(last) if last.end() == block => last.count += 1,
-                        _ => runs.push(Run { start: block, count: 1 }),
+                        _ => runs.push(Run {
+                            start: block,
+                            count: 1,
+                        }),
                     }
                 }
             }
@@ -329,7 +362,11 @@ impl Space {
                 let file = self.disk.open(&format!("blocks.{number}"))?;
                 self.disk.sync_names()?;
                 let allocated = file.length()?;
-                slot.insert(BlockFile { file, allocated, dirty: false })
+                slot.insert(BlockFile {
+                    file,
+                    allocated,
+                    dirty: false,
+                })
             }
         };
         work(file, block % per_file * BLOCK_BYTES)
@@ -371,15 +408,14 @@ impl Space {
     }
 
     /// Reads whole blocks. `at_once` refuses to wait for the device.
-    pub(crate) fn read(
-        &self,
-        block: u64,
-        buffer: &mut [u8],
-        at_once: bool,
-    ) -> std::io::Result<()> {
+    pub(crate) fn read(&self, block: u64, buffer: &mut [u8], at_once: bool) -> std::io::Result<()> {
         let (file, offset) =
             self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
-        if at_once { file.read_at_once(buffer, offset) } else { file.read_at(buffer, offset) }
+        if at_once {
+            file.read_at_once(buffer, offset)
+        } else {
+            file.read_at(buffer, offset)
+        }
     }
 
     /// Makes all blocks written so far durable.
@@ -388,9 +424,7 @@ impl Space {
             let mut files = self.files.lock();
             files
                 .values_mut()
-                .filter_map(|file| {
-                    std::mem::take(&mut file.dirty).then(|| Arc::clone(&file.file))
-                })
+                .filter_map(|file| std::mem::take(&mut file.dirty).then(|| Arc::clone(&file.file)))
                 .collect()
         };
         dirty.iter().try_for_each(|file| file.sync())
@@ -398,7 +432,11 @@ impl Space {
 }
 
 fn block_error(error: &std::io::Error) -> Error {
-    if is_full(error) { Error::DiskFull } else { Error::Partition(format!("blocks: {error}")) }
+    if is_full(error) {
+        Error::DiskFull
+    } else {
+        Error::Partition(format!("blocks: {error}"))
+    }
 }
 
 /// Appends a checksum.
@@ -474,14 +512,20 @@ impl Inner {
                 let length = (bit + 1 - from) as u32;
                 if length == missing {
                     region.mark(from, length);
-                    runs.push(Run { start: base + from as u64, count: length });
+                    runs.push(Run {
+                        start: base + from as u64,
+                        count: length,
+                    });
                     missing = 0;
                 }
             } else if let Some(from) = start.take() {
                 let length = (bit - from) as u32;
                 if length >= good.min(missing) {
                     region.mark(from, length);
-                    runs.push(Run { start: base + from as u64, count: length });
+                    runs.push(Run {
+                        start: base + from as u64,
+                        count: length,
+                    });
                     missing -= length;
                 }
             }
@@ -492,7 +536,10 @@ impl Inner {
             if length >= good.min(missing) {
                 let length = length.min(missing);
                 region.mark(from, length);
-                runs.push(Run { start: base + from as u64, count: length });
+                runs.push(Run {
+                    start: base + from as u64,
+                    count: length,
+                });
                 missing -= length;
             }
         }
@@ -542,7 +589,11 @@ impl Inner {
     /// Frees what was released before the oldest reader began.
     fn settle(&mut self) {
         let oldest = self.readers.keys().next().copied().unwrap_or(u64::MAX);
-        while self.waiting.front().is_some_and(|(moment, _)| *moment < oldest) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|(moment, _)| *moment < oldest)
+        {
             if let Some((_, runs)) = self.waiting.pop_front() {
                 for run in runs {
                     self.untake(run);
@@ -581,8 +632,8 @@ mod tests {
     use super::*;
     use crate::disk::SimDisk;
 
-    fn space() -> Space {
-        Space::open(Arc::new(SimDisk::new(1 << 30)), &|_| Ok(None)).unwrap()
+    fn space() -> Arc<Space> {
+        Arc::new(Space::open(Arc::new(SimDisk::new(1 << 30)), &|_| Ok(None)).unwrap())
     }
 
     #[test]
@@ -591,8 +642,20 @@ mod tests {
         let load: Load<'_> = &|_| Ok(None);
         let first = space.allocate(10, load).unwrap();
         let second = space.allocate(5, load).unwrap();
-        assert_eq!(first.runs(), [Run { start: 0, count: 10 }]);
-        assert_eq!(second.runs(), [Run { start: 10, count: 5 }]);
+        assert_eq!(
+            first.runs(),
+            [Run {
+                start: 0,
+                count: 10
+            }]
+        );
+        assert_eq!(
+            second.runs(),
+            [Run {
+                start: 10,
+                count: 5
+            }]
+        );
         drop(second);
         let runs = first.keep();
         space.apply(&runs, &[], load).unwrap();
@@ -601,7 +664,11 @@ mod tests {
         let pin = space.pin();
         assert_eq!(space.allocate(1, load).unwrap().runs()[0].start, 10);
         space.released(runs);
-        assert_eq!(space.allocate(1, load).unwrap().runs()[0].start, 10, "a reader is there");
+        assert_eq!(
+            space.allocate(1, load).unwrap().runs()[0].start,
+            10,
+            "a reader is there"
+        );
         drop(pin);
         assert_eq!(space.allocate(1, load).unwrap().runs()[0].start, 0);
         assert_eq!(space.image_blocks(load).unwrap(), []);
@@ -622,7 +689,8 @@ mod tests {
 
     #[test]
     fn a_full_disk_gives_nothing_and_keeps_nothing() {
-        let space = Space::open(Arc::new(SimDisk::new(1 << 20)), &|_| Ok(None)).unwrap();
+        let disk = Arc::new(SimDisk::new(1 << 20));
+        let space = Arc::new(Space::open(disk, &|_| Ok(None)).unwrap());
         let load: Load<'_> = &|_| Ok(None);
         assert!(matches!(space.allocate(1000, load), Err(Error::DiskFull)));
         assert_eq!(space.allocate(100, load).unwrap().runs()[0].start, 0);

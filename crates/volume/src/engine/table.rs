@@ -45,7 +45,9 @@ impl Table {
     /// The first entry at or after `from`, deletions included.
     pub(crate) fn at_or_after(&self, from: &Key) -> Option<(Key, Option<Bytes>)> {
         let map = self.map.read();
-        map.range(from..).next().map(|(key, value)| (*key, value.clone()))
+        map.range(from..)
+            .next()
+            .map(|(key, value)| (*key, value.clone()))
     }
 
     /// Runs `work` over all entries in order.

@@ -1,0 +1,321 @@
+//! Reading the bytes of vnodes, every block against its checksum.
+//!
+//! A block that does not match its checksum, or that the device will not give, is an I/O error of
+//! that file alone: logged with the fid, counted, never returned as data.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cellar_wire::dir::PAGE_SIZE;
+use cellar_wire::ids::Fid;
+
+use crate::cells::Loaded;
+use crate::dir::DirImage;
+use crate::engine::batch::Run;
+use crate::engine::key::Key;
+use crate::error::{Error, Result};
+use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum};
+use crate::ticket::is_nonblocking;
+use crate::txn::OldPiece;
+use crate::types::{FileType, VnodeStatus};
+use crate::volume::Volume;
+
+/// A body read piece by piece, all of one version.
+///
+/// It holds no lock between pieces: a slow client keeps nobody waiting. If the file changes in the
+/// middle, [`Reader::next`] says [`Error::Changed`] rather than mix two versions.
+#[derive(Debug)]
+pub struct Reader {
+    volume: Arc<Volume>,
+    status: VnodeStatus,
+    position: u64,
+    end: u64,
+    start: u64,
+}
+
+impl Reader {
+    /// The status of the version that is read.
+    pub fn status(&self) -> &VnodeStatus {
+        &self.status
+    }
+
+    /// How many bytes there are in all.
+    pub fn length(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// The next bytes, up to `max` of them; `None` after the last.
+    ///
+    /// After `Error::WouldBlock` the same call can be made again.
+    pub fn next(&mut self, max: usize) -> Result<Option<Bytes>> {
+        let left = self.end - self.position;
+        if left == 0 || max == 0 {
+            return Ok(None);
+        }
+        let fid = self.status.fid;
+        let length = left.min(max as u64) as usize;
+        let (bytes, version) = self.volume.read_version(fid, self.position, length)?;
+        if version != self.status.data_version || bytes.len() != length {
+            return Err(Error::Changed(fid));
+        }
+        self.position += length as u64;
+        Ok(Some(bytes))
+    }
+}
+
+impl Volume {
+    /// Reads up to `length` bytes at `position`, fewer at the end: the bytes of a file, the pages of
+    /// a directory, the target of a link. All of one version.
+    pub fn read(&self, fid: Fid, position: u64, length: usize) -> Result<Bytes> {
+        Ok(self.read_version(fid, position, length)?.0)
+    }
+
+    /// Begins to read up to `length` bytes at `position`.
+    pub fn read_file(self: &Arc<Self>, fid: Fid, position: u64, length: u64) -> Result<Reader> {
+        let status = self.status(fid)?;
+        let start = position.min(status.length);
+        let end = start.saturating_add(length).min(status.length);
+        Ok(Reader {
+            volume: Arc::clone(self),
+            status,
+            position: start,
+            end,
+            start,
+        })
+    }
+
+    fn read_version(&self, fid: Fid, position: u64, length: usize) -> Result<(Bytes, u64)> {
+        self.check_fid(fid)?;
+        if fid.vnode.is_directory() {
+            return self.with_dir(fid, |loaded, image| {
+                let range = clip(position, length, loaded.record.length);
+                Ok((
+                    read_pages(image, range.0, range.1),
+                    loaded.record.data_version,
+                ))
+            });
+        }
+        let cell = self.cell(fid.vnode);
+        let loaded = self.read_guard(&cell, fid)?;
+        let version = loaded.record.data_version;
+        let (position, length) = clip(position, length, loaded.record.length);
+        if length == 0 {
+            return Ok((Bytes::new(), version));
+        }
+        if loaded.record.kind == FileType::Symlink {
+            let from = (position as usize).min(loaded.record.target.len());
+            let to = (from + length).min(loaded.record.target.len());
+            return Ok((loaded.record.target.slice(from..to), version));
+        }
+        match loaded.record.body {
+            Body::None => Ok((BytesMut::zeroed(length).freeze(), version)),
+            Body::Inline { .. } => {
+                if let Some(body) = &loaded.body {
+                    return Ok((padded_slice(body, position, length), version));
+                }
+                drop(loaded);
+                let mut locked = self.lock(&cell, fid)?;
+                let loaded = locked.get_mut(fid)?;
+                let Body::Inline { .. } = loaded.record.body else {
+                    drop(locked);
+                    return self.read_version(fid, position, length);
+                };
+                let body = self.inline_body(fid, loaded)?;
+                let (position, length) = clip(position, length, loaded.record.length);
+                Ok((
+                    padded_slice(&body, position, length),
+                    loaded.record.data_version,
+                ))
+            }
+            Body::Pieces => {
+                let body = loaded.record.body_number;
+                Ok((self.read_pieces(fid, body, position, length)?, version))
+            }
+        }
+    }
+
+    /// The bytes of an inline body, kept in the cell from now on.
+    pub(crate) fn inline_body(&self, fid: Fid, loaded: &mut Loaded) -> Result<Bytes> {
+        if let Some(body) = &loaded.body {
+            return Ok(body.clone());
+        }
+        let Body::Inline { epoch } = loaded.record.body else {
+            return Ok(Bytes::new());
+        };
+        let key = Key::piece(
+            self.group.id.0,
+            fid.vnode.0,
+            loaded.record.body_number,
+            0,
+            epoch,
+        );
+        let value = self.core.engine.get(&key)?;
+        let piece = match &value {
+            Some(value) => Piece::decode(value),
+            None => Err(Error::Format("its bytes are missing".into())),
+        };
+        match piece {
+            Ok(Piece::Inline(bytes)) => {
+                loaded.body = Some(bytes.clone());
+                loaded.recharge();
+                Ok(bytes)
+            }
+            Ok(_) => Err(self.damaged(fid, "its bytes are missing")),
+            Err(error) => Err(self.damaged(fid, &error.to_string())),
+        }
+    }
+
+    /// The present version of a piece, for this volume's view.
+    pub(crate) fn piece(&self, fid: Fid, body: u32, number: u64) -> Result<Option<OldPiece>> {
+        let group = self.group.id.0;
+        let from = Key::piece(group, fid.vnode.0, body, number, self.view);
+        let prefix = Key::piece_prefix(group, fid.vnode.0, body, number);
+        let Some((key, value)) = self.core.engine.first_version(&from, &prefix)? else {
+            return Ok(None);
+        };
+        match Piece::decode(&value) {
+            Ok(piece) => Ok(Some(OldPiece {
+                epoch: key.epoch(),
+                piece,
+            })),
+            Err(error) => Err(self.damaged(fid, &error.to_string())),
+        }
+    }
+
+    /// Numbers of the pieces of which any version is there.
+    pub(crate) fn piece_numbers(&self, fid: Fid, body: u32) -> Result<Vec<u64>> {
+        let prefix = Key::body_prefix(self.group.id.0, fid.vnode.0, body);
+        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
+        let mut numbers = Vec::new();
+        while let Some((key, _)) = scan.next()? {
+            if numbers.last() != Some(&key.piece_number()) {
+                numbers.push(key.piece_number());
+            }
+        }
+        Ok(numbers)
+    }
+
+    fn read_pieces(&self, fid: Fid, body: u32, position: u64, length: usize) -> Result<Bytes> {
+        let _pin = self.core.engine.space.pin();
+        let end = position + length as u64;
+        let first_block = position / BLOCK as u64;
+        let blocks = (end.div_ceil(BLOCK as u64) - first_block) as usize;
+        let mut buffer = BytesMut::zeroed(blocks * BLOCK);
+        let mut number = position / PIECE_BYTES;
+        while number * PIECE_BYTES < end {
+            if let Some(old) = self.piece(fid, body, number)? {
+                let base = number * PIECE_BLOCKS as u64;
+                match old.piece {
+                    Piece::Blocks(blocks) => {
+                        self.read_blocks(fid, &blocks, base, first_block, &mut buffer)?;
+                    }
+                    Piece::Inline(bytes) if number == 0 && first_block == 0 => {
+                        let count = bytes.len().min(buffer.len());
+                        buffer[..count].copy_from_slice(&bytes[..count]);
+                    }
+                    Piece::Inline(_) | Piece::Gone => {}
+                }
+            }
+            number += 1;
+        }
+        let skip = (position - first_block * BLOCK as u64) as usize;
+        Ok(buffer.freeze().slice(skip..skip + length))
+    }
+
+    /// Reads the blocks of a piece that fall into a buffer that begins at block `first` of the file.
+    fn read_blocks(
+        &self,
+        fid: Fid,
+        blocks: &PieceBlocks,
+        base: u64,
+        first: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let last = first + (buffer.len() / BLOCK) as u64;
+        for (place, run) in blocks.runs() {
+            let start = (base + place as u64).max(first);
+            let end = (base + place as u64 + u64::from(run.count)).min(last);
+            if start >= end {
+                continue;
+            }
+            let inside = run.start + (start - base - place as u64);
+            let at = (start - first) as usize * BLOCK;
+            let target = &mut buffer[at..at + (end - start) as usize * BLOCK];
+            self.read_run(
+                fid,
+                Run {
+                    start: inside,
+                    count: (end - start) as u32,
+                },
+                target,
+            )?;
+            for (offset, bytes) in target.chunks_exact(BLOCK).enumerate() {
+                let index = start + offset as u64;
+                let slot = blocks.0[(index - base) as usize];
+                let expected = slot.map(|slot| slot.checksum);
+                let found = block_checksum(self.group.id.0, fid.vnode.0, index, bytes);
+                if expected != Some(found) {
+                    let cause = format!("block {index} does not match its checksum");
+                    return Err(self.damaged(fid, &cause));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_run(&self, fid: Fid, run: Run, target: &mut [u8]) -> Result<()> {
+        match self
+            .core
+            .engine
+            .space
+            .read(run.start, target, is_nonblocking())
+        {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Err(Error::WouldBlock),
+            Err(error) => Err(self.damaged(fid, &error.to_string())),
+        }
+    }
+
+    /// One block of a body as it is: zeros where there is none.
+    pub(crate) fn read_block(&self, fid: Fid, piece: &PieceBlocks, index: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK];
+        let base = index / PIECE_BLOCKS as u64 * PIECE_BLOCKS as u64;
+        self.read_blocks(fid, piece, base, index, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// The part of a range that lies within a body.
+fn clip(position: u64, length: usize, body: u64) -> (u64, usize) {
+    if position >= body {
+        return (body, 0);
+    }
+    (position, (length as u64).min(body - position) as usize)
+}
+
+/// Bytes of a body that may be stored shorter than it is: zeros follow.
+fn padded_slice(body: &Bytes, position: u64, length: usize) -> Bytes {
+    let from = (position as usize).min(body.len());
+    if from + length <= body.len() {
+        return body.slice(from..from + length);
+    }
+    let mut bytes = BytesMut::with_capacity(length);
+    bytes.extend_from_slice(&body[from..]);
+    bytes.resize(length, 0);
+    bytes.freeze()
+}
+
+fn read_pages(image: &DirImage, position: u64, length: usize) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(length);
+    let mut at = position as usize;
+    while bytes.len() < length {
+        let Some(page) = image.page_bytes(at / PAGE_SIZE) else {
+            break;
+        };
+        let inside = at % PAGE_SIZE;
+        let count = (PAGE_SIZE - inside).min(length - bytes.len());
+        bytes.extend_from_slice(&page[inside..inside + count]);
+        at += count;
+    }
+    bytes.freeze()
+}

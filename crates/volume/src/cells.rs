@@ -1,0 +1,185 @@
+//! Decoded vnodes in memory, bounded, each with the lock that orders changes to it.
+//!
+//! There is one cell for a vnode of an open volume at a time, so its lock is the vnode's lock. A
+//! cell that anybody holds stays; of the others the cache drops some when there are too many, or
+//! when the bodies and pages kept with them are too large. Nothing is lost by dropping: what a cell
+//! knows is in the table.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use parking_lot::{Mutex, RwLock};
+
+use crate::dir::DirImage;
+use crate::record::VnodeRecord;
+
+/// Parts of the cache with a lock each.
+const SHARDS: usize = 64;
+/// Cells looked at, at most, when one is added and there are too many.
+const SWEEP: usize = 16;
+
+/// A vnode's place in memory.
+pub(crate) struct Cell {
+    pub(crate) state: RwLock<Option<Loaded>>,
+    used: AtomicBool,
+}
+
+/// What is known of a vnode.
+pub(crate) struct Loaded {
+    pub(crate) record: VnodeRecord,
+    /// The epoch of this version.
+    pub(crate) epoch: u64,
+    /// The bytes of an inline body, once they were needed.
+    pub(crate) body: Option<Bytes>,
+    /// The pages of a directory, once they were needed.
+    pub(crate) dir: Option<DirImage>,
+    charge: Charge,
+}
+
+/// Memory that a cell's body or pages take, in the cache's books.
+struct Charge {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A volume instance and a vnode number.
+type Name = (u32, u32);
+
+/// All cells of a partition.
+pub(crate) struct Cells {
+    shards: Vec<Mutex<Shard>>,
+    cells_max: usize,
+    bytes_max: usize,
+    bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct Shard {
+    cells: HashMap<Name, Arc<Cell>>,
+    order: Vec<Name>,
+    hand: usize,
+}
+
+impl Cells {
+    pub(crate) fn new(cells_max: usize, bytes_max: usize) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            cells_max: (cells_max / SHARDS).max(4),
+            bytes_max,
+            bytes: Arc::default(),
+        }
+    }
+
+    /// The cell of a vnode, made if there is none.
+    pub(crate) fn cell(&self, instance: u32, vnode: u32) -> Arc<Cell> {
+        let name = (instance, vnode);
+        let mixed =
+            (u64::from(instance) << 32 | u64::from(vnode)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut shard = self.shards[(mixed >> 58) as usize % SHARDS].lock();
+        if let Some(cell) = shard.cells.get(&name) {
+            if !cell.used.load(Ordering::Relaxed) {
+                cell.used.store(true, Ordering::Relaxed);
+            }
+            return Arc::clone(cell);
+        }
+        if shard.cells.len() >= self.cells_max
+            || self.bytes.load(Ordering::Relaxed) > self.bytes_max
+        {
+            shard.sweep();
+        }
+        let cell = Arc::new(Cell {
+            state: RwLock::new(None),
+            used: AtomicBool::new(true),
+        });
+        shard.cells.insert(name, Arc::clone(&cell));
+        shard.order.push(name);
+        cell
+    }
+
+    /// A loaded state without body or pages.
+    pub(crate) fn loaded(&self, record: VnodeRecord, epoch: u64) -> Loaded {
+        let charge = Charge {
+            total: Arc::clone(&self.bytes),
+            bytes: 0,
+        };
+        Loaded {
+            record,
+            epoch,
+            body: None,
+            dir: None,
+            charge,
+        }
+    }
+
+    /// Cells and bytes of bodies now in memory.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let cells = self
+            .shards
+            .iter()
+            .map(|shard| shard.lock().cells.len())
+            .sum();
+        (cells, self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl Loaded {
+    /// Books what body and pages take now; called after either changed.
+    pub(crate) fn recharge(&mut self) {
+        let bytes = self.body.as_ref().map_or(0, Bytes::len)
+            + self.dir.as_ref().map_or(0, DirImage::memory);
+        let charge = &mut self.charge;
+        charge.total.fetch_add(bytes, Ordering::Relaxed);
+        charge.total.fetch_sub(charge.bytes, Ordering::Relaxed);
+        charge.bytes = bytes;
+    }
+}
+
+impl Shard {
+    /// Drops cells that nobody holds and nobody used since the hand last passed.
+    fn sweep(&mut self) {
+        let mut dropped = 0;
+        for _ in 0..SWEEP.min(self.order.len()) {
+            if self.hand >= self.order.len() {
+                self.hand = 0;
+            }
+            let name = self.order[self.hand];
+            let idle = self.cells.get(&name).is_none_or(|cell| {
+                Arc::strong_count(cell) == 1 && !cell.used.swap(false, Ordering::Relaxed)
+            });
+            if idle {
+                self.cells.remove(&name);
+                self.order.swap_remove(self.hand);
+                dropped += 1;
+                if dropped == 2 {
+                    return;
+                }
+            } else {
+                self.hand += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_stays_bounded_and_keeps_what_is_held() {
+        let cells = Cells::new(SHARDS * 4, 1 << 20);
+        let held = cells.cell(1, 1);
+        for vnode in 2..10_000 {
+            cells.cell(1, vnode);
+        }
+        assert!(cells.size().0 <= SHARDS * 6, "{}", cells.size().0);
+        assert!(Arc::ptr_eq(&held, &cells.cell(1, 1)));
+    }
+}

@@ -1,0 +1,401 @@
+//! Looking at everything: what a salvager would look for, and would find nothing to repair.
+//!
+//! For each volume: every entry names a vnode that is there and knows its directory; link counts,
+//! usage and numbers given out are right; no vnode is without a name; every byte matches its
+//! checksum. For the partition: every block is named by exactly one place of one file (in as many
+//! versions as there are), or is free. Nothing may change meanwhile, so this is for tests and for
+//! partitions taken out of service.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use cellar_wire::dir::{Directory, PAGE_SIZE, Page};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
+
+use crate::core::GroupId;
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
+use crate::partition::{EPOCH_MAX, Partition};
+use crate::record::{
+    BLOCK, Body, CountersRecord, GroupRecord, PIECE_BLOCKS, Piece, VnodeRecord, VolumeRecord,
+};
+use crate::types::FileType;
+use crate::volume::Volume;
+
+/// Faults described, at most; more are only counted.
+const DESCRIBED_MAX: usize = 100;
+
+/// What [`Partition::check`] found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Volumes looked at.
+    pub volumes: u64,
+    /// Vnodes that some volume sees, counted for each.
+    pub vnodes: u64,
+    /// Blocks of 4 KiB that are named.
+    pub blocks: u64,
+    /// What is wrong, a sentence each.
+    pub faults: Vec<String>,
+    /// Versions that no volume sees: left for the background removal.
+    pub unseen: u64,
+    /// Some of their keys.
+    pub unseen_keys: Vec<String>,
+}
+
+impl CheckReport {
+    fn fault(&mut self, text: String) {
+        if self.faults.len() < DESCRIBED_MAX {
+            self.faults.push(text);
+        }
+    }
+
+    fn unseen(&mut self, key: &Key) {
+        self.unseen += 1;
+        if self.unseen_keys.len() < DESCRIBED_MAX {
+            self.unseen_keys.push(format!("{key:?}"));
+        }
+    }
+}
+
+/// What one viewer of a group sees: records by vnode number.
+type Seen = HashMap<u32, VnodeRecord>;
+
+/// Where a block belongs: group, vnode, body, block number in the file.
+type Place = (u32, u32, u32, u64);
+
+impl Partition {
+    /// Looks at everything on the partition. Nothing may change it meanwhile.
+    pub fn check(&self) -> Result<CheckReport> {
+        let engine = &self.core.engine;
+        let mut report = CheckReport::default();
+        let mut by_group: BTreeMap<u32, Vec<VolumeRecord>> = BTreeMap::new();
+        let prefix = Key::of_kind(Kind::Volume);
+        let mut scan = engine.scan(&prefix, &prefix)?;
+        while let Some((_, value)) = scan.next()? {
+            let record = VolumeRecord::decode(&value)?;
+            by_group.entry(record.group.0).or_default().push(record);
+        }
+        let mut named: HashMap<u64, Place> = HashMap::new();
+        let prefix = Key::of_kind(Kind::Group);
+        let mut scan = engine.scan(&prefix, &prefix)?;
+        while let Some((key, value)) = scan.next()? {
+            let group = GroupId(key.u32_at(1));
+            let record = GroupRecord::decode(&value)?;
+            let volumes = by_group.remove(&group.0).unwrap_or_default();
+            self.check_group(group, &record, &volumes, &mut named, &mut report)?;
+        }
+        for volume in by_group.values().flatten() {
+            report.fault(format!("volume {} has no group", volume.info.id));
+        }
+        report.blocks = named.len() as u64;
+        for run in engine.space.image_blocks(&|key| engine.get(key))? {
+            for block in run.start..run.end() {
+                if named.remove(&block).is_none() {
+                    report.fault(format!("block {block} is in use and nothing names it"));
+                }
+            }
+        }
+        for (block, place) in named {
+            report.fault(format!("block {block} of {place:?} is free in the map"));
+        }
+        Ok(report)
+    }
+
+    fn check_group(
+        &self,
+        group: GroupId,
+        record: &GroupRecord,
+        volumes: &[VolumeRecord],
+        named: &mut HashMap<u64, Place>,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let mut viewers: Vec<u64> = record.clones.iter().map(|clone| clone.epoch).collect();
+        viewers.extend(record.writable.then_some(EPOCH_MAX));
+        let mut expected: Vec<u64> = volumes.iter().map(|volume| volume.epoch).collect();
+        viewers.sort_unstable();
+        expected.sort_unstable();
+        if viewers != expected {
+            report.fault(format!(
+                "group {group:?} has viewers {viewers:?}, volumes {expected:?}"
+            ));
+        }
+        let seen = self.check_records(group, &viewers, report)?;
+        self.check_pieces(group, &seen, named, report)?;
+        for volume in volumes {
+            report.volumes += 1;
+            let empty = Seen::new();
+            let seen = seen.get(&volume.epoch).unwrap_or(&empty);
+            match self.core.volume(volume.info.id)? {
+                Some(open) => check_volume(&open, volume, seen, report)?,
+                None => report.fault(format!("volume {} does not open", volume.info.id)),
+            }
+        }
+        let Some(value) = self.core.engine.get(&Key::counters(group.0))? else {
+            report.fault(format!("group {group:?} has no counters"));
+            return Ok(());
+        };
+        let counters = CountersRecord::decode(&value)?;
+        for records in seen.values() {
+            for (vnode, record) in records {
+                let next = if vnode % 2 == 1 {
+                    counters.next_directory
+                } else {
+                    counters.next_file
+                };
+                if *vnode >= next || record.uniquifier.0 >= counters.next_uniquifier {
+                    report.fault(format!(
+                        "{group:?} vnode {vnode} has a number not given out"
+                    ));
+                }
+            }
+        }
+        if let Some(records) = seen.get(&EPOCH_MAX) {
+            let blocks: u64 = records.values().map(VnodeRecord::blocks).sum();
+            if (blocks, records.len() as u64) != (counters.blocks_used, counters.files) {
+                report.fault(format!(
+                    "{group:?} uses {blocks} blocks, {} files; its counters say {} and {}",
+                    records.len(),
+                    counters.blocks_used,
+                    counters.files
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_records(
+        &self,
+        group: GroupId,
+        viewers: &[u64],
+        report: &mut CheckReport,
+    ) -> Result<HashMap<u64, Seen>> {
+        let mut seen: HashMap<u64, Seen> = viewers
+            .iter()
+            .map(|&viewer| (viewer, Seen::new()))
+            .collect();
+        let prefix = Key::of_group(Kind::Vnode, group.0);
+        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
+        let mut newer: Option<(u32, u64)> = None;
+        while let Some((key, value)) = scan.next()? {
+            let vnode = key.u32_at(5);
+            let record = match VnodeRecord::decode(&value) {
+                Ok(record) => record.ok(),
+                Err(error) => {
+                    report.fault(format!("{group:?} vnode {vnode}: {error}"));
+                    continue;
+                }
+            };
+            let limit = newer
+                .filter(|(known, _)| *known == vnode)
+                .map_or(u64::MAX, |(_, e)| e);
+            newer = Some((vnode, key.epoch()));
+            let mut visible = false;
+            for (&viewer, records) in &mut seen {
+                let newest = limit == u64::MAX || viewer < limit;
+                if key.epoch() <= viewer && newest {
+                    visible = true;
+                    if let Some(record) = &record {
+                        records.insert(vnode, record.clone());
+                    }
+                }
+            }
+            if !visible {
+                report.unseen(&key);
+            }
+        }
+        Ok(seen)
+    }
+
+    fn check_pieces(
+        &self,
+        group: GroupId,
+        seen: &HashMap<u64, Seen>,
+        named: &mut HashMap<u64, Place>,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let prefix = Key::of_group(Kind::Body, group.0);
+        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
+        while let Some((key, value)) = scan.next()? {
+            let (vnode, body) = (key.u32_at(5), key.body_number());
+            let known = seen.values().any(|records| {
+                records
+                    .get(&vnode)
+                    .is_some_and(|record| record.body_number == body && record.body != Body::None)
+            });
+            if !known {
+                report.unseen(&key);
+            }
+            let blocks = match Piece::decode(&value) {
+                Ok(Piece::Blocks(blocks)) => blocks,
+                Ok(_) => continue,
+                Err(error) => {
+                    report.fault(format!("{group:?} vnode {vnode} piece: {error}"));
+                    continue;
+                }
+            };
+            for (place, slot) in blocks.0.iter().enumerate() {
+                let Some(slot) = slot else { continue };
+                let index = key.piece_number() * PIECE_BLOCKS as u64 + place as u64;
+                let here = (group.0, vnode, body, index);
+                match named.insert(slot.block, here) {
+                    Some(there) if there != here => report.fault(format!(
+                        "block {} is named by {there:?} and {here:?}",
+                        slot.block
+                    )),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names that lead to a vnode: how many, and from where.
+#[derive(Default)]
+struct Links {
+    names: u32,
+    subdirectories: u32,
+    parent: Option<(VnodeId, Uniquifier)>,
+}
+
+fn check_volume(
+    volume: &Arc<Volume>,
+    record: &VolumeRecord,
+    seen: &Seen,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let id = record.info.id;
+    report.vnodes += seen.len() as u64;
+    let mut links: HashMap<u32, Links> = HashMap::new();
+    let mut vnodes: Vec<_> = seen.iter().collect();
+    vnodes.sort_by_key(|(vnode, _)| **vnode);
+    for &(&vnode, known) in &vnodes {
+        let fid = Fid {
+            volume: id,
+            vnode: VnodeId(vnode),
+            uniquifier: known.uniquifier,
+        };
+        if VnodeId(vnode).is_directory() != (known.kind == FileType::Directory) {
+            report.fault(format!("{fid} is a {:?}", known.kind));
+        }
+        if let Err(error) = read_all(volume, fid, known) {
+            report.fault(format!("{fid}: {error}"));
+            continue;
+        }
+        if known.kind == FileType::Directory {
+            check_directory(volume, fid, known, seen, &mut links, report)?;
+        }
+    }
+    for &(&vnode, known) in &vnodes {
+        let fid = Fid {
+            volume: id,
+            vnode: VnodeId(vnode),
+            uniquifier: known.uniquifier,
+        };
+        let found = links.remove(&vnode).unwrap_or_default();
+        let is_root = vnode == VnodeId::ROOT.0;
+        let names = if known.kind == FileType::Directory {
+            if found.names != u32::from(!is_root) {
+                report.fault(format!("{fid} has {} names", found.names));
+            }
+            2 + found.subdirectories
+        } else {
+            found.names
+        };
+        if names != known.link_count {
+            report.fault(format!(
+                "{fid} has link count {}, found {names}",
+                known.link_count
+            ));
+        }
+        if !is_root && found.parent != Some((known.parent, known.parent_uniquifier)) {
+            report.fault(format!("{fid} believes to be in {}", known.parent));
+        }
+    }
+    for vnode in links.keys() {
+        report.fault(format!(
+            "volume {id}: an entry names vnode {vnode}, which is not there"
+        ));
+    }
+    Ok(())
+}
+
+fn check_directory(
+    volume: &Volume,
+    fid: Fid,
+    known: &VnodeRecord,
+    seen: &Seen,
+    links: &mut HashMap<u32, Links>,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let bytes = volume.read(fid, 0, known.length as usize)?;
+    let pages: &[Page] = bytes.as_chunks::<PAGE_SIZE>().0;
+    let directory = Directory::new(pages.to_vec());
+    if let Err(error) = directory.check() {
+        report.fault(format!("{fid}: {error}"));
+        return Ok(());
+    }
+    let entries = directory
+        .entries()
+        .map_err(|error| Error::Format(error.to_string()))?;
+    for (name, target) in entries {
+        match &name[..] {
+            b"." => continue,
+            b".." => {
+                if (target.vnode, target.uniquifier) != (known.parent, known.parent_uniquifier) {
+                    report.fault(format!("{fid}: .. leads to {}", target.vnode));
+                }
+                continue;
+            }
+            _ => {}
+        }
+        let found = links.entry(target.vnode.0).or_default();
+        found.names += 1;
+        found.parent = Some((fid.vnode, fid.uniquifier));
+        if target.vnode.is_directory() {
+            links.entry(fid.vnode.0).or_default().subdirectories += 1;
+        }
+        if seen
+            .get(&target.vnode.0)
+            .is_none_or(|there| there.uniquifier != target.uniquifier)
+        {
+            report.fault(format!(
+                "{fid}: {} is not there",
+                String::from_utf8_lossy(&name)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Reads all bytes that a vnode has; holes of large files are skipped a piece at a time.
+fn read_all(volume: &Volume, fid: Fid, record: &VnodeRecord) -> Result<()> {
+    if record.body != Body::Pieces || record.kind == FileType::Directory {
+        volume.read(fid, 0, record.length.min(4 << 20) as usize)?;
+        return Ok(());
+    }
+    for number in volume.piece_numbers(fid, record.body_number)? {
+        let piece = volume.piece(fid, record.body_number, number)?;
+        let Some(Piece::Blocks(blocks)) = piece.map(|old| old.piece) else {
+            continue;
+        };
+        let base = number * PIECE_BLOCKS as u64;
+        for (place, _) in blocks
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.is_some())
+        {
+            let index = base + place as u64;
+            let bytes = volume.read_block(fid, &blocks, index)?;
+            let end = record
+                .length
+                .saturating_sub(index * BLOCK as u64)
+                .min(BLOCK as u64);
+            if bytes[end as usize..].iter().any(|&byte| byte != 0) {
+                return Err(Error::Format("bytes after its end are not zero".into()));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! What the open volumes of a partition share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use cellar_wire::ids::VolumeId;
+use hashbrown::HashMap;
+use parking_lot::{Mutex, RwLock};
+
+use crate::cells::Cells;
+use crate::engine::Engine;
+use crate::engine::key::Key;
+use crate::error::{Error, Result};
+use crate::reap::Reaper;
+use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
+use crate::volume::Volume;
+
+/// Open volumes that nobody uses are dropped beyond this many.
+const ATTACHED_MAX: usize = 20_000;
+
+/// The shared part of a partition.
+pub(crate) struct Core {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) cells: Cells,
+    pub(crate) reaper: Reaper,
+    pub(crate) events: Events,
+    attached: RwLock<HashMap<VolumeId, Arc<Volume>>>,
+    groups: Mutex<HashMap<GroupId, Arc<Group>>>,
+    instances: AtomicU32,
+}
+
+/// Counts of what happened since the partition was opened.
+#[derive(Default)]
+pub(crate) struct Events {
+    pub(crate) damaged: AtomicU64,
+    pub(crate) cell_misses: AtomicU64,
+}
+
+/// The number of a volume group on a partition. Never used twice, so what is left of a removed
+/// group is never taken for part of a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GroupId(pub(crate) u32);
+
+/// A volume group in memory.
+pub(crate) struct Group {
+    pub(crate) id: GroupId,
+    /// Held shared by every change, exclusively by the making and removal of clones.
+    pub(crate) state: RwLock<GroupState>,
+}
+
+/// What a group's lock guards.
+pub(crate) struct GroupState {
+    pub(crate) record: GroupRecord,
+    /// Background jobs that still look for versions nobody sees.
+    pub(crate) reaping: usize,
+}
+
+/// What an RW volume's counter lock guards.
+pub(crate) struct Counters {
+    pub(crate) record: CountersRecord,
+}
+
+impl Core {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        let options = engine.options();
+        let cells = Cells::new(options.cached_vnodes, options.cached_body_bytes);
+        Self {
+            engine,
+            cells,
+            reaper: Reaper::default(),
+            events: Events::default(),
+            attached: RwLock::default(),
+            groups: Mutex::default(),
+            instances: AtomicU32::new(0),
+        }
+    }
+
+    /// The volume of an id, attached if it is not yet.
+    pub(crate) fn volume(self: &Arc<Self>, id: VolumeId) -> Result<Option<Arc<Volume>>> {
+        if let Some(volume) = self.attached.read().get(&id) {
+            return Ok(Some(Arc::clone(volume)));
+        }
+        let Some(value) = self.engine.get(&Key::volume(id.0))? else {
+            return Ok(None);
+        };
+        let record = VolumeRecord::decode(&value)?;
+        let group = self.group(record.group)?;
+        // The group's lock keeps a clone from being replaced between reading and attaching it.
+        let state = group.state.read();
+        let Some(value) = self.engine.get(&Key::volume(id.0))? else {
+            return Ok(None);
+        };
+        let record = VolumeRecord::decode(&value)?;
+        let counters = match self.engine.get(&Key::counters(group.id.0))? {
+            Some(value) => CountersRecord::decode(&value)?,
+            None => return Err(Error::Format(format!("volume {id} has no counters"))),
+        };
+        let mut attached = self.attached.write();
+        if let Some(volume) = attached.get(&id) {
+            return Ok(Some(Arc::clone(volume)));
+        }
+        if attached.len() >= ATTACHED_MAX {
+            attached.retain(|_, volume| Arc::strong_count(volume) > 1);
+        }
+        let volume = Arc::new(Volume::new(self, Arc::clone(&group), record, counters));
+        attached.insert(id, Arc::clone(&volume));
+        drop(attached);
+        drop(state);
+        Ok(Some(volume))
+    }
+
+    /// The group of an id.
+    pub(crate) fn group(&self, id: GroupId) -> Result<Arc<Group>> {
+        let missing = || Error::Format(format!("volume group {} has no record", id.0));
+        self.existing_group(id)?.ok_or_else(missing)
+    }
+
+    /// The group of an id, if it is still there.
+    pub(crate) fn existing_group(&self, id: GroupId) -> Result<Option<Arc<Group>>> {
+        let mut groups = self.groups.lock();
+        if let Some(group) = groups.get(&id) {
+            return Ok(Some(Arc::clone(group)));
+        }
+        let Some(value) = self.engine.get(&Key::group(id.0))? else {
+            return Ok(None);
+        };
+        let record = GroupRecord::decode(&value)?;
+        let reaping = self.reaper.jobs_of(&self.engine, id)?;
+        let group = Arc::new(Group {
+            id,
+            state: RwLock::new(GroupState { record, reaping }),
+        });
+        if groups.len() >= ATTACHED_MAX {
+            groups.retain(|_, group| Arc::strong_count(group) > 1);
+        }
+        groups.insert(id, Arc::clone(&group));
+        Ok(Some(group))
+    }
+
+    /// Enters a group and volume that were just made.
+    pub(crate) fn attach_new(
+        self: &Arc<Self>,
+        group: Arc<Group>,
+        record: VolumeRecord,
+        counters: CountersRecord,
+    ) -> Arc<Volume> {
+        self.groups.lock().insert(group.id, Arc::clone(&group));
+        let id = record.info.id;
+        let volume = Arc::new(Volume::new(self, group, record, counters));
+        self.attached.write().insert(id, Arc::clone(&volume));
+        volume
+    }
+
+    /// The RW volume of a group, if there is one: its cells hold the vnodes' locks.
+    pub(crate) fn rw_of(self: &Arc<Self>, group: &Group) -> Result<Option<Arc<Volume>>> {
+        let (writable, parent) = {
+            let state = group.state.read();
+            (state.record.writable, state.record.parent)
+        };
+        if !writable {
+            return Ok(None);
+        }
+        Ok(self
+            .volume(parent)?
+            .filter(|volume| volume.group.id == group.id))
+    }
+
+    /// Forgets an attached volume: whoever still holds it sees it gone.
+    pub(crate) fn detach(&self, id: VolumeId) {
+        if let Some(volume) = self.attached.write().remove(&id) {
+            volume.mark_gone();
+        }
+    }
+
+    pub(crate) fn forget_group(&self, id: GroupId) {
+        self.groups.lock().remove(&id);
+    }
+
+    pub(crate) fn next_instance(&self) -> u32 {
+        self.instances
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+}

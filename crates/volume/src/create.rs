@@ -1,0 +1,394 @@
+//! Making things: files, directories, symbolic links and mount points, hard links.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::acl::AccessList;
+use cellar_wire::dir::{PAGE_SIZE, Target};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
+
+use crate::dir::{DirEdit, dir_error, new_directory};
+use crate::error::{Error, Result};
+use crate::record::{Body, VnodeRecord};
+use crate::txn::Txn;
+use crate::types::{Changed, Context, Created, FileType, Linked, NewVnode, VnodeStatus};
+use crate::volume::{Locked, Volume};
+
+/// Longest target of a symbolic link (AFSPATHMAX).
+const TARGET_MAX: usize = 1024;
+/// Links that a vnode can have: the dump format has 16 bits, which some readers take as signed.
+const LINKS_MAX: u32 = 32_767;
+/// Bytes that a creation adds, at most, for the check of free space.
+const CREATE_GROWTH: u64 = 12 << 10;
+
+/// That a new name may be given.
+pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
+    check_old_name(name)?;
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::Invalid("a name with a slash or NUL"));
+    }
+    if name.ends_with(b"@sys") {
+        return Err(Error::Invalid("a name that ends in @sys"));
+    }
+    if name.len() > cellar_wire::dir::NAME_MAX {
+        return Err(Error::NameTooLong);
+    }
+    Ok(())
+}
+
+/// That a name may be removed or renamed.
+pub(crate) fn check_old_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" | b"." | b".." => Err(Error::Invalid("an empty name, . or ..")),
+        _ => Ok(()),
+    }
+}
+
+/// What kind of thing to make.
+enum Making<'a> {
+    File,
+    Directory,
+    Symlink(&'a [u8]),
+}
+
+impl Volume {
+    /// Makes an empty file.
+    ///
+    /// `Exists`, `Invalid`, `NameTooLong`, `DirectoryFull`, `OverQuota`, `DiskFull`, `ReadOnly`.
+    pub fn create_file(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        new: &NewVnode,
+        context: Context,
+    ) -> Result<Changed<Created>> {
+        self.create(dir, name, &Making::File, new, context)
+    }
+
+    /// Makes a directory. It copies the access list of `dir`.
+    pub fn make_dir(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        new: &NewVnode,
+        context: Context,
+    ) -> Result<Changed<Created>> {
+        self.create(dir, name, &Making::Directory, new, context)
+    }
+
+    /// Makes a symbolic link, or a mount point if the mode has no execute bit.
+    pub fn symlink(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        target: &[u8],
+        new: &NewVnode,
+        context: Context,
+    ) -> Result<Changed<Created>> {
+        if target.is_empty() || target.len() > TARGET_MAX {
+            return Err(Error::Invalid("a link's target has 1 to 1024 bytes"));
+        }
+        self.create(dir, name, &Making::Symlink(target), new, context)
+    }
+
+    fn create(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        making: &Making<'_>,
+        new: &NewVnode,
+        context: Context,
+    ) -> Result<Changed<Created>> {
+        self.check_fid(dir)?;
+        self.check_writable()?;
+        check_new_name(name)?;
+        self.core.engine.admit(CREATE_GROWTH)?;
+        let dir_cell = self.cell(dir.vnode);
+        let mut parent = self.lock(&dir_cell, dir)?;
+        parent.load_dir(self, dir)?;
+        let is_directory = matches!(making, Making::Directory);
+        let mut txn = Txn::begin(self)?;
+        let (edit, old_epoch, record, vnode, parent_record) = {
+            let loaded = parent.get(dir)?;
+            let image = loaded.dir.as_ref().ok_or(Error::NotDirectory)?;
+            // The name is looked for before a number is used up for nothing.
+            let known = image
+                .directory()
+                .lookup(name)
+                .map_err(|e| dir_error(dir, &e))?;
+            if known.is_some() {
+                return Err(Error::Exists);
+            }
+            if is_directory && loaded.record.link_count >= LINKS_MAX {
+                return Err(Error::TooManyLinks);
+            }
+            let (vnode, uniquifier) = self.new_vnode(is_directory)?;
+            let target = Target {
+                vnode,
+                uniquifier: Uniquifier(uniquifier),
+            };
+            let mut edit = image.edit();
+            edit.directory()
+                .insert(name, target)
+                .map_err(|e| dir_error(dir, &e))?;
+            let record = new_record(&loaded.record, dir, target, making, new, context, txn.now());
+            let mut parent_record = loaded.record.clone();
+            touch_dir(&mut parent_record, edit.length(), context);
+            if is_directory {
+                parent_record.link_count += 1;
+            }
+            txn.put_pages(dir.vnode.0, loaded.record.body_number, image, &edit)?;
+            txn.charge(grown(&loaded.record, &parent_record), 0);
+            (
+                edit.into_changed(),
+                loaded.epoch,
+                record,
+                vnode,
+                parent_record,
+            )
+        };
+        let mut pages = Vec::new();
+        if is_directory {
+            let this = Target {
+                vnode,
+                uniquifier: record.uniquifier,
+            };
+            let parent = Target {
+                vnode: dir.vnode,
+                uniquifier: dir.uniquifier,
+            };
+            pages = new_directory(this, parent)?;
+            for (index, page) in pages.iter().enumerate() {
+                txn.put_page(vnode.0, 0, index, page, None)?;
+            }
+        }
+        txn.put_vnode(dir.vnode.0, &parent_record, Some(old_epoch));
+        txn.put_vnode(vnode.0, &record, None);
+        txn.charge(record.blocks() as i64, 1);
+        let now = txn.now();
+        let durable = txn.finish(context.now, 0)?;
+        let outcome = Created {
+            status: record.status(self.id(), vnode),
+            dir: parent_record.status(self.id(), dir.vnode),
+        };
+        apply_dir(&mut parent, parent_record, edit, now);
+        self.enter_new(vnode, record, &pages, now);
+        Ok(Changed { outcome, durable })
+    }
+
+    /// Puts a vnode that was just made into memory.
+    fn enter_new(
+        &self,
+        vnode: VnodeId,
+        record: VnodeRecord,
+        pages: &[cellar_wire::dir::Page],
+        now: u64,
+    ) {
+        let cell = self.cell(vnode);
+        // Nobody can hold the lock of a vnode whose fid nobody was told; if somebody guesses it and
+        // does, the cell is loaded when it is next used.
+        let Some(mut state) = cell.state.try_write() else {
+            return;
+        };
+        let mut loaded = self.core.cells.loaded(record, now);
+        if !pages.is_empty() {
+            let mut image = crate::dir::DirImage::default();
+            for page in pages {
+                let _ = image.push(page, now);
+            }
+            loaded.dir = Some(image);
+            loaded.recharge();
+        }
+        *state = Some(loaded);
+    }
+
+    /// Gives a file one more name in the directory that it is in.
+    ///
+    /// `CrossDevice` for another volume or directory, `IsDirectory` for anything but a plain file.
+    pub fn link(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        target: Fid,
+        context: Context,
+    ) -> Result<Changed<Linked>> {
+        self.check_fid(dir)?;
+        self.check_fid(target)?;
+        self.check_writable()?;
+        check_new_name(name)?;
+        if target.vnode.is_directory() {
+            return Err(Error::IsDirectory);
+        }
+        self.core.engine.admit(CREATE_GROWTH)?;
+        let (dir_cell, file_cell) = (self.cell(dir.vnode), self.cell(target.vnode));
+        let mut parent = self.lock(&dir_cell, dir)?;
+        parent.load_dir(self, dir)?;
+        let mut file = self.lock(&file_cell, target)?;
+        let mut txn = Txn::begin(self)?;
+        let mut record = file.get(target)?.record.clone();
+        if record.kind != FileType::File {
+            return Err(Error::IsDirectory);
+        }
+        if (record.parent, record.parent_uniquifier) != (dir.vnode, dir.uniquifier) {
+            return Err(Error::CrossDevice);
+        }
+        if record.link_count >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        record.link_count += 1;
+        record.author = context.author;
+        record.server_time = context.now;
+        let entry = Target {
+            vnode: target.vnode,
+            uniquifier: target.uniquifier,
+        };
+        let (edit, parent_record) = self.stage_dir(&mut txn, &parent, dir, context, 0, |edit| {
+            edit.directory()
+                .insert(name, entry)
+                .map(drop)
+                .map_err(|e| dir_error(dir, &e))
+        })?;
+        txn.put_vnode(target.vnode.0, &record, Some(file.get(target)?.epoch));
+        let now = txn.now();
+        let durable = txn.finish(context.now, 0)?;
+        let outcome = Linked {
+            status: record.status(self.id(), target.vnode),
+            dir: parent_record.status(self.id(), dir.vnode),
+        };
+        file.set_record(record, now);
+        apply_dir(&mut parent, parent_record, edit, now);
+        Ok(Changed { outcome, durable })
+    }
+
+    /// Edits a locked, loaded directory within a change: its pages, its record, its usage.
+    pub(crate) fn stage_dir(
+        &self,
+        txn: &mut Txn<'_>,
+        locked: &Locked<'_>,
+        dir: Fid,
+        context: Context,
+        links: i32,
+        edit: impl FnOnce(&mut DirEdit<'_>) -> Result<()>,
+    ) -> Result<(Pages, VnodeRecord)> {
+        let loaded = locked.get(dir)?;
+        let image = loaded.dir.as_ref().ok_or(Error::NotDirectory)?;
+        let mut changes = image.edit();
+        edit(&mut changes)?;
+        let mut record = loaded.record.clone();
+        touch_dir(&mut record, changes.length(), context);
+        record.link_count = record.link_count.saturating_add_signed(links);
+        txn.put_pages(dir.vnode.0, record.body_number, image, &changes)?;
+        txn.put_vnode(dir.vnode.0, &record, Some(loaded.epoch));
+        txn.charge(grown(&loaded.record, &record), 0);
+        Ok((changes.into_changed(), record))
+    }
+}
+
+/// Pages of a directory that a change wrote.
+pub(crate) type Pages = Vec<(usize, Box<cellar_wire::dir::Page>)>;
+
+/// Takes a changed directory into memory.
+pub(crate) fn apply_dir(locked: &mut Locked<'_>, record: VnodeRecord, pages: Pages, now: u64) {
+    let fid = Fid::default();
+    if let Ok(loaded) = locked.get_mut(fid) {
+        if let Some(image) = &mut loaded.dir {
+            image.merge(pages, now);
+        }
+        loaded.recharge();
+    }
+    locked.set_record(record, now);
+}
+
+/// What every change of a directory's entries does to its record.
+fn touch_dir(record: &mut VnodeRecord, length: u64, context: Context) {
+    record.length = length;
+    record.data_version += 1;
+    record.author = context.author;
+    record.client_time = context.now;
+    record.server_time = context.now;
+}
+
+/// By how many blocks a vnode grew.
+pub(crate) fn grown(old: &VnodeRecord, new: &VnodeRecord) -> i64 {
+    new.blocks() as i64 - old.blocks() as i64
+}
+
+fn new_record(
+    parent: &VnodeRecord,
+    dir: Fid,
+    this: Target,
+    making: &Making<'_>,
+    new: &NewVnode,
+    context: Context,
+    now: u64,
+) -> VnodeRecord {
+    let (kind, length, body, target) = match making {
+        Making::File => (FileType::File, 0, Body::None, Bytes::new()),
+        Making::Directory => (
+            FileType::Directory,
+            PAGE_SIZE as u64,
+            Body::Pieces,
+            Bytes::new(),
+        ),
+        Making::Symlink(target) => {
+            let target = Bytes::copy_from_slice(target);
+            (FileType::Symlink, target.len() as u64, Body::None, target)
+        }
+    };
+    let is_directory = kind == FileType::Directory;
+    VnodeRecord {
+        kind,
+        mode: new.mode.unwrap_or(0o777) & 0o7777,
+        link_count: if is_directory { 2 } else { 1 },
+        uniquifier: this.uniquifier,
+        parent: dir.vnode,
+        parent_uniquifier: dir.uniquifier,
+        length,
+        data_version: 0,
+        author: context.author,
+        owner: new.owner,
+        group: new.group.unwrap_or(parent.group),
+        client_time: new.client_time.unwrap_or(context.now),
+        server_time: context.now,
+        birth: now,
+        body,
+        body_number: 0,
+        target,
+        acl: is_directory.then(|| {
+            parent
+                .acl
+                .clone()
+                .unwrap_or_else(|| Arc::new(AccessList::default()))
+        }),
+    }
+}
+
+/// The record of a new volume's root directory.
+pub(crate) fn root_record(owner: cellar_wire::ids::ViceId, context: Context) -> VnodeRecord {
+    VnodeRecord {
+        kind: FileType::Directory,
+        mode: 0o777,
+        link_count: 2,
+        uniquifier: Uniquifier::ROOT,
+        parent: VnodeId::ROOT,
+        parent_uniquifier: Uniquifier::ROOT,
+        length: PAGE_SIZE as u64,
+        data_version: 1,
+        author: context.author,
+        owner,
+        group: cellar_wire::ids::ViceId(0),
+        client_time: context.now,
+        server_time: context.now,
+        birth: 1,
+        body: Body::Pieces,
+        body_number: 0,
+        target: Bytes::new(),
+        acl: Some(Arc::new(AccessList::administrators_only())),
+    }
+}
+
+/// A status that says a vnode is gone: link count 0.
+pub(crate) fn gone_status(mut status: VnodeStatus) -> VnodeStatus {
+    status.link_count = 0;
+    status
+}

@@ -1,0 +1,312 @@
+//! A partition: the volumes on one disk.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use cellar_wire::dir::Target;
+use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
+use parking_lot::{Mutex, RwLock};
+
+use crate::core::{Core, Group, GroupId, GroupState};
+use crate::create::root_record;
+use crate::dir::{new_directory, trimmed};
+use crate::disk::Disk;
+use crate::engine::Engine;
+use crate::engine::batch::Batch;
+use crate::engine::key::{Key, Kind};
+use crate::engine::space::BLOCK_BYTES;
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::record::{CountersRecord, GroupRecord, PartitionRecord, Piece, VolumeRecord};
+use crate::types::{Changed, Context, PartitionUsage, VolumeInfo, VolumeKind, VolumeSpec};
+use crate::volume::{Volume, check_info};
+
+/// The largest epoch: what an RW volume sees.
+pub(crate) const EPOCH_MAX: u64 = u64::MAX;
+
+/// An open partition.
+///
+/// Dropping it closes it: what is acknowledged is durable anyway, and the rest is written.
+pub struct Partition {
+    pub(crate) core: Arc<Core>,
+    /// Held by what makes and removes volumes.
+    pub(crate) volumes: Mutex<()>,
+    reaper: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Partition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Partition")
+    }
+}
+
+/// Counts since the partition was opened, and sizes now; for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Changes accepted.
+    pub commits: u64,
+    /// Journal writes, each synced once: `commits / groups` is how many share a sync.
+    pub groups: u64,
+    /// Bytes written to the journal.
+    pub journal_bytes: u64,
+    /// Syncs of blocks before a journal write.
+    pub block_syncs: u64,
+    /// Times the tables in memory were carried into the base.
+    pub flushes: u64,
+    /// Files and directories that were found damaged, each time.
+    pub damaged: u64,
+    /// Decoded vnodes in memory.
+    pub cached_vnodes: u64,
+    /// Bytes of bodies and directory pages in memory.
+    pub cached_body_bytes: u64,
+    /// Vnodes that had to be read from the table.
+    pub cache_misses: u64,
+    /// Versions removed in the background.
+    pub reaped: u64,
+}
+
+impl Partition {
+    /// Opens the partition on `disk`, making it if the disk is empty.
+    ///
+    /// Costs the replay of the journal: at most a few hundred megabytes, however much is stored.
+    pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Self>> {
+        let mut options = options;
+        options.inline_bytes = options.inline_bytes.min(16 << 10);
+        let engine = Engine::open(disk, options)?;
+        match engine.get(&Key::partition())? {
+            None => {
+                let mut batch = Batch::new();
+                let record = PartitionRecord {
+                    version: PartitionRecord::VERSION,
+                    next_group: 1,
+                };
+                batch.put(Key::partition(), record.encode());
+                engine.commit(batch)?.wait()?;
+            }
+            Some(value) => {
+                let version = PartitionRecord::decode(&value)?.version;
+                if version != PartitionRecord::VERSION {
+                    return Err(Error::Format(format!(
+                        "version {version}; this program knows {}",
+                        PartitionRecord::VERSION
+                    )));
+                }
+            }
+        }
+        let core = Arc::new(Core::new(engine));
+        let reaper = crate::reap::spawn(&core)?;
+        Ok(Arc::new(Self {
+            core,
+            volumes: Mutex::new(()),
+            reaper: Mutex::new(Some(reaper)),
+        }))
+    }
+
+    /// Makes an RW volume with its root directory: mode 0777, an access list that gives
+    /// system:administrators all rights.
+    ///
+    /// `VolumeExists`, `Invalid`, `DiskFull`.
+    pub fn create_volume(&self, spec: &VolumeSpec) -> Result<Changed<Arc<Volume>>> {
+        if spec.id.0 == 0 {
+            return Err(Error::Invalid("volume id 0"));
+        }
+        let info = new_info(spec);
+        check_info(&info)?;
+        let engine = &self.core.engine;
+        engine.admit(16 << 10)?;
+        let _making = self.volumes.lock();
+        if engine.get(&Key::volume(spec.id.0))?.is_some() {
+            return Err(Error::VolumeExists(spec.id));
+        }
+        let Some(value) = engine.get(&Key::partition())? else {
+            return Err(Error::Format("the partition has no record".into()));
+        };
+        let mut partition_record = PartitionRecord::decode(&value)?;
+        let group_id = GroupId(partition_record.next_group);
+        let id = group_id.0;
+        partition_record.next_group += 1;
+        let context = Context {
+            author: spec.owner,
+            now: spec.now,
+        };
+        let group_record = GroupRecord {
+            epoch: 1,
+            writable: true,
+            parent: spec.id,
+            clones: Vec::new(),
+        };
+        let volume_record = VolumeRecord {
+            info,
+            group: group_id,
+            epoch: EPOCH_MAX,
+        };
+        let counters = CountersRecord {
+            blocks_used: 2,
+            files: 1,
+            updated: spec.now,
+            update_counter: 0,
+            next_directory: 3,
+            next_file: 2,
+            next_uniquifier: 2,
+        };
+        let mut batch = Batch::new();
+        batch.put(Key::partition(), partition_record.encode());
+        batch.put(Key::group(id), group_record.encode());
+        batch.put(Key::volume(spec.id.0), volume_record.encode());
+        batch.put(Key::counters(id), counters.encode());
+        batch.put(
+            Key::vnode(id, 1, 1),
+            root_record(spec.owner, context).encode(),
+        );
+        let root = Target {
+            vnode: VnodeId::ROOT,
+            uniquifier: Uniquifier::ROOT,
+        };
+        for (index, page) in new_directory(root, root)?.iter().enumerate() {
+            let value = Piece::encode_inline(trimmed(page));
+            batch.put(Key::piece(id, 1, 0, index as u64, 1), value);
+        }
+        let durable = engine.commit(batch)?;
+        let state = GroupState {
+            record: group_record,
+            reaping: 0,
+        };
+        let group = Arc::new(Group {
+            id: group_id,
+            state: RwLock::new(state),
+        });
+        let outcome = self.core.attach_new(group, volume_record, counters);
+        Ok(Changed { outcome, durable })
+    }
+
+    /// The volume of an id, if it is here. Costs one look at the table when it is first asked for.
+    pub fn volume(&self, id: VolumeId) -> Result<Option<Arc<Volume>>> {
+        self.core.volume(id)
+    }
+
+    /// Up to `limit` volumes by ascending id, those after `after`; go on with the last one's id.
+    pub fn volumes(&self, after: Option<VolumeId>, limit: usize) -> Result<Vec<VolumeInfo>> {
+        let prefix = Key::of_kind(Kind::Volume);
+        let from = after.map_or(prefix, |id| Key::volume(id.0).successor());
+        let mut scan = self.core.engine.scan(&from, &prefix)?;
+        let mut infos = Vec::new();
+        while infos.len() < limit {
+            let Some((_, value)) = scan.next()? else {
+                break;
+            };
+            let mut record = VolumeRecord::decode(&value)?;
+            if record.info.kind == VolumeKind::ReadWrite
+                && let Some(value) = self.core.engine.get(&Key::counters(record.group.0))?
+            {
+                let counters = CountersRecord::decode(&value)?;
+                record.info.blocks_used = counters.blocks_used;
+                record.info.files = counters.files;
+                record.info.updated = counters.updated;
+                record.info.update_counter = counters.update_counter;
+            }
+            infos.push(record.info);
+        }
+        Ok(infos)
+    }
+
+    /// Room, in blocks of 1 KiB.
+    pub fn usage(&self) -> Result<PartitionUsage> {
+        let engine = &self.core.engine;
+        let space = engine
+            .disk()
+            .space()
+            .map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
+        let kept = engine.options().reserve_bytes / 2;
+        let free = space.free.saturating_sub(kept) + engine.space.allocated_but_unused();
+        Ok(PartitionUsage {
+            total_blocks: space.total / 1024,
+            free_blocks: free.min(space.total) / 1024,
+        })
+    }
+
+    /// Counts and sizes.
+    pub fn counters(&self) -> Counters {
+        let statistics = &self.core.engine.statistics;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (cells, bytes) = self.core.cells.size();
+        Counters {
+            commits: read(&statistics.commits),
+            groups: read(&statistics.groups),
+            journal_bytes: read(&statistics.journal_bytes),
+            block_syncs: read(&statistics.block_syncs),
+            flushes: read(&statistics.flushes),
+            damaged: read(&self.core.events.damaged),
+            cached_vnodes: cells as u64,
+            cached_body_bytes: bytes as u64,
+            cache_misses: read(&self.core.events.cell_misses),
+            reaped: self.core.reaper.reaped(),
+        }
+    }
+
+    /// Carries all changes into the base table, so that the next opening replays nothing.
+    pub fn flush(&self) -> Result<()> {
+        self.core.engine.flush()
+    }
+
+    /// Writes everything and takes no more changes. Idempotent.
+    pub fn close(&self) -> Result<()> {
+        self.core.reaper.stop();
+        if let Some(thread) = self.reaper.lock().take() {
+            let _ = thread.join();
+        }
+        self.core.engine.close()
+    }
+
+    /// Why the partition takes no more writes, if it does not.
+    pub fn stopped(&self) -> Option<Error> {
+        self.core.engine.check_running().err()
+    }
+
+    /// Blocks of 4 KiB in use and free within the partition's files, for metrics.
+    pub fn block_bytes_free(&self) -> u64 {
+        self.core.engine.space.free_blocks() * BLOCK_BYTES
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}
+
+fn new_info(spec: &VolumeSpec) -> VolumeInfo {
+    VolumeInfo {
+        id: spec.id,
+        name: spec.name.clone(),
+        kind: VolumeKind::ReadWrite,
+        parent: spec.id,
+        clone: VolumeId(0),
+        backup: VolumeId(0),
+        restored_from: VolumeId(0),
+        online: true,
+        in_service: true,
+        blessed: true,
+        destroy_me: false,
+        owner: spec.owner,
+        max_quota: spec.max_quota,
+        min_quota: 0,
+        max_files: 0,
+        blocks_used: 0,
+        files: 0,
+        created: spec.now,
+        copied: spec.now,
+        updated: spec.now,
+        accessed: spec.now,
+        backed_up: AfsTime(0),
+        expires: AfsTime(0),
+        update_counter: 0,
+        day_use: 0,
+        day_use_date: AfsTime(0),
+        week_use: [0; 7],
+        offline_message: Bytes::new(),
+        message_of_the_day: Bytes::new(),
+        account: 0,
+    }
+}

@@ -1,0 +1,411 @@
+//! Removing, in the background, what nobody sees any more.
+//!
+//! Work is a key in the table, written by the change that made it necessary and deleted with the
+//! last of it, so a restart goes on with it. Every step is idempotent: it looks at the versions
+//! there are and at who is there to see them, and removes the rest. Steps are small and paced.
+//!
+//! * one vnode: the body of a large file that was removed or replaced;
+//! * epochs: a clone was removed; vnodes changed in these epochs have versions to look at;
+//! * a group: its last volume was removed; everything goes.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cellar_wire::dir::PAGE_SIZE;
+use parking_lot::{Condvar, Mutex};
+
+use crate::core::{Core, Group, GroupId};
+use crate::engine::Engine;
+use crate::engine::batch::{Batch, Run};
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
+use crate::partition::{EPOCH_MAX, Partition};
+use crate::record::{Body, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
+use crate::types::FileType;
+
+/// Versions looked at in one step.
+const STEP: usize = 256;
+/// How long the thread sleeps when there is nothing to do.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What wakes and stops the background thread.
+#[derive(Default)]
+pub(crate) struct Reaper {
+    stopping: AtomicBool,
+    pending: Mutex<bool>,
+    condvar: Condvar,
+    reaped: AtomicU64,
+    /// Held by whoever works on jobs: the thread, or a caller of `reap_now`.
+    working: Mutex<()>,
+}
+
+impl Reaper {
+    pub(crate) fn wake(&self) {
+        *self.pending.lock() = true;
+        self.condvar.notify_all();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn reaped(&self) -> u64 {
+        self.reaped.load(Ordering::Relaxed)
+    }
+
+    /// Jobs that still look for versions of a group.
+    pub(crate) fn jobs_of(&self, engine: &Engine, group: GroupId) -> Result<usize> {
+        let prefix = Key::of_group(Kind::ReapEpochs, group.0);
+        let mut scan = engine.scan(&prefix, &prefix)?;
+        let mut jobs = 0;
+        while scan.next()?.is_some() {
+            jobs += 1;
+        }
+        Ok(jobs)
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Waits as long as `versions` may take at the rate that was set.
+    fn pace(&self, core: &Core, versions: usize) {
+        self.reaped.fetch_add(versions as u64, Ordering::Relaxed);
+        let rate = f64::from(core.engine.options().reap_rate.max(1));
+        let pause = Duration::from_secs_f64(versions as f64 / rate);
+        if pause > Duration::from_millis(1) && !self.stopping() {
+            std::thread::sleep(pause.min(IDLE));
+        }
+    }
+}
+
+pub(crate) fn spawn(core: &Arc<Core>) -> Result<JoinHandle<()>> {
+    let core = Arc::downgrade(core);
+    std::thread::Builder::new()
+        .name("volume-reap".into())
+        .spawn(move || run(&core))
+        .map_err(|error| Error::Partition(format!("starting the background work: {error}")))
+}
+
+fn run(core: &Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        if core.reaper.stopping() || core.engine.check_running().is_err() {
+            return;
+        }
+        if let Err(error) = core.reap_all() {
+            tracing::warn!(%error, "background removal will be tried again");
+        }
+        let mut pending = core.reaper.pending.lock();
+        if !*pending {
+            core.reaper.condvar.wait_for(&mut pending, IDLE);
+        }
+        *pending = false;
+    }
+}
+
+impl Partition {
+    /// Does all background removals now, at the pace that was set.
+    pub fn reap_now(&self) -> Result<()> {
+        self.core.reap_all()
+    }
+}
+
+impl Core {
+    /// Works on every job there is.
+    fn reap_all(self: &Arc<Self>) -> Result<()> {
+        let _working = self.reaper.working.lock();
+        for kind in [Kind::ReapVnode, Kind::ReapEpochs, Kind::ReapGroup] {
+            let prefix = Key::of_kind(kind);
+            let mut from = prefix;
+            while let Some((key, _)) = self.engine.scan(&from, &prefix)?.next()? {
+                if self.reaper.stopping() {
+                    return Ok(());
+                }
+                let done = match kind {
+                    Kind::ReapVnode => self.reap_vnode(&key),
+                    Kind::ReapEpochs => self.reap_epochs(&key),
+                    _ => self.reap_group(&key),
+                };
+                if let Err(error) = done {
+                    if matches!(error, Error::Stopped(_)) {
+                        return Err(error);
+                    }
+                    tracing::error!(?key, %error, "background removal met a damaged record");
+                }
+                from = key.successor();
+            }
+        }
+        Ok(())
+    }
+
+    fn reap_vnode(self: &Arc<Self>, job: &Key) -> Result<()> {
+        let group = GroupId(job.u32_at(1));
+        let vnode = job.u32_at(5);
+        if let Some(group) = self.existing_group(group)? {
+            self.collect_vnode(&group, vnode)?;
+        }
+        self.finish_job(job)
+    }
+
+    fn finish_job(&self, job: &Key) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.delete(*job);
+        self.engine.admit(0)?;
+        self.engine.commit(batch).map(drop)
+    }
+
+    fn reap_epochs(self: &Arc<Self>, job: &Key) -> Result<()> {
+        let id = GroupId(job.u32_at(1));
+        let (first, last) = (job.u64_at(5), job.u64_at(13));
+        let Some(group) = self.existing_group(id)? else {
+            return self.finish_job(job);
+        };
+        let prefix = Key::of_group(Kind::Change, id.0);
+        let mut from = Key::change_prefix(id.0, first);
+        while let Some((key, _)) = self.engine.scan(&from, &prefix)?.next()? {
+            if key.u64_at(5) > last {
+                break;
+            }
+            if self.reaper.stopping() {
+                return Ok(());
+            }
+            self.collect_vnode(&group, key.u32_at(13))?;
+            from = key.successor();
+        }
+        let mut state = group.state.write();
+        self.finish_job(job)?;
+        state.reaping = state.reaping.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Removes the versions of a vnode that nobody sees.
+    fn collect_vnode(self: &Arc<Self>, group: &Arc<Group>, vnode: u32) -> Result<()> {
+        let mut from = Some(Key::bodies_prefix(group.id.0, vnode));
+        while let Some(at) = from {
+            if self.reaper.stopping() {
+                return Err(Error::Stopped("closing".into()));
+            }
+            self.engine.admit(0)?;
+            let rw = self.rw_of(group)?;
+            let cell = rw
+                .as_ref()
+                .map(|volume| volume.cell(cellar_wire::ids::VnodeId(vnode)));
+            // The vnode's lock: no change reads versions that are removed here.
+            let locked = cell.as_ref().map(|cell| cell.state.write());
+            let state = group.state.read();
+            let mut viewers: Vec<u64> = state
+                .record
+                .clones
+                .iter()
+                .map(|clone| clone.epoch)
+                .collect();
+            viewers.extend(state.record.writable.then_some(EPOCH_MAX));
+            let mut batch = Batch::new();
+            let seen = self.collect_records(group.id, vnode, &viewers, &mut batch)?;
+            let (next, looked) = self.collect_pieces(group.id, vnode, &at, &seen, &mut batch)?;
+            self.engine.commit(batch)?;
+            drop(state);
+            drop(locked);
+            from = next;
+            self.reaper.pace(self, looked);
+        }
+        Ok(())
+    }
+
+    /// Removes vnode records nobody sees; returns what each viewer sees.
+    fn collect_records(
+        &self,
+        group: GroupId,
+        vnode: u32,
+        viewers: &[u64],
+        batch: &mut Batch,
+    ) -> Result<Vec<(u64, VnodeRecord)>> {
+        let prefix = Key::vnode_prefix(group.0, vnode);
+        let mut scan = self.engine.scan(&prefix, &prefix)?;
+        let mut versions = Vec::new();
+        while let Some((key, value)) = scan.next()? {
+            versions.push((key.epoch(), VnodeRecord::decode(&value)?.ok()));
+        }
+        let mut seen = Vec::new();
+        let mut needed = BTreeSet::new();
+        for &viewer in viewers {
+            let visible = versions.iter().find(|(epoch, _)| *epoch <= viewer);
+            if let Some((epoch, Some(record))) = visible {
+                needed.insert(*epoch);
+                seen.push((viewer, record.clone()));
+            }
+        }
+        let oldest = needed.first().copied();
+        for (epoch, record) in &versions {
+            let gone_hides_something =
+                record.is_none() && oldest.is_some_and(|oldest| oldest < *epoch);
+            if !needed.contains(epoch) && !gone_hides_something {
+                batch.delete(Key::vnode(group.0, vnode, *epoch));
+                if *epoch > 1 {
+                    batch.delete(Key::change(group.0, *epoch, vnode));
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Removes pieces nobody sees, from `from` on; returns where to go on, and how many there were.
+    fn collect_pieces(
+        &self,
+        group: GroupId,
+        vnode: u32,
+        from: &Key,
+        seen: &[(u64, VnodeRecord)],
+        batch: &mut Batch,
+    ) -> Result<(Option<Key>, usize)> {
+        let prefix = Key::bodies_prefix(group.0, vnode);
+        let mut scan = self.engine.scan(from, &prefix)?;
+        let mut looked = 0;
+        let mut same: Vec<(Key, Piece)> = Vec::new();
+        loop {
+            let next = scan.next()?;
+            let of_same = |(key, _): &(Key, Piece), other: &Key| {
+                (key.body_number(), key.piece_number())
+                    == (other.body_number(), other.piece_number())
+            };
+            let ends = match (&next, same.first()) {
+                (Some((key, _)), Some(first)) => !of_same(first, key),
+                (None, Some(_)) => true,
+                _ => false,
+            };
+            if ends {
+                collect_versions(&same, seen, batch);
+                same.clear();
+                if looked >= STEP {
+                    return Ok((next.map(|(key, _)| key), looked));
+                }
+            }
+            let Some((key, value)) = next else {
+                return Ok((None, looked));
+            };
+            same.push((key, Piece::decode(&value)?));
+            looked += 1;
+        }
+    }
+
+    fn reap_group(self: &Arc<Self>, job: &Key) -> Result<()> {
+        let id = GroupId(job.u32_at(1));
+        for kind in [
+            Kind::Body,
+            Kind::Vnode,
+            Kind::Change,
+            Kind::ReapVnode,
+            Kind::ReapEpochs,
+        ] {
+            let prefix = Key::of_group(kind, id.0);
+            loop {
+                if self.reaper.stopping() {
+                    return Ok(());
+                }
+                self.engine.admit(0)?;
+                let mut batch = Batch::new();
+                let mut scan = self.engine.scan(&prefix, &prefix)?;
+                let mut ahead = scan.next()?;
+                let mut looked = 0;
+                while let Some((key, value)) = ahead.take() {
+                    ahead = scan.next()?;
+                    if kind == Kind::Body {
+                        // Newest first: a block goes with the oldest version that names it.
+                        let older = match &ahead {
+                            Some((next, value)) if same_piece(&key, next) => {
+                                Piece::decode(value).ok().map(Piece::into_blocks)
+                            }
+                            _ => None,
+                        };
+                        let older = older.unwrap_or_else(PieceBlocks::empty);
+                        // What a damaged record names is not known; its blocks stay out of use.
+                        if let Ok(piece) = Piece::decode(&value) {
+                            batch.released.extend(piece.into_blocks().not_in(&[&older]));
+                        }
+                    }
+                    batch.delete(key);
+                    looked += 1;
+                    if looked >= STEP {
+                        break;
+                    }
+                }
+                if batch.is_empty() {
+                    break;
+                }
+                self.engine.commit(batch)?;
+                self.reaper.pace(self, looked);
+            }
+        }
+        let mut batch = Batch::new();
+        batch.delete(Key::group(id.0));
+        batch.delete(Key::counters(id.0));
+        batch.delete(*job);
+        self.forget_group(id);
+        self.engine.commit(batch).map(drop)
+    }
+}
+
+fn same_piece(one: &Key, other: &Key) -> bool {
+    one.as_slice().get(..21) == other.as_slice().get(..21)
+}
+
+/// Pieces that a body of that record has.
+fn pieces_of(record: &VnodeRecord) -> u64 {
+    match (record.kind, record.body) {
+        (_, Body::None) => 0,
+        (_, Body::Inline { .. }) => 1,
+        (FileType::Directory, Body::Pieces) => record.length / PAGE_SIZE as u64,
+        (_, Body::Pieces) => record.length.div_ceil(PIECE_BYTES),
+    }
+}
+
+/// Removes those versions of one piece, newest first, that nobody sees.
+fn collect_versions(versions: &[(Key, Piece)], seen: &[(u64, VnodeRecord)], batch: &mut Batch) {
+    let Some((first, _)) = versions.first() else {
+        return;
+    };
+    let (body, number) = (first.body_number(), first.piece_number());
+    let mut needed = BTreeSet::new();
+    for (viewer, record) in seen {
+        if record.body_number != body || number >= pieces_of(record) {
+            continue;
+        }
+        let visible = versions.iter().position(|(key, _)| key.epoch() <= *viewer);
+        if let Some(index) = visible.filter(|&index| versions[index].1 != Piece::Gone) {
+            needed.insert(index);
+        }
+    }
+    let oldest = needed.last().copied();
+    let kept = |index: usize| {
+        let hides = versions[index].1 == Piece::Gone && oldest.is_some_and(|last| last > index);
+        needed.contains(&index) || hides
+    };
+    let mut used = BTreeSet::new();
+    let mut unused = BTreeSet::new();
+    for (index, (key, piece)) in versions.iter().enumerate() {
+        let blocks = match piece {
+            Piece::Blocks(blocks) => blocks.clone(),
+            _ => PieceBlocks::empty(),
+        };
+        let numbers = blocks.0.iter().flatten().map(|slot| slot.block);
+        if kept(index) {
+            used.extend(numbers);
+        } else {
+            unused.extend(numbers);
+            batch.delete(*key);
+        }
+    }
+    for block in unused.difference(&used) {
+        match batch.released.last_mut() {
+            Some(run) if run.end() == *block => run.count += 1,
+            _ => batch.released.push(Run {
+                start: *block,
+                count: 1,
+            }),
+        }
+    }
+}

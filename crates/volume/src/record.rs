@@ -1,0 +1,110 @@
+//! The records of the table, as bytes and as values.
+//!
+//! Every record ends in a CRC-32C of the rest, checked whenever it is read, and begins with a byte
+//! that says its form. Numbers are big-endian. `docs/format/volume.md` draws each.
+
+mod piece;
+mod vnode;
+mod volume;
+
+pub(crate) use piece::{
+    BLOCK, BlockRef, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum,
+};
+pub(crate) use vnode::{Body, VnodeRecord};
+pub(crate) use volume::{CloneRef, CountersRecord, GroupRecord, PartitionRecord, VolumeRecord};
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+
+/// Reads fields off a record's front.
+pub(crate) struct Fields {
+    rest: Bytes,
+    what: &'static str,
+}
+
+impl Fields {
+    /// The fields of a record whose checksum is right.
+    pub(crate) fn of(value: &Bytes, what: &'static str) -> Result<Self> {
+        let rest = crate::engine::space::checked(value)
+            .map_err(|_| Error::Format(format!("a {what} record does not match its checksum")))?;
+        Ok(Self { rest, what })
+    }
+
+    pub(crate) fn bytes(&mut self, count: usize) -> Result<Bytes> {
+        if count > self.rest.len() {
+            return Err(self.malformed());
+        }
+        Ok(self.rest.split_to(count))
+    }
+
+    pub(crate) fn malformed(&self) -> Error {
+        Error::Format(format!("a {} record is malformed", self.what))
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8> {
+        Ok(self.bytes(1)?[0])
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16> {
+        let b = self.bytes(2)?;
+        Ok(u16::from_be_bytes([b[0], b[1]]))
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32> {
+        let b = self.bytes(4)?;
+        Ok(u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    pub(crate) fn i32(&mut self) -> Result<i32> {
+        Ok(self.u32()? as i32)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
+    }
+
+    /// A string of up to 65,535 bytes with its length before it.
+    pub(crate) fn string(&mut self) -> Result<Bytes> {
+        let length = self.u16()?;
+        self.bytes(length as usize)
+    }
+
+    pub(crate) fn rest(&mut self) -> Bytes {
+        std::mem::take(&mut self.rest)
+    }
+}
+
+/// Appends fields.
+pub(crate) trait Put {
+    fn put_u8(&mut self, n: u8);
+    fn put_u16(&mut self, n: u16);
+    fn put_u32(&mut self, n: u32);
+    fn put_u64(&mut self, n: u64);
+    fn put_string(&mut self, bytes: &[u8]);
+}
+
+impl Put for Vec<u8> {
+    fn put_u8(&mut self, n: u8) {
+        self.push(n);
+    }
+
+    fn put_u16(&mut self, n: u16) {
+        self.extend_from_slice(&n.to_be_bytes());
+    }
+
+    fn put_u32(&mut self, n: u32) {
+        self.extend_from_slice(&n.to_be_bytes());
+    }
+
+    fn put_u64(&mut self, n: u64) {
+        self.extend_from_slice(&n.to_be_bytes());
+    }
+
+    /// What is stored so is limited before: names and messages to 256 bytes, targets to 1024.
+    fn put_string(&mut self, bytes: &[u8]) {
+        let kept = &bytes[..bytes.len().min(usize::from(u16::MAX))];
+        Put::put_u16(self, kept.len() as u16);
+        self.extend_from_slice(kept);
+    }
+}

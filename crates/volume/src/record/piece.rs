@@ -1,0 +1,220 @@
+//! The record of a piece of a body: bytes themselves, or the blocks that hold them.
+//!
+//! A piece of a file is 64 blocks of 4 KiB. Its record says for each block where it lies and what
+//! its checksum is; a block without a place is a hole. A write makes a new record that names new
+//! blocks for what was written and the old ones for the rest, so versions share what they have in
+//! common; which versions name a block is always a consecutive run of them. The checksum covers
+//! group, vnode and block number as well, so a block written to or read from a wrong place is
+//! noticed too.
+
+use bytes::Bytes;
+
+use super::{Fields, Put};
+use crate::engine::batch::Run;
+use crate::engine::space::{BLOCK_BYTES, with_checksum};
+use crate::error::Result;
+
+/// Bytes of a block.
+pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
+/// Blocks of a piece.
+pub(crate) const PIECE_BLOCKS: usize = 64;
+/// Bytes of a piece: 256 KiB.
+pub(crate) const PIECE_BYTES: u64 = PIECE_BLOCKS as u64 * BLOCK_BYTES;
+
+const FORM_GONE: u8 = 0;
+const FORM_INLINE: u8 = 1;
+const FORM_BLOCKS: u8 = 2;
+
+/// Where a block lies and what its bytes must give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockRef {
+    pub(crate) block: u64,
+    pub(crate) checksum: u32,
+}
+
+/// The blocks of a piece.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct PieceBlocks(pub(crate) Box<[Option<BlockRef>; PIECE_BLOCKS]>);
+
+/// What a piece record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// From this epoch on there is nothing.
+    Gone,
+    /// These bytes; zeros after them.
+    Inline(Bytes),
+    /// These blocks.
+    Blocks(PieceBlocks),
+}
+
+/// The checksum of a block's bytes in its place.
+pub(crate) fn block_checksum(group: u32, vnode: u32, index: u64, bytes: &[u8]) -> u32 {
+    let mut place = [0; 16];
+    place[..4].copy_from_slice(&group.to_be_bytes());
+    place[4..8].copy_from_slice(&vnode.to_be_bytes());
+    place[8..].copy_from_slice(&index.to_be_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&place), bytes)
+}
+
+impl std::fmt::Debug for PieceBlocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.runs()).finish()
+    }
+}
+
+impl PieceBlocks {
+    pub(crate) fn empty() -> Self {
+        Self(Box::new([None; PIECE_BLOCKS]))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
+    /// The blocks in runs, with the place in the piece where each begins.
+    pub(crate) fn runs(&self) -> Vec<(usize, Run)> {
+        let mut runs: Vec<(usize, Run)> = Vec::new();
+        for (place, slot) in self.0.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            match runs.last_mut() {
+                Some((first, run))
+                    if run.end() == slot.block && *first + run.count as usize == place =>
+                {
+                    run.count += 1;
+                }
+                _ => runs.push((
+                    place,
+                    Run {
+                        start: slot.block,
+                        count: 1,
+                    },
+                )),
+            }
+        }
+        runs
+    }
+
+    /// The blocks named here and in neither of the others.
+    pub(crate) fn not_in(&self, others: &[&Self]) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for (place, slot) in self.0.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            // A block keeps its place in the file, so it can only be at the same place.
+            let shared = others
+                .iter()
+                .any(|other| other.0[place].is_some_and(|same| same.block == slot.block));
+            if shared {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.end() == slot.block => run.count += 1,
+                _ => runs.push(Run {
+                    start: slot.block,
+                    count: 1,
+                }),
+            }
+        }
+        runs
+    }
+}
+
+impl Piece {
+    pub(crate) fn encode(&self) -> Bytes {
+        match self {
+            Self::Gone => with_checksum(vec![FORM_GONE]),
+            Self::Inline(bytes) => Self::encode_inline(bytes),
+            Self::Blocks(blocks) => {
+                let runs = blocks.runs();
+                let mut out = Vec::with_capacity(2 + runs.len() * 10 + PIECE_BLOCKS * 4 + 4);
+                out.put_u8(FORM_BLOCKS);
+                out.put_u8(runs.len() as u8);
+                for (place, run) in &runs {
+                    out.put_u8(*place as u8);
+                    out.put_u8(run.count as u8);
+                    out.put_u64(run.start);
+                }
+                for slot in blocks.0.iter().flatten() {
+                    out.put_u32(slot.checksum);
+                }
+                with_checksum(out)
+            }
+        }
+    }
+
+    /// The record that holds these bytes.
+    pub(crate) fn encode_inline(bytes: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(bytes.len() + 5);
+        out.put_u8(FORM_INLINE);
+        out.extend_from_slice(bytes);
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "piece")?;
+        match fields.u8()? {
+            FORM_GONE => Ok(Self::Gone),
+            FORM_INLINE => Ok(Self::Inline(fields.rest())),
+            FORM_BLOCKS => {
+                let mut blocks = PieceBlocks::empty();
+                let count = fields.u8()?;
+                let mut places = Vec::with_capacity(PIECE_BLOCKS);
+                for _ in 0..count {
+                    let (place, length) = (fields.u8()? as usize, fields.u8()? as usize);
+                    let start = fields.u64()?;
+                    if place + length > PIECE_BLOCKS {
+                        return Err(fields.malformed());
+                    }
+                    places.extend((0..length).map(|n| (place + n, start + n as u64)));
+                }
+                for (place, block) in places {
+                    let checksum = fields.u32()?;
+                    blocks.0[place] = Some(BlockRef { block, checksum });
+                }
+                Ok(Self::Blocks(blocks))
+            }
+            _ => Err(fields.malformed()),
+        }
+    }
+
+    /// The blocks it names; none for the other forms.
+    pub(crate) fn into_blocks(self) -> PieceBlocks {
+        match self {
+            Self::Blocks(blocks) => blocks,
+            _ => PieceBlocks::empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_come_back_and_sharing_is_seen() {
+        let mut blocks = PieceBlocks::empty();
+        for (place, block) in [(0, 100), (1, 101), (5, 7), (63, 8)] {
+            blocks.0[place] = Some(BlockRef {
+                block,
+                checksum: block as u32 * 3,
+            });
+        }
+        assert_eq!(blocks.runs().len(), 3);
+        let piece = Piece::Blocks(blocks.clone());
+        assert_eq!(Piece::decode(&piece.encode()).unwrap(), piece);
+        let mut newer = blocks.clone();
+        newer.0[1] = Some(BlockRef {
+            block: 200,
+            checksum: 0,
+        });
+        assert_eq!(
+            blocks.not_in(&[&newer]),
+            [Run {
+                start: 101,
+                count: 1
+            }]
+        );
+        for piece in [Piece::Gone, Piece::Inline(Bytes::from_static(b"abc"))] {
+            assert_eq!(Piece::decode(&piece.encode()).unwrap(), piece);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The records of volumes, their groups and the partition.
+
+use bytes::Bytes;
+use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
+
+use super::{Fields, Put};
+use crate::core::GroupId;
+use crate::engine::space::with_checksum;
+use crate::error::Result;
+use crate::types::{VolumeInfo, VolumeKind};
+
+const FORM: u8 = 1;
+
+/// The partition's own record.
+pub(crate) struct PartitionRecord {
+    /// Version of the whole format; this crate writes 1.
+    pub(crate) version: u32,
+    /// The next group's number.
+    pub(crate) next_group: u32,
+}
+
+impl PartitionRecord {
+    pub(crate) const VERSION: u32 = 1;
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = vec![FORM];
+        out.put_u32(self.version);
+        out.put_u32(self.next_group);
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "partition")?;
+        fields.u8()?;
+        Ok(Self {
+            version: fields.u32()?,
+            next_group: fields.u32()?,
+        })
+    }
+}
+
+/// A volume's record. Of an RW volume the usage and the dates of change are in the counters.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeRecord {
+    pub(crate) info: VolumeInfo,
+    /// The group that holds its vnodes.
+    pub(crate) group: GroupId,
+    /// The last epoch that the volume sees: of a clone its snapshot's, of an RW volume the largest.
+    pub(crate) epoch: u64,
+}
+
+impl VolumeRecord {
+    pub(crate) fn encode(&self) -> Bytes {
+        let info = &self.info;
+        let mut out = Vec::with_capacity(256);
+        out.put_u8(FORM);
+        out.put_u8(info.kind as u8);
+        let flags = [info.online, info.in_service, info.blessed, info.destroy_me];
+        out.put_u8(
+            flags
+                .iter()
+                .rev()
+                .fold(0, |bits, &flag| bits << 1 | u8::from(flag)),
+        );
+        out.put_u32(self.group.0);
+        out.put_u64(self.epoch);
+        out.put_u64(info.blocks_used);
+        out.put_u64(info.files);
+        for word in [
+            info.id.0,
+            info.parent.0,
+            info.clone.0,
+            info.backup.0,
+            info.restored_from.0,
+            info.owner.0 as u32,
+            info.max_quota,
+            info.min_quota,
+            info.max_files,
+            info.created.0,
+            info.copied.0,
+            info.updated.0,
+            info.accessed.0,
+            info.backed_up.0,
+            info.expires.0,
+            info.update_counter,
+            info.day_use,
+            info.day_use_date.0,
+            info.account,
+        ] {
+            out.put_u32(word);
+        }
+        for use_of_day in info.week_use {
+            out.put_u32(use_of_day);
+        }
+        out.put_string(info.name.as_bytes());
+        out.put_string(&info.offline_message);
+        out.put_string(&info.message_of_the_day);
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "volume")?;
+        if fields.u8()? != FORM {
+            return Err(fields.malformed());
+        }
+        let kind = match fields.u8()? {
+            0 => VolumeKind::ReadWrite,
+            1 => VolumeKind::ReadOnly,
+            2 => VolumeKind::Backup,
+            _ => return Err(fields.malformed()),
+        };
+        let flags = fields.u8()?;
+        let group = GroupId(fields.u32()?);
+        let epoch = fields.u64()?;
+        let blocks_used = fields.u64()?;
+        let files = fields.u64()?;
+        let mut word = || fields.u32();
+        let mut info = VolumeInfo {
+            kind,
+            online: flags & 1 != 0,
+            in_service: flags & 2 != 0,
+            blessed: flags & 4 != 0,
+            destroy_me: flags & 8 != 0,
+            blocks_used,
+            files,
+            id: VolumeId(word()?),
+            parent: VolumeId(word()?),
+            clone: VolumeId(word()?),
+            backup: VolumeId(word()?),
+            restored_from: VolumeId(word()?),
+            owner: ViceId(word()? as i32),
+            max_quota: word()?,
+            min_quota: word()?,
+            max_files: word()?,
+            created: AfsTime(word()?),
+            copied: AfsTime(word()?),
+            updated: AfsTime(word()?),
+            accessed: AfsTime(word()?),
+            backed_up: AfsTime(word()?),
+            expires: AfsTime(word()?),
+            update_counter: word()?,
+            day_use: word()?,
+            day_use_date: AfsTime(word()?),
+            account: word()?,
+            week_use: [0; 7],
+            name: String::new(),
+            offline_message: Bytes::new(),
+            message_of_the_day: Bytes::new(),
+        };
+        for day in &mut info.week_use {
+            *day = fields.u32()?;
+        }
+        info.name = String::from_utf8(fields.string()?.to_vec()).map_err(|_| fields.malformed())?;
+        info.offline_message = fields.string()?;
+        info.message_of_the_day = fields.string()?;
+        Ok(Self { info, group, epoch })
+    }
+}
+
+/// What changes with every operation on an RW volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CountersRecord {
+    pub(crate) blocks_used: u64,
+    pub(crate) files: u64,
+    pub(crate) updated: AfsTime,
+    pub(crate) update_counter: u32,
+    /// The next odd and even vnode numbers, and the next uniquifier. None is ever given twice.
+    pub(crate) next_directory: u32,
+    pub(crate) next_file: u32,
+    pub(crate) next_uniquifier: u32,
+}
+
+impl CountersRecord {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(48);
+        out.put_u8(FORM);
+        out.put_u64(self.blocks_used);
+        out.put_u64(self.files);
+        for word in [
+            self.updated.0,
+            self.update_counter,
+            self.next_directory,
+            self.next_file,
+            self.next_uniquifier,
+        ] {
+            out.put_u32(word);
+        }
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "counters")?;
+        if fields.u8()? != FORM {
+            return Err(fields.malformed());
+        }
+        Ok(Self {
+            blocks_used: fields.u64()?,
+            files: fields.u64()?,
+            updated: AfsTime(fields.u32()?),
+            update_counter: fields.u32()?,
+            next_directory: fields.u32()?,
+            next_file: fields.u32()?,
+            next_uniquifier: fields.u32()?,
+        })
+    }
+}
+
+/// A clone of a group and the last epoch that it sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CloneRef {
+    pub(crate) id: VolumeId,
+    pub(crate) epoch: u64,
+}
+
+/// A group of volumes that share vnode versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupRecord {
+    /// The epoch of changes made now; clones see earlier ones.
+    pub(crate) epoch: u64,
+    /// Whether the RW volume is there.
+    pub(crate) writable: bool,
+    /// The RW volume's id, also after it was removed.
+    pub(crate) parent: VolumeId,
+    pub(crate) clones: Vec<CloneRef>,
+}
+
+impl GroupRecord {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = vec![FORM, u8::from(self.writable)];
+        out.put_u32(self.parent.0);
+        out.put_u64(self.epoch);
+        for clone in &self.clones {
+            out.put_u32(clone.id.0);
+            out.put_u64(clone.epoch);
+        }
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "group")?;
+        if fields.u8()? != FORM {
+            return Err(fields.malformed());
+        }
+        let writable = fields.u8()? != 0;
+        let parent = VolumeId(fields.u32()?);
+        let epoch = fields.u64()?;
+        let mut clones = Vec::new();
+        while !fields.rest.is_empty() {
+            clones.push(CloneRef {
+                id: VolumeId(fields.u32()?),
+                epoch: fields.u64()?,
+            });
+        }
+        Ok(Self {
+            epoch,
+            writable,
+            parent,
+            clones,
+        })
+    }
+}

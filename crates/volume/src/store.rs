@@ -1,0 +1,647 @@
+//! Storing bytes into a file: whole, or not at all.
+//!
+//! 1. Bytes that fill whole blocks go to blocks that nothing names yet, as they come in, without
+//!    any lock: a slow client keeps nobody waiting, and one that goes away leaves nothing.
+//! 2. At the commit, under the vnode's lock, the blocks that are only partly overwritten are made
+//!    from what the file holds at that moment and the bytes at the edges.
+//! 3. One batch names all of it: new piece records, the vnode with its new length and data version,
+//!    the blocks taken and released.
+//!
+//! A file that ends up small is one record of the table, without blocks: its store costs one sync
+//! that it shares with others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cellar_wire::ids::Fid;
+
+use crate::attributes::set_attributes;
+use crate::cells::Loaded;
+use crate::create::grown;
+use crate::engine::key::Key;
+use crate::engine::space::Allocation;
+use crate::error::{Error, Result};
+use crate::record::{
+    BLOCK, BlockRef, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord,
+    block_checksum,
+};
+use crate::txn::{OldPiece, Txn};
+use crate::types::{Changed, Context, FileType, StoreSpec, VnodeStatus, blocks_of};
+use crate::volume::Volume;
+
+/// Bytes gathered before blocks are written.
+const GATHER_BYTES: usize = 512 << 10;
+/// Set-user-id and set-group-id.
+const SET_ID_BITS: u16 = 0o6000;
+/// Largest length of a file.
+const LENGTH_MAX: u64 = i64::MAX as u64;
+
+/// A store whose bytes come in one after another.
+#[derive(Debug)]
+pub struct Store {
+    volume: Arc<Volume>,
+    incoming: Incoming,
+}
+
+/// Bytes of a store: those in blocks already, and those in memory.
+struct Incoming {
+    fid: Fid,
+    spec: StoreSpec,
+    announced: u64,
+    received: u64,
+    /// Bytes before the first whole block, once whole blocks were written.
+    head: Bytes,
+    blocks: Vec<(u64, BlockRef)>,
+    allocations: Vec<Allocation>,
+    /// Bytes not in blocks; the first belongs at `pending_at`.
+    pending: Vec<Bytes>,
+    pending_bytes: usize,
+    pending_at: u64,
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Incoming({}, {} of {} bytes)",
+            self.fid, self.received, self.announced
+        )
+    }
+}
+
+impl Store {
+    /// Takes the next bytes. May write to the disk.
+    ///
+    /// `Invalid` for more bytes than were announced; `DiskFull`.
+    pub fn push(&mut self, bytes: Bytes) -> Result<()> {
+        self.incoming.push(&self.volume, bytes)
+    }
+
+    /// Bytes that are still to come.
+    pub fn missing(&self) -> u64 {
+        self.incoming.announced - self.incoming.received
+    }
+
+    /// Makes the store happen. All announced bytes must have come.
+    pub fn commit(mut self, context: Context) -> Result<Changed<VnodeStatus>> {
+        if self.missing() > 0 {
+            return Err(Error::Invalid("bytes of the store are missing"));
+        }
+        self.volume.commit_store(&mut self.incoming, context)
+    }
+}
+
+impl Volume {
+    /// Begins a store of `length` bytes that come later. Nothing of it is seen before
+    /// [`Store::commit`]; dropping it leaves nothing.
+    ///
+    /// `IsDirectory` for anything but a plain file, `FileTooBig`, `OverQuota`, `DiskFull`,
+    /// `ReadOnly`.
+    pub fn begin_store(self: &Arc<Self>, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Store> {
+        let incoming = self.incoming(fid, spec, length)?;
+        let status = self.status(fid)?;
+        if status.kind != FileType::File {
+            return Err(Error::IsDirectory);
+        }
+        let after = final_length(status.length, spec, length);
+        let growth = blocks_of(after).saturating_sub(status.blocks());
+        let (max_blocks, _) = self.quotas();
+        if growth > 0 && max_blocks > 0 {
+            let used = self.lock_counters()?.record.blocks_used;
+            if used.saturating_add(growth) > u64::from(max_blocks) + spec.quota_slack {
+                return Err(Error::OverQuota);
+            }
+        }
+        Ok(Store {
+            volume: Arc::clone(self),
+            incoming,
+        })
+    }
+
+    /// Stores bytes that are all at hand.
+    pub fn store(
+        &self,
+        fid: Fid,
+        spec: &StoreSpec,
+        data: &[Bytes],
+        context: Context,
+    ) -> Result<Changed<VnodeStatus>> {
+        let length = data.iter().map(|bytes| bytes.len() as u64).sum();
+        let mut incoming = self.incoming(fid, spec, length)?;
+        for bytes in data {
+            incoming.push(self, bytes.clone())?;
+        }
+        self.commit_store(&mut incoming, context)
+    }
+
+    fn incoming(&self, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Incoming> {
+        self.check_fid(fid)?;
+        self.check_writable()?;
+        let end = spec.position.checked_add(length).ok_or(Error::FileTooBig)?;
+        if end > LENGTH_MAX {
+            return Err(Error::FileTooBig);
+        }
+        self.core.engine.admit(length + 4096)?;
+        Ok(Incoming {
+            fid,
+            spec: *spec,
+            announced: length,
+            received: 0,
+            head: Bytes::new(),
+            blocks: Vec::new(),
+            allocations: Vec::new(),
+            pending: Vec::new(),
+            pending_bytes: 0,
+            pending_at: spec.position,
+        })
+    }
+
+    fn commit_store(
+        &self,
+        incoming: &mut Incoming,
+        context: Context,
+    ) -> Result<Changed<VnodeStatus>> {
+        let fid = incoming.fid;
+        let cell = self.cell(fid.vnode);
+        let mut locked = self.lock(&cell, fid)?;
+        let loaded = locked.get_mut(fid)?;
+        if loaded.record.kind != FileType::File {
+            return Err(Error::IsDirectory);
+        }
+        let old = loaded.record.clone();
+        let mut record = old.clone();
+        record.length = final_length(old.length, &incoming.spec, incoming.announced);
+        record.data_version += 1;
+        record.author = context.author;
+        record.server_time = context.now;
+        record.client_time = context.now;
+        set_attributes(&mut record, &incoming.spec.attributes);
+        if incoming.spec.clear_set_id {
+            record.mode &= !SET_ID_BITS;
+        }
+        let mut txn = Txn::begin(self)?;
+        let kept = old.length.min(incoming.spec.file_length);
+        let mut body = None;
+        if self.fits_inline(&old, &record, incoming, kept) {
+            body = self.stage_inline(&mut txn, loaded, &mut record, incoming, kept)?;
+        } else {
+            self.stage_pieces(&mut txn, loaded, &mut record, incoming, kept)?;
+        }
+        txn.put_vnode(fid.vnode.0, &record, Some(loaded.epoch));
+        txn.charge(grown(&old, &record), 0);
+        let now = txn.now();
+        let durable = txn.finish(context.now, incoming.spec.quota_slack)?;
+        for allocation in incoming.allocations.drain(..) {
+            allocation.keep();
+        }
+        let outcome = record.status(self.id(), fid.vnode);
+        loaded.body = body;
+        loaded.recharge();
+        locked.set_record(record, now);
+        Ok(Changed { outcome, durable })
+    }
+
+    /// Whether the file is to be one record of the table after a store.
+    fn fits_inline(
+        &self,
+        old: &VnodeRecord,
+        new: &VnodeRecord,
+        incoming: &Incoming,
+        kept: u64,
+    ) -> bool {
+        let small = new.length <= self.core.engine.options().inline_bytes as u64;
+        let replaces_all = incoming.spec.position == 0 && incoming.announced >= kept;
+        small && incoming.blocks.is_empty() && (old.body != Body::Pieces || replaces_all)
+    }
+
+    /// Stages a small file; returns its bytes.
+    fn stage_inline(
+        &self,
+        txn: &mut Txn<'_>,
+        loaded: &mut Loaded,
+        record: &mut VnodeRecord,
+        incoming: &Incoming,
+        kept: u64,
+    ) -> Result<Option<Bytes>> {
+        let fid = incoming.fid;
+        let vnode = fid.vnode.0;
+        let old = loaded.record.clone();
+        if record.length == 0 {
+            txn.remove_body(vnode, &old)?;
+            record.body = Body::None;
+            record.body_number = old.body_number + u32::from(old.body != Body::None);
+            return Ok(None);
+        }
+        if incoming.announced == 0 && kept == old.length && old.body != Body::Pieces {
+            // Only the length grows: what follows the stored bytes reads as zeros.
+            return Ok(loaded.body.clone());
+        }
+        let start = incoming.spec.position as usize;
+        let length = incoming.announced as usize;
+        let replaces_all = start == 0 && incoming.announced >= kept;
+        let value = if replaces_all && incoming.pending.len() == 1 {
+            Piece::encode_inline(&incoming.pending[0])
+        } else {
+            let mut bytes = vec![0; (start + length).max(kept as usize)];
+            if !replaces_all {
+                let before = self.inline_body(fid, loaded)?;
+                let count = before.len().min(kept as usize);
+                bytes[..count].copy_from_slice(&before[..count]);
+            }
+            let mut at = start;
+            for chunk in &incoming.pending {
+                bytes[at..at + chunk.len()].copy_from_slice(chunk);
+                at += chunk.len();
+            }
+            Piece::encode_inline(&bytes)
+        };
+        let body = value.slice(1..value.len() - 4);
+        let mut before = None;
+        match old.body {
+            Body::Pieces => {
+                txn.remove_body(vnode, &old)?;
+                record.body_number += 1;
+            }
+            Body::Inline { epoch } => before = Some(epoch),
+            Body::None => {}
+        }
+        txn.put_inline(vnode, record.body_number, before, value)?;
+        record.body = Body::Inline { epoch: txn.now() };
+        Ok(Some(body))
+    }
+
+    /// Stages a file of blocks. `kept` is how much of the old length the store leaves.
+    fn stage_pieces(
+        &self,
+        txn: &mut Txn<'_>,
+        loaded: &mut Loaded,
+        record: &mut VnodeRecord,
+        incoming: &mut Incoming,
+        kept: u64,
+    ) -> Result<()> {
+        let fid = incoming.fid;
+        let mut old = loaded.record.clone();
+        if kept == 0 && old.body != Body::None {
+            txn.remove_body(fid.vnode.0, &old)?;
+            old.body = Body::None;
+            old.body_number += 1;
+            old.length = 0;
+        }
+        record.body = Body::Pieces;
+        record.body_number = old.body_number;
+        incoming.write_whole_blocks(self)?;
+        let mut pieces = OldPieces {
+            volume: self,
+            fid,
+            body: old.body_number,
+            known: BTreeMap::new(),
+        };
+        match old.body {
+            Body::None => {}
+            Body::Inline { epoch } => {
+                let bytes = self.inline_body(fid, loaded)?;
+                let piece = Piece::Inline(bytes);
+                pieces.known.insert(0, Some(OldPiece { epoch, piece }));
+            }
+            Body::Pieces => {}
+        }
+        let fresh = self.edge_blocks(&mut pieces, &old, incoming, kept)?;
+        let written = incoming.write_edges(self, fresh)?;
+        txn.batch.wrote_blocks = !incoming.allocations.is_empty();
+        for allocation in &incoming.allocations {
+            txn.batch.taken.extend_from_slice(allocation.runs());
+        }
+        let mut updates: BTreeMap<u64, Vec<(u64, BlockRef)>> = BTreeMap::new();
+        for (index, block) in incoming.blocks.iter().chain(&written) {
+            updates
+                .entry(index / PIECE_BLOCKS as u64)
+                .or_default()
+                .push((*index, *block));
+        }
+        let cut = kept < old.length && old.body == Body::Pieces;
+        if cut {
+            self.stage_cut(txn, &old, fid, kept, &mut updates)?;
+        }
+        for (number, blocks) in updates {
+            let before = match old.body {
+                Body::None => None,
+                _ => pieces.get(number)?,
+            };
+            let mut after = match &before {
+                Some(OldPiece {
+                    piece: Piece::Blocks(blocks),
+                    ..
+                }) => blocks.clone(),
+                _ => PieceBlocks::empty(),
+            };
+            let base = number * PIECE_BLOCKS as u64;
+            if cut {
+                for (place, slot) in after.0.iter_mut().enumerate() {
+                    if (base + place as u64) * BLOCK as u64 >= kept {
+                        *slot = None;
+                    }
+                }
+            }
+            for (index, block) in blocks {
+                after.0[(index - base) as usize] = Some(block);
+            }
+            let value = (!after.is_empty()).then(|| Piece::Blocks(after.clone()).encode());
+            let new = value.map(|value| (value, &after));
+            txn.replace_piece(fid.vnode.0, record.body_number, number, before, new)?;
+        }
+        Ok(())
+    }
+
+    /// Stages the end of a body being cut off at `kept`: pieces that lie behind it and get no new
+    /// bytes are removed, the others are entered into `updates`.
+    fn stage_cut(
+        &self,
+        txn: &mut Txn<'_>,
+        old: &VnodeRecord,
+        fid: Fid,
+        kept: u64,
+        updates: &mut BTreeMap<u64, Vec<(u64, BlockRef)>>,
+    ) -> Result<()> {
+        let group = self.group.id.0;
+        let (vnode, body) = (fid.vnode.0, old.body_number);
+        let prefix = Key::body_prefix(group, vnode, body);
+        let from = Key::piece_prefix(group, vnode, body, kept / PIECE_BYTES);
+        let mut scan = self.core.engine.scan(&from, &prefix)?;
+        let mut last = None;
+        while let Some((key, value)) = scan.next()? {
+            let number = key.piece_number();
+            if last.replace(number) == Some(number) {
+                continue;
+            }
+            if number * PIECE_BYTES < kept {
+                updates.entry(number).or_default();
+            } else if !updates.contains_key(&number) {
+                let piece = Piece::decode(&value).unwrap_or(Piece::Inline(Bytes::new()));
+                if piece != Piece::Gone {
+                    let old = OldPiece {
+                        epoch: key.epoch(),
+                        piece,
+                    };
+                    txn.replace_piece(vnode, body, number, Some(old), None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks that a store changes in part, as they shall be.
+    fn edge_blocks(
+        &self,
+        pieces: &mut OldPieces<'_>,
+        old: &VnodeRecord,
+        incoming: &Incoming,
+        kept: u64,
+    ) -> Result<BTreeMap<u64, Vec<u8>>> {
+        let block = BLOCK as u64;
+        let whole = incoming.whole_range();
+        let mut fresh: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        if let Body::Inline { .. } = old.body {
+            for index in (0..kept.div_ceil(block)).filter(|index| !whole.contains(index)) {
+                fresh.insert(index, pieces.block(old, index, kept)?);
+            }
+        }
+        let cut = kept / block;
+        if kept < old.length
+            && !kept.is_multiple_of(block)
+            && !whole.contains(&cut)
+            && !fresh.contains_key(&cut)
+            && pieces.has_block(old, cut)?
+        {
+            fresh.insert(cut, pieces.block(old, cut, kept)?);
+        }
+        for (offset, bytes) in incoming.edges() {
+            let mut offset = offset;
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let index = offset / block;
+                let inside = (offset % block) as usize;
+                let count = (BLOCK - inside).min(rest.len());
+                let target = match fresh.entry(index) {
+                    std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(slot) => {
+                        slot.insert(pieces.block(old, index, kept)?)
+                    }
+                };
+                target[inside..inside + count].copy_from_slice(&rest[..count]);
+                offset += count as u64;
+                rest = &rest[count..];
+            }
+        }
+        Ok(fresh)
+    }
+}
+
+/// The pieces that a store looks at, each read once.
+struct OldPieces<'v> {
+    volume: &'v Volume,
+    fid: Fid,
+    body: u32,
+    known: BTreeMap<u64, Option<OldPiece>>,
+}
+
+impl OldPieces<'_> {
+    fn get(&mut self, number: u64) -> Result<Option<OldPiece>> {
+        if let Some(known) = self.known.get(&number) {
+            return Ok(known.clone());
+        }
+        let piece = self.volume.piece(self.fid, self.body, number)?;
+        self.known.insert(number, piece.clone());
+        Ok(piece)
+    }
+
+    fn has_block(&mut self, old: &VnodeRecord, index: u64) -> Result<bool> {
+        if old.body == Body::None {
+            return Ok(false);
+        }
+        let place = (index % PIECE_BLOCKS as u64) as usize;
+        Ok(
+            match self.get(index / PIECE_BLOCKS as u64)?.map(|old| old.piece) {
+                Some(Piece::Blocks(blocks)) => blocks.0[place].is_some(),
+                Some(Piece::Inline(_)) => true,
+                _ => false,
+            },
+        )
+    }
+
+    /// A block as the file has it, zeros from offset `kept` of the file on.
+    fn block(&mut self, old: &VnodeRecord, index: u64, kept: u64) -> Result<Vec<u8>> {
+        let start = index * BLOCK as u64;
+        if old.body == Body::None || start >= kept {
+            return Ok(vec![0; BLOCK]);
+        }
+        let mut bytes = match self.get(index / PIECE_BLOCKS as u64)?.map(|old| old.piece) {
+            Some(Piece::Blocks(blocks)) => self.volume.read_block(self.fid, &blocks, index)?,
+            Some(Piece::Inline(body)) => {
+                let mut bytes = vec![0; BLOCK];
+                let from = (start as usize).min(body.len());
+                let count = (body.len() - from).min(BLOCK);
+                bytes[..count].copy_from_slice(&body[from..from + count]);
+                bytes
+            }
+            _ => vec![0; BLOCK],
+        };
+        let end = (kept - start).min(BLOCK as u64) as usize;
+        bytes[end..].fill(0);
+        Ok(bytes)
+    }
+}
+
+impl Incoming {
+    fn push(&mut self, volume: &Volume, bytes: Bytes) -> Result<()> {
+        let received = self.received + bytes.len() as u64;
+        if received > self.announced {
+            return Err(Error::Invalid("more bytes than the store announced"));
+        }
+        self.received = received;
+        if !bytes.is_empty() {
+            self.pending_bytes += bytes.len();
+            self.pending.push(bytes);
+        }
+        if self.pending_bytes >= GATHER_BYTES {
+            self.write_whole_blocks(volume)?;
+        }
+        Ok(())
+    }
+
+    /// Takes `count` bytes off the front of what is pending, as one run of bytes.
+    fn take_pending(&mut self, count: usize) -> Bytes {
+        self.pending_bytes -= count;
+        self.pending_at += count as u64;
+        if self
+            .pending
+            .first()
+            .is_some_and(|first| first.len() >= count)
+        {
+            let first = self.pending[0].split_to(count);
+            if self.pending[0].is_empty() {
+                self.pending.remove(0);
+            }
+            return first;
+        }
+        let mut bytes = BytesMut::with_capacity(count);
+        let mut used = 0;
+        for chunk in &mut self.pending {
+            let wanted = (count - bytes.len()).min(chunk.len());
+            bytes.extend_from_slice(&chunk[..wanted]);
+            if wanted < chunk.len() {
+                let _ = chunk.split_to(wanted);
+                break;
+            }
+            used += 1;
+        }
+        self.pending.drain(..used);
+        bytes.freeze()
+    }
+
+    /// Writes the whole blocks among the pending bytes to new places.
+    fn write_whole_blocks(&mut self, volume: &Volume) -> Result<()> {
+        let lead = (self.pending_at.next_multiple_of(BLOCK as u64) - self.pending_at) as usize;
+        if self.pending_bytes < lead + BLOCK {
+            return Ok(());
+        }
+        if lead > 0 {
+            self.head = self.take_pending(lead);
+        }
+        let count = self.pending_bytes / BLOCK;
+        let first = self.pending_at / BLOCK as u64;
+        let bytes = self.take_pending(count * BLOCK);
+        let places = write_blocks(volume, &bytes, &mut self.allocations)?;
+        let (group, vnode) = (volume.group.id.0, self.fid.vnode.0);
+        for ((index, block), bytes) in (first..).zip(places).zip(bytes.chunks_exact(BLOCK)) {
+            let checksum = block_checksum(group, vnode, index, bytes);
+            self.blocks.push((index, BlockRef { block, checksum }));
+        }
+        Ok(())
+    }
+
+    /// Numbers of the blocks that are written whole.
+    fn whole_range(&self) -> std::ops::Range<u64> {
+        let first = self.blocks.first().map_or(0, |(index, _)| *index);
+        first..first + self.blocks.len() as u64
+    }
+
+    /// The bytes that fill no whole block, with their offsets.
+    fn edges(&self) -> Vec<(u64, Bytes)> {
+        let mut edges = Vec::new();
+        if !self.head.is_empty() {
+            edges.push((self.spec.position, self.head.clone()));
+        }
+        let mut at = self.pending_at;
+        for chunk in &self.pending {
+            edges.push((at, chunk.clone()));
+            at += chunk.len() as u64;
+        }
+        edges
+    }
+
+    /// Writes blocks made at the commit.
+    fn write_edges(
+        &mut self,
+        volume: &Volume,
+        fresh: BTreeMap<u64, Vec<u8>>,
+    ) -> Result<Vec<(u64, BlockRef)>> {
+        let mut written = Vec::with_capacity(fresh.len());
+        for (index, bytes) in fresh {
+            // Seldom more than two, seldom neighbours.
+            let mut place = Vec::new();
+            for block in allocate_blocks(volume, 1, &mut place)? {
+                volume.core.engine.space.write(block, &bytes)?;
+                let group = volume.group.id.0;
+                let checksum = block_checksum(group, self.fid.vnode.0, index, &bytes);
+                written.push((index, BlockRef { block, checksum }));
+            }
+            self.allocations.extend(place);
+        }
+        Ok(written)
+    }
+}
+
+fn allocate_blocks(
+    volume: &Volume,
+    count: u32,
+    allocations: &mut Vec<Allocation>,
+) -> Result<Vec<u64>> {
+    let engine = &volume.core.engine;
+    let allocation = engine.space.allocate(count, &|key| engine.get(key))?;
+    let blocks = allocation
+        .runs()
+        .iter()
+        .flat_map(|run| run.start..run.end())
+        .collect();
+    allocations.push(allocation);
+    Ok(blocks)
+}
+
+/// Writes whole blocks to new places, and says which.
+fn write_blocks(
+    volume: &Volume,
+    bytes: &Bytes,
+    allocations: &mut Vec<Allocation>,
+) -> Result<Vec<u64>> {
+    let count = bytes.len() / BLOCK;
+    let blocks = allocate_blocks(volume, count as u32, allocations)?;
+    let mut done = 0;
+    if let Some(allocation) = allocations.last() {
+        for run in allocation.runs() {
+            let length = run.count as usize * BLOCK;
+            volume
+                .core
+                .engine
+                .space
+                .write(run.start, &bytes[done..done + length])?;
+            done += length;
+        }
+    }
+    Ok(blocks)
+}
+
+/// The length of a file after a store.
+fn final_length(old: u64, spec: &StoreSpec, length: u64) -> u64 {
+    old.min(spec.file_length).max(spec.position + length)
+}

@@ -1,0 +1,389 @@
+//! One change of an RW volume, from the versions it writes to its commit.
+//!
+//! A change holds the group's epoch still (no clone can be made in between) and the locks of the
+//! vnodes it touches. It collects puts, deletes and block changes in a batch; [`Txn::finish`] adds
+//! the volume's counters and hands the batch to the engine, under the counters' lock, so that the
+//! counters of later batches are later ones. Only then are cells in memory changed, by the caller.
+//!
+//! The rules for versions, in this one place (`now` is the epoch of the change, `old` that of the
+//! version it replaces; a clone *sees* `old` if its epoch is in `old .. now`):
+//!
+//! * a new version goes under `now`; if `old` is `now` it takes its place;
+//! * an older version that no clone sees is deleted, its blocks released unless the new version or
+//!   the next older one names them too;
+//! * a removal deletes in the same way, and leaves a record "gone" under `now` if any older version
+//!   remains, so that the older one is not taken for the present one.
+
+use bytes::Bytes;
+use cellar_wire::dir::Page;
+use cellar_wire::ids::{AfsTime, ViceId};
+use parking_lot::RwLockReadGuard;
+
+use crate::core::{Counters, GroupState};
+use crate::dir::{DirEdit, DirImage, trimmed};
+use crate::engine::batch::Batch;
+use crate::engine::key::Key;
+use crate::error::{Error, Result};
+use crate::record::{Body, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
+use crate::ticket::{Ticket, is_nonblocking};
+use crate::volume::Volume;
+
+/// A body of more pieces than this is removed in the background.
+pub(crate) const PIECES_AT_ONCE: u64 = 64;
+
+/// A change being put together.
+pub(crate) struct Txn<'v> {
+    volume: &'v Volume,
+    state: RwLockReadGuard<'v, GroupState>,
+    pub(crate) batch: Batch,
+    now: u64,
+    blocks: i64,
+    files: i64,
+    owner: Option<ViceId>,
+}
+
+/// The version of a piece that a change replaces.
+#[derive(Clone)]
+pub(crate) struct OldPiece {
+    pub(crate) epoch: u64,
+    pub(crate) piece: Piece,
+}
+
+impl<'v> Txn<'v> {
+    /// Begins a change. The vnodes' locks are held already.
+    pub(crate) fn begin(volume: &'v Volume) -> Result<Self> {
+        let state = if is_nonblocking() {
+            volume.group.state.try_read().ok_or(Error::WouldBlock)?
+        } else {
+            volume.group.state.read()
+        };
+        if !state.record.writable || volume.is_gone() {
+            return Err(Error::NoVolume(volume.id()));
+        }
+        let now = state.record.epoch;
+        Ok(Self {
+            volume,
+            state,
+            batch: Batch::new(),
+            now,
+            blocks: 0,
+            files: 0,
+            owner: None,
+        })
+    }
+
+    /// The epoch of what this change writes.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn group(&self) -> u32 {
+        self.volume.group.id.0
+    }
+
+    /// Whether any clone sees a version of epoch `old`, if this change replaces it.
+    fn seen(&self, old: u64) -> bool {
+        self.state
+            .record
+            .clones
+            .iter()
+            .any(|clone| clone.epoch >= old && clone.epoch < self.now)
+    }
+
+    /// Whether versions older than the present one can exist at all.
+    fn has_history(&self) -> bool {
+        !self.state.record.clones.is_empty() || self.state.reaping > 0
+    }
+
+    /// Counts usage: blocks of 1 KiB, and files.
+    pub(crate) fn charge(&mut self, blocks: i64, files: i64) {
+        self.blocks += blocks;
+        self.files += files;
+    }
+
+    /// Makes somebody the owner of the volume.
+    pub(crate) fn set_owner(&mut self, owner: ViceId) {
+        self.owner = Some(owner);
+    }
+
+    /// Writes a version of a vnode in place of that of `old`.
+    pub(crate) fn put_vnode(&mut self, vnode: u32, record: &VnodeRecord, old: Option<u64>) {
+        let group = self.group();
+        self.batch
+            .put(Key::vnode(group, vnode, self.now), record.encode());
+        if old == Some(self.now) {
+            return;
+        }
+        self.note_change(vnode);
+        if let Some(old) = old.filter(|&old| !self.seen(old)) {
+            self.drop_version(vnode, old);
+        }
+    }
+
+    fn note_change(&mut self, vnode: u32) {
+        // Everything has changed since before the first epoch: the vnodes themselves are the index.
+        if self.now > 1 {
+            self.batch
+                .put(Key::change(self.group(), self.now, vnode), Bytes::new());
+        }
+    }
+
+    fn drop_version(&mut self, vnode: u32, epoch: u64) {
+        let group = self.group();
+        self.batch.delete(Key::vnode(group, vnode, epoch));
+        if epoch > 1 && epoch != self.now {
+            self.batch.delete(Key::change(group, epoch, vnode));
+        }
+    }
+
+    /// Removes a vnode whose last version is of epoch `old`, and its body.
+    pub(crate) fn remove_vnode(
+        &mut self,
+        vnode: u32,
+        record: &VnodeRecord,
+        old: u64,
+    ) -> Result<()> {
+        let group = self.group();
+        self.remove_body(vnode, record)?;
+        let seen = self.seen(old);
+        let older = record.birth < old
+            && self.has_history()
+            && self.has_older(
+                &Key::vnode(group, vnode, old),
+                &Key::vnode_prefix(group, vnode),
+            )?;
+        if !seen {
+            self.drop_version(vnode, old);
+        }
+        if seen || older {
+            self.batch.put(
+                Key::vnode(group, vnode, self.now),
+                VnodeRecord::encode_gone(),
+            );
+            self.note_change(vnode);
+        } else if old == self.now && old > 1 {
+            self.batch.delete(Key::change(group, old, vnode));
+        }
+        Ok(())
+    }
+
+    fn has_older(&self, key: &Key, prefix: &Key) -> Result<bool> {
+        let engine = &self.volume.core.engine;
+        Ok(engine.first_version(&key.successor(), prefix)?.is_some())
+    }
+
+    /// Removes all pieces of a vnode's present body; those of a large one in the background.
+    pub(crate) fn remove_body(&mut self, vnode: u32, record: &VnodeRecord) -> Result<()> {
+        let group = self.group();
+        match record.body {
+            Body::None => Ok(()),
+            Body::Inline { epoch } => {
+                let old = OldPiece {
+                    epoch,
+                    piece: Piece::Inline(Bytes::new()),
+                };
+                self.replace_piece(vnode, record.body_number, 0, Some(old), None)
+            }
+            Body::Pieces => {
+                if vnode.is_multiple_of(2) && record.length.div_ceil(PIECE_BYTES) > PIECES_AT_ONCE {
+                    self.batch.put(Key::reap_vnode(group, vnode), Bytes::new());
+                    return Ok(());
+                }
+                let prefix = Key::body_prefix(group, vnode, record.body_number);
+                self.remove_pieces(vnode, record.body_number, &prefix, 0)
+            }
+        }
+    }
+
+    /// Removes the pieces from number `first` on.
+    pub(crate) fn remove_pieces(
+        &mut self,
+        vnode: u32,
+        body: u32,
+        prefix: &Key,
+        first: u64,
+    ) -> Result<()> {
+        let group = self.group();
+        let from = Key::piece_prefix(group, vnode, body, first);
+        let mut scan = self.volume.core.engine.scan(&from, prefix)?;
+        let mut last = None;
+        while let Some((key, value)) = scan.next()? {
+            let number = key.piece_number();
+            if last.replace(number) == Some(number) {
+                continue;
+            }
+            // A damaged record names no blocks we could know; they stay out of use.
+            let piece = Piece::decode(&value).unwrap_or(Piece::Inline(Bytes::new()));
+            if piece != Piece::Gone {
+                let old = OldPiece {
+                    epoch: key.epoch(),
+                    piece,
+                };
+                self.replace_piece(vnode, body, number, Some(old), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a version of a piece, or with `None` removes it, in place of `old`.
+    pub(crate) fn replace_piece(
+        &mut self,
+        vnode: u32,
+        body: u32,
+        number: u64,
+        old: Option<OldPiece>,
+        new: Option<(Bytes, &PieceBlocks)>,
+    ) -> Result<()> {
+        let group = self.group();
+        let key = Key::piece(group, vnode, body, number, self.now);
+        let empty = PieceBlocks::empty;
+        let mut gone_needed = false;
+        if let Some(old) = old {
+            let old_key = Key::piece(group, vnode, body, number, old.epoch);
+            if self.seen(old.epoch) {
+                gone_needed = true;
+            } else {
+                let old_blocks = old.piece.into_blocks();
+                let older = if self.has_history() {
+                    let prefix = Key::piece_prefix(group, vnode, body, number);
+                    let engine = &self.volume.core.engine;
+                    engine.first_version(&old_key.successor(), &prefix)?
+                } else {
+                    None
+                };
+                gone_needed = older.is_some();
+                if !old_blocks.is_empty() {
+                    let older_blocks = match &older {
+                        Some((_, value)) => Piece::decode(value)?.into_blocks(),
+                        None => empty(),
+                    };
+                    let kept = new.as_ref().map(|(_, blocks)| *blocks);
+                    let kept = kept.unwrap_or(&older_blocks);
+                    self.batch
+                        .released
+                        .extend(old_blocks.not_in(&[kept, &older_blocks]));
+                }
+                if old_key != key {
+                    self.batch.delete(old_key);
+                }
+                if new.is_none() && old_key == key && !gone_needed {
+                    self.batch.delete(old_key);
+                }
+            }
+        }
+        match new {
+            Some((value, _)) => self.batch.put(key, value),
+            None if gone_needed => self.batch.put(key, Piece::Gone.encode()),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Writes an inline body, as `Piece::encode_inline` made it, in place of that of `old`.
+    pub(crate) fn put_inline(
+        &mut self,
+        vnode: u32,
+        body: u32,
+        old: Option<u64>,
+        value: Bytes,
+    ) -> Result<()> {
+        let old = old.map(|epoch| OldPiece {
+            epoch,
+            piece: Piece::Inline(Bytes::new()),
+        });
+        self.replace_piece(vnode, body, 0, old, Some((value, &PieceBlocks::empty())))
+    }
+
+    /// Writes the pages that an edit of a directory changed.
+    pub(crate) fn put_pages(
+        &mut self,
+        vnode: u32,
+        body: u32,
+        image: &DirImage,
+        edit: &DirEdit<'_>,
+    ) -> Result<()> {
+        for (index, page) in edit.changed() {
+            self.put_page(vnode, body, *index, page, image.epoch(*index))?;
+        }
+        Ok(())
+    }
+
+    /// Writes one page of a directory.
+    pub(crate) fn put_page(
+        &mut self,
+        vnode: u32,
+        body: u32,
+        index: usize,
+        page: &Page,
+        old: Option<u64>,
+    ) -> Result<()> {
+        let old = old.map(|epoch| OldPiece {
+            epoch,
+            piece: Piece::Inline(Bytes::new()),
+        });
+        let value = Piece::encode_inline(trimmed(page));
+        self.replace_piece(
+            vnode,
+            body,
+            index as u64,
+            old,
+            Some((value, &PieceBlocks::empty())),
+        )
+    }
+
+    /// Checks quotas, enters the counters and commits. `slack` is how far growth may go over the
+    /// quota, in blocks.
+    pub(crate) fn finish(mut self, at: AfsTime, slack: u64) -> Result<Ticket> {
+        let mut counters = self.volume.lock_counters()?;
+        self.check_quota(&counters, slack)?;
+        let before = counters.record;
+        let record = &mut counters.record;
+        record.blocks_used = record.blocks_used.saturating_add_signed(self.blocks);
+        record.files = record.files.saturating_add_signed(self.files);
+        record.updated = at;
+        record.update_counter = record.update_counter.wrapping_add(1);
+        self.batch
+            .put(Key::counters(self.volume.group.id.0), record.encode());
+        let committed = self.commit();
+        if committed.is_err() {
+            counters.record = before;
+        }
+        committed
+    }
+
+    fn commit(&mut self) -> Result<Ticket> {
+        let engine = &self.volume.core.engine;
+        let Some(owner) = self.owner else {
+            return engine.commit(std::mem::take(&mut self.batch));
+        };
+        let mut record = self.volume.record().write();
+        let before = std::mem::replace(&mut record.info.owner, owner);
+        self.batch
+            .put(Key::volume(self.volume.id().0), record.encode());
+        let committed = engine.commit(std::mem::take(&mut self.batch));
+        if committed.is_err() {
+            record.info.owner = before;
+        }
+        committed
+    }
+
+    fn check_quota(&self, counters: &Counters, slack: u64) -> Result<()> {
+        let (max_blocks, max_files) = self.volume.quotas();
+        if self.blocks > 0 && max_blocks > 0 {
+            let after = counters
+                .record
+                .blocks_used
+                .saturating_add_signed(self.blocks);
+            if after > u64::from(max_blocks) + slack {
+                return Err(Error::OverQuota);
+            }
+        }
+        if self.files > 0 && max_files > 0 {
+            let after = counters.record.files.saturating_add_signed(self.files);
+            if after > u64::from(max_files) {
+                return Err(Error::OverQuota);
+            }
+        }
+        Ok(())
+    }
+}

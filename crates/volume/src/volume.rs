@@ -1,0 +1,482 @@
+//! One open volume: statuses, lookups, its own record; the operations are in modules of their own.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use cellar_wire::acl::AccessList;
+use cellar_wire::ids::{AfsTime, Fid, ViceId, VnodeId, VolumeId};
+use parking_lot::{
+    MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+use crate::cells::{Cell, Loaded};
+use crate::core::{Core, Counters, Group};
+use crate::dir::{DirImage, dir_error};
+use crate::engine::key::Key;
+use crate::error::{Error, Result};
+use crate::record::{CountersRecord, Piece, VnodeRecord, VolumeRecord};
+use crate::ticket::is_nonblocking;
+use crate::types::{Changed, DirEntry, FileType, VnodeStatus, VolumeInfo, VolumeKind};
+
+/// An open volume.
+pub struct Volume {
+    pub(crate) core: Arc<Core>,
+    pub(crate) group: Arc<Group>,
+    id: VolumeId,
+    kind: VolumeKind,
+    /// The last epoch it sees.
+    pub(crate) view: u64,
+    /// Tells this opening of the volume from earlier ones in the cells' names.
+    instance: u32,
+    record: RwLock<VolumeRecord>,
+    counters: Mutex<Counters>,
+    gone: AtomicBool,
+    /// Held by renames between directories.
+    renames: Mutex<()>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Volume({})", self.id)
+    }
+}
+
+/// A vnode's cell, locked for a change, with what is known of it.
+pub(crate) struct Locked<'c> {
+    guard: RwLockWriteGuard<'c, Option<Loaded>>,
+}
+
+impl Volume {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        group: Arc<Group>,
+        record: VolumeRecord,
+        counters: CountersRecord,
+    ) -> Self {
+        Self {
+            core: Arc::clone(core),
+            group,
+            id: record.info.id,
+            kind: record.info.kind,
+            view: record.epoch,
+            instance: core.next_instance(),
+            record: RwLock::new(record),
+            counters: Mutex::new(Counters { record: counters }),
+            gone: AtomicBool::new(false),
+            renames: Mutex::new(()),
+        }
+    }
+
+    /// The id.
+    pub fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    /// RW, RO or backup.
+    pub fn kind(&self) -> VolumeKind {
+        self.kind
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Fid {
+        Fid::root(self.id)
+    }
+
+    /// Whether it is the RW volume of its group.
+    pub fn is_writable(&self) -> bool {
+        self.kind == VolumeKind::ReadWrite
+    }
+
+    /// When the volume (of a clone: the clone) was made: the date of AFSVolSync.
+    pub fn created(&self) -> AfsTime {
+        self.record.read().info.created
+    }
+
+    /// The owner: that of the root directory.
+    pub fn owner(&self) -> ViceId {
+        self.record.read().info.owner
+    }
+
+    /// Whether clients may be told of it: in service, and declared sound.
+    pub fn is_in_service(&self) -> bool {
+        let record = self.record.read();
+        record.info.in_service && record.info.blessed
+    }
+
+    /// Whether no program has taken it off line.
+    pub fn is_online(&self) -> bool {
+        self.record.read().info.online
+    }
+
+    /// Whether it was deleted or replaced since it was opened. Look it up again then.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn mark_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Everything known about the volume.
+    pub fn info(&self) -> VolumeInfo {
+        let mut info = self.record.read().info.clone();
+        if self.is_writable() {
+            let counters = self.counters.lock().record;
+            info.blocks_used = counters.blocks_used;
+            info.files = counters.files;
+            info.updated = counters.updated;
+            info.update_counter = counters.update_counter;
+        }
+        info
+    }
+
+    /// Changes name, quotas, dates, messages, flags, owner, and ids of clones. Ids, kind and usage
+    /// stay; of an RW volume also the update date and counter, which follow its changes.
+    pub fn update_info(
+        &self,
+        _now: AfsTime,
+        edit: impl FnOnce(&mut VolumeInfo),
+    ) -> Result<Changed<VolumeInfo>> {
+        self.core.engine.admit(0)?;
+        let _state = self.group.state.read();
+        if self.is_gone() {
+            return Err(Error::NoVolume(self.id));
+        }
+        let mut slot = self.record.write();
+        let mut record = slot.clone();
+        edit(&mut record.info);
+        record.info.id = slot.info.id;
+        record.info.kind = slot.info.kind;
+        record.info.parent = slot.info.parent;
+        record.info.blocks_used = slot.info.blocks_used;
+        record.info.files = slot.info.files;
+        check_info(&record.info)?;
+        let mut batch = crate::engine::batch::Batch::new();
+        batch.put(Key::volume(self.id.0), record.encode());
+        let durable = self.core.engine.commit(batch)?;
+        *slot = record;
+        drop(slot);
+        Ok(Changed {
+            outcome: self.info(),
+            durable,
+        })
+    }
+
+    /// The record, for the making of clones.
+    pub(crate) fn record(&self) -> &RwLock<VolumeRecord> {
+        &self.record
+    }
+
+    pub(crate) fn quotas(&self) -> (u32, u32) {
+        let record = self.record.read();
+        (record.info.max_quota, record.info.max_files)
+    }
+
+    pub(crate) fn lock_counters(&self) -> Result<MutexGuard<'_, Counters>> {
+        Ok(self.counters.lock())
+    }
+
+    /// Keeps other renames between directories away.
+    pub(crate) fn lock_renames(&self) -> Result<MutexGuard<'_, ()>> {
+        if is_nonblocking() {
+            return self.renames.try_lock().ok_or(Error::WouldBlock);
+        }
+        Ok(self.renames.lock())
+    }
+
+    /// Gives out a vnode number and uniquifier that were never used.
+    pub(crate) fn new_vnode(&self, directory: bool) -> Result<(VnodeId, u32)> {
+        let mut counters = self.lock_counters()?;
+        let record = &mut counters.record;
+        let next = if directory {
+            &mut record.next_directory
+        } else {
+            &mut record.next_file
+        };
+        let number = *next;
+        *next = number.checked_add(2).ok_or(Error::OverQuota)?;
+        let uniquifier = record.next_uniquifier;
+        record.next_uniquifier = uniquifier.wrapping_add(1).max(2);
+        Ok((VnodeId(number), uniquifier))
+    }
+
+    pub(crate) fn cell(&self, vnode: VnodeId) -> Arc<Cell> {
+        self.core.cells.cell(self.instance, vnode.0)
+    }
+
+    /// That a fid is of this volume and of a possible vnode.
+    pub(crate) fn check_fid(&self, fid: Fid) -> Result<()> {
+        if fid.volume != self.id {
+            return Err(Error::CrossDevice);
+        }
+        if fid.vnode.0 == 0 {
+            return Err(Error::Invalid("vnode 0"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_writable() {
+            Ok(())
+        } else {
+            Err(Error::ReadOnly)
+        }
+    }
+
+    /// Reads a vnode's version from the table.
+    fn read_vnode(&self, fid: Fid) -> Result<Option<Loaded>> {
+        let group = self.group.id.0;
+        let from = Key::vnode(group, fid.vnode.0, self.view);
+        let prefix = Key::vnode_prefix(group, fid.vnode.0);
+        let Some((key, value)) = self.core.engine.first_version(&from, &prefix)? else {
+            return Ok(None);
+        };
+        match VnodeRecord::decode(&value) {
+            Ok(Ok(record)) => Ok(Some(self.core.cells.loaded(record, key.epoch()))),
+            Ok(Err(_)) => Ok(None),
+            Err(error) => Err(self.damaged(fid, &error.to_string())),
+        }
+    }
+
+    /// Notes that something of a file cannot be read, and makes the error for it.
+    pub(crate) fn damaged(&self, fid: Fid, cause: &str) -> Error {
+        self.core.events.damaged.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(%fid, cause, "damaged");
+        Error::Io {
+            fid,
+            cause: cause.to_string(),
+        }
+    }
+
+    /// Makes sure that the cell knows its vnode.
+    fn load(&self, cell: &Cell, fid: Fid) -> Result<()> {
+        let mut state = if is_nonblocking() {
+            cell.state.try_write().ok_or(Error::WouldBlock)?
+        } else {
+            cell.state.write()
+        };
+        if state.is_none() {
+            self.core.events.cell_misses.fetch_add(1, Ordering::Relaxed);
+            *state = self.read_vnode(fid)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `look` over what is known of a vnode, loading it first if need be.
+    pub(crate) fn with<T>(&self, fid: Fid, look: impl FnOnce(&Loaded) -> Result<T>) -> Result<T> {
+        self.check_fid(fid)?;
+        let cell = self.cell(fid.vnode);
+        let loaded = self.read_guard(&cell, fid)?;
+        look(&loaded)
+    }
+
+    /// What is known of a vnode, under its shared lock.
+    pub(crate) fn read_guard<'c>(
+        &self,
+        cell: &'c Cell,
+        fid: Fid,
+    ) -> Result<MappedRwLockReadGuard<'c, Loaded>> {
+        for _ in 0..2 {
+            let state = if is_nonblocking() {
+                cell.state.try_read().ok_or(Error::WouldBlock)?
+            } else {
+                cell.state.read()
+            };
+            if state.is_some() {
+                return match RwLockReadGuard::try_map(state, Option::as_ref) {
+                    Ok(loaded) if loaded.record.uniquifier == fid.uniquifier => Ok(loaded),
+                    _ => Err(Error::NoVnode(fid)),
+                };
+            }
+            drop(state);
+            self.load(cell, fid)?;
+        }
+        Err(Error::NoVnode(fid))
+    }
+
+    /// Locks a vnode for a change.
+    pub(crate) fn lock<'c>(&self, cell: &'c Cell, fid: Fid) -> Result<Locked<'c>> {
+        let mut guard = if is_nonblocking() {
+            cell.state.try_write().ok_or(Error::WouldBlock)?
+        } else {
+            cell.state.write()
+        };
+        if guard.is_none() {
+            *guard = self.read_vnode(fid)?;
+        }
+        match guard.as_ref() {
+            Some(loaded) if loaded.record.uniquifier == fid.uniquifier => Ok(Locked { guard }),
+            _ => Err(Error::NoVnode(fid)),
+        }
+    }
+
+    /// The status of a vnode.
+    pub fn status(&self, fid: Fid) -> Result<VnodeStatus> {
+        self.with(fid, |loaded| Ok(loaded.record.status(self.id, fid.vnode)))
+    }
+
+    /// The status and the access list that governs the vnode: its own, or its directory's.
+    pub fn status_and_acl(&self, fid: Fid) -> Result<(VnodeStatus, Arc<AccessList>)> {
+        let (status, own) = self.with(fid, |loaded| {
+            Ok((
+                loaded.record.status(self.id, fid.vnode),
+                loaded.record.acl.clone(),
+            ))
+        })?;
+        match own {
+            Some(acl) => Ok((status, acl)),
+            None => Ok((status, self.acl(status.access_list_fid())?)),
+        }
+    }
+
+    /// The access list of a directory.
+    pub fn acl(&self, dir: Fid) -> Result<Arc<AccessList>> {
+        self.with(dir, |loaded| {
+            loaded.record.acl.clone().ok_or(Error::NotDirectory)
+        })
+    }
+
+    /// Runs `look` over a directory's pages.
+    pub(crate) fn with_dir<T>(
+        &self,
+        dir: Fid,
+        look: impl FnOnce(&Loaded, &DirImage) -> Result<T>,
+    ) -> Result<T> {
+        self.check_fid(dir)?;
+        let cell = self.cell(dir.vnode);
+        {
+            let loaded = self.read_guard(&cell, dir)?;
+            if loaded.record.kind != FileType::Directory {
+                return Err(Error::NotDirectory);
+            }
+            if let Some(image) = &loaded.dir {
+                return look(&loaded, image);
+            }
+        }
+        let mut locked = self.lock(&cell, dir)?;
+        locked.load_dir(self, dir)?;
+        let loaded = locked.get(dir)?;
+        match &loaded.dir {
+            Some(image) => look(loaded, image),
+            None => Err(Error::NotDirectory),
+        }
+    }
+
+    /// What a name in a directory means.
+    pub fn lookup(&self, dir: Fid, name: &[u8]) -> Result<Fid> {
+        self.with_dir(dir, |_, image| {
+            let found = image
+                .directory()
+                .lookup(name)
+                .map_err(|e| dir_error(dir, &e))?;
+            let target = found.ok_or(Error::NotFound)?;
+            Ok(Fid {
+                volume: self.id,
+                vnode: target.vnode,
+                uniquifier: target.uniquifier,
+            })
+        })
+    }
+
+    /// All entries of a directory, `.` and `..` too, in the order of their slots.
+    pub fn entries(&self, dir: Fid) -> Result<Vec<DirEntry>> {
+        self.with_dir(dir, |_, image| {
+            let mut entries = Vec::new();
+            let done = image.directory().for_each(0, |entry| {
+                entries.push(DirEntry {
+                    name: Bytes::copy_from_slice(entry.name),
+                    vnode: entry.vnode,
+                    uniquifier: entry.uniquifier,
+                });
+                ControlFlow::<()>::Continue(())
+            });
+            done.map_err(|e| dir_error(dir, &e))?;
+            Ok(entries)
+        })
+    }
+
+    /// Reads the pages of a directory from the table.
+    fn read_pages(&self, fid: Fid, record: &VnodeRecord) -> Result<DirImage> {
+        let group = self.group.id.0;
+        let body = record.body_number;
+        let prefix = Key::body_prefix(group, fid.vnode.0, body);
+        let mut image = DirImage::default();
+        let pages = record.length / cellar_wire::dir::PAGE_SIZE as u64;
+        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
+        while (image.count() as u64) < pages {
+            let next = scan.next().map_err(|error| match error {
+                Error::WouldBlock => error,
+                other => self.damaged(fid, &other.to_string()),
+            })?;
+            let Some((key, value)) = next else { break };
+            let number = key.piece_number();
+            if key.epoch() > self.view || number < image.count() as u64 {
+                continue;
+            }
+            let stored = match Piece::decode(&value) {
+                Ok(Piece::Inline(bytes)) if number == image.count() as u64 => bytes,
+                Ok(_) => break,
+                Err(error) => return Err(self.damaged(fid, &error.to_string())),
+            };
+            if image.push(&stored, key.epoch()).is_none() {
+                break;
+            }
+        }
+        if image.count() as u64 != pages {
+            return Err(self.damaged(fid, "a page of the directory is missing"));
+        }
+        Ok(image)
+    }
+}
+
+impl Locked<'_> {
+    /// What is known of the vnode; it is there as long as the lock is held.
+    pub(crate) fn get(&self, fid: Fid) -> Result<&Loaded> {
+        self.guard.as_ref().ok_or(Error::NoVnode(fid))
+    }
+
+    pub(crate) fn get_mut(&mut self, fid: Fid) -> Result<&mut Loaded> {
+        self.guard.as_mut().ok_or(Error::NoVnode(fid))
+    }
+
+    /// Makes sure that a directory's pages are in memory.
+    pub(crate) fn load_dir(&mut self, volume: &Volume, fid: Fid) -> Result<()> {
+        let loaded = self.get_mut(fid)?;
+        if loaded.record.kind != FileType::Directory {
+            return Err(Error::NotDirectory);
+        }
+        if loaded.dir.is_none() {
+            loaded.dir = Some(volume.read_pages(fid, &loaded.record)?);
+            loaded.recharge();
+        }
+        Ok(())
+    }
+
+    /// The vnode is gone.
+    pub(crate) fn clear(&mut self) {
+        *self.guard = None;
+    }
+
+    /// Takes a new version into memory after its batch was accepted.
+    pub(crate) fn set_record(&mut self, record: VnodeRecord, epoch: u64) {
+        if let Some(loaded) = self.guard.as_mut() {
+            loaded.record = record;
+            loaded.epoch = epoch;
+        }
+    }
+}
+
+/// That a volume's record can be stored and sent.
+pub(crate) fn check_info(info: &VolumeInfo) -> Result<()> {
+    if info.name.is_empty() || info.name.len() > 31 || info.name.contains(['\0', '/']) {
+        return Err(Error::Invalid(
+            "a volume's name has 1 to 31 bytes, no slash and no NUL",
+        ));
+    }
+    if info.offline_message.len() > 127 || info.message_of_the_day.len() > 127 {
+        return Err(Error::Invalid("a volume's messages have at most 127 bytes"));
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! A partition on a disk in memory, and short words for what tests say often.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+
+use cellar_volume::disk::SimDisk;
+use cellar_volume::{
+    Context, NewVnode, Options, Partition, SnapshotSpec, Volume, VolumeKind, VolumeSpec,
+};
+use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
+
+pub(crate) const VOLUME: VolumeId = VolumeId(10);
+
+pub(crate) struct World {
+    pub(crate) disk: SimDisk,
+    pub(crate) partition: Arc<Partition>,
+}
+
+pub(crate) fn options() -> Options {
+    Options {
+        journal_bytes: 1 << 20,
+        base_cache_bytes: 4 << 20,
+        reserve_bytes: 1 << 20,
+        reap_rate: u32::MAX,
+        ..Options::default()
+    }
+}
+
+pub(crate) fn at(seconds: u32) -> Context {
+    Context {
+        author: ViceId(100),
+        now: AfsTime(seconds),
+    }
+}
+
+pub(crate) fn new() -> NewVnode {
+    NewVnode {
+        owner: ViceId(100),
+        group: None,
+        mode: Some(0o644),
+        client_time: None,
+    }
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with_capacity(64 << 20)
+    }
+
+    pub(crate) fn with_capacity(bytes: u64) -> Self {
+        let disk = SimDisk::new(bytes);
+        let partition = Partition::open(Arc::new(disk.clone()), options()).unwrap();
+        let spec = VolumeSpec {
+            id: VOLUME,
+            name: "vol".into(),
+            max_quota: 0,
+            owner: ViceId(100),
+            now: AfsTime(1),
+        };
+        partition.create_volume(&spec).unwrap().wait().unwrap();
+        Self { disk, partition }
+    }
+
+    pub(crate) fn volume(&self) -> Arc<Volume> {
+        self.partition.volume(VOLUME).unwrap().unwrap()
+    }
+
+    pub(crate) fn clone_of(&self, volume: &Volume, id: u32, kind: VolumeKind) -> Arc<Volume> {
+        let spec = SnapshotSpec {
+            source: volume.id(),
+            id: VolumeId(id),
+            name: format!("clone{id}"),
+            kind,
+            now: AfsTime(50),
+        };
+        self.partition.snapshot(&spec).unwrap().wait().unwrap()
+    }
+
+    /// Closes and opens again.
+    pub(crate) fn reopen(self) -> Self {
+        self.partition.close().unwrap();
+        drop(self.partition);
+        let partition = Partition::open(Arc::new(self.disk.clone()), options()).unwrap();
+        Self {
+            disk: self.disk,
+            partition,
+        }
+    }
+
+    /// Everything fits together.
+    pub(crate) fn check(&self) {
+        let report = self.partition.check().unwrap();
+        assert!(report.faults.is_empty(), "{:#?}", report.faults);
+    }
+
+    /// Everything fits together, and nothing is there that nobody sees.
+    pub(crate) fn check_clean(&self) {
+        let report = self.partition.check().unwrap();
+        assert!(report.faults.is_empty(), "{:#?}", report.faults);
+        assert_eq!(report.unseen, 0, "{:#?}", report.unseen_keys);
+    }
+}
