@@ -373,7 +373,8 @@ fn from_wire(entry: &pr::PrEntry) -> Entry {
         owner: entry.owner,
         creator: entry.creator,
         membership: entry.count.max(0) as u32,
-        flags: entry.flags,
+        // Answers have the access bits alone, in the low half.
+        flags: entry.flags << 16,
         group_quota: entry.ngroups.max(0) as u32,
         user_quota: entry.nusers.max(0) as u32,
     }
