@@ -9,7 +9,7 @@ xdr_struct! {
     /// A user or group (`prcheckentry` and `prlistentries`, 76 words).
     #[derive(Default)]
     pub struct PrEntry {
-        /// Access bits in the high half, kind in the low one.
+        /// Access bits (`PRP_*`) alone: servers shift them down before they answer.
         pub flags: u32,
         /// Its id.
         pub id: ViceId,
