@@ -84,7 +84,6 @@ pub(crate) struct SendWindow {
     delivered_at: Time,
     first_sent_at: Time,
     newest_serial: u32,
-    newest_sent_at: Time,
     newest_rtt: u64,
     reordering: bool,
     limited_until: u64,
@@ -93,29 +92,35 @@ pub(crate) struct SendWindow {
 impl SendWindow {
     /// Starts over for a new call that may send `window` packets until told.
     pub(crate) fn reset(&mut self, window: u32) {
-        let mut stream = std::mem::take(&mut self.stream);
-        let mut sent = std::mem::take(&mut self.sent);
-        let mut order = std::mem::take(&mut self.order);
-        let mut lost = std::mem::take(&mut self.lost);
-        stream.clear();
-        sent.clear();
-        order.clear();
-        lost.clear();
-        if sent.capacity() > KEPT_CAPACITY || order.capacity() > KEPT_CAPACITY {
-            (sent, order, lost) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        self.drop_packets();
+        self.offset = 0;
+        self.first = 1;
+        self.next = 1;
+        self.finished = false;
+        self.flush = 0;
+        self.last_sent = false;
+        self.window = window;
+        self.previous = 0;
+        self.delivered = 0;
+        self.delivered_at = Time::ZERO;
+        self.first_sent_at = Time::ZERO;
+        self.newest_serial = 0;
+        self.newest_rtt = 0;
+        self.limited_until = 0;
+    }
+
+    /// Lets go of all packets and bytes.
+    fn drop_packets(&mut self) {
+        self.stream.clear();
+        self.sent.clear();
+        self.order.clear();
+        self.lost.clear();
+        if self.sent.capacity().max(self.order.capacity()) > KEPT_CAPACITY {
+            (self.sent, self.order, self.lost) = Default::default();
         }
-        let reordering = self.reordering;
-        *self = Self {
-            stream,
-            sent,
-            order,
-            lost,
-            window,
-            first: 1,
-            next: 1,
-            reordering,
-            ..Self::default()
-        };
+        self.in_flight = 0;
+        self.in_flight_packets = 0;
+        self.acked_packets = 0;
     }
 
     pub(crate) fn write(&mut self, data: Bytes) {
@@ -175,22 +180,13 @@ impl SendWindow {
         self.last_sent && !self.outstanding()
     }
 
-    /// The peer has everything it wants: drop the rest.
+    /// The peer has everything it wants, or the call is over: nothing more is sent.
     pub(crate) fn acknowledge_all(&mut self) {
-        let window = self.window;
-        let (next, last_sent, finished) = (self.next, self.last_sent, self.finished);
-        self.reset(window);
-        self.first = next;
-        self.next = next;
-        self.last_sent = last_sent;
-        self.finished = finished;
-    }
-
-    /// The call is over: let go of everything, but remember how far it got.
-    pub(crate) fn drop_all(&mut self) {
-        if self.packets() > 0 || self.stream.end() > 0 {
-            self.acknowledge_all();
-        }
+        self.drop_packets();
+        self.first = self.next;
+        self.offset = 0;
+        self.finished = true;
+        self.last_sent = true;
     }
 
     /// Picks the next packet: lost ones first, then new data, in packets of `most` user bytes.
@@ -428,7 +424,6 @@ impl SendWindow {
         self.delivered_at = now;
         if newest.serial > self.newest_serial {
             self.newest_serial = newest.serial;
-            self.newest_sent_at = newest.sent_at;
             self.newest_rtt = now.micros_since(newest.sent_at);
             self.first_sent_at = newest.sent_at;
         }

@@ -26,6 +26,9 @@ pub(crate) struct SendStream {
 impl SendStream {
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
+        if self.chunks.capacity() > KEPT_CHUNKS {
+            self.chunks = VecDeque::new();
+        }
         self.end = 0;
         self.freed = 0;
         self.cursor = 0;
@@ -92,3 +95,6 @@ impl SendStream {
         self.cursor = at;
     }
 }
+
+/// Queue capacity kept between calls of a channel, chunks.
+const KEPT_CHUNKS: usize = 64;

@@ -420,7 +420,7 @@ impl Endpoint {
             return;
         }
         call.state = CallState::Dally;
-        call.send.drop_all();
+        call.send.acknowledge_all();
         call.stops_sending();
         call.congestion = None;
         call.ack.pong = None;

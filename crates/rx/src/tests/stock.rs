@@ -456,6 +456,66 @@ fn t11_a_new_call_while_the_old_one_runs() {
 }
 
 #[test]
+fn t12_a_reply_that_begins_early_stops_the_client() {
+    let mut endpoint = Endpoint::new(Config::default(), 1);
+    let now = Time::from_micros(1);
+    let security = Box::new(NullSecurity);
+    let connection = endpoint.connect(
+        now,
+        address(2),
+        SERVICE,
+        security,
+        ConnectionOptions::default(),
+    );
+    let call = endpoint.start_call(now, connection).unwrap();
+    endpoint
+        .write(now, call, Bytes::from(vec![1; 100_000]))
+        .unwrap();
+    endpoint.finish(now, call);
+    let mut desk = Desk {
+        endpoint,
+        now,
+        from: address(2),
+        events: Vec::new(),
+    };
+    let sent = desk.seen();
+    assert_eq!(sent.len(), 16, "what a stock receiver is sure to take");
+    let reply = Header {
+        packet_type: PacketType::DATA,
+        flags: Flags(Flags::LAST_PACKET),
+        seq: 1,
+        serial: 1,
+        ..sent[0].header
+    };
+    let seen = desk.put(reply, b"enough");
+    assert!(
+        seen.iter().all(|s| s.header.packet_type == PacketType::ACK),
+        "{seen:?}"
+    );
+    assert_eq!(
+        desk.endpoint.write(now, call, Bytes::new()),
+        Err(CallError::NotWriting)
+    );
+    assert_eq!(
+        desk.endpoint.read(now, call),
+        ReadOutcome::Chunk(Bytes::from_static(b"enough"))
+    );
+    assert_eq!(desk.endpoint.read(now, call), ReadOutcome::End);
+    let later = desk.pass(Duration::from_secs(5));
+    assert_eq!(later.len(), 1, "the final ACK: {later:?}");
+    assert_eq!(
+        (later[0].ack().first_packet, later[0].ack().reason),
+        (2, AckReason::DELAY)
+    );
+    // A repeated reply is answered from the finished slot; the next call takes the channel.
+    let seen = desk.put(Header { serial: 2, ..reply }, b"enough");
+    assert_eq!(
+        (seen[0].ack().reason, seen[0].ack().first_packet),
+        (AckReason::DUPLICATE, 2)
+    );
+}
+
+#[test]
 fn t13_call_abort_and_connection_abort() {
     let mut desk = Desk::server(Config::default());
     desk.data(1, 1, 1, 0);
