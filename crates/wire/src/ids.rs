@@ -248,7 +248,9 @@ impl Decode for AfsTime {
 /// A UUID in the form AFS sends it: 11 words, most of which carry one byte.
 ///
 /// Words: time low (32 bits), time mid and time high (16 bits each), two clock bytes, six node
-/// bytes. Of the narrow ones the low bits count, because some peers extend the sign.
+/// bytes. Stock peers extend the sign of the bytes, so we do; when read, the low bits count.
+///
+/// Seen in: testdata/messages, RXAFSCB 213.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AfsUuid(
     /// The sixteen bytes in the order of RFC 4122.
@@ -292,7 +294,7 @@ impl fmt::Display for AfsUuid {
 
 impl Encode for AfsUuid {
     fn encode(&self, out: &mut Encoder<'_>) {
-        let b = self.0.map(u32::from);
+        let b = self.0.map(|byte| i32::from(byte as i8) as u32);
         let [b4, b5, b6, b7] = [self.0[4], self.0[5], self.0[6], self.0[7]];
         out.words([
             self.time_low(),
@@ -355,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn uuid_takes_eleven_words_and_ignores_sign_extension() {
+    fn uuid_takes_eleven_words_with_the_sign_extended() {
         let uuid = AfsUuid([
             0x00, 0x11, 0x22, 0x33, 0xf4, 0x55, 0xe6, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd,
             0xee, 0xff,
@@ -363,12 +365,13 @@ mod tests {
         let bytes = uuid.to_xdr();
         assert_eq!(bytes.len(), 44);
         assert_eq!(&bytes[..8], [0x00, 0x11, 0x22, 0x33, 0, 0, 0xf4, 0x55]);
-        let mut extended = bytes.to_vec();
-        for word in [1, 2, 3, 10] {
-            extended[word * 4] = 0xff;
-            extended[word * 4 + 1] = 0xff;
+        assert_eq!(&bytes[12..16], [0xff, 0xff, 0xff, 0x88]);
+        assert_eq!(AfsUuid::from_xdr(&bytes), Ok(uuid));
+        let mut narrow = bytes.to_vec();
+        for word in 3..11 {
+            narrow[word * 4..word * 4 + 3].fill(0);
         }
-        assert_eq!(AfsUuid::from_xdr(&extended), Ok(uuid));
+        assert_eq!(AfsUuid::from_xdr(&narrow), Ok(uuid));
         assert_eq!(uuid.to_string(), "00112233-f455-e677-88-99-aabbccddeeff");
     }
 

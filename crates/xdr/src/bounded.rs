@@ -314,6 +314,11 @@ impl<T: Decode, const LIMIT: usize> Decode for List<T, LIMIT> {
     }
 }
 
+/// The word of a `char`: peers on x86 have signed characters and extend the sign, and so do we.
+fn char_word(byte: u8) -> u32 {
+    i32::from(byte as i8) as u32
+}
+
 /// `char x[N]` that holds binary data: `N` words, a byte in each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WordBytes<const N: usize>(
@@ -335,7 +340,7 @@ impl<const N: usize> fmt::Debug for WordBytes<N> {
 
 impl<const N: usize> Encode for WordBytes<N> {
     fn encode(&self, out: &mut Encoder<'_>) {
-        out.words(self.0.map(u32::from));
+        out.words(self.0.map(char_word));
     }
 }
 
@@ -350,8 +355,8 @@ impl<const N: usize> Decode for WordBytes<N> {
 /// `char name[N]` that holds text: `N` words with a character in each, ended by a NUL.
 ///
 /// Holds at most `N - 1` bytes, none of them NUL. What follows the NUL on the wire is ignored when
-/// read and zero when written. Of each word the low eight bits count: peers with signed characters
-/// extend the sign.
+/// read and zero when written. The sign of a character is extended when written, and the low eight
+/// bits of a word count when read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct WordString<const N: usize>(Bytes);
 
@@ -432,7 +437,7 @@ impl<const N: usize> Encode for WordString<N> {
     fn encode(&self, out: &mut Encoder<'_>) {
         let mut words = [0; N];
         for (word, &byte) in words.iter_mut().zip(self.0.iter()) {
-            *word = u32::from(byte);
+            *word = char_word(byte);
         }
         out.words(words);
     }

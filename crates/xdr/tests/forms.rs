@@ -133,6 +133,7 @@ fn character_arrays_end_at_their_nul() {
     assert_eq!(WordString::<4>::new(b"ab\0c"), Ok(name));
     let endless = WordString::<2>::from_xdr(b"\0\0\0a\0\0\0b");
     assert!(matches!(endless, Err(DecodeError::Invalid(_))));
+    assert_eq!(WordBytes([0x80]).to_xdr(), b"\xff\xff\xff\x80"[..]);
     assert_eq!(WordBytes(*b"ab").to_xdr(), b"\0\0\0a\0\0\0b"[..]);
     assert_eq!(
         WordBytes::from_xdr(b"\0\0\0a\0\0\0b"),
