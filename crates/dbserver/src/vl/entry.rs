@@ -7,7 +7,7 @@ use cellar_wire::vl::{EntryName, Site, VLOP_ALLOPERS};
 use cellar_wire::{AbortCode, AfsTime, List, VolumeId};
 use cellar_xdr::xdr_struct;
 
-use super::limits::{PARTITION_MAX, SITE_FLAGS_MAX};
+use super::limits::SITE_FLAGS_MAX;
 
 /// Where a volume is: a server by its number in the table of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,12 +160,9 @@ pub(crate) fn check_release_type(releasetype: i32) -> Result<(), AbortCode> {
 }
 
 /// # Errors
-/// VL_BADPARTITION for a number that no partition has.
+/// VL_BADPARTITION for a number above 255 or below 0.
 pub(crate) fn check_partition(partition: i32) -> Result<u8, AbortCode> {
-    match u8::try_from(partition) {
-        Ok(partition) if partition <= PARTITION_MAX => Ok(partition),
-        _ => Err(AbortCode::VL_BADPARTITION),
-    }
+    u8::try_from(partition).map_err(|_| AbortCode::VL_BADPARTITION)
 }
 
 /// # Errors

@@ -4,8 +4,6 @@
 pub(crate) const SERVERS_MAX: usize = 255;
 /// Addresses of one server.
 pub(crate) const ADDRESSES_MAX: usize = 15;
-/// The highest partition number.
-pub(crate) const PARTITION_MAX: u8 = 255;
 /// The highest value of a site's flags.
 pub(crate) const SITE_FLAGS_MAX: u8 = 0x80;
 /// Ids that one call may reserve.

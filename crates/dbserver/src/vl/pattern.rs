@@ -231,7 +231,7 @@ impl Parser<'_> {
         let (name, test) = *found.ok_or(BadPattern)?;
         self.at += name.len();
         (0..=255u8)
-            .filter(|byte| test(byte))
+            .filter(test)
             .for_each(|byte| set[usize::from(byte)] = true);
         Ok(())
     }
