@@ -12,6 +12,9 @@ pub const SOCKET_BUFFER_BYTES: usize = 16 << 20;
 /// Datagram buffers received before calls are run: bounds the time between two looks at the clock.
 pub const RECEIVE_ROUNDS_MAX: usize = 4;
 
+/// Bytes of datagrams under way from one shard to another.
+pub const PASSED_ON_BYTES_MAX: usize = 8 << 20;
+
 /// Calls run before the socket is looked at again.
 pub const CALLS_PER_TURN_MAX: usize = 128;
 

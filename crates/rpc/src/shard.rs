@@ -12,6 +12,7 @@ use std::future::Future;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
@@ -26,6 +27,8 @@ pub(crate) type Command = Box<dyn FnOnce(&Rc<Shard>) + Send>;
 /// How other threads reach a shard.
 pub(crate) struct ShardHandle {
     commands: mpsc::UnboundedSender<Command>,
+    /// Bytes of datagrams that other shards have received for this one and that it has not taken.
+    pub(crate) passed_on: AtomicUsize,
 }
 
 impl ShardHandle {
@@ -101,7 +104,10 @@ pub(crate) fn start(
     blocking_threads: usize,
 ) -> io::Result<(Arc<ShardHandle>, JoinHandle<()>)> {
     let (commands, queue) = mpsc::unbounded_channel();
-    let handle = Arc::new(ShardHandle { commands });
+    let handle = Arc::new(ShardHandle {
+        commands,
+        passed_on: AtomicUsize::new(0),
+    });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(blocking_threads.max(1))

@@ -234,6 +234,7 @@ pub(crate) struct ReceiveBuffers {
 }
 
 /// A run of datagrams from one sender.
+#[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) from: SocketAddr,
     pub(crate) local: Option<IpAddr>,

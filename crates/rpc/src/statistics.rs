@@ -200,6 +200,7 @@ pub struct ProcedureFigures {
 pub(crate) struct ShardCounters {
     pub(crate) datagrams_received: Counter,
     pub(crate) receive_calls: Counter,
+    pub(crate) runs_passed_on: Counter,
     pub(crate) send_calls: Counter,
     pub(crate) calls_inline: Counter,
     pub(crate) calls_pending: Counter,
@@ -217,6 +218,8 @@ pub struct PortFigures {
     pub datagrams_received: u64,
     /// System calls that received them.
     pub receive_calls: u64,
+    /// Runs of datagrams that came to the wrong shard and were passed on to the right one.
+    pub runs_passed_on: u64,
     /// System calls that sent.
     pub send_calls: u64,
     /// Calls answered at their handler's first poll.
@@ -240,6 +243,7 @@ impl ShardCounters {
         PortFigures {
             datagrams_received: self.datagrams_received.value(),
             receive_calls: self.receive_calls.value(),
+            runs_passed_on: self.runs_passed_on.value(),
             send_calls: self.send_calls.value(),
             calls_inline: self.calls_inline.value(),
             calls_pending: self.calls_pending.value(),
@@ -256,6 +260,7 @@ impl PortFigures {
     fn add(&mut self, other: &Self) {
         self.datagrams_received += other.datagrams_received;
         self.receive_calls += other.receive_calls;
+        self.runs_passed_on += other.runs_passed_on;
         self.send_calls += other.send_calls;
         self.calls_inline += other.calls_inline;
         self.calls_pending += other.calls_pending;

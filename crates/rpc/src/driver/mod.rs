@@ -14,6 +14,7 @@
 
 mod incoming;
 mod outgoing;
+mod receive;
 mod transmit;
 
 use std::any::Any;
@@ -40,7 +41,7 @@ use crate::CallError;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::debug::{self, DebugBudget};
-use crate::limits::{CALLS_PER_TURN_MAX, RECEIVE_ROUNDS_MAX, SEND_BUFFER_BYTES};
+use crate::limits::{CALLS_PER_TURN_MAX, SEND_BUFFER_BYTES};
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
 use crate::rxstats::RxStats;
@@ -88,6 +89,9 @@ pub(crate) struct Driver {
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     debug_budget: DebugBudget,
+    /// This shard's number among those of the port, and how many these are.
+    number: usize,
+    shards: usize,
     running_max: usize,
     /// What follows when a state borrow ends: wakers that must run without it.
     due_wakers: RefCell<Vec<Waker>>,
@@ -148,10 +152,11 @@ impl Driver {
     /// Starts the driver's task. Must be called on the shard's thread.
     pub(crate) fn start(setup: DriverSetup) -> io::Result<Rc<Self>> {
         let sockets: io::Result<Vec<_>> = setup.sockets.into_iter().map(ShardSocket::new).collect();
+        let (cid_shards, cid_shard) = receive::cid_choice(setup.number, setup.count, setup.seed);
         let config = Config {
             epoch: setup.epoch,
-            cid_shard: u32::try_from(setup.number).unwrap_or(0),
-            cid_shards: u32::try_from(setup.count).unwrap_or(1),
+            cid_shard,
+            cid_shards,
             unix_start_micros: setup.clock.unix_start_micros(),
             probe_mtu: setup.probe_mtu,
             dead_time: setup.dead_time,
@@ -188,6 +193,8 @@ impl Driver {
             closed: Cell::new(false),
             waker: RefCell::new(None),
             debug_budget: DebugBudget::default(),
+            number: setup.number,
+            shards: setup.count,
             running_max: setup.running_calls_max,
             due_wakers: RefCell::new(Vec::new()),
         });
@@ -380,48 +387,6 @@ impl Driver {
             Some(known) if known.will_wake(cx.waker()) => {}
             _ => *waker = Some(cx.waker().clone()),
         }
-    }
-
-    /// Receives some batches from each socket. Answers whether there may be more.
-    fn receive(&self, cx: &mut Context<'_>, buffers: &mut ReceiveBuffers) -> bool {
-        let mut state = self.state.borrow_mut();
-        let now = self.turn_time.get();
-        let mut more = false;
-        for socket in &self.sockets {
-            let mut rounds = 0;
-            while let Poll::Ready(Ok(())) = socket.poll_readable(cx) {
-                if rounds == RECEIVE_ROUNDS_MAX {
-                    more = true;
-                    break;
-                }
-                rounds += 1;
-                let result = buffers.receive(socket, |run| {
-                    let count = run.bytes.len().div_ceil(run.segment);
-                    self.counters.datagrams_received.add(count as u64);
-                    if count == 1 {
-                        state
-                            .endpoint
-                            .handle_datagram(now, run.from, run.local, run.bytes);
-                    } else {
-                        state.endpoint.handle_segments(
-                            now,
-                            run.from,
-                            run.local,
-                            run.bytes,
-                            run.segment,
-                        );
-                    }
-                });
-                self.counters.receive_calls.add(1);
-                match result {
-                    Ok(()) => {}
-                    Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
-                    // The network's complaint about something sent earlier; the next call goes on.
-                    Err(cause) => tracing::debug!(%cause, "receiving"),
-                }
-            }
-        }
-        more
     }
 
     /// What the clock makes due: the protocol's timers, and calls out that took too long.

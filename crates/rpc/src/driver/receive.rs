@@ -1,0 +1,192 @@
+//! Datagrams in: from the sockets, or from the shard that got them by mistake.
+//!
+//! 1. The kernel picks the shard of a datagram by its connection id. But it may have assembled several
+//!    datagrams of one sender into a run, as their sender may have sent them, and then the first
+//!    one's id decides for all. So each datagram's id is looked at again here, and what belongs to
+//!    another shard is passed on to it. That also serves systems that lack the kernel's part.
+//! 2. Cellar's own clients avoid it: an endpoint's connection ids all have the same rest modulo 64, so
+//!    to a server with 2, 4, 8 … shards all connections of one client port are on one of them.
+//! 3. What is passed on is bounded by bytes under way to each shard; beyond, datagrams are dropped,
+//!    as a full socket would.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use super::{Driver, State};
+use crate::limits::{PASSED_ON_BYTES_MAX, RECEIVE_ROUNDS_MAX};
+use crate::socket::{ReceiveBuffers, Received};
+
+/// Rests of connection ids modulo this are the same for all client connections of an endpoint.
+const CID_STRIDE: u32 = 64;
+
+/// The modulus and the rest that an endpoint's client connection ids have (`cid >> 2`), for it to be
+/// number `number` of `count` shards.
+pub(super) fn cid_choice(number: usize, count: usize, random: u64) -> (u32, u32) {
+    let count = u32::try_from(count).unwrap_or(1).max(1);
+    let number = u32::try_from(number).unwrap_or(0) % count;
+    let modulus = if CID_STRIDE.is_multiple_of(count) {
+        CID_STRIDE
+    } else {
+        CID_STRIDE * count
+    };
+    let choices = modulus / count;
+    let choice = u32::try_from(random % u64::from(choices)).unwrap_or(0);
+    (modulus, number + count * choice)
+}
+
+impl Driver {
+    /// Receives some batches from each socket. Answers whether there may be more.
+    pub(super) fn receive(&self, cx: &mut Context<'_>, buffers: &mut ReceiveBuffers) -> bool {
+        let mut state = self.state.borrow_mut();
+        let mut strays = Strays::default();
+        let mut more = false;
+        for socket in &self.sockets {
+            let mut rounds = 0;
+            while let Poll::Ready(Ok(())) = socket.poll_readable(cx) {
+                if rounds == RECEIVE_ROUNDS_MAX {
+                    more = true;
+                    break;
+                }
+                rounds += 1;
+                let result = buffers.receive(socket, |run| {
+                    let count = run.bytes.len().div_ceil(run.segment);
+                    self.counters.datagrams_received.add(count as u64);
+                    if self.shards == 1 {
+                        self.take(&mut state, run);
+                    } else {
+                        self.sort(&mut state, run, &mut strays);
+                    }
+                });
+                self.counters.receive_calls.add(1);
+                match result {
+                    Ok(()) => {}
+                    Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                    // The network's complaint about something sent earlier; the next call goes on.
+                    Err(cause) => tracing::debug!(%cause, "receiving"),
+                }
+            }
+        }
+        drop(state);
+        self.pass_on(strays);
+        more
+    }
+
+    /// Takes a run of this shard's datagrams.
+    fn take(&self, state: &mut State, run: Received) {
+        let now = self.turn_time.get();
+        if run.bytes.len() <= run.segment {
+            state
+                .endpoint
+                .handle_datagram(now, run.from, run.local, run.bytes);
+        } else {
+            state
+                .endpoint
+                .handle_segments(now, run.from, run.local, run.bytes, run.segment);
+        }
+    }
+
+    /// Takes what is this shard's of a run, and puts the rest aside.
+    fn sort(&self, state: &mut State, mut run: Received, strays: &mut Strays) {
+        while !run.bytes.is_empty() {
+            let shard = self.shard_of(&run.bytes);
+            // As many as belong to the same shard: nearly always all of them.
+            let mut end = run.segment.min(run.bytes.len());
+            while end < run.bytes.len() && self.shard_of(&run.bytes[end..]) == shard {
+                end = (end + run.segment).min(run.bytes.len());
+            }
+            let part = Received {
+                bytes: run.bytes.split_to(end),
+                ..run
+            };
+            if shard == self.number {
+                self.take(state, part);
+            } else {
+                strays.add(shard, part);
+            }
+        }
+    }
+
+    /// The shard that a datagram belongs to, by the connection id at offset 4.
+    fn shard_of(&self, datagram: &[u8]) -> usize {
+        let cid = datagram.get(4..8).and_then(<[u8]>::first_chunk::<4>);
+        let cid = cid.map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        (cid >> 2) as usize % self.shards
+    }
+
+    fn pass_on(&self, strays: Strays) {
+        for (number, runs) in strays.0 {
+            let Some(handle) = self.port.0.shards.get(number) else {
+                continue;
+            };
+            let bytes: usize = runs.iter().map(|run| run.bytes.len()).sum();
+            if handle.passed_on.fetch_add(bytes, Ordering::Relaxed) > PASSED_ON_BYTES_MAX {
+                handle.passed_on.fetch_sub(bytes, Ordering::Relaxed);
+                continue;
+            }
+            self.counters.runs_passed_on.add(runs.len() as u64);
+            let port = self.port.0.id;
+            let target = handle.clone();
+            handle.submit(Box::new(move |shard| {
+                target.passed_on.fetch_sub(bytes, Ordering::Relaxed);
+                if let Some(driver) = shard.driver(port) {
+                    driver.take_passed_on(runs);
+                }
+            }));
+        }
+    }
+
+    /// Takes what another shard received for this one.
+    fn take_passed_on(self: &Rc<Self>, runs: Vec<Received>) {
+        self.turn_time.set(self.clock.now());
+        let mut state = self.state.borrow_mut();
+        for run in runs {
+            self.take(&mut state, run);
+        }
+        drop(state);
+        self.kick();
+    }
+}
+
+/// Runs for other shards.
+#[derive(Default)]
+struct Strays(Vec<(usize, Vec<Received>)>);
+
+impl Strays {
+    fn add(&mut self, shard: usize, run: Received) {
+        match self.0.iter_mut().find(|(number, _)| *number == shard) {
+            Some((_, runs)) => runs.push(run),
+            None => self.0.push((shard, vec![run])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_ids_lead_back_and_stay_together() {
+        for count in 1..=12 {
+            for number in 0..count {
+                for random in 0..200 {
+                    let (modulus, rest) = cid_choice(number, count, random);
+                    assert!(rest < modulus);
+                    for step in 0..50 {
+                        let id = (rest + modulus * step) as usize;
+                        assert_eq!(id % count, number, "leads back to its shard");
+                        assert_eq!(id % 64, rest as usize % 64, "the same rest for all");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn clients_differ_in_the_rest() {
+        let rests: std::collections::BTreeSet<u32> =
+            (0..64).map(|random| cid_choice(0, 1, random).1).collect();
+        assert_eq!(rests.len(), 64);
+    }
+}
