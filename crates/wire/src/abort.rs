@@ -7,7 +7,7 @@
 //! * 1 to 511: errno numbers of Linux, but 101 to 120 are the file server's (`V*`);
 //! * large: tables of 256, each with a base: VL, PT, VOLS, U (ubik), BZ, RXK, RXGK, UAE.
 //!
-//! UAE numbers ([`uae`](crate::uae)) are errno numbers that mean the same on every system. A file
+//! UAE numbers ([`uae`]) are errno numbers that mean the same on every system. A file
 //! server sends them only to hosts that said they understand them.
 
 use std::fmt;

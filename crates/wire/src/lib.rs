@@ -1,9 +1,12 @@
 //! Everything two AFS parties must agree on byte for byte.
 //!
-//! * one module an RPC package, each a declaration (`package!`) and the types it needs:
-//!   [`vl`], and others as they come;
-//! * [`ids`]: the numbers that name volumes, files, users, partitions;
-//! * [`abort`], [`uae`]: the codes that end a failed call.
+//! * one module an RPC package, each a declaration ([`package`]) and the types it needs:
+//!   [`rxafs`], [`rxafscb`], [`vl`], [`pr`], [`afsvol`], [`bozo`], [`vote`], [`disk`], [`rxstats`],
+//!   [`rxperf`];
+//! * [`ids`]: the numbers that name volumes, files, users, partitions; [`host`]: what a host says
+//!   of itself;
+//! * [`abort`], [`uae`]: the codes that end a failed call;
+//! * [`dir`]: directory pages; [`acl`]: access lists.
 //!
 //! Bytes from the network become typed values here or are refused; nothing above checks lengths
 //! again. There is no I/O, no clock and no cryptography in this crate.

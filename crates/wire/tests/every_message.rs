@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Noting {
 #[global_allocator]
 static ALLOCATOR: Noting = Noting;
 
-const SAMPLES: usize = 12;
+const SAMPLES: usize = 6;
 
 #[test]
 fn every_message_survives_a_round_trip() {
@@ -72,7 +72,7 @@ fn every_message_survives_a_round_trip() {
 fn every_truncation_is_refused_as_one() {
     let mut random = Random::new(seeded::seed());
     for message in all_messages() {
-        for bytes in message.samples(&mut random, 3) {
+        for bytes in message.samples(&mut random, 1) {
             for end in 0..bytes.len() {
                 let error = message.decode(&bytes[..end]).err();
                 let truncated = Some(RequestError::Arguments {
@@ -102,7 +102,7 @@ fn surplus_bytes_are_left_alone() {
 fn absurd_lengths_cost_no_memory() {
     let mut random = Random::new(seeded::seed());
     for message in all_messages() {
-        for bytes in message.samples(&mut random, 2) {
+        for bytes in message.samples(&mut random, 1) {
             let mut damaged = bytes.to_vec();
             for at in (0..bytes.len()).step_by(4) {
                 for absurd in [u32::MAX, i32::MAX as u32, 0x0100_0000, 499_999, 65_535] {
