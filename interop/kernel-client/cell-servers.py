@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """cell-servers.py IP[+PORT]...   a cell's database servers as the kernel's resolver key wants them, on standard output.
 
 Layout: struct dns_server_list_v1_header and the structures after it in Linux's <linux/dns_resolver.h>. Numbers are

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """initramfs.py OUT   writes the guest's first file system, a cpio archive ("newc", as the kernel reads it).
 
 It holds busybox (Debian's busybox-static), the guest's init, the few files of /etc that programs from the machine's

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """dump-acl.py FILE WHO=RIGHTS...   replaces the access list of the root directory in a volume dump.
 
 A dump is a stream of tagged items: tag 1 opens it, 2 the volume header, 3 each vnode, 4 ends it. In a vnode every

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """new-keytab.py FILE CELL   writes a keytab with one new random key for afs/CELL, version 1.
 
 `asetkey` takes the cell's key from a keytab only; this spares the test cell a KDC. The format is that of MIT

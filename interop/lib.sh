@@ -1,0 +1,154 @@
+# What the tests under interop/tests are written in. The runner has made the network and started the server; it sets
+#
+#   IT_PEER    cellar or openafs: the server under test       IT_CELL, IT_ADDR   its cell's name and address
+#   IT_NETNS   the servers' network namespace; afsd.fuse runs in $IT_NETNS-c1 and -c2, across a bridge, MTU 1500
+#   IT_DIR     this test's own directory: server/ (the cell), server.log, share/ (seen by every client)
+#   CELLAR     the program
+#
+# A test succeeds with status 0, is skipped with 77 and otherwise has failed; `skip` and `fail` say why.
+
+interop=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+programs=$interop/programs
+share=${IT_DIR:-}/share
+
+say() { echo "-- $*"; }
+fail() { echo "FAIL: $*"; exit 1; }
+skip() { echo "skip: $*"; exit 77; }
+at_server() { ip netns exec "$IT_NETNS" "$@"; }
+at_client() { ip netns exec "$IT_NETNS-c1" "$@"; }
+
+# on_fuse [-2] [--root VOL | --dynroot] [-- ] COMMAND...: in afsd.fuse, the scratch volume (or VOL) mounted at $AFS.
+on_fuse() {
+    local n=1 root=(--root "${IT_VOLUME:-scratch}")
+    while :; do
+        case $1 in
+        -2) n=2; shift ;;
+        --root) root=(--root "$2"); shift 2 ;;
+        --dynroot) root=(); shift ;;
+        --) shift; break ;;
+        *) break ;;
+        esac
+    done
+    "$interop/fuse-client/run" --netns "$IT_NETNS-c$n" --cell "$IT_CELL" --vl "$IT_ADDR" ${root[@]+"${root[@]}"} \
+        --log "$IT_DIR/afsd-$n.log" -- "$@"
+}
+
+# on_kernel [-2] [--root VOL | --dynroot] [--timeout S] [--memory MB] [--] COMMAND...: in the kernel guest.
+on_kernel() {
+    local ip=10.99.0.11/24 root=(--root "${IT_VOLUME:-scratch}") more=()
+    while :; do
+        case $1 in
+        -2) ip=10.99.0.12/24; shift ;;
+        --root) root=(--root "$2"); shift 2 ;;
+        --dynroot) root=(); shift ;;
+        --timeout | --memory) more+=("$1" "$2"); shift 2 ;;
+        --) shift; break ;;
+        *) break ;;
+        esac
+    done
+    "$interop/kernel-client/run" --netns "$IT_NETNS" --cell "$IT_CELL" --vl "$IT_ADDR" --ip $ip --share "$share" \
+        ${root[@]+"${root[@]}"} ${more[@]+"${more[@]}"} --keep "$IT_DIR/guest-${ip:8:2}" -- "$@"
+}
+
+on() { # CLIENT [OPTIONS] COMMAND...
+    local client=$1
+    shift
+    "on_$client" "$@"
+}
+
+# ---- the server
+
+server_pid() { # of the process that is the file server
+    case $IT_PEER in
+    cellar)
+        local p
+        p=$(cat "$IT_DIR/server.pid" 2>/dev/null) && [ -e "/proc/$p" ] && ! grep -q '^State:.Z' "/proc/$p/status" && echo "$p"
+        ;;
+    openafs) "$interop/openafs-cell/cell" pid --dir "$IT_DIR/server" dafileserver ;;
+    esac
+}
+
+answers() { # on ports 7000 and 7003
+    at_server ss -Hlun 2>/dev/null | awk '{ print $4 }' | grep -q ':7000$' && at_server ss -Hlun | awk '{ print $4 }' | grep -q ':7003$'
+}
+
+server_up() { # [OPTIONS of `cellar up`]
+    case $IT_PEER in
+    cellar)
+        ip netns exec "$IT_NETNS" "$CELLAR" up --dir "$IT_DIR/server" --cell "$IT_CELL" --bind "$IT_ADDR" "$@" \
+            </dev/null >>"$IT_DIR/server.log" 2>&1 &
+        echo $! >"$IT_DIR/server.pid"
+        local i
+        for i in $(seq 150); do
+            answers && return
+            [ -n "$(server_pid)" ] || break
+            sleep 0.1
+        done
+        tail -n 20 "$IT_DIR/server.log"
+        echo "the server does not come up"
+        return 1
+        ;;
+    openafs) "$interop/openafs-cell/cell" up --dir "$IT_DIR/server" --netns "$IT_NETNS" --addr "$IT_ADDR" --cell "$IT_CELL" ;;
+    esac
+}
+
+# Stops it as Ctrl-C does, and wants a clean end.
+server_down() {
+    case $IT_PEER in
+    cellar)
+        local p i
+        p=$(server_pid) || { echo "the server had already gone"; return 1; }
+        kill -INT "$p"
+        for i in $(seq 200); do
+            [ -n "$(server_pid)" ] || break
+            sleep 0.1
+        done
+        [ -z "$(server_pid)" ] || { echo "the server does not stop"; kill -9 "$p"; return 1; }
+        ;;
+    openafs) "$interop/openafs-cell/cell" down --dir "$IT_DIR/server" ;;
+    esac
+}
+
+server_kill() { # as a crash of the program does
+    case $IT_PEER in
+    cellar)
+        local p i
+        p=$(server_pid) && kill -9 "$p"
+        for i in $(seq 100); do [ -n "$(server_pid)" ] || break; sleep 0.05; done
+        ;;
+    openafs) kill -9 "$(cat "$IT_DIR/server/init.pid")"; sleep 1 ;;
+    esac
+}
+
+# ---- what tests have in common
+
+# new_volume NAME [QUOTA_KB]: a volume in which anybody may write.
+new_volume() {
+    case $IT_PEER in
+    cellar)
+        at_server "$CELLAR" vos create --dir "$IT_DIR/server" "$IT_ADDR" a "$1" -maxquota "${2:-0}" &&
+            at_server "$CELLAR" fs setacl --dir "$IT_DIR/server" "$1" system:anyuser rlidwk
+        ;;
+    openafs)
+        "$interop/openafs-cell/cell" run --dir "$IT_DIR/server" -- vos create "$IT_ADDR" a "$1" -maxquota "${2:-0}" -localauth
+        "$interop/openafs-cell/cell" acl --dir "$IT_DIR/server" "$1" anyuser=rlidwk administrators=rlidwka
+        ;;
+    esac >"$IT_DIR/new-volume.log" 2>&1 || { cat "$IT_DIR/new-volume.log"; fail "cannot make volume $1"; }
+}
+
+# Packets that a client's interface has sent and received; a kernel guest's is on the servers' bridge.
+packets_of() { # c1 | c2 | k11 | k12
+    case $1 in
+    c*) ip netns exec "$IT_NETNS-$1" cat /sys/class/net/eth0/statistics/{r,t}x_packets ;;
+    k*) ip netns exec "$IT_NETNS" cat "/sys/class/net/$1/statistics/"{r,t}x_packets ;;
+    esac | awk '{ n += $1 } END { print n }'
+}
+
+wait_for_file() { # PATH [SECONDS]
+    local i
+    for i in $(seq $((${2:-30} * 20))); do
+        [ ! -e "$1" ] || return 0
+        sleep 0.05
+    done
+    return 1
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/python3
+"""Random operations on one file, against a model in memory; fsx in spirit.
+
+    fsx.py FILE --seed N --operations N [--model PATH] [--without LETTERS]
+
+w write, r read, t truncate, f fsync, o close and open again, m write through a shared mapping. The kernel's AFS client
+itself loses data where mappings and truncation meet (so it does against OpenAFS): m is left out unless asked for.
+The final contents go to PATH, for another client to compare. The seed is the whole test case.
+"""
+import argparse
+import mmap
+import os
+import random
+import sys
+
+LONGEST = 400_000
+PIECE = 60_000
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--operations", type=int, default=1500)
+    parser.add_argument("--model")
+    parser.add_argument("--without", default="m")
+    a = parser.parse_args()
+    rng = random.Random(a.seed)
+    model = bytearray()
+    fd = os.open(a.file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    history = []
+
+    def wrong(what):
+        print(f"seed {a.seed}, operation {i}: {what}; before it: {' '.join(history[-8:])}")
+        sys.exit(1)
+
+    for i in range(a.operations):
+        op = rng.choice("wwwwrrrttmfo")
+        at, length = rng.randrange(LONGEST), rng.randrange(1, PIECE)
+        if op in a.without:
+            continue
+        history.append(f"{op}({at},{length})")
+        if op == "w":
+            data = rng.randbytes(length)
+            if os.pwrite(fd, data, at) != length:
+                wrong("short write")
+            if len(model) < at:
+                model.extend(bytes(at - len(model)))
+            model[at : at + length] = data
+        elif op == "r":
+            got = os.pread(fd, length, at)
+            if got != model[at : at + length]:
+                wrong(f"read {len(got)} bytes at {at} that are not those written")
+        elif op == "t":
+            os.ftruncate(fd, at)
+            model = model[:at] + bytes(max(0, at - len(model)))
+        elif op == "m" and at < len(model):
+            data = rng.randbytes(min(length, len(model) - at))
+            with mmap.mmap(fd, len(model)) as m:
+                m[at : at + len(data)] = data
+            model[at : at + len(data)] = data
+        elif op == "f":
+            os.fsync(fd)
+        elif op == "o":
+            os.close(fd)
+            fd = os.open(a.file, os.O_RDWR)
+        size = os.fstat(fd).st_size
+        if size != len(model):
+            wrong(f"size {size}, not {len(model)}")
+    os.fsync(fd)
+    os.close(fd)
+    with open(a.file, "rb") as f:
+        if f.read() != model:
+            wrong("the final contents differ")
+    if a.model:
+        with open(a.model, "wb") as f:
+            f.write(model)
+    print(f"seed {a.seed}: {a.operations} operations, {len(model)} bytes at the end")
+
+
+main()

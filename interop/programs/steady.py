@@ -1,0 +1,63 @@
+#!/usr/bin/python3
+"""steady.py SHARE   works on in $AFS while the server is stopped and killed, see restart.sh.
+
+A file is kept as stored when close returned without an error after fsync. While the server is away every call may
+fail or wait; within a minute of its return all must be well again.
+"""
+import os
+import sys
+import time
+
+PATIENCE = 60
+
+
+def main():
+    share, directory = sys.argv[1], os.path.join(os.environ["AFS"], "steady")
+    stored, number = {}, 0
+
+    def store():
+        nonlocal number
+        number += 1
+        data = f"{number} ".encode() * (100 + 997 * number % 40_000)
+        path = f"{directory}/{number}"
+        with open(path, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        stored[path] = data
+
+    def compare():
+        for path, data in stored.items():
+            with open(path, "rb") as f:
+                if f.read() != data:
+                    sys.exit(f"{path} is not what was stored")
+
+    os.mkdir(directory)
+    for way in ("down", "kill"):
+        for _ in range(20):
+            store()
+        open(f"{share}/before-{way}", "w").close()
+        refused = 0
+        while not os.path.exists(f"{share}/after-{way}"):
+            try:
+                store()
+            except OSError:
+                refused += 1
+            time.sleep(0.05)
+        start = time.monotonic()
+        while True:
+            try:
+                store()
+                compare()
+                break
+            except OSError as e:
+                if time.monotonic() - start > PATIENCE:
+                    sys.exit(f"after {way}, still: {e}")
+                time.sleep(0.2)
+        took = time.monotonic() - start
+        print(f"after {way}: went on within {took:.1f} s, {refused} calls refused meanwhile")
+    with open(f"{share}/result", "w") as f:
+        f.write(f"{len(stored)} stored files, all as they were; went on {took:.1f} s after the kill\n")
+
+
+main()

@@ -1,0 +1,16 @@
+# restart_test CLIENT: twice, first with a clean stop, then with SIGKILL. The client stores files, and each whose
+# storing was answered (fsync or close returned) is compared after the restart; it must be able to go on by itself.
+restart_test() {
+    local client=$1 way
+    on $client "$programs/steady.py" "$share" &
+    local pid=$!
+    for way in down kill; do
+        wait_for_file "$share/before-$way" 60 || { kill $pid; fail "the client never got so far ($way)"; }
+        server_$way || fail "server_$way"
+        sleep 1
+        server_up || fail "it does not start again after $way"
+        touch "$share/after-$way"
+    done
+    wait $pid || fail "the client could not go on"
+    say "$(cat "$share/result")"
+}
