@@ -5,10 +5,12 @@
 mod acl;
 mod quota;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use cellar_client::path::split_last;
-use cellar_client::{Client, Follow, MountPoint, Node};
+use cellar_client::{Cell, Client, Follow, MountPoint, Node};
+use cellar_rpc::{CallError, CallOptions};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::VolumeId;
 use cellar_wire::rxafs;
@@ -18,6 +20,10 @@ pub use acl::{Acl, AclEntry, BadAcl, parse_rights};
 pub use quota::{QUOTA_HEAD, VolumeStatus};
 
 use crate::error::{Error, Result};
+use crate::vos::Volumes;
+
+/// How long `checkservers` waits for a server.
+const PROBE_TIME: Duration = Duration::from_secs(5);
 
 /// How `fs setacl` changes a list.
 #[derive(Clone, Debug)]
@@ -51,8 +57,19 @@ impl<'a> Files<'a> {
         Self { client }
     }
 
+    /// What a path leads to. A word without slashes is a volume's name: its root directory.
     async fn find(&self, path: &str) -> Result<Node> {
-        Ok(self.client.find(path, Follow::ALL).await?)
+        let Some(home) = self.client.home().filter(|_| !path.contains('/')) else {
+            return Ok(self.client.find(path, Follow::ALL).await?);
+        };
+        let mount = MountPoint {
+            read_write: true,
+            cell: None,
+            volume: path.to_owned(),
+        };
+        let volume = self.client.mounted(None, &home.name, &mount).await?;
+        let root = cellar_wire::Fid::root(volume.id);
+        Ok(self.client.node(&volume, root).await?)
     }
 
     /// The access list of a directory, or of the directory that holds a file.
@@ -259,6 +276,34 @@ impl<'a> Files<'a> {
             .iter()
             .filter_map(|server| server.addresses.first().copied())
             .collect())
+    }
+
+    /// The file servers of a cell that do not answer. Each is asked for the time.
+    ///
+    /// # Errors
+    /// The VLDB does not answer.
+    pub async fn silent_servers(&self, cell: &Cell) -> Result<Vec<IpAddr>> {
+        let mut silent = Vec::new();
+        for server in Volumes::new(self.client, cell).addresses().await? {
+            let mut answered = false;
+            for address in &server.addresses {
+                let peer = SocketAddr::new(*address, cell.ports.fileserver);
+                let servers = self.client.servers();
+                let connection = servers.connection(&cell.name, peer, &rxafs::PACKAGE);
+                let options = CallOptions {
+                    timeout: Some(PROBE_TIME),
+                };
+                match connection.call_with(&rxafs::GetTime {}, options).await {
+                    // Any answer is one.
+                    Ok(_) | Err(CallError::Aborted(_)) => answered = true,
+                    Err(_) => {}
+                }
+            }
+            if !answered {
+                silent.extend(server.addresses.first());
+            }
+        }
+        Ok(silent)
     }
 
     /// The cell and volume behind a path.

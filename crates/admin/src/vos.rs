@@ -13,7 +13,7 @@ mod volume_info;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use cellar_client::{Cell, Client};
-use cellar_wire::ids::{PartitionId, VolumeId};
+use cellar_wire::ids::PartitionId;
 use cellar_wire::{afsvol, vl};
 
 pub use entry::{Entry, Site, entry_flags, site_flags};

@@ -1,3 +1,174 @@
-//! The one binary.
+//! The one binary: a whole AFS cell, and the commands to use and run it.
+//!
+//! Each command is a module that parses nothing beyond its own options, calls one of the role or
+//! client crates, and prints. What goes wrong becomes a [`failure::Failure`] here, once.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+mod cell_directory;
+mod failure;
+mod files;
+mod progress;
+mod rxperf;
+mod session;
+mod suite;
+mod up;
+
+use failure::Outcome;
+
+/// A whole AFS cell in one program.
+///
+/// Servers, databases, tools and clients that speak the AFS-3 protocol to OpenAFS and to the Linux
+/// kernel's AFS client.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cellar",
+    version,
+    max_term_width = 100,
+    propagate_version = true
+)]
+#[command(after_help = "A first minute:
+  cellar up                                   start a cell here (Ctrl-C stops it)
+  cellar cp README.md /afs/demo.cell/scratch  in another terminal: store a file
+  cellar ls -l /afs/demo.cell/scratch
+  cellar cat /afs/demo.cell/scratch/README.md")]
+struct Cli {
+    /// How log lines on standard error look.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    /// What is logged, as tracing filters say it; default: warn (up: info).
+    #[arg(long, global = true, value_name = "FILTER", env = "CELLAR_LOG")]
+    log: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a whole cell in the foreground; the first time, make it.
+    Up(up::Options),
+    #[command(flatten)]
+    Files(files::Command),
+    /// Volumes: create, remove, list and examine them (as OpenAFS's vos).
+    #[command(disable_help_flag = true)]
+    Vos(Words),
+    /// Users and groups (as OpenAFS's pts).
+    #[command(disable_help_flag = true)]
+    Pts(Words),
+    /// Access lists, quotas and mount points (as OpenAFS's fs).
+    #[command(disable_help_flag = true)]
+    Fs(Words),
+    /// What runs on a server (as OpenAFS's bos).
+    #[command(disable_help_flag = true)]
+    Bos(Words),
+    /// Measure Rx itself, against another cellar or OpenAFS's rxperf.
+    Rxperf(rxperf::Options),
+    /// Drive a server with load and measure it.
+    Bench(BenchOptions),
+}
+
+/// The words of a suite's command line, parsed by the suite.
+#[derive(Debug, clap::Args)]
+struct Words {
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "OPERATION ..."
+    )]
+    words: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct BenchOptions {
+    #[command(subcommand)]
+    what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// File server, VL and PR calls by many clients at once.
+    Rxafs(cellar_bench::rxafs::Options),
+}
+
+impl Command {
+    fn name(&self) -> String {
+        let name = match self {
+            Self::Up(_) => "up",
+            Self::Files(files) => files.name(),
+            Self::Vos(_) => return "vos".to_owned(),
+            Self::Pts(_) => return "pts".to_owned(),
+            Self::Fs(_) => return "fs".to_owned(),
+            Self::Bos(_) => return "bos".to_owned(),
+            Self::Rxperf(_) => "rxperf",
+            Self::Bench(_) => "bench",
+        };
+        format!("cellar {name}")
+    }
+
+    fn run(self) -> Outcome {
+        match self {
+            Self::Up(options) => up::run(options),
+            Self::Files(command) => block_on(files::run(command)),
+            Self::Vos(words) => block_on(suite::vos::run(words.words)),
+            Self::Pts(words) => block_on(suite::pts::run(words.words)),
+            Self::Fs(words) => block_on(suite::fs::run(words.words)),
+            Self::Bos(words) => block_on(suite::bos::run(words.words)),
+            Self::Rxperf(options) => block_on(rxperf::run(options)),
+            Self::Bench(options) => match options.what {
+                // Calls that failed are in the report; a run with any is no measurement.
+                Bench::Rxafs(options) => match cellar_bench::rxafs::run(&options)? {
+                    0 => Ok(()),
+                    failed => Err(failure::Failure::new(format!("{failed} calls failed"))),
+                },
+            },
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log(&cli);
+    let name = cli.command.name();
+    match cli.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(&name),
+    }
+}
+
+fn start_log(cli: &Cli) {
+    let usual = if matches!(cli.command, Command::Up(_)) {
+        "info"
+    } else {
+        "warn"
+    };
+    let wanted = cli.log.as_deref().unwrap_or(usual);
+    let filter = EnvFilter::try_new(wanted).unwrap_or_else(|error| {
+        eprintln!("cellar: --log {wanted}: {error}; logging {usual}");
+        EnvFilter::new(usual)
+    });
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(std::io::stderr);
+    match cli.log_format {
+        LogFormat::Text => log.with_target(false).compact().init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+/// Runs a command's future on this thread; the network has threads of its own.
+fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
+}

@@ -1,0 +1,257 @@
+//! The directory of a cell that runs on this machine: what is where in it, and who it is.
+//!
+//! ```text
+//! DIR/cell.json        name, server UUID, address, ports: written once, when the cell is made
+//! DIR/lock             held (flock) by the running server
+//! DIR/admin.sock       the local administrator's socket, while the server runs
+//! DIR/db/              the cell databases
+//! DIR/vicepa/ ...      partitions
+//! DIR/callbacks        promises and locks, over a clean restart
+//! DIR/client-etc/      CellServDB, ThisCell, cacheinfo for stock clients and tools
+//! ```
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cellar_client::{Cell, CellName, Ports};
+use serde_json::{Value, json};
+
+/// Where a cell is made when nothing else is said.
+pub(crate) const DEFAULT: &str = "cell-data";
+
+/// A cell's directory.
+#[derive(Clone, Debug)]
+pub(crate) struct CellDirectory(PathBuf);
+
+/// What `cell.json` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The cell.
+    pub(crate) cell: Cell,
+    /// The file server's UUID.
+    pub(crate) server_uuid: [u8; 16],
+    /// The address that its ports are bound to; unspecified for all of this machine's.
+    pub(crate) bind: IpAddr,
+    /// Its first volumes were made: not so after a crash during the very first start.
+    pub(crate) complete: bool,
+}
+
+/// Why a directory is not usable as a cell's.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DirectoryError {
+    #[error("{path}: {cause}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("{0} is not what 'cellar up' writes: restore it from a copy, or choose another --dir")]
+    Damaged(PathBuf),
+}
+
+impl CellDirectory {
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn identity_file(&self) -> PathBuf {
+        self.0.join("cell.json")
+    }
+
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    pub(crate) fn admin_socket(&self) -> PathBuf {
+        self.0.join("admin.sock")
+    }
+
+    pub(crate) fn databases(&self) -> PathBuf {
+        self.0.join("db")
+    }
+
+    pub(crate) fn partition(&self, letter: char) -> PathBuf {
+        self.0.join(format!("vicep{letter}"))
+    }
+
+    pub(crate) fn callback_state(&self) -> PathBuf {
+        self.0.join("callbacks")
+    }
+
+    pub(crate) fn client_etc(&self) -> PathBuf {
+        self.0.join("client-etc")
+    }
+
+    /// Reads who the cell is; `None` if there is none here yet.
+    pub(crate) fn identity(&self) -> Result<Option<Identity>, DirectoryError> {
+        let path = self.identity_file();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(cause) => return Err(DirectoryError::Io { path, cause }),
+        };
+        match parse(&text) {
+            Some(identity) => Ok(Some(identity)),
+            None => Err(DirectoryError::Damaged(path)),
+        }
+    }
+
+    /// Writes who the cell is, and what stock clients need to know of it.
+    pub(crate) fn write_identity(&self, identity: &Identity) -> Result<(), DirectoryError> {
+        self.replace(&self.identity_file(), &print(identity))?;
+        let etc = self.client_etc();
+        fs::create_dir_all(&etc).map_err(|cause| DirectoryError::Io {
+            path: etc.clone(),
+            cause,
+        })?;
+        let cell = &identity.cell;
+        self.replace(&etc.join("CellServDB"), &cell.cell_serv_db())?;
+        self.replace(&etc.join("ThisCell"), &format!("{}\n", cell.name))?;
+        self.replace(&etc.join("cacheinfo"), "/afs:/var/cache/openafs:100000\n")
+    }
+
+    /// Replaces a small file in one step: old or new after a crash, never half.
+    fn replace(&self, path: &Path, text: &str) -> Result<(), DirectoryError> {
+        let at = |cause| DirectoryError::Io {
+            path: path.to_owned(),
+            cause,
+        };
+        let new = path.with_extension("new");
+        fs::write(&new, text).map_err(at)?;
+        fs::File::open(&new)
+            .and_then(|file| file.sync_all())
+            .map_err(at)?;
+        fs::rename(&new, path).map_err(at)?;
+        if let Some(parent) = path.parent() {
+            fs::File::open(parent)
+                .and_then(|dir| dir.sync_all())
+                .map_err(at)?;
+        }
+        Ok(())
+    }
+}
+
+fn print(identity: &Identity) -> String {
+    let Identity {
+        cell,
+        server_uuid,
+        bind,
+        complete,
+    } = identity;
+    let addresses: Vec<_> = cell
+        .database_servers
+        .iter()
+        .map(IpAddr::to_string)
+        .collect();
+    let uuid: String = server_uuid
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let value = json!({
+        "format": 1,
+        "cell": cell.name.as_str(),
+        "addresses": addresses,
+        "server_uuid": uuid,
+        "bind": bind.to_string(),
+        "complete": complete,
+        "ports": {
+            "fileserver": cell.ports.fileserver,
+            "protection": cell.ports.protection,
+            "location": cell.ports.location,
+            "volume": cell.ports.volume,
+            "overseer": cell.ports.overseer,
+        },
+    });
+    format!("{value:#}\n")
+}
+
+fn parse(text: &str) -> Option<Identity> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    if value["format"] != 1 {
+        return None;
+    }
+    let port = |name: &str| u16::try_from(value["ports"][name].as_u64()?).ok();
+    let addresses = value["addresses"].as_array()?;
+    let addresses: Option<Vec<IpAddr>> = addresses
+        .iter()
+        .map(|text| text.as_str()?.parse().ok())
+        .collect();
+    let uuid = value["server_uuid"]
+        .as_str()
+        .filter(|uuid| uuid.len() == 32)?;
+    let mut server_uuid = [0; 16];
+    for (index, byte) in server_uuid.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(uuid.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(Identity {
+        cell: Cell {
+            name: CellName::new(value["cell"].as_str()?).ok()?,
+            database_servers: addresses.filter(|list| !list.is_empty())?,
+            ports: Ports {
+                fileserver: port("fileserver")?,
+                protection: port("protection")?,
+                location: port("location")?,
+                volume: port("volume")?,
+                overseer: port("overseer")?,
+            },
+        },
+        server_uuid,
+        bind: value["bind"].as_str()?.parse().ok()?,
+        complete: value["complete"].as_bool()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            cell: Cell {
+                name: CellName::new("demo.cell").expect("name"),
+                database_servers: vec![IpAddr::from([192, 0, 2, 1])],
+                ports: Ports::based_at(17000).expect("ports"),
+            },
+            server_uuid: *b"0123456789abcdef",
+            bind: IpAddr::from([0, 0, 0, 0]),
+            complete: true,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let temporary = tempfile::tempdir().expect("tempdir");
+        let directory = CellDirectory::new(temporary.path());
+        assert_eq!(directory.identity().expect("none yet"), None);
+        directory.write_identity(&identity()).expect("write");
+        assert_eq!(directory.identity().expect("read"), Some(identity()));
+        let list = fs::read_to_string(directory.client_etc().join("CellServDB")).expect("list");
+        assert_eq!(list, ">demo.cell\t#Cell name\n192.0.2.1    #192.0.2.1\n");
+    }
+
+    #[test]
+    fn damage_is_not_taken_for_a_new_cell() {
+        let temporary = tempfile::tempdir().expect("tempdir");
+        let directory = CellDirectory::new(temporary.path());
+        let good = print(&identity());
+        for bad in [
+            String::new(),
+            "{}".to_owned(),
+            good.replace("demo.cell", "demo cell"),
+            good.replace("\"format\": 1", "\"format\": 2"),
+            good.replace("17000", "170000"),
+        ] {
+            fs::write(directory.identity_file(), bad).expect("write");
+            assert!(matches!(
+                directory.identity(),
+                Err(DirectoryError::Damaged(_))
+            ));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! How a command ends when it fails: a sentence on standard error, and an exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// A failed command. Every kind of error becomes one, at the edge.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    code: u8,
+}
+
+/// The operation failed.
+pub(crate) const FAILED: u8 = 1;
+/// The command line is wrong.
+pub(crate) const USAGE: u8 = 2;
+
+impl Failure {
+    /// The operation failed, and this says why and what to do.
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self {
+            message: message.to_string(),
+            code: FAILED,
+        }
+    }
+
+    /// The command line is wrong.
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self {
+            message: message.to_string(),
+            code: USAGE,
+        }
+    }
+
+    /// Everything was said already.
+    pub(crate) fn said(code: u8) -> Self {
+        Self {
+            message: String::new(),
+            code,
+        }
+    }
+
+    /// Prints it, after the name of the command.
+    pub(crate) fn report(&self, command: &str) -> ExitCode {
+        if !self.message.is_empty() {
+            eprintln!("{command}: {}", self.message.trim_end());
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        // Messages of our own errors hold their causes already; io errors are alone.
+        Self::new(error)
+    }
+}
+
+/// What commands return.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;

@@ -1,0 +1,109 @@
+//! Files without a mount: `cellar ls`, `cat`, `cp` and their like, on `/afs/CELL/…` paths.
+
+mod cat;
+mod cp;
+mod ls;
+mod make;
+mod rm;
+mod stat;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cellar_wire::ids::AfsTime;
+use clap::Subcommand;
+
+use crate::failure::Outcome;
+use crate::session::{As, CellOptions, Session};
+
+/// The file commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List directories.
+    #[command(after_help = "Examples:
+  cellar ls /afs/demo.cell
+  cellar ls -l /afs/demo.cell/scratch
+  cellar ls --cell demo.cell --server 192.0.2.1 /afs/demo.cell")]
+    Ls(ls::Options),
+    /// Write files to standard output.
+    #[command(after_help = "Example:\n  cellar cat /afs/demo.cell/scratch/hello")]
+    Cat(cat::Options),
+    /// Copy files and trees into AFS, out of it, or within it.
+    #[command(after_help = "Examples:
+  cellar cp README.md /afs/demo.cell/scratch/
+  cellar cp -r /usr/share/doc /afs/demo.cell/scratch/doc
+  cellar cp /afs/demo.cell/scratch/README.md .
+  tar c src | cellar cp - /afs/demo.cell/scratch/src.tar")]
+    Cp(cp::Options),
+    /// Make directories.
+    Mkdir(make::MkdirOptions),
+    /// Remove files, links and (with -r) trees.
+    Rm(rm::Options),
+    /// Make a symbolic link (-s), or another name for a file of the same directory.
+    Ln(make::LnOptions),
+    /// Rename or move within a volume.
+    Mv(make::MvOptions),
+    /// Show what is known about files.
+    Stat(stat::Options),
+}
+
+impl Command {
+    /// For error messages.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Ls(_) => "ls",
+            Self::Cat(_) => "cat",
+            Self::Cp(_) => "cp",
+            Self::Mkdir(_) => "mkdir",
+            Self::Rm(_) => "rm",
+            Self::Ln(_) => "ln",
+            Self::Mv(_) => "mv",
+            Self::Stat(_) => "stat",
+        }
+    }
+}
+
+/// Runs one.
+pub(crate) async fn run(command: Command) -> Outcome {
+    match command {
+        Command::Ls(options) => ls::run(options).await,
+        Command::Cat(options) => cat::run(options).await,
+        Command::Cp(options) => cp::run(options).await,
+        Command::Mkdir(options) => make::mkdir(options).await,
+        Command::Rm(options) => rm::run(options).await,
+        Command::Ln(options) => make::ln(options).await,
+        Command::Mv(options) => make::mv(options).await,
+        Command::Stat(options) => stat::run(options).await,
+    }
+}
+
+/// A session for the cell of the first AFS path.
+async fn session(cell: &CellOptions, paths: &[String]) -> Outcome<Session> {
+    let path = paths.iter().find(|path| is_afs(path)).map(String::as_str);
+    cell.session(path, As::Anybody).await
+}
+
+/// Whether a path is one of AFS; everything else is this machine's.
+fn is_afs(path: &str) -> bool {
+    path == "/afs" || path.starts_with("/afs/")
+}
+
+/// Adds a name to a path.
+fn join(path: &str, name: &str) -> String {
+    format!("{}/{name}", path.trim_end_matches('/'))
+}
+
+/// Now, as the wire has it.
+fn now() -> AfsTime {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    AfsTime(u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
+}
+
+/// Names as they can be printed: control characters would drive the terminal.
+fn printable(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}

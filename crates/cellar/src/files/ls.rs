@@ -1,0 +1,261 @@
+//! `cellar ls`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cellar_client::{Client, Entry, Error, Follow, Node};
+use cellar_wire::ids::ViceId;
+use cellar_wire::rxafs::{AfsFetchStatus, FileType};
+use serde_json::{Value, json};
+
+use super::printable;
+use crate::failure::Outcome;
+use crate::session::{CellOptions, Session};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Directories or files below /afs; default: the home cell's.
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+    /// Mode, links, owner, size, date, and where links and mount points lead.
+    #[arg(short, long)]
+    long: bool,
+    /// The directories themselves, not what is in them.
+    #[arg(short, long)]
+    directory: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    cell: CellOptions,
+}
+
+/// One line of a listing.
+struct Row {
+    name: String,
+    status: AfsFetchStatus,
+    fid: String,
+    /// Target of a link, or text of a mount point.
+    target: Option<String>,
+}
+
+pub(crate) async fn run(mut options: Options) -> Outcome {
+    let session = super::session(&options.cell, &options.paths).await?;
+    if options.paths.is_empty() {
+        options.paths.push(format!("/afs/{}", session.cell.name));
+    }
+    let mut listings = Vec::new();
+    for path in &options.paths {
+        let rows = list(&session, path, &options).await?;
+        listings.push((path.as_str(), rows));
+    }
+    if options.json {
+        println!("{:#}", as_json(&listings));
+        return Ok(());
+    }
+    let owners = owners(&session, &listings, options.long).await;
+    let titles = listings.len() > 1;
+    for (index, (path, rows)) in listings.iter().enumerate() {
+        if titles {
+            println!("{}{path}:", if index > 0 { "\n" } else { "" });
+        }
+        print!(
+            "{}",
+            if options.long {
+                long(rows, &owners)
+            } else {
+                short(rows)
+            }
+        );
+    }
+    Ok(())
+}
+
+async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<Row>> {
+    let client = &session.client;
+    let follow = if options.long && !path.ends_with('/') {
+        Follow::MOUNTS
+    } else {
+        Follow::ALL
+    };
+    let follow = if options.directory {
+        Follow::NONE
+    } else {
+        follow
+    };
+    let Some(node) = client.walk(path, follow).await? else {
+        // /afs of a home cell without root.afs: the cells that are known.
+        let mut rows = Vec::new();
+        for cell in client.cells() {
+            if let Ok(node) = client
+                .find(&format!("/afs/{}", cell.name), Follow::ALL)
+                .await
+            {
+                rows.push(row(client, cell.name.to_string(), &node).await?);
+            }
+        }
+        return Ok(rows);
+    };
+    if options.directory || !node.is_directory() {
+        return Ok(vec![row(client, path.to_owned(), &node).await?]);
+    }
+    let mut entries = client.read_directory(&node).await?;
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    if !options.long && !options.json {
+        let unknown = AfsFetchStatus::failed(cellar_wire::AbortCode(0));
+        let name = |entry: Entry| Row {
+            name: printable(&entry.name),
+            fid: entry.fid.to_string(),
+            status: unknown,
+            target: None,
+        };
+        return Ok(entries.into_iter().map(name).collect());
+    }
+    let fids: Vec<_> = entries.iter().map(|entry| entry.fid).collect();
+    let statuses = client.statuses(&node, &fids).await?;
+    let mut rows = Vec::with_capacity(entries.len());
+    for (entry, status) in entries.into_iter().zip(statuses) {
+        let child = Node {
+            volume: node.volume.clone(),
+            fid: entry.fid,
+            status,
+        };
+        rows.push(row(client, printable(&entry.name), &child).await?);
+    }
+    Ok(rows)
+}
+
+async fn row(client: &Client, name: String, node: &Node) -> Result<Row, Error> {
+    let target = if node.status.file_type == FileType::Symlink {
+        let text = client.link_text(node).await?;
+        let text = printable(&text);
+        Some(match node.is_mount_point() {
+            true => text.strip_suffix('.').unwrap_or(&text).to_owned(),
+            false => text,
+        })
+    } else {
+        None
+    };
+    Ok(Row {
+        name,
+        status: node.status,
+        fid: node.fid.to_string(),
+        target,
+    })
+}
+
+/// Names of the owners that occur; numbers where the protection server does not say.
+async fn owners(
+    session: &Session,
+    listings: &[(&str, Vec<Row>)],
+    wanted: bool,
+) -> BTreeMap<ViceId, String> {
+    let rows = listings.iter().flat_map(|(_, rows)| rows);
+    let ids: BTreeSet<ViceId> = rows.map(|row| row.status.owner).collect();
+    let ids: Vec<_> = ids.into_iter().filter(|_| wanted).collect();
+    match session.client.names_of(&session.cell, &ids).await {
+        Ok(names) => ids.into_iter().zip(names).collect(),
+        Err(_) => BTreeMap::new(),
+    }
+}
+
+fn short(rows: &[Row]) -> String {
+    rows.iter().map(|row| format!("{}\n", row.name)).collect()
+}
+
+fn long(rows: &[Row], owners: &BTreeMap<ViceId, String>) -> String {
+    let owner = |row: &Row| {
+        owners
+            .get(&row.status.owner)
+            .cloned()
+            .unwrap_or_else(|| row.status.owner.0.to_string())
+    };
+    let widest = |text: &dyn Fn(&Row) -> String| {
+        rows.iter()
+            .map(|row| text(row).chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let links = widest(&|row| row.status.link_count.to_string());
+    let owner_width = widest(&owner);
+    let size = widest(&|row| row.status.length.to_string());
+    let line = |row: &Row| {
+        if row.status.file_type == FileType::Invalid {
+            return format!("?????????? {} ({})\n", row.name, row.status.error_code);
+        }
+        let arrow = match (&row.target, is_mount(row)) {
+            (Some(target), true) => format!(" [{target}]"),
+            (Some(target), false) => format!(" -> {target}"),
+            (None, _) => String::new(),
+        };
+        format!(
+            "{} {:>links$} {:<owner_width$} {:>size$} {} {}{arrow}\n",
+            mode(&row.status),
+            row.status.link_count,
+            owner(row),
+            row.status.length,
+            date(row),
+            row.name
+        )
+    };
+    rows.iter().map(line).collect()
+}
+
+fn is_mount(row: &Row) -> bool {
+    row.status.file_type == FileType::Symlink
+        && cellar_client::mount_point::is_mount_point(row.status.unix_mode)
+}
+
+/// The ten letters of a mode; `m` for a mount point.
+pub(super) fn mode(status: &AfsFetchStatus) -> String {
+    let kind = match status.file_type {
+        FileType::Directory => 'd',
+        FileType::File => '-',
+        FileType::Symlink if cellar_client::mount_point::is_mount_point(status.unix_mode) => 'm',
+        FileType::Symlink => 'l',
+        FileType::Invalid => '?',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = status.unix_mode >> shift & 7;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, status.unix_mode & special != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// `Nov 21 10:45` of this year, `Nov 21  2019` of others.
+fn date(row: &Row) -> String {
+    let date = cellar_admin::date::ctime(row.status.client_mod_time);
+    let this_year = cellar_admin::date::ctime(super::now());
+    let (day, time, year) = (date.get(4..10), date.get(11..16), date.get(20..24));
+    match (day, time, year) {
+        (Some(day), Some(time), Some(year)) if this_year.ends_with(year) => format!("{day} {time}"),
+        (Some(day), Some(_), Some(year)) => format!("{day}  {year}"),
+        _ => date,
+    }
+}
+
+fn as_json(listings: &[(&str, Vec<Row>)]) -> Value {
+    let row = |row: &Row| {
+        json!({
+            "name": row.name,
+            "fid": row.fid,
+            "type": super::stat::kind(&row.status),
+            "mode": format!("{:04o}", row.status.unix_mode),
+            "links": row.status.link_count,
+            "owner": row.status.owner.0,
+            "length": row.status.length,
+            "modified": row.status.client_mod_time.0,
+            "data_version": row.status.data_version,
+            "target": row.target,
+        })
+    };
+    let listing = |(path, rows): &(&str, Vec<Row>)| json!({ "path": path, "entries": rows.iter().map(row).collect::<Vec<_>>() });
+    listings.iter().map(listing).collect()
+}

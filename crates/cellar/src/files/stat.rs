@@ -1,0 +1,115 @@
+//! `cellar stat`: everything the file server and the VLDB say about a path.
+
+use cellar_client::Follow;
+use cellar_client::mount_point::is_mount_point;
+use cellar_wire::rxafs::{AfsFetchStatus, FileType};
+use serde_json::json;
+
+use crate::failure::Outcome;
+use crate::session::CellOptions;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Paths below /afs.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+    /// Links and mount points themselves, not where they lead.
+    #[arg(long)]
+    no_follow: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    cell: CellOptions,
+}
+
+/// What a vnode is, in a word.
+pub(super) fn kind(status: &AfsFetchStatus) -> &'static str {
+    match status.file_type {
+        FileType::File => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink if is_mount_point(status.unix_mode) => "mount point",
+        FileType::Symlink => "symbolic link",
+        FileType::Invalid => "unknown",
+    }
+}
+
+pub(crate) async fn run(options: Options) -> Outcome {
+    let session = super::session(&options.cell, &options.paths).await?;
+    let mut answers = Vec::new();
+    for path in &options.paths {
+        let follow = if options.no_follow {
+            Follow::NONE
+        } else {
+            Follow::ALL
+        };
+        let node = session.client.find(path, follow).await?;
+        let status = &node.status;
+        if options.json {
+            answers.push(json!({
+                "path": path,
+                "cell": node.volume.cell.as_str(),
+                "volume": node.volume.full_name(),
+                "fid": node.fid.to_string(),
+                "type": kind(status),
+                "mode": format!("{:04o}", status.unix_mode),
+                "links": status.link_count,
+                "owner": status.owner.0,
+                "group": status.group.0,
+                "author": status.author.0,
+                "length": status.length,
+                "data_version": status.data_version,
+                "modified": status.client_mod_time.0,
+                "server_modified": status.server_mod_time.0,
+                "caller_rights": status.caller_access.to_string(),
+                "anyuser_rights": status.anonymous_access.to_string(),
+            }));
+            continue;
+        }
+        let names = session
+            .client
+            .names_of(&session.cell, &[status.owner, status.author])
+            .await
+            .unwrap_or_else(|_| vec![status.owner.0.to_string(), status.author.0.to_string()]);
+        println!("      File: {path}");
+        println!("      Type: {}, {} bytes", kind(status), status.length);
+        println!(
+            "       Fid: {} in volume {} of cell {}",
+            node.fid,
+            node.volume.full_name(),
+            node.volume.cell
+        );
+        println!(
+            "      Mode: {} ({:04o}), links {}",
+            super::ls::mode(status),
+            status.unix_mode,
+            status.link_count
+        );
+        println!(
+            "     Owner: {} ({}), group {}, last changed by {}",
+            names[0], status.owner.0, status.group.0, names[1]
+        );
+        println!(
+            "    Rights: you {}, anybody {}",
+            rights(&status.caller_access.to_string()),
+            rights(&status.anonymous_access.to_string())
+        );
+        println!(
+            "  Modified: {}",
+            cellar_admin::date::ctime(status.client_mod_time)
+        );
+        println!(
+            "   Changed: {}",
+            cellar_admin::date::ctime(status.server_mod_time)
+        );
+        println!("   Version: {}", status.data_version);
+    }
+    if options.json {
+        println!("{:#}", serde_json::Value::from(answers));
+    }
+    Ok(())
+}
+
+fn rights(letters: &str) -> &str {
+    if letters.is_empty() { "none" } else { letters }
+}

@@ -1,0 +1,66 @@
+//! Progress of what takes longer than a second, on standard error, if that is a terminal.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Shorter work shows nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A bar of bytes that appears when the work takes long.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    shown: std::sync::atomic::AtomicBool,
+    since: std::time::Instant,
+}
+
+impl Progress {
+    /// Over `total` bytes, or over an unknown number.
+    pub(crate) fn bytes(total: Option<u64>) -> Self {
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
+        let template = if total.is_some() {
+            "{msg:!30} {bar:30} {bytes:>10}/{total_bytes} {bytes_per_sec:>12} {eta:>5}"
+        } else {
+            "{msg:!30} {spinner} {bytes:>10} {bytes_per_sec:>12}"
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self {
+            bar,
+            shown: false.into(),
+            since: std::time::Instant::now(),
+        }
+    }
+
+    /// More bytes are to come than was known.
+    pub(crate) fn extend(&self, bytes: u64) {
+        self.bar.inc_length(bytes);
+    }
+
+    /// What is being worked on.
+    pub(crate) fn name(&self, name: &str) {
+        self.bar.set_message(name.to_owned());
+    }
+
+    /// So many bytes more are done.
+    pub(crate) fn add(&self, bytes: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.bar.inc(bytes);
+        let late = self.since.elapsed() > PATIENCE && std::io::stderr().is_terminal();
+        if late && !self.shown.swap(true, Relaxed) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Prints a line on standard error without tearing the bar.
+    pub(crate) fn say(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+}

@@ -1,0 +1,183 @@
+//! `cellar rxperf`: how fast Rx is, against another cellar or OpenAFS's rxperf at either end.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cellar_rpc::rxperf::{ClientOptions, Command, Figures, Server, client};
+use cellar_rpc::{PortConfig, Runtime, RuntimeConfig};
+use cellar_wire::List;
+use serde_json::json;
+
+use crate::failure::{Failure, Outcome};
+
+/// The customary port of rxperf.
+const PORT: u16 = 7009;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cellar rxperf server
+  cellar rxperf client --server 192.0.2.1 --command recv --bytes 10000000
+  cellar rxperf client --server 192.0.2.1 --command rpc --bytes 100 --times 10000 --threads 4
+OpenAFS's 'rxperf server -p 7009' and 'rxperf client -s HOST -p 7009 -c recv -b BYTES' fit either end.")]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    end: End,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum End {
+    /// Answer, until Ctrl-C.
+    Server {
+        /// UDP port.
+        #[arg(long, default_value_t = PORT)]
+        port: u16,
+        /// Address to answer on.
+        #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "ADDRESS")]
+        bind: IpAddr,
+        /// Network threads; default: one a processor.
+        #[arg(long, value_name = "N")]
+        shards: Option<usize>,
+    },
+    /// Call a server and print how fast it went.
+    Client(ClientArguments),
+}
+
+#[derive(Debug, clap::Args)]
+struct ClientArguments {
+    /// The server's address.
+    #[arg(long, value_name = "ADDRESS")]
+    server: String,
+    /// Its UDP port.
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// What each call does.
+    #[arg(long, value_enum, default_value_t = Measure::Send)]
+    command: Measure,
+    /// Bytes of each call, in each direction that the command uses.
+    #[arg(long, value_name = "N", default_value_t = 1_048_576)]
+    bytes: u32,
+    /// With 'file': a file of numbers; each moves four times as many bytes, 0 turns the direction.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Calls of each thread.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    times: u32,
+    /// Calls at a time.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Measure {
+    /// The client sends.
+    Send,
+    /// The server sends.
+    Recv,
+    /// The client sends, then the server does.
+    Rpc,
+    /// As a file of numbers says.
+    File,
+}
+
+pub(crate) async fn run(options: Options) -> Outcome {
+    match options.end {
+        End::Server { port, bind, shards } => serve(SocketAddr::new(bind, port), shards).await,
+        End::Client(arguments) => call(arguments).await,
+    }
+}
+
+async fn serve(address: SocketAddr, shards: Option<usize>) -> Outcome {
+    let mut config = RuntimeConfig::default();
+    if let Some(shards) = shards {
+        config.shards = shards.max(1);
+    }
+    let runtime = Runtime::start(config)?;
+    let port = runtime.open(PortConfig::new(address).service(Arc::new(Server)))?;
+    println!(
+        "rxperf answers on UDP {}; Ctrl-C stops it",
+        port.local_address()
+    );
+    tokio::signal::ctrl_c().await?;
+    runtime.shutdown();
+    Ok(())
+}
+
+async fn call(arguments: ClientArguments) -> Outcome {
+    let command = match arguments.command {
+        Measure::Send => Command::Send {
+            bytes: arguments.bytes,
+        },
+        Measure::Recv => Command::Receive {
+            bytes: arguments.bytes,
+        },
+        Measure::Rpc => Command::Rpc {
+            send: arguments.bytes,
+            receive: arguments.bytes,
+        },
+        Measure::File => Command::File {
+            words: words(arguments.file.as_deref())?,
+        },
+    };
+    let server = (arguments.server.as_str(), arguments.port)
+        .to_socket_addrs()
+        .map_err(|cause| Failure::new(format!("{}: {cause}", arguments.server)))?
+        .next()
+        .ok_or_else(|| Failure::new(format!("{} has no address", arguments.server)))?;
+    let shards = RuntimeConfig::default()
+        .shards
+        .min(arguments.threads.div_ceil(4).max(1) as usize);
+    let runtime = Runtime::start(RuntimeConfig {
+        shards,
+        ..RuntimeConfig::default()
+    })?;
+    let options = ClientOptions {
+        command,
+        times: arguments.times,
+        callers: arguments.threads,
+        ..ClientOptions::default()
+    };
+    let figures = client(&runtime, server, &options).await?;
+    runtime.shutdown();
+    print(&figures, &arguments);
+    Ok(())
+}
+
+fn print(figures: &Figures, arguments: &ClientArguments) {
+    let seconds = figures.elapsed.as_secs_f64();
+    if arguments.json {
+        let value = json!({
+            "calls": figures.calls,
+            "bytes_sent": figures.bytes_sent,
+            "bytes_received": figures.bytes_received,
+            "seconds": seconds,
+            "calls_per_second": figures.calls_per_second(),
+            "megabytes_per_second": figures.megabytes_per_second(),
+        });
+        println!("{value:#}");
+        return;
+    }
+    println!(
+        "{} calls in {seconds:.3} s: {:.0} calls/s, {:.1} MB/s ({} bytes sent, {} received)",
+        figures.calls,
+        figures.calls_per_second(),
+        figures.megabytes_per_second(),
+        figures.bytes_sent,
+        figures.bytes_received
+    );
+}
+
+fn words(
+    file: Option<&std::path::Path>,
+) -> Outcome<List<u32, { cellar_wire::rxperf::FILE_WORDS_MAX }>> {
+    let file = file.ok_or_else(|| Failure::usage("--command file needs --file"))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|cause| Failure::new(format!("{}: {cause}", file.display())))?;
+    let numbers: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
+    let numbers = numbers
+        .map_err(|_| Failure::new(format!("{}: holds more than numbers", file.display())))?;
+    Ok(List::try_from(numbers)?)
+}

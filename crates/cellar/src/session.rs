@@ -1,0 +1,282 @@
+//! Which cell a command speaks to, and as whom.
+//!
+//! The cell is found, in this order:
+//!
+//! 1. `--server ADDRESS`: one of its database servers, with `--cell` for its name;
+//! 2. the directory of a cell that was made on this machine: `--dir`, `CELLAR_DIR`, or `./cell-data`;
+//! 3. a `CellServDB`: `CELLAR_CELLSERVDB`, `/etc/openafs/CellServDB`, `/etc/kafs/client.conf.d`'s
+//!    place being taken by the former; `ThisCell` beside it names the home cell.
+//!
+//! A command that changes databases or volumes speaks through the administrator's socket of the
+//! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else is
+//! anonymous, over UDP.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use cellar_client::cell::parse_cell_serv_db;
+use cellar_client::{Cell, CellName, Client, Config, Ports};
+use cellar_rpc::Runtime;
+
+use crate::cell_directory::{self, CellDirectory};
+use crate::failure::{Failure, Outcome};
+
+/// What the command line says about the cell.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct CellOptions {
+    /// The cell; default: the one in --dir, else that of ThisCell.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cell: Option<String>,
+    /// A database server of the cell: ADDRESS, or ADDRESS:PORT of its volume location server.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) server: Vec<String>,
+    /// Directory of a cell on this machine. Default: ./cell-data if it is there.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Act as administrator, through the socket in --dir (root, or the owner of the cell).
+    #[arg(long)]
+    pub(crate) admin: bool,
+}
+
+/// Whether the administrator's socket is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum As {
+    /// Never: over UDP, anonymous.
+    Anybody,
+    /// If there is one that opens; else anonymous.
+    AdministratorIfPossible,
+    /// Or fail, saying why.
+    Administrator,
+}
+
+/// A client, and the runtime that carries it.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    /// The home cell.
+    pub(crate) cell: Cell,
+    runtime: Runtime,
+}
+
+impl Session {
+    /// The client alone; the network goes on until the process ends.
+    pub(crate) fn into_client(self) -> Client {
+        std::mem::forget(self.runtime);
+        self.client
+    }
+}
+
+impl CellOptions {
+    /// Finds the cell and makes a client. `path` is a path that the command is about: its cell is
+    /// a hint where only an address was given.
+    pub(crate) async fn session(&self, path: Option<&str>, who: As) -> Outcome<Session> {
+        let Found { cells, directory } = self.find(path)?;
+        let Some(home) = cells.first().cloned() else {
+            return Err(Failure::new(
+                "which cell? There is no ./cell-data here and no CellServDB. Start one with \
+                 'cellar up', or name one of its database servers: --cell NAME --server ADDRESS",
+            ));
+        };
+        let who = if self.admin { As::Administrator } else { who };
+        let administrator = match administrator(directory.as_ref(), who).await? {
+            Some(connection) => Some((home.name.clone(), connection)),
+            None => None,
+        };
+        let runtime = Runtime::client_only()
+            .map_err(|cause| Failure::new(format!("cannot open a UDP port for calls: {cause}")))?;
+        let port = runtime.client_port()?;
+        let client = Client::new(
+            port,
+            Config {
+                cells,
+                administrator,
+            },
+        )?;
+        Ok(Session {
+            client,
+            cell: home,
+            runtime,
+        })
+    }
+
+    fn find(&self, path: Option<&str>) -> Outcome<Found> {
+        let wanted = self.cell.as_deref().map(CellName::new).transpose()?;
+        if !self.server.is_empty() {
+            return self.by_server(wanted, path);
+        }
+        let mut cells = Vec::new();
+        let mut directory = None;
+        let dir = self
+            .dir
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(cell_directory::DEFAULT));
+        let candidate = CellDirectory::new(dir);
+        match candidate.identity()? {
+            Some(identity) => {
+                cells.push(identity.cell);
+                directory = Some(candidate);
+            }
+            None if self.dir.is_some() => {
+                return Err(Failure::new(format!(
+                    "{} holds no cell: 'cellar up --dir {0}' would make one",
+                    candidate.path().display()
+                )));
+            }
+            None => {}
+        }
+        let (listed, this_cell) = cell_serv_db();
+        // ThisCell names the home cell unless this machine runs one.
+        let (home, others): (Vec<_>, Vec<_>) = listed
+            .into_iter()
+            .partition(|cell| Some(&cell.name) == this_cell.as_ref());
+        for cell in home.into_iter().chain(others) {
+            if !cells.iter().any(|known: &Cell| known.name == cell.name) {
+                cells.push(cell);
+            }
+        }
+        if let Some(wanted) = wanted {
+            let place = cells.iter().position(|cell| cell.name == wanted);
+            let place = place.ok_or_else(|| cellar_client::Error::UnknownCell(wanted.clone()))?;
+            if place != 0 {
+                directory = None;
+            }
+            let cell = cells.remove(place);
+            cells.insert(0, cell);
+        }
+        Ok(Found { cells, directory })
+    }
+
+    fn by_server(&self, wanted: Option<CellName>, path: Option<&str>) -> Outcome<Found> {
+        let mut ports = Ports::default();
+        let mut servers = Vec::new();
+        for server in &self.server {
+            let (address, port) = resolve(server)?;
+            servers.push(address);
+            if let Some(location) = port {
+                ports = location
+                    .checked_sub(3)
+                    .and_then(Ports::based_at)
+                    .ok_or_else(|| Failure::usage(format!("{server}: not a port to use")))?;
+            }
+        }
+        // A cell on this machine is known with its ports, and its socket may be used.
+        let dir = self
+            .dir
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(cell_directory::DEFAULT));
+        let local = CellDirectory::new(dir);
+        let identity = local.identity()?.filter(|identity| {
+            let cell = &identity.cell;
+            wanted.as_ref().is_none_or(|name| *name == cell.name)
+                && servers
+                    .iter()
+                    .all(|server| cell.database_servers.contains(server))
+        });
+        if let Some(identity) = identity {
+            return Ok(Found {
+                cells: vec![identity.cell],
+                directory: Some(local),
+            });
+        }
+        let from_path = path
+            .and_then(|path| path.strip_prefix("/afs/"))
+            .and_then(|rest| rest.split('/').next())
+            .and_then(|name| CellName::new(name.trim_start_matches('.')).ok());
+        let name = match wanted.or(from_path) {
+            Some(name) => name,
+            // Commands about databases do not need the name.
+            None => CellName::new("unnamed.cell")?,
+        };
+        Ok(Found {
+            cells: vec![Cell {
+                name,
+                database_servers: servers,
+                ports,
+            }],
+            directory: None,
+        })
+    }
+}
+
+struct Found {
+    cells: Vec<Cell>,
+    /// The directory of the first cell, if it is on this machine.
+    directory: Option<CellDirectory>,
+}
+
+async fn administrator(
+    directory: Option<&CellDirectory>,
+    who: As,
+) -> Outcome<Option<cellar_rpc::Connection>> {
+    if who == As::Anybody {
+        return Ok(None);
+    }
+    let Some(directory) = directory else {
+        return match who {
+            As::Administrator => Err(Failure::new(
+                "--admin needs the directory of a cell on this machine: give --dir",
+            )),
+            _ => Ok(None),
+        };
+    };
+    let socket = directory.admin_socket();
+    match cellar_rpc::local::connect(&socket).await {
+        Ok(connection) => Ok(Some(connection)),
+        Err(cause) if who == As::Administrator => Err(Failure::new(format!(
+            "{}: {cause}. Is 'cellar up --dir {}' running, and are you root or its owner?",
+            socket.display(),
+            directory.path().display()
+        ))),
+        Err(cause) => {
+            tracing::debug!(socket = %socket.display(), %cause, "no administrator's socket");
+            Ok(None)
+        }
+    }
+}
+
+/// `ADDRESS`, `NAME`, or either with a port.
+fn resolve(server: &str) -> Outcome<(IpAddr, Option<u16>)> {
+    if let Ok(address) = server.parse::<IpAddr>() {
+        return Ok((address, None));
+    }
+    if let Ok(address) = server.parse::<SocketAddr>() {
+        return Ok((address.ip(), Some(address.port())));
+    }
+    let (name, port) = match server.rsplit_once(':') {
+        Some((name, port)) => match port.parse::<u16>() {
+            Ok(port) => (name, Some(port)),
+            Err(_) => return Err(Failure::usage(format!("{server}: not a server's address"))),
+        },
+        None => (server, None),
+    };
+    // AFS addresses are IPv4; take one if there is one.
+    let found: Vec<_> = (name, port.unwrap_or(7003))
+        .to_socket_addrs()
+        .map_err(|cause| Failure::new(format!("{name}: {cause}")))?
+        .collect();
+    let address = found
+        .iter()
+        .find(|address| address.is_ipv4())
+        .or(found.first());
+    address
+        .map(|address| (address.ip(), port))
+        .ok_or_else(|| Failure::new(format!("{name} has no address")))
+}
+
+/// The cells of this machine's `CellServDB`, and its home cell.
+fn cell_serv_db() -> (Vec<Cell>, Option<CellName>) {
+    let list = std::env::var_os("CELLAR_CELLSERVDB")
+        .map_or_else(|| PathBuf::from("/etc/openafs/CellServDB"), PathBuf::from);
+    let cells = fs::read_to_string(&list).map(|text| parse_cell_serv_db(&text));
+    let this_cell = list
+        .parent()
+        .map_or_else(|| PathBuf::from("ThisCell"), beside);
+    let home = fs::read_to_string(this_cell)
+        .ok()
+        .and_then(|text| CellName::new(text.split_whitespace().next()?).ok());
+    (cells.unwrap_or_default(), home)
+}
+
+fn beside(directory: &Path) -> PathBuf {
+    directory.join("ThisCell")
+}

@@ -1,0 +1,127 @@
+//! The suites of the originals: `vos`, `pts`, `fs`, `bos`, with their option names and printed forms.
+//!
+//! Each suite is a table of commands ([`syntax`]) and a function that runs them. `-json` prints the
+//! same results as JSON.
+
+mod syntax;
+
+pub(crate) mod bos;
+pub(crate) mod fs;
+pub(crate) mod pts;
+pub(crate) mod vos;
+
+use std::net::{IpAddr, ToSocketAddrs};
+
+use cellar_wire::ids::PartitionId;
+use serde::Serialize;
+use syntax::{Invocation, Parameter, Refusal, Suite, flag, optional};
+
+use crate::failure::{Failure, Outcome, USAGE};
+use crate::session::CellOptions;
+
+/// What every operation takes. Those of the originals that mean nothing here are accepted, so that
+/// scripts go on to work.
+static COMMON: [Parameter; 13] = [
+    optional(
+        "cell",
+        "cell name: the cell; default: the one in -dir, else that of ThisCell",
+    ),
+    optional(
+        "dir",
+        "directory: of a cell on this machine; default: ./cell-data if it is there",
+    ),
+    optional(
+        "dbserver",
+        "address: a database server of the cell, with :PORT if not 7003",
+    ),
+    flag("json", ": print JSON"),
+    flag("noresolve", ": print addresses, not names"),
+    optional(
+        "config",
+        "directory: accepted, for scripts; CELLAR_CELLSERVDB names a list of cells",
+    ),
+    flag(
+        "localauth",
+        ": accepted; -dir is how the local administrator is known",
+    ),
+    flag("noauth", ": act as anybody, not as the local administrator"),
+    flag(
+        "auth",
+        ": accepted; everything that needs an administrator asks for one",
+    ),
+    flag("verbose", ": say more"),
+    flag("encrypt", ": accepted; has no effect yet"),
+    flag("force", ": accepted"),
+    flag("help", ": print help"),
+];
+
+/// Parses, and prints what is not an invocation.
+fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>> {
+    match suite.parse(words) {
+        Ok(invocation) => Ok(Some(invocation)),
+        Err(Refusal::Help(text)) => {
+            print!("{text}");
+            Ok(None)
+        }
+        Err(Refusal::Usage(text)) => {
+            eprint!("{text}");
+            Err(Failure::said(USAGE))
+        }
+    }
+}
+
+/// The cell that a command line names. `server` is a server of it, where the command names one.
+fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
+    let dbserver = invocation.get("dbserver").map(str::to_owned);
+    let dir = invocation.get("dir").map(Into::into);
+    let env_dir = std::env::var_os("CELLAR_DIR").map(Into::into);
+    CellOptions {
+        cell: invocation.get("cell").map(str::to_owned),
+        server: dbserver
+            .or_else(|| server.map(str::to_owned))
+            .into_iter()
+            .collect(),
+        dir: dir.or(env_dir),
+        admin: false,
+    }
+}
+
+/// A server as it was named: dotted, or a name to look up.
+fn server_address(text: &str) -> Outcome<IpAddr> {
+    let text = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let found = (text, 7005)
+        .to_socket_addrs()
+        .map_err(|cause| Failure::new(format!("no such server: {text} ({cause})")))?;
+    let found: Vec<_> = found.collect();
+    let address = found
+        .iter()
+        .find(|address| address.is_ipv4())
+        .or(found.first());
+    address
+        .map(|address| address.ip())
+        .ok_or_else(|| Failure::new(format!("server {text} has no address")))
+}
+
+fn partition(text: &str) -> Outcome<PartitionId> {
+    PartitionId::parse(text).ok_or_else(|| {
+        Failure::usage(format!(
+            "'{text}' is not a partition; write a, vicepa, /vicepa or its number"
+        ))
+    })
+}
+
+fn number<T: std::str::FromStr>(what: &str, text: &str) -> Outcome<T> {
+    text.parse()
+        .map_err(|_| Failure::usage(format!("{what}: '{text}' is not a number for it")))
+}
+
+/// Prints a value as JSON.
+fn print_json(value: &(impl Serialize + ?Sized)) -> Outcome {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::new(format!("cannot print JSON: {error}")))?;
+    println!("{text}");
+    Ok(())
+}

@@ -1,0 +1,547 @@
+//! The command syntax of the AFS suites (`vos`, `pts`, `fs`, `bos`).
+//!
+//! Administrators have this syntax in their fingers, and it is not the one of `getopt`:
+//!
+//! 1. a switch has one dash and a whole word (`-server`), and any prefix that fits only one switch
+//!    of the command will do (`-ser`); two dashes are accepted as well;
+//! 2. every value also has a place: words without a switch fill the parameters in the order in
+//!    which they are declared, so `vos create srv a name` is `vos create -server srv -partition a
+//!    -name name`;
+//! 3. a list takes one word by place, or all that follow its switch; the last list of a command
+//!    (`Expands`) takes all remaining words by place too;
+//! 4. `-205` is a value, not a switch: groups have negative ids.
+//!
+//! A suite is a table; this module parses words against it and prints the help from it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// How many values a parameter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// None: the switch is there or not.
+    Flag,
+    /// Exactly one.
+    Single,
+    /// One by place, one or more after its switch.
+    List,
+    /// One or more, by place or after its switch.
+    Expands,
+}
+
+/// One parameter of a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parameter {
+    /// The switch, without dashes.
+    pub(crate) name: &'static str,
+    /// How many values it takes.
+    pub(crate) kind: Kind,
+    /// The command is refused without it.
+    pub(crate) required: bool,
+    /// What to write into the help after the switch, and a few words of explanation.
+    pub(crate) value: &'static str,
+}
+
+/// A required parameter with one value.
+pub(crate) const fn one(name: &'static str, value: &'static str) -> Parameter {
+    Parameter {
+        name,
+        kind: Kind::Single,
+        required: true,
+        value,
+    }
+}
+
+/// An optional parameter with one value.
+pub(crate) const fn optional(name: &'static str, value: &'static str) -> Parameter {
+    Parameter {
+        name,
+        kind: Kind::Single,
+        required: false,
+        value,
+    }
+}
+
+/// A required list: one value by place.
+pub(crate) const fn list(name: &'static str, value: &'static str) -> Parameter {
+    Parameter {
+        name,
+        kind: Kind::List,
+        required: true,
+        value,
+    }
+}
+
+/// A required list that takes every remaining word.
+pub(crate) const fn expands(name: &'static str, value: &'static str) -> Parameter {
+    Parameter {
+        name,
+        kind: Kind::Expands,
+        required: true,
+        value,
+    }
+}
+
+/// An optional list that takes every remaining word.
+pub(crate) const fn optional_list(name: &'static str, value: &'static str) -> Parameter {
+    Parameter {
+        name,
+        kind: Kind::Expands,
+        required: false,
+        value,
+    }
+}
+
+/// A switch without a value.
+pub(crate) const fn flag(name: &'static str, value: &'static str) -> Parameter {
+    Parameter {
+        name,
+        kind: Kind::Flag,
+        required: false,
+        value,
+    }
+}
+
+/// One command of a suite.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// Its name, and the short names that the originals know (`sa` for `setacl`).
+    pub(crate) name: &'static str,
+    pub(crate) aliases: &'static [&'static str],
+    /// One line.
+    pub(crate) about: &'static str,
+    /// In the order of the places.
+    pub(crate) parameters: &'static [Parameter],
+    /// Whole command lines without the leading `cellar SUITE COMMAND`.
+    pub(crate) examples: &'static [&'static str],
+}
+
+/// A suite: its commands, and the switches that all of them take.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) commands: &'static [Command],
+    pub(crate) common: &'static [Parameter],
+}
+
+/// A parsed command line.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    /// The command's full name.
+    pub(crate) command: &'static str,
+    values: BTreeMap<&'static str, Vec<String>>,
+}
+
+/// What parsing may end in besides an invocation.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Help was asked for: print it on standard output and succeed.
+    Help(String),
+    /// The command line is wrong: print it on standard error and fail.
+    Usage(String),
+}
+
+impl Invocation {
+    /// The value of a single parameter.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.values
+            .get(name)
+            .and_then(|values| values.first())
+            .map(String::as_str)
+    }
+
+    /// The value of a required single parameter; parsing has made sure that it is there.
+    pub(crate) fn required(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
+    /// The values of a list, empty if not given.
+    pub(crate) fn list(&self, name: &str) -> &[String] {
+        self.values.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether a flag, or any value of a parameter, was given.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+}
+
+impl Suite {
+    /// Parses the words after `cellar SUITE`.
+    pub(crate) fn parse(&'static self, words: &[String]) -> Result<Invocation, Refusal> {
+        let Some((first, rest)) = words.split_first() else {
+            return Err(Refusal::Usage(self.help()));
+        };
+        if is_help(first) || first == "help" {
+            return match rest.first() {
+                Some(name) if !is_help(name) => {
+                    Err(Refusal::Help(self.command_help(self.command(name)?)))
+                }
+                _ => Err(Refusal::Help(self.help())),
+            };
+        }
+        let command = self.command(first)?;
+        if rest.iter().any(|word| is_help(word)) {
+            return Err(Refusal::Help(self.command_help(command)));
+        }
+        self.arguments(command, rest)
+    }
+
+    fn command(&'static self, word: &str) -> Result<&'static Command, Refusal> {
+        if let Some(exact) = self
+            .commands
+            .iter()
+            .find(|c| c.name == word || c.aliases.contains(&word))
+        {
+            return Ok(exact);
+        }
+        let fitting: Vec<_> = self
+            .commands
+            .iter()
+            .filter(|c| c.name.starts_with(word))
+            .collect();
+        match fitting[..] {
+            [only] => Ok(only),
+            [] => Err(Refusal::Usage(format!(
+                "{suite}: there is no operation '{word}'; 'cellar {suite} help' lists them\n",
+                suite = self.name
+            ))),
+            _ => Err(Refusal::Usage(format!(
+                "{}: '{word}' could be {}\n",
+                self.name,
+                names(fitting.iter().map(|c| c.name))
+            ))),
+        }
+    }
+
+    fn arguments(
+        &'static self,
+        command: &'static Command,
+        words: &[String],
+    ) -> Result<Invocation, Refusal> {
+        let mut values: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
+        // The list that the words now being read belong to.
+        let mut open: Option<&'static Parameter> = None;
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            if let Some(switch) = as_switch(word) {
+                let (name, attached) = match switch.split_once('=') {
+                    Some((name, value)) => (name, Some(value.to_owned())),
+                    None => (switch, None),
+                };
+                let parameter = self.switch(command, name)?;
+                let entry = values.entry(parameter.name).or_default();
+                open = None;
+                match (parameter.kind, attached) {
+                    (Kind::Flag, None) => {}
+                    (Kind::Flag, Some(_)) => {
+                        return Err(
+                            self.usage(command, &format!("-{} takes no value", parameter.name))
+                        );
+                    }
+                    (_, Some(value)) => entry.push(value),
+                    (kind, None) => {
+                        let value = words.next().filter(|w| as_switch(w).is_none());
+                        let Some(value) = value else {
+                            return Err(
+                                self.usage(command, &format!("-{} needs a value", parameter.name))
+                            );
+                        };
+                        entry.push(value.clone());
+                        if kind != Kind::Single {
+                            open = Some(parameter);
+                        }
+                    }
+                }
+            } else if let Some(parameter) = open {
+                values.entry(parameter.name).or_default().push(word.clone());
+            } else {
+                let free = command.parameters.iter().find(|p| {
+                    p.kind != Kind::Flag
+                        && (!values.contains_key(p.name) || p.kind == Kind::Expands)
+                });
+                let Some(parameter) = free else {
+                    return Err(self.usage(command, &format!("'{word}' is one word too many")));
+                };
+                values.entry(parameter.name).or_default().push(word.clone());
+                if parameter.kind == Kind::Expands {
+                    open = Some(parameter);
+                }
+            }
+        }
+        for parameter in command.parameters {
+            let given = values.get(parameter.name);
+            if parameter.required && given.is_none() {
+                return Err(self.usage(command, &format!("-{} is missing", parameter.name)));
+            }
+            if parameter.kind == Kind::Single && given.is_some_and(|v| v.len() > 1) {
+                return Err(self.usage(command, &format!("-{} was given twice", parameter.name)));
+            }
+        }
+        Ok(Invocation {
+            command: command.name,
+            values,
+        })
+    }
+
+    fn switch(
+        &'static self,
+        command: &'static Command,
+        name: &str,
+    ) -> Result<&'static Parameter, Refusal> {
+        let all = || command.parameters.iter().chain(self.common);
+        if let Some(exact) = all().find(|p| p.name == name) {
+            return Ok(exact);
+        }
+        let mut fitting: Vec<_> = all().filter(|p| p.name.starts_with(name)).collect();
+        // A prefix that fits a switch of the command and a common one means the command's.
+        if fitting.len() > 1 {
+            let own: Vec<_> = command
+                .parameters
+                .iter()
+                .filter(|p| p.name.starts_with(name))
+                .collect();
+            if own.len() == 1 {
+                fitting = own;
+            }
+        }
+        match fitting[..] {
+            [only] => Ok(only),
+            [] => Err(self.usage(command, &format!("there is no switch -{name}"))),
+            _ => Err(self.usage(
+                command,
+                &format!(
+                    "-{name} could be -{}",
+                    names(fitting.iter().map(|p| p.name))
+                ),
+            )),
+        }
+    }
+
+    fn usage(&self, command: &Command, problem: &str) -> Refusal {
+        Refusal::Usage(format!(
+            "{suite} {name}: {problem}\nUsage: {usage}\n'cellar {suite} {name} --help' says more.\n",
+            suite = self.name,
+            name = command.name,
+            usage = self.usage_line(command)
+        ))
+    }
+
+    fn usage_line(&self, command: &Command) -> String {
+        let mut line = format!("cellar {} {}", self.name, command.name);
+        for parameter in command.parameters {
+            let value = label(parameter);
+            let more = if matches!(parameter.kind, Kind::List | Kind::Expands) {
+                "+"
+            } else {
+                ""
+            };
+            let _ = match (parameter.kind, parameter.required) {
+                (Kind::Flag, _) => write!(line, " [-{}]", parameter.name),
+                (_, true) => write!(line, " -{} <{value}>{more}", parameter.name),
+                (_, false) => write!(line, " [-{} <{value}>{more}]", parameter.name),
+            };
+        }
+        line
+    }
+
+    fn command_help(&self, command: &Command) -> String {
+        let mut text = format!("{}\n\nUsage: {}\n", command.about, self.usage_line(command));
+        if !command.aliases.is_empty() {
+            let _ = writeln!(text, "Also known as: {}", command.aliases.join(", "));
+        }
+        if !command.parameters.is_empty() {
+            text.push_str("\nParameters, in the order of their places:\n");
+            describe(&mut text, command.parameters);
+        }
+        text.push_str("\nEvery operation of this suite takes:\n");
+        describe(&mut text, self.common);
+        if !command.examples.is_empty() {
+            text.push_str("\nExamples:\n");
+            for example in command.examples {
+                let _ = writeln!(text, "  cellar {} {} {example}", self.name, command.name);
+            }
+        }
+        text
+    }
+
+    fn help(&self) -> String {
+        let mut text = format!(
+            "{}\n\nUsage: cellar {} OPERATION ...\n\nOperations:\n",
+            self.about, self.name
+        );
+        let width = self
+            .commands
+            .iter()
+            .map(|c| c.name.len())
+            .max()
+            .unwrap_or(0);
+        for command in self.commands {
+            let _ = writeln!(text, "  {:width$}  {}", command.name, command.about);
+        }
+        let _ = writeln!(
+            text,
+            "\nSwitches may have one dash or two and may be shortened; values may stand without \
+             their switch.\n'cellar {} OPERATION --help' describes one operation.",
+            self.name
+        );
+        text
+    }
+}
+
+/// The word after its dashes, if it is a switch.
+fn as_switch(word: &str) -> Option<&str> {
+    let name = word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?;
+    name.starts_with(|c: char| c.is_ascii_alphabetic())
+        .then_some(name)
+}
+
+fn is_help(word: &str) -> bool {
+    matches!(word, "--help" | "-help" | "-h")
+}
+
+/// The part of `value` before the colon: the name of the value in a usage line.
+fn label(parameter: &Parameter) -> &'static str {
+    parameter
+        .value
+        .split_once(':')
+        .map_or(parameter.value, |(label, _)| label)
+}
+
+fn describe(text: &mut String, parameters: &[Parameter]) {
+    let left = |p: &Parameter| match p.kind {
+        Kind::Flag => format!("-{}", p.name),
+        Kind::Single => format!("-{} <{}>", p.name, label(p)),
+        Kind::List | Kind::Expands => format!("-{} <{}>+", p.name, label(p)),
+    };
+    let width = parameters.iter().map(|p| left(p).len()).max().unwrap_or(0);
+    for parameter in parameters {
+        let about = match parameter.value.split_once(": ") {
+            Some((_, about)) => about,
+            None if parameter.kind == Kind::Flag => parameter.value,
+            None => "",
+        };
+        let about = if about.is_empty() && !parameter.required {
+            "optional"
+        } else {
+            about
+        };
+        let _ = writeln!(text, "  {:width$}  {about}", left(parameter));
+    }
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SUITE: Suite = Suite {
+        name: "pts",
+        about: "Protection.",
+        common: &[optional("cell", "cell name"), flag("json", "print JSON")],
+        commands: &[
+            Command {
+                name: "adduser",
+                aliases: &["add"],
+                about: "Adds users to groups.",
+                parameters: &[list("user", "user"), list("group", "group")],
+                examples: &["-user ann -group staff"],
+            },
+            Command {
+                name: "examine",
+                aliases: &[],
+                about: "Shows entries.",
+                parameters: &[expands("nameorid", "user or group"), flag("long", "more")],
+                examples: &[],
+            },
+            Command {
+                name: "creategroup",
+                aliases: &["cg"],
+                about: "Creates a group.",
+                parameters: &[
+                    one("name", "name"),
+                    optional("owner", "owner"),
+                    optional("id", "id"),
+                ],
+                examples: &[],
+            },
+            Command {
+                name: "createuser",
+                aliases: &["cu"],
+                about: "Creates users.",
+                parameters: &[one("name", "name")],
+                examples: &[],
+            },
+        ],
+    };
+
+    fn parse(line: &str) -> Result<Invocation, Refusal> {
+        SUITE.parse(
+            &line
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    fn usage(line: &str) -> String {
+        match parse(line) {
+            Err(Refusal::Usage(text)) => text,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn places_and_switches_mean_the_same() {
+        let by_place = parse("adduser ann staff").expect("places");
+        let by_switch = parse("adduser -group staff -user ann").expect("switches");
+        for invocation in [by_place, by_switch] {
+            assert_eq!(invocation.list("user"), ["ann"]);
+            assert_eq!(invocation.list("group"), ["staff"]);
+        }
+        let two = parse("adduser --user ann bob --gr=staff").expect("two dashes, a prefix");
+        assert_eq!(two.list("user"), ["ann", "bob"]);
+        assert_eq!(two.list("group"), ["staff"]);
+    }
+
+    #[test]
+    fn last_list_takes_the_rest_and_negative_ids_are_values() {
+        let many = parse("examine ann -206 bob -json").expect("list");
+        assert_eq!(many.list("nameorid"), ["ann", "-206", "bob"]);
+        assert!(many.has("json") && !many.has("long"));
+        assert_eq!(
+            parse("creategroup a:b -id -300").expect("id").get("id"),
+            Some("-300")
+        );
+    }
+
+    #[test]
+    fn prefixes_must_be_unambiguous() {
+        assert_eq!(parse("ex ann").expect("prefix").command, "examine");
+        assert_eq!(parse("cg a:b").expect("alias").command, "creategroup");
+        assert!(usage("create x").contains("creategroup or createuser"));
+        assert!(usage("nosuch").contains("no operation 'nosuch'"));
+        // -o fits only -owner; -c only the common -cell.
+        assert_eq!(
+            parse("cg a:b -o ann -c x").expect("prefixes").get("owner"),
+            Some("ann")
+        );
+    }
+
+    #[test]
+    fn refusals_say_what_is_wrong() {
+        assert!(usage("adduser ann").contains("-group is missing"));
+        assert!(usage("cg a b 3 4").contains("one word too many"));
+        assert!(usage("cg a -owner").contains("-owner needs a value"));
+        assert!(usage("cg a -name b").contains("-name was given twice"));
+        assert!(usage("cg a -nosuch b").contains("no switch -nosuch"));
+        assert!(usage("examine a -json=1").contains("takes no value"));
+        assert!(matches!(parse("adduser --help"), Err(Refusal::Help(text))
+            if text.contains("cellar pts adduser -user ann -group staff")));
+        assert!(matches!(parse("help"), Err(Refusal::Help(_))));
+    }
+}

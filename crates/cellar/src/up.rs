@@ -1,0 +1,298 @@
+//! `cellar up`: a whole cell in one process, in the foreground.
+//!
+//! 1. The directory is locked; a second `up` on it is refused.
+//! 2. Who the cell is stands in `cell.json`. The first time it is decided here and written.
+//! 3. Databases and partitions are opened: the replay of what their journals hold, no scan.
+//! 4. The first time, the first volumes are made. The steps can be repeated, so a crash among them
+//!    costs nothing; `complete` in `cell.json` says that they are done.
+//! 5. The ports open, the server's addresses are registered, and it says how it can be reached.
+//! 6. A signal ends it: ports first, then callback state is saved, then partitions and databases are
+//!    closed. A second signal ends it at once, which loses nothing that was acknowledged.
+
+mod banner;
+mod bootstrap;
+mod bozo;
+mod lock;
+mod protection;
+mod roles;
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cellar_client::{Cell, CellName, Ports};
+
+use crate::cell_directory::{self, CellDirectory, Identity};
+use crate::failure::{Failure, Outcome};
+
+/// The cell that is made when no name is given.
+const DEFAULT_CELL: &str = "demo.cell";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cellar up
+  cellar up --dir /srv/cell --cell example.org --bind 192.0.2.10
+  cellar up --fileserver-port 17000       (stock clients know only the customary ports)")]
+pub(crate) struct Options {
+    /// Where the cell lives; made if it is missing.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR", default_value = cell_directory::DEFAULT)]
+    dir: PathBuf,
+    /// The cell's name; default: the one it has, or demo.cell for a new one.
+    #[arg(long, value_name = "NAME")]
+    cell: Option<String>,
+    /// Address to answer on, registered for clients; default: the one it had, or 127.0.0.1 for a
+    /// new cell, which only this machine reaches. 0.0.0.0 answers on all.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// Port of the file server; the other roles follow (+2 users, +3 locations, +5 volumes,
+    /// +7 overseer). Default 7000.
+    #[arg(long, value_name = "PORT")]
+    fileserver_port: Option<u16>,
+    /// When a change counts as done: 'strict' (it survives power loss), or 'relaxed' or
+    /// 'relaxed:MILLISECONDS' (a power cut loses the last so many).
+    #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
+    durability: cellar_volume::Durability,
+    /// Object storage devices to run. They come with a later release; the number is accepted and
+    /// all data is kept in the partition.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    osds: u32,
+    /// Network threads; default: one a processor.
+    #[arg(long, value_name = "N")]
+    shards: Option<usize>,
+}
+
+fn durability(text: &str) -> Result<cellar_volume::Durability, String> {
+    use cellar_volume::Durability;
+    let (mode, time) = text.split_once(':').unwrap_or((text, ""));
+    match (mode, time) {
+        ("strict", "") => Ok(Durability::Strict),
+        ("relaxed", "") => Ok(Durability::Relaxed(Duration::from_millis(100))),
+        ("relaxed", time) => match time.parse() {
+            Ok(milliseconds @ 1..=60_000) => {
+                Ok(Durability::Relaxed(Duration::from_millis(milliseconds)))
+            }
+            _ => Err(format!(
+                "'{time}' is not a number of milliseconds from 1 to 60000"
+            )),
+        },
+        _ => Err(format!(
+            "'{text}' is neither strict nor relaxed nor relaxed:MILLISECONDS"
+        )),
+    }
+}
+
+/// Time since 1970.
+fn wall_clock() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+pub(crate) fn run(options: Options) -> Outcome {
+    let start = Instant::now();
+    if options.osds > 0 {
+        tracing::warn!(
+            osds = options.osds,
+            "object storage devices come with a later release; all data stays in the partition"
+        );
+    }
+    let directory = CellDirectory::new(&options.dir);
+    std::fs::create_dir_all(directory.path()).map_err(|cause| {
+        Failure::new(format!(
+            "cannot make {}: {cause}",
+            directory.path().display()
+        ))
+    })?;
+    let _lock = lock::take(&directory.lock_file())?;
+    let known = directory.identity()?;
+    let is_new = known.as_ref().is_none_or(|identity| !identity.complete);
+    let mut identity = decide(&options, known.as_ref())?;
+    if known.as_ref() != Some(&identity) {
+        directory.write_identity(&identity)?;
+    }
+    let roles = roles::Roles::open(&directory, &identity, &options)?;
+    if is_new {
+        bootstrap::first_volumes(&roles, &identity)?;
+        identity.complete = true;
+        directory.write_identity(&identity)?;
+    }
+    let running = roles.start(&directory, &identity)?;
+    print!(
+        "{}",
+        banner::text(&directory, &identity, is_new, start.elapsed())
+    );
+    let signal = wait_for_signal()?;
+    tracing::info!(signal, "stopping");
+    running.stop()?;
+    tracing::info!("stopped; 'cellar up' brings the cell back as it was");
+    Ok(())
+}
+
+/// Who the cell is: what it was, changed by what the command line says.
+fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
+    let wanted = options.cell.as_deref().map(CellName::new).transpose()?;
+    if let (Some(known), Some(wanted)) = (known, &wanted)
+        && known.cell.name != *wanted
+    {
+        return Err(Failure::new(format!(
+            "{} holds cell {}, not {wanted}: leave --cell out, or make another cell with --dir",
+            options.dir.display(),
+            known.cell.name
+        )));
+    }
+    let name = match (wanted, known) {
+        (Some(name), _) => name,
+        (None, Some(known)) => known.cell.name.clone(),
+        (None, None) => CellName::new(DEFAULT_CELL)?,
+    };
+    let ports = match (options.fileserver_port, known) {
+        (Some(port), _) => Ports::based_at(port)
+            .ok_or_else(|| Failure::usage(format!("{port}: choose a port from 1 to 65528")))?,
+        (None, Some(known)) => known.cell.ports,
+        (None, None) => Ports::default(),
+    };
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let bind = options
+        .bind
+        .unwrap_or_else(|| known.map_or(loopback, |known| known.bind));
+    let address = if bind.is_unspecified() {
+        own_address()?
+    } else {
+        bind
+    };
+    if !address.is_ipv4() {
+        return Err(Failure::usage(format!(
+            "{address}: AFS databases list servers by IPv4 addresses; bind one of those"
+        )));
+    }
+    Ok(Identity {
+        cell: Cell {
+            name,
+            database_servers: vec![address],
+            ports,
+        },
+        server_uuid: known.map_or_else(
+            || *uuid::Uuid::new_v4().as_bytes(),
+            |known| known.server_uuid,
+        ),
+        bind,
+        complete: known.is_some_and(|known| known.complete),
+    })
+}
+
+/// The address of this machine that others see: the one packets to elsewhere leave from.
+fn own_address() -> Outcome<IpAddr> {
+    let ask = || -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // A documentation address: it is routed like any other, and nothing is sent.
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 7000))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    ask().map_err(|cause| {
+        Failure::new(format!(
+            "which address do clients know this machine by? It has no route to anywhere ({cause}); \
+             name one with --bind ADDRESS"
+        ))
+    })
+}
+
+/// Waits for Ctrl-C or SIGTERM. After it, the next one ends the process at once.
+fn wait_for_signal() -> Outcome<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let name = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let name = tokio::select! {
+            _ = interrupt.recv() => "interrupt",
+            _ = terminate.recv() => "terminate",
+        };
+        std::io::Result::Ok(name)
+    })?;
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let again = async {
+                let mut interrupt = signal(SignalKind::interrupt())?;
+                let mut terminate = signal(SignalKind::terminate())?;
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                std::io::Result::Ok(())
+            };
+            if again.await.is_ok() {
+                std::process::exit(130);
+            }
+        });
+    });
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            dir: PathBuf::from("d"),
+            cell: None,
+            bind: None,
+            fileserver_port: None,
+            durability: cellar_volume::Durability::Strict,
+            osds: 0,
+            shards: None,
+        }
+    }
+
+    #[test]
+    fn a_new_cell_is_this_machines_own() {
+        let identity = decide(&options(), None).expect("identity");
+        assert_eq!(identity.cell.name.as_str(), DEFAULT_CELL);
+        assert_eq!(
+            identity.cell.database_servers,
+            [IpAddr::from([127, 0, 0, 1])]
+        );
+        assert_eq!(identity.cell.ports, Ports::default());
+        assert!(!identity.complete);
+    }
+
+    #[test]
+    fn a_known_cell_keeps_what_it_has() {
+        let known = decide(
+            &Options {
+                cell: Some("a.org".to_owned()),
+                bind: Some(IpAddr::from([192, 0, 2, 1])),
+                fileserver_port: Some(17000),
+                ..options()
+            },
+            None,
+        )
+        .expect("first");
+        let again = decide(&options(), Some(&known)).expect("again");
+        assert_eq!(again, known);
+        let moved = Options {
+            bind: Some(IpAddr::from([192, 0, 2, 2])),
+            ..options()
+        };
+        let moved = decide(&moved, Some(&known)).expect("moved");
+        assert_eq!(moved.server_uuid, known.server_uuid);
+        assert_eq!(moved.cell.database_servers, [IpAddr::from([192, 0, 2, 2])]);
+        let renamed = Options {
+            cell: Some("b.org".to_owned()),
+            ..options()
+        };
+        assert!(decide(&renamed, Some(&known)).is_err());
+    }
+
+    #[test]
+    fn durability_modes() {
+        assert_eq!(durability("strict"), Ok(cellar_volume::Durability::Strict));
+        let relaxed = cellar_volume::Durability::Relaxed(Duration::from_millis(20));
+        assert_eq!(durability("relaxed:20"), Ok(relaxed));
+        for bad in ["", "strict:1", "relaxed:0", "relaxed:x", "fast"] {
+            assert!(durability(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What `cellar up` says when the cell is up: how to reach it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use cellar_client::Ports;
+
+use crate::cell_directory::{self, CellDirectory, Identity};
+
+/// The text, for standard output.
+pub(super) fn text(
+    directory: &CellDirectory,
+    identity: &Identity,
+    is_new: bool,
+    took: Duration,
+) -> String {
+    let cell = &identity.cell;
+    let name = &cell.name;
+    let ports = &cell.ports;
+    let address = cell
+        .database_servers
+        .first()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let here = directory.path();
+    let shown = std::path::absolute(here).unwrap_or_else(|_| here.to_owned());
+    let shown = shown.display();
+    // Commands find ./cell-data by themselves.
+    let option = if here == std::path::Path::new(cell_directory::DEFAULT) {
+        String::new()
+    } else {
+        format!(" --dir {}", here.display())
+    };
+    let verb = if is_new {
+        "was made and is up"
+    } else {
+        "is up"
+    };
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "\nCell {name} {verb}, in {shown} ({:.2} s)",
+        took.as_secs_f64()
+    );
+    let _ = writeln!(
+        text,
+        "  on {}: files {}, volumes {}, locations {}, users {}, overseer {} (UDP)",
+        if identity.bind.is_unspecified() {
+            "all addresses".to_owned()
+        } else {
+            address.clone()
+        },
+        ports.fileserver,
+        ports.volume,
+        ports.location,
+        ports.protection,
+        ports.overseer
+    );
+    if identity.bind.is_loopback() {
+        let _ = writeln!(
+            text,
+            "  Only this machine can reach it; 'cellar up{option} --bind ADDRESS' lets others in."
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\nStore and read a file, without any AFS client:
+  cellar cp{option} README.md /afs/{name}/scratch/
+  cellar ls{option} -l /afs/{name}/scratch
+  cellar cat{option} /afs/{name}/scratch/README.md"
+    );
+    let _ = writeln!(
+        text,
+        "\nFor the CellServDB of AFS clients:\n{}",
+        cell.cell_serv_db().trim_end()
+    );
+    if *ports != Ports::default() {
+        let _ = writeln!(
+            text,
+            "\nStock clients know only the ports 7000 to 7007, so they cannot reach this cell."
+        );
+    } else {
+        let _ = writeln!(
+            text,
+            "\nLinux's own AFS client (as root):
+  modprobe kafs
+  echo 'add {name} {address}' >/proc/fs/afs/cells
+  mount -t afs '%{name}:root.cell.' /mnt      ('%{name}:scratch.' for that volume)
+
+OpenAFS's user-space client (as root; Debian: openafs-fuse):
+  afsd.fuse -confdir {shown}/client-etc -dynroot -nosettime -memcache -mountdir /afs"
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\nCtrl-C stops it; the same command brings it back as it was."
+    );
+    text
+}

@@ -1,0 +1,176 @@
+//! The first volumes of a cell: `root.afs`, `root.cell` mounted in it, `scratch` mounted in that.
+//!
+//! Every step looks first whether it was done, so the whole can be repeated after a crash: a volume is
+//! found by its name on the partition, its ids are consecutive, a mount point that exists is left.
+
+use std::net::IpAddr;
+
+use cellar_dbserver::Identity as Caller;
+use cellar_volume::{Context, Error as StoreError, NewVnode, Partition, Volume, VolumeSpec};
+use cellar_wire::acl::{AccessList, AclEntry, Rights};
+use cellar_wire::ids::{AfsTime, AfsUuid, ViceId, VolumeId};
+use cellar_wire::{List, vl};
+use std::sync::Arc;
+
+use super::roles::Roles;
+use crate::cell_directory::Identity;
+use crate::failure::{Failure, Outcome};
+
+/// Volumes looked at in one step when searching by name.
+const PAGE: usize = 1000;
+
+/// The right of `system:anyuser` in the scratch volume.
+const SCRATCH_RIGHTS: Rights = Rights(63);
+
+/// Makes what is missing of the first volumes.
+pub(super) fn first_volumes(roles: &Roles, identity: &Identity) -> Outcome {
+    roles.register(identity)?;
+    let look = Rights::READ | Rights::LOOKUP;
+    let root_afs = volume(roles, identity, "root.afs", 5000, look)?;
+    let root_cell = volume(roles, identity, "root.cell", 5000, look)?;
+    // The scratch volume may fill the partition.
+    volume(roles, identity, "scratch", 0, SCRATCH_RIGHTS)?;
+    let cell = identity.cell.name.as_str();
+    mount(&root_afs, cell, "#root.cell.")?;
+    mount(&root_afs, &format!(".{cell}"), "%root.cell.")?;
+    mount(&root_cell, "scratch", "#scratch.")?;
+    Ok(())
+}
+
+fn volume(
+    roles: &Roles,
+    identity: &Identity,
+    name: &str,
+    max_quota: u32,
+    anyuser: Rights,
+) -> Outcome<Arc<Volume>> {
+    let store = |cause: StoreError| Failure::new(format!("cannot make volume {name}: {cause}"));
+    let partition = roles.first_partition();
+    let known = find(partition, name).map_err(store)?;
+    let (volume, id) = match known {
+        Some(id) => {
+            let volume = partition.volume(id).map_err(store)?;
+            let volume = volume.ok_or_else(|| {
+                Failure::new(format!(
+                    "volume {name} ({id}) is listed, but cannot be opened"
+                ))
+            })?;
+            (volume, id)
+        }
+        None => {
+            let id = roles.new_volume_ids(3)?;
+            let spec = VolumeSpec {
+                id,
+                name: name.to_owned(),
+                max_quota,
+                owner: ViceId::ADMINISTRATORS,
+                now: now(),
+            };
+            let volume = partition.create_volume(&spec).map_err(store)?;
+            (volume.wait().map_err(store)?, id)
+        }
+    };
+    let list = [
+        (ViceId::ADMINISTRATORS, Rights::ALL),
+        (ViceId::ANYUSER, anyuser),
+    ];
+    let entries = list
+        .into_iter()
+        .map(|(id, rights)| AclEntry { id, rights })
+        .collect();
+    let acl = AccessList::new(entries, Vec::new()).map_err(Failure::new)?;
+    let changed = volume
+        .set_acl(volume.root(), acl, context())
+        .map_err(store)?;
+    changed.wait().map_err(store)?;
+    list_volume(roles, identity, name, id)?;
+    Ok(volume)
+}
+
+/// The volume of that name on the partition.
+fn find(partition: &Partition, name: &str) -> Result<Option<VolumeId>, StoreError> {
+    let mut after = None;
+    loop {
+        let page = partition.volumes(after, PAGE)?;
+        if let Some(found) = page.iter().find(|info| info.name == name) {
+            return Ok(Some(found.id));
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE => after = Some(last.id),
+            _ => return Ok(None),
+        }
+    }
+}
+
+/// Enters a volume into the VLDB, unless it is there.
+fn list_volume(roles: &Roles, identity: &Identity, name: &str, id: VolumeId) -> Outcome {
+    let server = match identity.cell.database_servers.first() {
+        Some(IpAddr::V4(ip)) => u32::from(*ip),
+        _ => return Err(Failure::new("the cell has no IPv4 address")),
+    };
+    let refused = |code| Failure::new(format!("cannot list volume {name}: {code}"));
+    let arguments = vl::GetEntryByIDN {
+        volid: id,
+        voltype: vl::RWVOL,
+    };
+    match roles.vl.ask(Caller::Superuser, arguments) {
+        Ok(_) => return Ok(()),
+        Err(cellar_wire::AbortCode::VL_NOENT) => {}
+        Err(code) => return Err(refused(code)),
+    }
+    let newentry = vl::NvldbEntry {
+        name: vl::EntryName::try_from(name)?,
+        sites: List::from_iter_cut([vl::Site {
+            server,
+            partition: 0,
+            flags: vl::VLSF_RWVOL,
+        }]),
+        volume_ids: [id, VolumeId(id.0 + 1), VolumeId(id.0 + 2)],
+        clone_id: VolumeId(0),
+        flags: vl::VLF_RWEXISTS,
+        match_index: 0,
+    };
+    let created = roles
+        .vl
+        .ask(Caller::Superuser, vl::CreateEntryN { newentry });
+    created.map(|_| ()).map_err(refused)
+}
+
+fn mount(volume: &Volume, name: &str, text: &str) -> Outcome {
+    let new = NewVnode {
+        owner: ViceId::ADMINISTRATORS,
+        group: None,
+        mode: Some(cellar_client::mount_point::MOUNT_POINT_MODE as u16),
+        client_time: None,
+    };
+    let made = volume.symlink(
+        volume.root(),
+        name.as_bytes(),
+        text.as_bytes(),
+        &new,
+        context(),
+    );
+    let made = made.and_then(|changed| changed.wait());
+    match made {
+        Ok(_) | Err(StoreError::Exists) => Ok(()),
+        Err(cause) => Err(Failure::new(format!(
+            "cannot make the mount point {name}: {cause}"
+        ))),
+    }
+}
+
+fn context() -> Context {
+    Context {
+        author: ViceId::ADMINISTRATORS,
+        now: now(),
+    }
+}
+
+fn now() -> AfsTime {
+    AfsTime(super::wall_clock().as_secs() as u32)
+}
+
+/// The file server's UUID as the wire has it.
+pub(super) fn uuid(identity: &Identity) -> AfsUuid {
+    AfsUuid(identity.server_uuid)
+}

@@ -1,0 +1,173 @@
+//! The overseer that this process is to its roles: enough for `bos status` and `bos listhosts`.
+//!
+//! The roles live and die with the process, so there is nothing to start or stop: those calls are
+//! refused, everything that looks is answered.
+
+use cellar_client::Cell;
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
+use cellar_wire::AbortCode;
+use cellar_wire::bozo::{self, *};
+use cellar_wire::ids::AfsTime;
+use cellar_wire::package::{Package, Procedure};
+
+/// The number that asks GetInstanceParm for the notifier.
+const NOTIFIER: i32 = 999;
+
+/// A role, as the overseer names it.
+#[derive(Clone, Debug)]
+pub(super) struct Instance {
+    name: &'static str,
+    description: &'static str,
+    port: u16,
+}
+
+impl Instance {
+    /// A role that answers on `port`; `description` is its auxiliary status.
+    pub(super) fn new(name: &'static str, description: &'static str, port: u16) -> Self {
+        Self {
+            name,
+            description,
+            port,
+        }
+    }
+}
+
+/// The overseer.
+pub(super) struct Overseer {
+    cell: Cell,
+    instances: Vec<Instance>,
+    started: AfsTime,
+    command: String,
+}
+
+impl Overseer {
+    pub(super) fn new(cell: Cell, instances: Vec<Instance>, started: AfsTime) -> Self {
+        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        Self {
+            cell,
+            instances,
+            started,
+            command,
+        }
+    }
+
+    fn instance(&self, name: &BozoString) -> Result<&Instance, AbortCode> {
+        let found = self
+            .instances
+            .iter()
+            .find(|i| i.name.as_bytes() == name.as_bytes());
+        found.ok_or(AbortCode::BZNOENT)
+    }
+
+    fn at(&self, index: i32) -> Result<&Instance, AbortCode> {
+        let index = usize::try_from(index).map_err(|_| AbortCode::BZDOM)?;
+        self.instances.get(index).ok_or(AbortCode::BZDOM)
+    }
+
+    async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        match call.opcode().await? {
+            EnumerateInstance::OPCODE => {
+                let arguments: EnumerateInstance = call.arguments().await?;
+                let instance = text(self.at(arguments.index)?.name);
+                call.reply(&EnumerateInstanceReply { instance });
+            }
+            GetStatus::OPCODE => {
+                let arguments: GetStatus = call.arguments().await?;
+                let instance = self.instance(&arguments.instance)?;
+                let description = text(instance.description);
+                call.reply(&GetStatusReply {
+                    status: GOAL_NORMAL,
+                    description,
+                });
+            }
+            GetInstanceInfo::OPCODE => {
+                let arguments: GetInstanceInfo = call.arguments().await?;
+                self.instance(&arguments.instance)?;
+                let status = BozoStatus {
+                    goal: GOAL_NORMAL,
+                    file_goal: GOAL_NORMAL,
+                    start_time: self.started.0 as i32,
+                    starts: 1,
+                    ..BozoStatus::default()
+                };
+                call.reply(&GetInstanceInfoReply {
+                    bnode_type: text("simple"),
+                    status,
+                });
+            }
+            GetInstanceParm::OPCODE => {
+                let arguments: GetInstanceParm = call.arguments().await?;
+                let instance = self.instance(&arguments.instance)?;
+                let parameter = match arguments.number {
+                    0 => text(&format!("{} (UDP {})", self.command, instance.port)),
+                    NOTIFIER => text("__NONOTIFIER__"),
+                    _ => return Err(AbortCode::BZDOM),
+                };
+                call.reply(&GetInstanceParmReply { parameter });
+            }
+            GetInstanceStrings::OPCODE => {
+                let arguments: GetInstanceStrings = call.arguments().await?;
+                self.instance(&arguments.instance)?;
+                call.reply(&GetInstanceStringsReply {
+                    error: text(""),
+                    spare1: text(""),
+                    spare2: text(""),
+                    spare3: text(""),
+                });
+            }
+            GetCellName::OPCODE => {
+                let _: GetCellName = call.arguments().await?;
+                call.reply(&GetCellNameReply {
+                    name: text(self.cell.name.as_str()),
+                });
+            }
+            GetCellHost::OPCODE => {
+                let arguments: GetCellHost = call.arguments().await?;
+                let host = self.cell.database_servers.get(arguments.index as usize);
+                let host = host.ok_or(AbortCode::BZDOM)?;
+                call.reply(&GetCellHostReply {
+                    name: text(&host.to_string()),
+                });
+            }
+            ListSUsers::OPCODE => {
+                let _: ListSUsers = call.arguments().await?;
+                return Err(AbortCode::BZDOM);
+            }
+            GetRestartTime::OPCODE => {
+                let _: GetRestartTime = call.arguments().await?;
+                let time = NetKTime {
+                    mask: 0x10,
+                    ..NetKTime::default()
+                };
+                call.reply(&GetRestartTimeReply { time });
+            }
+            GetRestrictedMode::OPCODE => {
+                let _: GetRestrictedMode = call.arguments().await?;
+                call.reply(&GetRestrictedModeReply { mode: 0 });
+            }
+            opcode if bozo::PACKAGE.procedure(opcode).is_some() => {
+                return Err(AbortCode::BZACCESS);
+            }
+            _ => return Err(AbortCode::RXGEN_OPCODE),
+        }
+        Ok(())
+    }
+}
+
+/// Text for the wire; what is too long is cut.
+fn text(text: &str) -> BozoString {
+    let end = (0..=text.len().min(255))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    BozoString::try_from(&text[..end.unwrap_or(0)]).unwrap_or_default()
+}
+
+impl Service for Overseer {
+    fn package(&self) -> &'static Package {
+        &bozo::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(self.answer(call))
+    }
+}

@@ -1,0 +1,64 @@
+//! One server a directory: a file that the running one holds locked. The kernel lets go of it when
+//! the process ends, however it ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::failure::{Failure, Outcome};
+
+/// Takes the lock for as long as the answer lives.
+pub(super) fn take(path: &Path) -> Outcome<File> {
+    let at = |cause: std::io::Error| Failure::new(format!("{}: {cause}", path.display()));
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(at)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {
+            // For whoever meets the lock; nothing depends on it.
+            file.set_len(0).map_err(at)?;
+            file.rewind().map_err(at)?;
+            writeln!(file, "{}", std::process::id()).map_err(at)?;
+            Ok(file)
+        }
+        Err(Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            // What cannot be read is left out of the message.
+            let _unread = file.read_to_string(&mut holder);
+            let holder = match holder.trim() {
+                "" => String::new(),
+                pid => format!(" (process {pid})"),
+            };
+            let directory = path.parent().unwrap_or(path);
+            Err(Failure::new(format!(
+                "the cell in {} is running already{holder}: stop that one first, or give another \
+                 --dir",
+                directory.display()
+            )))
+        }
+        Err(cause) => Err(at(cause.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_refused_until_the_first_is_gone() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("lock");
+        let first = take(&path).expect("first");
+        assert!(take(&path).is_err());
+        drop(first);
+        assert!(take(&path).is_ok());
+    }
+}

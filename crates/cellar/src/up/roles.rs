@@ -1,0 +1,221 @@
+//! The roles of a cell in one process: which parts there are, in which order they start and stop.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use cellar_celldb::Embedded;
+use cellar_dbserver::{Clock, Identity as Caller, Pr, PrService, Vl, VlService};
+use cellar_fileserver::{Config as FileConfig, FileServer};
+use cellar_rpc::local::Listener;
+use cellar_rpc::{PortConfig, Runtime, RuntimeConfig, Service};
+use cellar_volume::disk::FileDisk;
+use cellar_volume::{Options as StoreOptions, Partition};
+use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
+use cellar_wire::vl;
+
+use super::bozo::{Instance, Overseer};
+use super::protection::OwnProtection;
+use super::{Options, bootstrap, wall_clock};
+use crate::cell_directory::{CellDirectory, Identity};
+use crate::failure::{Failure, Outcome};
+
+/// Everything that is opened, before any port is.
+pub(super) struct Roles {
+    pub(super) vl: Arc<Vl>,
+    pr: Arc<Pr>,
+    partitions: Vec<(PartitionId, Arc<Partition>)>,
+    runtime: Runtime,
+}
+
+/// The cell with its ports open.
+pub(super) struct Running {
+    runtime: Runtime,
+    fileserver: FileServer,
+    partitions: Vec<(PartitionId, Arc<Partition>)>,
+    socket: Listener,
+}
+
+impl Roles {
+    /// Opens the databases and the partition, making what is missing.
+    pub(super) fn open(
+        directory: &CellDirectory,
+        identity: &Identity,
+        options: &Options,
+    ) -> Outcome<Self> {
+        let databases = directory.databases();
+        let at = |cause: &dyn std::fmt::Display| {
+            Failure::new(format!("{}: {cause}", databases.display()))
+        };
+        std::fs::create_dir_all(&databases).map_err(|cause| at(&cause))?;
+        let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
+        let db = Arc::new(db);
+        let clock: Clock = Arc::new(|| AfsTime(wall_clock().as_secs() as u32));
+        let vl = Vl::open(db.clone(), clock.clone()).map_err(|cause| at(&cause))?;
+        let pr = Pr::open(db, clock, identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
+        let partition = open_partition(directory, options)?;
+        let mut config = RuntimeConfig {
+            name: "cellar".to_owned(),
+            ..RuntimeConfig::default()
+        };
+        if let Some(shards) = options.shards {
+            config.shards = shards.max(1);
+        }
+        let runtime = Runtime::start(config)
+            .map_err(|cause| Failure::new(format!("cannot start network threads: {cause}")))?;
+        Ok(Self {
+            vl: Arc::new(vl),
+            pr: Arc::new(pr),
+            partitions: vec![partition],
+            runtime,
+        })
+    }
+
+    /// The partition on which the first volumes are.
+    pub(super) fn first_partition(&self) -> &Partition {
+        &self.partitions[0].1
+    }
+
+    /// Reserves consecutive volume ids.
+    pub(super) fn new_volume_ids(&self, count: u32) -> Outcome<VolumeId> {
+        let reply = self
+            .vl
+            .ask(Caller::Superuser, vl::GetNewVolumeId { bump: count });
+        let reply =
+            reply.map_err(|code| Failure::new(format!("cannot reserve volume ids: {code}")))?;
+        Ok(reply.newvolumid)
+    }
+
+    /// Registers the file server's UUID and address in the VLDB.
+    pub(super) fn register(&self, identity: &Identity) -> Outcome {
+        let v4 = |ip: &IpAddr| match ip {
+            IpAddr::V4(ip) => Some(u32::from(*ip)),
+            IpAddr::V6(_) => None,
+        };
+        let addresses = identity.cell.database_servers.iter().filter_map(v4);
+        let arguments = vl::RegisterAddrs {
+            uuid: bootstrap::uuid(identity),
+            spare1: 0,
+            addrs: vl::BulkAddrs::from_iter_cut(addresses),
+        };
+        let registered = self.vl.ask(Caller::Superuser, arguments);
+        registered.map(|_| ()).map_err(|code| {
+            Failure::new(format!("cannot register the file server's address: {code}"))
+        })
+    }
+
+    /// Opens the ports and the administrator's socket.
+    pub(super) fn start(self, directory: &CellDirectory, identity: &Identity) -> Outcome<Running> {
+        self.register(identity)?;
+        let mut config = FileConfig::new(bootstrap::uuid(identity), Arc::new(wall_clock));
+        config.callback_state = Some(directory.callback_state());
+        let fileserver = FileServer::new(config, Arc::new(OwnProtection(self.pr.clone())));
+        for (id, partition) in &self.partitions {
+            fileserver.add_partition(*id, partition.clone());
+        }
+        let ports = &identity.cell.ports;
+        let overseer = Overseer::new(
+            identity.cell.clone(),
+            vec![
+                Instance::new("fs", "file and volume server", ports.fileserver),
+                Instance::new("ptserver", "", ports.protection),
+                Instance::new("vlserver", "", ports.location),
+            ],
+            AfsTime(wall_clock().as_secs() as u32),
+        );
+        let vl: Arc<dyn Service> = Arc::new(VlService::new(self.vl));
+        let pr: Arc<dyn Service> = Arc::new(PrService::new(self.pr));
+        let bozo: Arc<dyn Service> = Arc::new(overseer);
+        let files = fileserver.file_service();
+        let volumes = fileserver.volume_service();
+        let services = [
+            (ports.protection, &pr),
+            (ports.location, &vl),
+            (ports.volume, &volumes),
+            (ports.overseer, &bozo),
+            // Last: who finds the file server finds everything.
+            (ports.fileserver, &files),
+        ];
+        for (number, service) in services {
+            let address = SocketAddr::new(identity.bind, number);
+            let opened = self
+                .runtime
+                .open(PortConfig::new(address).service(service.clone()));
+            let port = opened.map_err(|cause| port_failure(&cause, address))?;
+            if number == ports.fileserver {
+                fileserver.start(&self.runtime, &port);
+            }
+            tracing::info!(%address, service = service.package().name, "answering");
+        }
+        let all = vec![files, volumes, vl, pr, bozo];
+        let path = directory.admin_socket();
+        let socket = Listener::bind(&self.runtime, &path, all).map_err(|cause| {
+            Failure::new(format!(
+                "administrator's socket {}: {cause}",
+                path.display()
+            ))
+        })?;
+        Ok(Running {
+            runtime: self.runtime,
+            fileserver,
+            partitions: self.partitions,
+            socket,
+        })
+    }
+}
+
+impl Running {
+    /// Stops answering, saves what is only in memory, and closes the partitions.
+    pub(super) fn stop(self) -> Outcome {
+        drop(self.socket);
+        self.runtime.shutdown();
+        self.fileserver.stop();
+        for (id, partition) in &self.partitions {
+            partition.close().map_err(|cause| {
+                Failure::new(format!(
+                    "partition {id} did not close cleanly: {cause}. Nothing acknowledged is lost; \
+                     the next start replays its journal"
+                ))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn open_partition(
+    directory: &CellDirectory,
+    options: &Options,
+) -> Outcome<(PartitionId, Arc<Partition>)> {
+    let path = directory.partition('a');
+    let at = |cause: &dyn std::fmt::Display| {
+        Failure::new(format!("partition {}: {cause}", path.display()))
+    };
+    let disk = FileDisk::open(&path).map_err(|cause| at(&cause))?;
+    let store = StoreOptions {
+        durability: options.durability,
+        ..StoreOptions::default()
+    };
+    let partition = Partition::open(disk, store).map_err(|cause| at(&cause))?;
+    let id = PartitionId::new(0).ok_or_else(|| at(&"there is no partition 0"))?;
+    Ok((id, partition))
+}
+
+fn port_failure(cause: &std::io::Error, address: SocketAddr) -> Failure {
+    let hint = match cause.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "another program answers there (an AFS server or client, another cell?); stop it, or \
+             give another --bind or --fileserver-port"
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; 'ip address' lists those it has"
+        }
+        std::io::ErrorKind::PermissionDenied => "ports below 1024 need root",
+        _ => "choose another with --bind or --fileserver-port",
+    };
+    let address_text = cause.to_string();
+    let address_text = if address_text.contains(&address.to_string()) {
+        address_text
+    } else {
+        format!("UDP {address}: {address_text}")
+    };
+    Failure::new(format!("{address_text}: {hint}"))
+}
