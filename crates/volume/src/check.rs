@@ -66,6 +66,7 @@ type Place = (u32, u32, u32, u64);
 impl Partition {
     /// Looks at everything on the partition. Nothing may change it meanwhile.
     pub fn check(&self) -> Result<CheckReport> {
+        let _quiet = self.core.reaper.hold();
         let engine = &self.core.engine;
         let mut report = CheckReport::default();
         let mut by_group: BTreeMap<u32, Vec<VolumeRecord>> = BTreeMap::new();

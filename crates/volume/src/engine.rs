@@ -158,7 +158,11 @@ impl Engine {
         }
         disk.sync_names()
             .map_err(|error| io("the journal", error))?;
-        let space = Arc::new(Space::open(Arc::clone(&disk), &|key| view.get(key))?);
+        let space = Arc::new(Space::open(
+            Arc::clone(&disk),
+            options.reserve_bytes / 2,
+            &|key| view.get(key),
+        )?);
         let (view, last) = replay(&base, view, &space, &files)?;
         let engine = Arc::new(Self {
             queue: Mutex::new(Queue {
@@ -254,6 +258,8 @@ impl Engine {
         }
         self.stopped.store(true, Ordering::Release);
         drop(stored);
+        // Whoever is about to wait has the lock: it looks again, or is woken.
+        drop(self.queue.lock());
         self.room.notify_all();
         self.work.notify_all();
     }

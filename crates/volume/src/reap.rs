@@ -53,6 +53,11 @@ impl Reaper {
         self.wake();
     }
 
+    /// Keeps background removal away.
+    pub(crate) fn hold(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.working.lock()
+    }
+
     pub(crate) fn reaped(&self) -> u64 {
         self.reaped.load(Ordering::Relaxed)
     }

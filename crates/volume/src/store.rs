@@ -142,7 +142,14 @@ impl Volume {
         if end > LENGTH_MAX {
             return Err(Error::FileTooBig);
         }
-        self.core.engine.admit(length + 4096)?;
+        // What goes to blocks finds its room, or not, when blocks are handed out.
+        let inline = self.core.engine.options().inline_bytes as u64;
+        let table = if length <= inline {
+            length
+        } else {
+            length / 256
+        };
+        self.core.engine.admit(table + 4096)?;
         Ok(Incoming {
             fid,
             spec: *spec,

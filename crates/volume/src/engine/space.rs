@@ -46,6 +46,8 @@ pub(crate) type Load<'a> = &'a dyn Fn(&Key) -> Result<Option<Bytes>>;
 /// The map of all blocks, and the files that hold them.
 pub(crate) struct Space {
     disk: Arc<dyn Disk>,
+    /// Bytes of the file system that blocks leave to the table.
+    reserve: u64,
     inner: Mutex<Inner>,
     files: Mutex<HashMap<u64, BlockFile>>,
 }
@@ -135,7 +137,7 @@ fn count_free(words: &[u64; WORDS]) -> u16 {
 
 impl Space {
     /// The map as the table has it; `load` reads the table.
-    pub(crate) fn open(disk: Arc<dyn Disk>, load: Load<'_>) -> Result<Self> {
+    pub(crate) fn open(disk: Arc<dyn Disk>, reserve: u64, load: Load<'_>) -> Result<Self> {
         let mut inner = Inner::default();
         for index in 0.. {
             let Some(value) = load(&Key::region_counts(index))? else {
@@ -151,6 +153,7 @@ impl Space {
         inner.free = inner.image_free.clone();
         Ok(Self {
             disk,
+            reserve,
             inner: Mutex::new(inner),
             files: Mutex::default(),
         })
@@ -180,7 +183,7 @@ impl Space {
             space: Arc::clone(self),
             runs,
         };
-        while missing > 0 && self.may_grow(inner.free.len() as u64, missing) {
+        while missing > 0 && self.has_room(u64::from(missing) * BLOCK_BYTES) {
             inner.image_free.push(REGION_BLOCKS as u16);
             inner.free.push(REGION_BLOCKS as u16);
             let index = inner.free.len() - 1;
@@ -206,10 +209,11 @@ impl Space {
         Ok(allocation)
     }
 
-    /// Whether the file system has room for at least the blocks wanted in a new region.
-    fn may_grow(&self, _regions: u64, missing: u32) -> bool {
-        let wanted = u64::from(missing) * BLOCK_BYTES;
-        self.disk.space().is_ok_and(|space| space.free >= wanted)
+    /// Whether the file system has room for that many bytes more.
+    fn has_room(&self, bytes: u64) -> bool {
+        self.disk
+            .space()
+            .is_ok_and(|space| space.free >= bytes.saturating_add(self.reserve))
     }
 
     fn give_back(&self, runs: &[Run]) {
@@ -360,8 +364,10 @@ impl Space {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(slot) => {
                 let file = self.disk.open(&format!("blocks.{number}"))?;
-                self.disk.sync_names()?;
                 let allocated = file.length()?;
+                if allocated == 0 {
+                    self.disk.sync_names()?;
+                }
                 slot.insert(BlockFile {
                     file,
                     allocated,
@@ -382,16 +388,19 @@ impl Space {
             let step = (file.allocated / 8).clamp(1 << 20, 64 << 20) & !(BLOCK_BYTES - 1);
             let generous = end.max(file.allocated + step);
             for target in [generous, end] {
+                if !self.has_room(target - file.allocated) {
+                    continue;
+                }
                 match file.file.allocate(file.allocated, target - file.allocated) {
                     Ok(()) => {
                         file.allocated = target;
                         return Ok(());
                     }
-                    Err(error) if is_full(&error) && target > end => {}
+                    Err(error) if is_full(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
-            Ok(())
+            Err(std::io::ErrorKind::StorageFull.into())
         });
         result.map_err(|error| block_error(&error))
     }
@@ -633,7 +642,7 @@ mod tests {
     use crate::disk::SimDisk;
 
     fn space() -> Arc<Space> {
-        Arc::new(Space::open(Arc::new(SimDisk::new(1 << 30)), &|_| Ok(None)).unwrap())
+        Arc::new(Space::open(Arc::new(SimDisk::new(1 << 30)), 0, &|_| Ok(None)).unwrap())
     }
 
     #[test]
@@ -690,7 +699,7 @@ mod tests {
     #[test]
     fn a_full_disk_gives_nothing_and_keeps_nothing() {
         let disk = Arc::new(SimDisk::new(1 << 20));
-        let space = Arc::new(Space::open(disk, &|_| Ok(None)).unwrap());
+        let space = Arc::new(Space::open(disk, 0, &|_| Ok(None)).unwrap());
         let load: Load<'_> = &|_| Ok(None);
         assert!(matches!(space.allocate(1000, load), Err(Error::DiskFull)));
         assert_eq!(space.allocate(100, load).unwrap().runs()[0].start, 0);

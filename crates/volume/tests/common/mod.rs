@@ -1,5 +1,5 @@
 //! A partition on a disk in memory, and short words for what tests say often.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
