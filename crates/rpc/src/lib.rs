@@ -21,6 +21,7 @@ mod connection;
 mod debug;
 mod driver;
 mod error;
+mod icmp;
 mod incoming;
 pub mod limits;
 pub mod local;

@@ -240,7 +240,9 @@ impl Runtime {
         T: Future<Output = ()> + 'static,
     {
         let handle = &self.0.shards[shard % self.shards()];
-        handle.submit(Box::new(move |_| shard::spawn(make())));
+        handle.submit(Box::new(move |_| {
+            shard::spawn(make());
+        }));
     }
 
     /// Closes all ports and ends the threads; waits for them, unless called on one of them.

@@ -13,10 +13,9 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
+use tokio::task::{JoinHandle, LocalSet};
 
 use crate::driver::Driver;
 use crate::limits::SHUTDOWN_GRACE;
@@ -102,7 +101,7 @@ pub(crate) fn current_handle() -> Option<Arc<ShardHandle>> {
 pub(crate) fn start(
     name: String,
     blocking_threads: usize,
-) -> io::Result<(Arc<ShardHandle>, JoinHandle<()>)> {
+) -> io::Result<(Arc<ShardHandle>, std::thread::JoinHandle<()>)> {
     let (commands, queue) = mpsc::unbounded_channel();
     let handle = Arc::new(ShardHandle {
         commands,
@@ -148,6 +147,6 @@ async fn serve(shard: Rc<Shard>, mut queue: mpsc::UnboundedReceiver<Command>) {
 }
 
 /// Starts `future` as a task of the shard whose thread this is.
-pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
-    tokio::task::spawn_local(future);
+pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+    tokio::task::spawn_local(future)
 }

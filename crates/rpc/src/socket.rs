@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
@@ -21,6 +21,8 @@ use bytes::{Bytes, BytesMut};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
+
+use crate::icmp::{self, Complaint};
 
 /// Opens `count` sockets on one address, the n-th for the n-th shard. Port 0 takes any free port.
 ///
@@ -118,7 +120,8 @@ fn enlarge_buffers(socket: &Socket, bytes: usize) {
     let send = force_buffer(socket, libc::SO_SNDBUFFORCE, wanted)
         || (socket.set_send_buffer_size(bytes).is_ok()
             && socket.send_buffer_size().is_ok_and(|size| size >= bytes));
-    if !(receive && send) && !WARNED.swap(true, Ordering::Relaxed) {
+    let too_small = !receive || !send;
+    if too_small && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "UDP buffers are smaller than {bytes} bytes: packets may be lost under load; \
              set sysctl net.core.rmem_max={bytes} and net.core.wmem_max={bytes}, or run as root"
@@ -169,6 +172,9 @@ impl ShardSocket {
     pub(crate) fn new(socket: UdpSocket) -> io::Result<Self> {
         let bound = socket.local_addr()?.ip();
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        if let Err(cause) = state.enable_transport_errors(UdpSockRef::from(&socket)) {
+            tracing::debug!(%cause, "the network's complaints will not be heard");
+        }
         let io = tokio::net::UdpSocket::from_std(socket)?;
         Ok(Self { io, state, bound })
     }
@@ -181,13 +187,28 @@ impl ShardSocket {
     /// Ready when a send may succeed again; else the task will be woken.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A full socket was seen without the event loop: let it look again.
-        let _would_block = self.io.try_io(Interest::WRITABLE, || would_block::<()>());
+        let _would_block = self.io.try_io(Interest::WRITABLE, would_block::<()>);
         self.io.poll_send_ready(cx)
     }
 
     /// Ready when there may be something to receive; else the task will be woken.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_recv_ready(cx)
+    }
+
+    /// Waits until the network complains about something that was sent.
+    pub(crate) async fn complained(&self) -> io::Result<()> {
+        self.io.ready(Interest::ERROR).await?;
+        let _would_block = self.io.try_io(Interest::ERROR, would_block::<()>);
+        Ok(())
+    }
+
+    /// The network's next complaint, if there is one.
+    pub(crate) fn next_complaint(&self) -> Option<Complaint> {
+        icmp::next_complaint(self.io.as_fd()).unwrap_or_else(|cause| {
+            tracing::debug!(%cause, "cannot read the socket's error queue");
+            None
+        })
     }
 
     /// Datagrams that one send may carry.
@@ -210,20 +231,35 @@ impl ShardSocket {
             segment_size: Some(segment),
             src_ip: source.filter(|_| self.bound.is_unspecified()),
         };
-        match self.state.try_send(UdpSockRef::from(&self.io), &transmit) {
-            Ok(()) => SendOutcome::Sent,
-            Err(cause) => match (cause.kind(), cause.raw_os_error()) {
-                (io::ErrorKind::WouldBlock, _) => SendOutcome::Full,
-                (_, Some(libc::EMSGSIZE)) => SendOutcome::TooBig,
-                (_, Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => SendOutcome::Unreachable,
-                _ => {
-                    tracing::debug!(%destination, %cause, "cannot send");
-                    SendOutcome::Failed
-                }
-            },
+        let send = || self.state.try_send(UdpSockRef::from(&self.io), &transmit);
+        // An earlier datagram's error is reported by whatever call comes next, and then gone.
+        let outcome = send().or_else(|cause| match cause.raw_os_error() {
+            Some(code) if MAY_BE_ANOTHERS.contains(&code) => send(),
+            _ => Err(cause),
+        });
+        let Err(cause) = outcome else {
+            return SendOutcome::Sent;
+        };
+        match (cause.kind(), cause.raw_os_error()) {
+            (io::ErrorKind::WouldBlock, _) => SendOutcome::Full,
+            (_, Some(libc::EMSGSIZE)) => SendOutcome::TooBig,
+            (_, Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => SendOutcome::Unreachable,
+            _ => {
+                tracing::debug!(%destination, %cause, "cannot send");
+                SendOutcome::Failed
+            }
         }
     }
 }
+
+/// Errors that the network may have reported for an earlier datagram.
+const MAY_BE_ANOTHERS: [libc::c_int; 5] = [
+    libc::ECONNREFUSED,
+    libc::EHOSTUNREACH,
+    libc::ENETUNREACH,
+    libc::EHOSTDOWN,
+    libc::EMSGSIZE,
+];
 
 /// Where received datagrams are put; one for each shard, shared by its ports.
 pub(crate) struct ReceiveBuffers {

@@ -456,6 +456,34 @@ fn nobody_there() {
 }
 
 #[test]
+fn a_server_that_is_not_running_is_known_at_once() {
+    run(async {
+        let client = Runtime::client_only().unwrap();
+        let closed = std::net::UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let connection = client
+            .connect(closed, PACKAGE.service_id, Security::null())
+            .unwrap();
+        let server = Server::start(1);
+        let other = server.connect(&client);
+        for value in 0..5 {
+            let start = Instant::now();
+            let failure = connection.call(&Echo { value }).await.unwrap_err();
+            assert!(matches!(failure, CallError::Dead), "{failure:?}");
+            assert!(
+                start.elapsed() < Duration::from_secs(3),
+                "{:?}",
+                start.elapsed()
+            );
+            // Another server's calls do not suffer from it.
+            assert_eq!(other.call(&Echo { value }).await.unwrap().value, value);
+        }
+    });
+}
+
+#[test]
 fn a_closed_runtime_says_so() {
     run(async {
         let server = Server::start(1);

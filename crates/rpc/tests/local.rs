@@ -1,5 +1,7 @@
 //! The local administrator's socket.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod common;
 
 use std::io::{Read, Write};

@@ -1,5 +1,7 @@
 //! What the world can ask about a server: rxdebug, RXSTATS; and rxperf against ourselves.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod common;
 
 use std::process::Command;

@@ -35,6 +35,7 @@ use cellar_rx::{
     ServiceConfig, Statistics, Time,
 };
 use hashbrown::HashMap;
+use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
 use crate::CallError;
@@ -89,6 +90,8 @@ pub(crate) struct Driver {
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     debug_budget: DebugBudget,
+    /// Tasks that hold the driver and wait for its sockets; they end with it.
+    listeners: RefCell<Vec<AbortHandle>>,
     /// This shard's number among those of the port, and how many these are.
     number: usize,
     shards: usize,
@@ -193,6 +196,7 @@ impl Driver {
             closed: Cell::new(false),
             waker: RefCell::new(None),
             debug_budget: DebugBudget::default(),
+            listeners: RefCell::new(Vec::new()),
             number: setup.number,
             shards: setup.count,
             running_max: setup.running_calls_max,
@@ -204,6 +208,10 @@ impl Driver {
         }
         // Handlers are polled from here: they must not run into the task's budget.
         shard::spawn(tokio::task::unconstrained(driver.clone().run()));
+        for socket in 0..driver.sockets.len() {
+            let task = shard::spawn(driver.clone().hear_complaints(socket));
+            driver.listeners.borrow_mut().push(task.abort_handle());
+        }
         Ok(driver)
     }
 
@@ -245,6 +253,9 @@ impl Driver {
     /// Ends the port on this shard: calls out fail, calls in are dropped with their tasks.
     pub(crate) fn close(&self) {
         self.closed.set(true);
+        for listener in self.listeners.borrow_mut().drain(..) {
+            listener.abort();
+        }
         let outgoing = {
             let now = self.now();
             let mut state = self.state.borrow_mut();

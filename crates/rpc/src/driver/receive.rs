@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::{Driver, State};
+use crate::icmp::Complaint;
 use crate::limits::{PASSED_ON_BYTES_MAX, RECEIVE_ROUNDS_MAX};
 use crate::socket::{ReceiveBuffers, Received};
 
@@ -134,6 +135,29 @@ impl Driver {
                     driver.take_passed_on(runs);
                 }
             }));
+        }
+    }
+
+    /// Listens to what the network says about datagrams from one of the sockets.
+    pub(super) async fn hear_complaints(self: Rc<Self>, socket: usize) {
+        let Some(socket) = self.sockets.get(socket) else {
+            return;
+        };
+        while socket.complained().await.is_ok() && !self.closed.get() {
+            while let Some(complaint) = socket.next_complaint() {
+                let now = self.clock.now();
+                let endpoint = &mut self.state.borrow_mut().endpoint;
+                match complaint {
+                    Complaint::Unreachable(to) => endpoint.handle_unreachable(now, to),
+                    Complaint::TooBig(to, mtu) => {
+                        let headers = if to.is_ipv4() { 20 + 8 } else { 40 + 8 };
+                        // One byte more than what fits does not.
+                        let size = (mtu as usize + 1).saturating_sub(headers);
+                        endpoint.handle_too_big(now, to, size);
+                    }
+                }
+            }
+            self.kick();
         }
     }
 

@@ -4,6 +4,7 @@
     unreachable_pub,
     reason = "each test program uses a part of this"
 )]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::future::Future;
 use std::net::SocketAddr;
