@@ -6,7 +6,7 @@
 //! * [`ids`]: the numbers that name volumes, files, users, partitions; [`host`]: what a host says
 //!   of itself;
 //! * [`abort`], [`uae`]: the codes that end a failed call;
-//! * [`dir`]: directory pages; [`acl`]: access lists.
+//! * [`dir`]: directory pages; [`acl`]: access lists; [`dump`]: volume dumps.
 //!
 //! Bytes from the network become typed values here or are refused; nothing above checks lengths
 //! again. There is no I/O, no clock and no cryptography in this crate.
@@ -17,6 +17,7 @@ pub mod afsvol;
 pub mod bozo;
 pub mod dir;
 pub mod disk;
+pub mod dump;
 pub mod host;
 pub mod ids;
 pub mod package;

@@ -1,0 +1,162 @@
+//! Volume dumps: the stream in which volumes travel and are kept.
+//!
+//! A dump is a sequence of items without padding, each begun by a tag of one byte: the dump's head,
+//! the volume's head, a record for each vnode, an end. Tags up to 20 begin items, tags above are
+//! attributes of the item before them; the type of each known attribute is fixed.
+//!
+//! 1. [`Reader`] is fed bytes as they come and answers [`Item`]s; a file's contents come in pieces.
+//!    It holds at most one item's attributes, which are bounded.
+//! 2. Unknown attributes are skipped by the range of their tag, as OpenAFS 1.6 and later do, unless
+//!    the tag before says that they are critical.
+//! 3. [`mod@write`] appends items in the order of OpenAFS's writer; what is read from one of its dumps
+//!    is written the same.
+//! 4. A vnode record without attributes says "it exists and did not change"; a vnode of the target
+//!    without a record is removed by a restore.
+//!
+//! Source: behaviour of OpenAFS 1.8 (its volume server), seen in testdata/dumps.
+
+use bytes::Bytes;
+use cellar_xdr::WordString;
+
+use crate::acl::ACL_SIZE;
+use crate::afsvol::VolumeName;
+use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId, VolumeId};
+
+mod read;
+pub mod write;
+
+pub use read::{DumpError, Reader};
+
+/// Pairs of dates in a dump's head.
+pub const DATES_MAX: usize = 50;
+
+/// The dump's head.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DumpHeader {
+    /// The volume that was dumped.
+    pub volume: VolumeId,
+    /// Its name.
+    pub name: VolumeName,
+    /// What the dump covers: from (0 for a full dump) and to. Writers write one pair.
+    pub dates: Vec<(AfsTime, AfsTime)>,
+}
+
+/// The volume's head.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeHeader {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Version of the volume's information: 1.
+    pub version: u32,
+    /// Its name.
+    pub name: VolumeName,
+    /// Offered to clients.
+    pub in_service: bool,
+    /// Declared sound.
+    pub blessed: bool,
+    /// The next vnode uniquifier.
+    pub uniquifier: u32,
+    /// 0 RW, 1 RO, 2 backup.
+    pub volume_type: u8,
+    /// The read-write volume of its group.
+    pub parent: VolumeId,
+    /// The read-only volume of its group.
+    pub clone: VolumeId,
+    /// KiB, 0 for none.
+    pub max_quota: u32,
+    /// Unused.
+    pub min_quota: u32,
+    /// KiB.
+    pub disk_used: u32,
+    /// Files and directories.
+    pub file_count: u32,
+    /// Unused.
+    pub account: u32,
+    /// Owner.
+    pub owner: u32,
+    /// When it was made; of a clone when it was cloned.
+    pub creation_date: AfsTime,
+    /// When it was last used.
+    pub access_date: AfsTime,
+    /// When it last changed.
+    pub update_date: AfsTime,
+    /// Unused.
+    pub expiration_date: AfsTime,
+    /// When the backup volume was made.
+    pub backup_date: AfsTime,
+    /// Why it is off line.
+    pub offline_message: WordString<128>,
+    /// Unused: written empty.
+    pub message_of_the_day: WordString<128>,
+    /// Uses on each day of the week.
+    pub week_use: [u32; 7],
+    /// The day that `day_use` counts.
+    pub day_use_date: AfsTime,
+    /// Uses on that day.
+    pub day_use: u32,
+}
+
+/// A vnode's record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VnodeRecord {
+    /// Its number.
+    pub vnode: VnodeId,
+    /// Its uniquifier.
+    pub uniquifier: Uniquifier,
+    /// `None`: it exists and did not change.
+    pub attributes: Option<VnodeAttributes>,
+}
+
+/// What a record says of a vnode; what it does not say is 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VnodeAttributes {
+    /// 1 file, 2 directory, 3 symbolic link.
+    pub file_type: u8,
+    /// Links.
+    pub link_count: u16,
+    /// The low 32 bits of the data version.
+    pub data_version: u32,
+    /// When the contents changed, by the client's clock or as set.
+    pub mod_time: AfsTime,
+    /// Who changed the contents last.
+    pub author: ViceId,
+    /// Owner.
+    pub owner: ViceId,
+    /// Group; written when it is not 0.
+    pub group: ViceId,
+    /// The low 12 bits of the mode.
+    pub mode: u16,
+    /// The directory that holds it; 0 for the root.
+    pub parent: VnodeId,
+    /// When anything changed, by the server's clock.
+    pub server_mod_time: AfsTime,
+    /// A directory's access list, in the binary form and network order.
+    pub access_list: Option<Box<[u8; ACL_SIZE]>>,
+    /// Bytes of contents that follow: all of the file; `None` when the record has none.
+    pub data_length: Option<u64>,
+}
+
+/// A piece of a dump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// The dump's head: the first item.
+    Dump(DumpHeader),
+    /// The volume's head: the second; merged dumps have more of them between vnodes.
+    Volume(Box<VolumeHeader>),
+    /// A vnode. If it has data, that comes next.
+    Vnode(VnodeRecord),
+    /// Some of the contents of the last vnode, never empty.
+    Data(Bytes),
+    /// The end.
+    End,
+}
+
+const BEGIN_MAGIC: u32 = 0xb3a1_1322;
+const END_MAGIC: u32 = 0x3a21_4b6e;
+const VERSION: u32 = 1;
+const TAG_DUMP: u8 = 1;
+const TAG_VOLUME: u8 = 2;
+const TAG_VNODE: u8 = 3;
+const TAG_END: u8 = 4;
+/// Tags up to this begin items.
+const TAG_ITEM_MAX: u8 = 20;

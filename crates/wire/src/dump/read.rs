@@ -1,0 +1,466 @@
+//! Reading dumps as they come.
+//!
+//! The attributes of an item are parsed anew from the first whenever more bytes are there, until
+//! the tag after them shows that they are complete. That is cheap because an item's attributes are
+//! few: more than [`ITEM_MAX`] bytes of them are refused. Contents are passed on as they come.
+
+use bytes::{Buf, Bytes, BytesMut};
+use cellar_xdr::WordString;
+
+use super::{
+    BEGIN_MAGIC, DATES_MAX, DumpHeader, END_MAGIC, Item, TAG_DUMP, TAG_END, TAG_ITEM_MAX,
+    TAG_VNODE, TAG_VOLUME, VnodeAttributes, VnodeRecord, VolumeHeader,
+};
+use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId, VolumeId};
+
+/// Bytes of an item's attributes, unknown ones included.
+const ITEM_MAX: usize = 64 * 1024;
+
+/// Why bytes are not a dump. A restore answers VOLSERREAD_DUMPERROR for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DumpError {
+    /// It does not begin or end as a dump does.
+    #[error("the dump has no magic number where it should begin or end")]
+    Magic,
+    /// An item where it may not be.
+    #[error("the dump has an item with tag {0} where none may be")]
+    Order(u8),
+    /// An attribute that must be understood is not.
+    #[error("the dump has an attribute {0:#04x} that must be understood")]
+    Critical(u8),
+    /// A tag outside the scheme.
+    #[error("the dump has a tag {0:#04x}")]
+    Tag(u8),
+    /// An item's attributes are too long.
+    #[error("the attributes of an item in the dump are too long")]
+    TooLong,
+    /// A head without a volume or without dates, or with too many.
+    #[error("the head of the dump names no volume or no dates")]
+    Head,
+    /// A vnode with number 0, or attributes after its contents.
+    #[error("the record of vnode {0} in the dump is not valid")]
+    Vnode(VnodeId),
+    /// Bytes after the end.
+    #[error("the dump goes on after its end")]
+    Surplus,
+    /// The bytes ended before the dump did.
+    #[error("the dump ends too early")]
+    Truncated,
+}
+
+/// Stops a parse: more bytes are needed, or it is an error.
+enum Stop {
+    More,
+    Error(DumpError),
+}
+
+impl From<DumpError> for Stop {
+    fn from(error: DumpError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Dump,
+    Volume,
+    Items,
+    Data {
+        vnode: VnodeId,
+        left: u64,
+    },
+    /// After contents: a second set of contents is dropped, other attributes are not allowed.
+    AfterData {
+        vnode: VnodeId,
+    },
+    Dropped {
+        vnode: VnodeId,
+        left: u64,
+    },
+    End,
+}
+
+/// Reads a dump that is fed in pieces of any size.
+#[derive(Debug)]
+pub struct Reader {
+    buffer: BytesMut,
+    state: State,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reader {
+    /// At the beginning of a dump.
+    pub fn new() -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            state: State::Dump,
+        }
+    }
+
+    /// Adds bytes. Take the items out before feeding more, or they pile up.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next item; `None` when more bytes are needed, or after the end.
+    ///
+    /// # Errors
+    /// [`DumpError`]. The reader is of no use afterwards.
+    pub fn next_item(&mut self) -> Result<Option<Item>, DumpError> {
+        loop {
+            match self.step() {
+                Ok(Some(item)) => return Ok(Some(item)),
+                Ok(None) => {}
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::More) if self.buffer.len() > ITEM_MAX => return Err(DumpError::TooLong),
+                Err(Stop::More) => return Ok(None),
+            }
+        }
+    }
+
+    /// Says that no more bytes come.
+    ///
+    /// # Errors
+    /// [`DumpError::Truncated`] when the end of the dump was not seen.
+    pub fn finish(&self) -> Result<(), DumpError> {
+        match self.state {
+            State::End if self.buffer.is_empty() => Ok(()),
+            State::End => Err(DumpError::Surplus),
+            _ => Err(DumpError::Truncated),
+        }
+    }
+
+    fn step(&mut self) -> Result<Option<Item>, Stop> {
+        match self.state {
+            State::Dump => self.item(|tag| tag == TAG_DUMP),
+            State::Volume => self.item(|tag| tag == TAG_VOLUME),
+            State::Items => self.item(|tag| matches!(tag, TAG_VOLUME | TAG_VNODE | TAG_END)),
+            State::Data { vnode, left: 0 } | State::Dropped { vnode, left: 0 } => {
+                self.state = State::AfterData { vnode };
+                Ok(None)
+            }
+            State::Data { vnode, left } => {
+                let piece = self.piece(left)?;
+                self.state = State::Data {
+                    vnode,
+                    left: left - piece.len() as u64,
+                };
+                Ok(Some(Item::Data(piece)))
+            }
+            State::Dropped { vnode, left } => {
+                let piece = self.piece(left)?;
+                self.state = State::Dropped {
+                    vnode,
+                    left: left - piece.len() as u64,
+                };
+                Ok(None)
+            }
+            State::AfterData { vnode } => self.after_data(vnode),
+            State::End if self.buffer.is_empty() => Err(Stop::More),
+            State::End => Err(DumpError::Surplus.into()),
+        }
+    }
+
+    fn piece(&mut self, left: u64) -> Result<Bytes, Stop> {
+        let len = usize::try_from(left)
+            .unwrap_or(usize::MAX)
+            .min(self.buffer.len());
+        if len == 0 {
+            Err(Stop::More)
+        } else {
+            Ok(self.buffer.split_to(len).freeze())
+        }
+    }
+
+    /// Parses an item; only what is complete is taken from the buffer.
+    fn item(&mut self, may_be: fn(u8) -> bool) -> Result<Option<Item>, Stop> {
+        let mut cursor = Cursor::new(&self.buffer);
+        let tag = cursor.byte()?;
+        if !may_be(tag) {
+            let error = if self.state == State::Dump {
+                DumpError::Magic
+            } else {
+                DumpError::Order(tag)
+            };
+            return Err(error.into());
+        }
+        let (item, state) = match tag {
+            TAG_DUMP => (cursor.dump_header()?, State::Volume),
+            TAG_VOLUME => (
+                Item::Volume(Box::new(cursor.volume_header()?)),
+                State::Items,
+            ),
+            TAG_VNODE => cursor.vnode()?,
+            _ if cursor.word()? == END_MAGIC => (Item::End, State::End),
+            _ => return Err(DumpError::Magic.into()),
+        };
+        let consumed = cursor.position;
+        if consumed > ITEM_MAX {
+            return Err(DumpError::TooLong.into());
+        }
+        self.buffer.advance(consumed);
+        self.state = state;
+        Ok(Some(item))
+    }
+
+    fn after_data(&mut self, vnode: VnodeId) -> Result<Option<Item>, Stop> {
+        let mut cursor = Cursor::new(&self.buffer);
+        let tag = cursor.peek()?;
+        self.state = match tag {
+            ..=TAG_ITEM_MAX => State::Items,
+            b'f' | b'h' => {
+                cursor.byte()?;
+                State::Dropped {
+                    vnode,
+                    left: cursor.length(tag)?,
+                }
+            }
+            tag if VNODE_TAGS.contains(&tag) => return Err(DumpError::Vnode(vnode).into()),
+            tag => {
+                cursor.byte()?;
+                cursor.skip_unknown(tag, VNODE_TAGS)?;
+                State::AfterData { vnode }
+            }
+        };
+        let consumed = cursor.position;
+        self.buffer.advance(consumed);
+        Ok(None)
+    }
+}
+
+const DUMP_TAGS: &[u8] = b"vnt";
+const VOLUME_TAGS: &[u8] = b"ivnsbutpcqmdfaoCAUEBOMWDZV";
+const VNODE_TAGS: &[u8] = b"tlvmaogbpsAfh";
+
+/// A place in the buffered bytes.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, position: 0 }
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Stop> {
+        let end = self.position.checked_add(len).ok_or(DumpError::TooLong)?;
+        let taken = self.bytes.get(self.position..end).ok_or(Stop::More)?;
+        self.position = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    fn peek(&self) -> Result<u8, Stop> {
+        self.bytes.get(self.position).copied().ok_or(Stop::More)
+    }
+
+    fn byte(&mut self) -> Result<u8, Stop> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn half(&mut self) -> Result<u16, Stop> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn word(&mut self) -> Result<u32, Stop> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn time(&mut self) -> Result<AfsTime, Stop> {
+        self.word().map(AfsTime)
+    }
+
+    fn id(&mut self) -> Result<ViceId, Stop> {
+        self.word().map(|word| ViceId(word as i32))
+    }
+
+    /// The length of contents, after their tag.
+    fn length(&mut self, tag: u8) -> Result<u64, Stop> {
+        match tag {
+            b'h' => self.array().map(u64::from_be_bytes),
+            _ => self.word().map(u64::from),
+        }
+    }
+
+    /// Text up to its NUL; what is over the limit is cut off, as OpenAFS's reader does.
+    fn string<const N: usize>(&mut self) -> Result<WordString<N>, Stop> {
+        let rest = &self.bytes[self.position..];
+        let len = rest.iter().position(|&byte| byte == 0).ok_or(Stop::More)?;
+        self.position += len + 1;
+        let kept = &rest[..len.min(WordString::<N>::LIMIT)];
+        WordString::new(kept).map_err(|_| DumpError::TooLong.into())
+    }
+
+    /// The next attribute's tag; `None` when an item begins.
+    fn attribute(&mut self) -> Result<Option<u8>, Stop> {
+        let tag = self.peek()?;
+        if tag <= TAG_ITEM_MAX {
+            return Ok(None);
+        }
+        self.position += 1;
+        Ok(Some(tag))
+    }
+
+    /// Passes over an attribute that this section does not know, by the range of its tag.
+    fn skip_unknown(&mut self, tag: u8, known: &[u8]) -> Result<(), Stop> {
+        let len = match tag {
+            0x15..=0x60 => match self.byte()? {
+                short @ 0..=0x7f => usize::from(short),
+                long => {
+                    let bytes = self.take(usize::from(long & 0x7f))?;
+                    bytes
+                        .iter()
+                        .try_fold(0usize, |len, &byte| {
+                            let longer = len.checked_mul(256)? + usize::from(byte);
+                            (longer <= ITEM_MAX).then_some(longer)
+                        })
+                        .ok_or(DumpError::TooLong)?
+                }
+            },
+            0x61..=0x7a => 4,
+            0x7e => {
+                let next = self.peek()?;
+                if next > TAG_ITEM_MAX && !known.contains(&next) {
+                    return Err(DumpError::Critical(next).into());
+                }
+                0
+            }
+            0x7b..=0x7f => 0,
+            _ => return Err(DumpError::Tag(tag).into()),
+        };
+        self.take(len).map(drop)
+    }
+
+    fn dump_header(&mut self) -> Result<Item, Stop> {
+        if self.word()? != BEGIN_MAGIC {
+            return Err(DumpError::Magic.into());
+        }
+        let _version = self.word()?;
+        let mut header = DumpHeader::default();
+        while let Some(tag) = self.attribute()? {
+            match tag {
+                b'v' => header.volume = VolumeId(self.word()?),
+                b'n' => header.name = self.string()?,
+                b't' => header.dates = self.dates()?,
+                tag => self.skip_unknown(tag, DUMP_TAGS)?,
+            }
+        }
+        if header.volume.0 == 0 || header.dates.is_empty() {
+            return Err(DumpError::Head.into());
+        }
+        Ok(Item::Dump(header))
+    }
+
+    fn dates(&mut self) -> Result<Vec<(AfsTime, AfsTime)>, Stop> {
+        let words = usize::from(self.half()?);
+        if words > 2 * DATES_MAX || words % 2 != 0 {
+            return Err(DumpError::Head.into());
+        }
+        (0..words / 2)
+            .map(|_| Ok((self.time()?, self.time()?)))
+            .collect()
+    }
+
+    fn volume_header(&mut self) -> Result<VolumeHeader, Stop> {
+        let mut header = VolumeHeader::default();
+        while let Some(tag) = self.attribute()? {
+            match tag {
+                b'i' => header.volume = VolumeId(self.word()?),
+                b'v' => header.version = self.word()?,
+                b'n' => header.name = self.string()?,
+                b's' => header.in_service = self.byte()? != 0,
+                b'b' => header.blessed = self.byte()? != 0,
+                b'u' => header.uniquifier = self.word()?,
+                b't' => header.volume_type = self.byte()?,
+                b'p' => header.parent = VolumeId(self.word()?),
+                b'c' => header.clone = VolumeId(self.word()?),
+                b'q' => header.max_quota = self.word()?,
+                b'm' => header.min_quota = self.word()?,
+                b'd' => header.disk_used = self.word()?,
+                b'f' => header.file_count = self.word()?,
+                b'a' => header.account = self.word()?,
+                b'o' => header.owner = self.word()?,
+                b'C' => header.creation_date = self.time()?,
+                b'A' => header.access_date = self.time()?,
+                b'U' => header.update_date = self.time()?,
+                b'E' => header.expiration_date = self.time()?,
+                b'B' => header.backup_date = self.time()?,
+                b'O' => header.offline_message = self.string()?,
+                b'M' => header.message_of_the_day = self.string()?,
+                b'W' => header.week_use = self.week_use()?,
+                b'D' => header.day_use_date = self.time()?,
+                b'Z' => header.day_use = self.word()?,
+                // The counter of changes: never written by OpenAFS, accepted and dropped.
+                b'V' => drop(self.word()?),
+                tag => self.skip_unknown(tag, VOLUME_TAGS)?,
+            }
+        }
+        Ok(header)
+    }
+
+    /// Seven numbers; more are passed over.
+    fn week_use(&mut self) -> Result<[u32; 7], Stop> {
+        let mut uses = [0; 7];
+        for index in 0..usize::from(self.half()?) {
+            let word = self.word()?;
+            if let Some(slot) = uses.get_mut(index) {
+                *slot = word;
+            }
+        }
+        Ok(uses)
+    }
+
+    fn vnode(&mut self) -> Result<(Item, State), Stop> {
+        let vnode = VnodeId(self.word()?);
+        let uniquifier = Uniquifier(self.word()?);
+        if vnode.0 == 0 {
+            return Err(DumpError::Vnode(vnode).into());
+        }
+        let mut attributes = VnodeAttributes::default();
+        let (mut has_attributes, mut state) = (false, State::Items);
+        while let Some(tag) = self.attribute()? {
+            has_attributes |= VNODE_TAGS.contains(&tag);
+            match tag {
+                b't' => attributes.file_type = self.byte()?,
+                b'l' => attributes.link_count = self.half()?,
+                b'v' => attributes.data_version = self.word()?,
+                b'm' => attributes.mod_time = self.time()?,
+                b'a' => attributes.author = self.id()?,
+                b'o' => attributes.owner = self.id()?,
+                b'g' => attributes.group = self.id()?,
+                b'b' => attributes.mode = self.half()?,
+                b'p' => attributes.parent = VnodeId(self.word()?),
+                b's' => attributes.server_mod_time = self.time()?,
+                b'A' => attributes.access_list = Some(Box::new(self.array()?)),
+                b'f' | b'h' => {
+                    let left = self.length(tag)?;
+                    attributes.data_length = Some(left);
+                    state = State::Data { vnode, left };
+                    break;
+                }
+                tag => self.skip_unknown(tag, VNODE_TAGS)?,
+            }
+        }
+        let attributes = has_attributes.then_some(attributes);
+        Ok((
+            Item::Vnode(VnodeRecord {
+                vnode,
+                uniquifier,
+                attributes,
+            }),
+            state,
+        ))
+    }
+}
