@@ -142,6 +142,11 @@ impl Congestion {
         })
     }
 
+    /// Packets became larger or smaller.
+    pub(crate) fn set_packet(&mut self, packet: u64) {
+        self.packet = packet;
+    }
+
     /// Bytes that may be in flight.
     pub(crate) const fn window(&self) -> u64 {
         if self.window < self.loss_cap {

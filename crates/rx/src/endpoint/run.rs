@@ -128,7 +128,10 @@ impl<'a> Run<'a> {
             call.congestion = Some(Box::new(controller));
         }
         let (window, allowance) = match &mut call.congestion {
-            Some(congestion) => (congestion.window(), congestion.allowance(now)),
+            Some(congestion) => {
+                congestion.set_packet(size);
+                (congestion.window(), congestion.allowance(now))
+            }
             None if call.backoff > 0 => (TIMEOUT_PACKETS * size, u64::MAX),
             None => (INITIAL_PACKETS * size, u64::MAX),
         };
@@ -174,13 +177,14 @@ impl<'a> Run<'a> {
                 self.stopped = true;
                 return Ok(());
             }
-            if self.allowance < counted {
+            // Pacing may overdraw by one packet: it would wait for ever for more than its burst.
+            if self.allowance == 0 {
                 if let Some(congestion) = &self.call.congestion {
                     self.call.pace_at = Some(congestion.next_burst(self.now));
                 }
                 return Ok(());
             }
-            self.allowance -= counted;
+            self.allowance = self.allowance.saturating_sub(counted);
             self.append(&packet, join)?;
             if let Some(congestion) = &mut self.call.congestion {
                 congestion.spend(counted);

@@ -77,6 +77,8 @@ impl Drop for Seed {
 pub(crate) enum Answer {
     /// Sends the request back.
     Echo,
+    /// Sends the number of request bytes, big-endian.
+    Count,
     /// Sends this many bytes, each its position.
     Bytes(usize),
     /// Says nothing.
@@ -493,6 +495,7 @@ impl Node {
                 return;
             }
             Answer::Echo => received,
+            Answer::Count => (received.len() as u32).to_be_bytes().to_vec(),
             Answer::Bytes(n) => pattern(n),
             Answer::Silence | Answer::Refuse(_) => return,
             Answer::Late(time) => {

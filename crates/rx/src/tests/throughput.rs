@@ -67,6 +67,38 @@ fn shallow_queue_does_not_collapse() {
     assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.5);
 }
 
+/// The same towards the server, whose application reads as the bytes come.
+#[test]
+fn long_requests_too() {
+    let seed = Seed::from_environment(16);
+    let link = long_path(10);
+    let rate = link.rate as f64;
+    let mut world = World::new(seed.0, link);
+    let connection = world.connect();
+    let request = pattern(50_000_000);
+    world.nodes[1].answer = Answer::Count;
+    let start = world.now;
+    let call = world.call(connection, &request);
+    let reply = world.finish(Duration::from_secs(600), call);
+    assert_eq!(reply, Ok(50_000_000u32.to_be_bytes().to_vec()));
+    let seconds = world.now.since(start).as_secs_f64();
+    let used = 50_000_000.0 * 8.0 / seconds / rate;
+    eprintln!("requests: {seconds:.2} s: {used:.3} of the path");
+    assert!(used > 0.75);
+}
+
+/// Packets that outgrow what pacing lets go at once must still go (they did not, once).
+#[test]
+fn large_packets_on_a_slow_path() {
+    let seed = Seed::from_environment(17);
+    let link = Link {
+        mtu: 20_000,
+        rate: 8_000_000,
+        ..long_path(5)
+    };
+    assert!(utilisation(seed.0, link, 10_000_000, Config::default()) > 0.75);
+}
+
 /// A stock window allows 32 packets a round trip whatever we do; the pipe must carry just that.
 #[test]
 fn stock_window_is_used_fully() {
