@@ -132,6 +132,7 @@ package! {
     /// Statistics of calls.
     pub RXSTATS { service: 409, port: 0, statistics: 9 }
 
+    /// `stat_count` counts records, not words.
     0 RetrieveProcessRPCStats { client_version: u32 }
         -> RetrieveProcessRPCStatsReply {
             server_version: u32, clock_sec: u32, clock_usec: u32, stat_count: u32, stats: RpcStats
