@@ -87,6 +87,8 @@ pub(crate) struct SendWindow {
     newest_rtt: u64,
     reordering: bool,
     limited_until: u64,
+    /// Up to here an acknowledgement was asked for.
+    asked: u32,
 }
 
 impl SendWindow {
@@ -107,6 +109,7 @@ impl SendWindow {
         self.newest_serial = 0;
         self.newest_rtt = 0;
         self.limited_until = 0;
+        self.asked = 0;
     }
 
     /// Lets go of all packets and bytes.
@@ -283,6 +286,19 @@ impl SendWindow {
             self.offset += u64::from(packet.length);
             self.last_sent = packet.last;
         }
+    }
+
+    /// Whether it is time to ask for an acknowledgement; notes that it is done. About eight a window
+    /// are asked for, and always one if none is out.
+    pub(crate) fn ask(&mut self) -> bool {
+        let share = (self.in_flight_packets / 8).clamp(1, MAX_UNASKED);
+        let out =
+            self.asked >= self.first && self.get(self.asked).is_some_and(|s| s.flags & ACKED == 0);
+        if out && self.next - 1 - self.asked < share {
+            return false;
+        }
+        self.asked = self.next - 1;
+        true
     }
 
     /// The sender stopped for another reason than the path: samples until now is delivered
@@ -537,5 +553,7 @@ pub(crate) fn wire_size(user_bytes: u16) -> u64 {
     u64::from(user_bytes) + HEADER_SIZE as u64
 }
 
+/// Packets after which an acknowledgement is asked for again.
+const MAX_UNASKED: u32 = 32;
 /// Queue capacity kept between calls of a channel, packets.
 const KEPT_CAPACITY: usize = 64;

@@ -3,8 +3,9 @@
 //! 1. A run is datagrams of one size, so that the buffer can be sent with segmentation offload. A packet larger than
 //!    the first ends the run before it, a smaller one ends it after it. The congestion window and pacing bound it.
 //! 2. REQUEST_ACK is set on retransmissions, on the last packet before the sender must stop, on the last of a run
-//!    to a Cellar peer, and while the round trip is not known; never on the last packet of a reply
-//!    (a stock client could then only soft-acknowledge it: rx-wire facts 2.2).
+//!    to a Cellar peer, and while the round trip is not known, but not while an earlier request is about to be
+//!    answered; never on the last packet of a reply (a stock client could then only soft-acknowledge it:
+//!    rx-wire facts 2.2).
 //! 3. To a peer that takes jumbograms, over a path that proved large enough for one, a run is one jumbogram: packets
 //!    sent for the first time, each but the last exactly 1412 bytes with its security, serials in a row.
 
@@ -310,6 +311,7 @@ impl<'a> Run<'a> {
         let asks = self.stopped || (bulk && self.connection.cellar.is_some());
         if !self.reply_ended
             && asks
+            && call.send.ask()
             && let Some(flags) = self.out.bytes.get_mut(self.last_flags)
         {
             *flags |= Flags::REQUEST_ACK;
