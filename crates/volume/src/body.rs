@@ -13,6 +13,7 @@ use crate::cells::Loaded;
 use crate::dir::DirImage;
 use crate::engine::batch::Run;
 use crate::engine::key::Key;
+use crate::engine::space::Pin;
 use crate::error::{Error, Result};
 use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum};
 use crate::ticket::is_nonblocking;
@@ -22,15 +23,45 @@ use crate::volume::Volume;
 
 /// A body read piece by piece, all of one version.
 ///
-/// It holds no lock between pieces: a slow client keeps nobody waiting. If the file changes in the
-/// middle, [`Reader::next`] says [`Error::Changed`] rather than mix two versions.
-#[derive(Debug)]
+/// It holds no lock between pieces: a slow client keeps nobody waiting, and a store in the middle
+/// does not show. The blocks that it may still read are kept from being used again until it is
+/// dropped. Only ranges of more than 64 MiB are not held together: there a store in the middle
+/// makes [`Reader::next`] say [`Error::Changed`] rather than mix two versions.
 pub struct Reader {
     volume: Arc<Volume>,
     status: VnodeStatus,
     position: u64,
     end: u64,
     start: u64,
+    source: Source,
+}
+
+/// Where a reader finds its bytes.
+enum Source {
+    /// Here, from the start of the range on.
+    Bytes(Bytes),
+    /// In these pieces.
+    Pieces(
+        Vec<(u64, Piece)>,
+        #[expect(dead_code, reason = "held for its drop")] Pin,
+    ),
+    /// In whatever the file is at that moment.
+    Live,
+}
+
+/// How often a reader begins anew when the file changes just then.
+const VERSION_TRIES: usize = 100;
+/// Pieces that a reader holds at once.
+const READER_PIECES_MAX: u64 = 256;
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Reader({}, {} of {}..{})",
+            self.status.fid, self.position, self.start, self.end
+        )
+    }
 }
 
 impl Reader {
@@ -54,10 +85,23 @@ impl Reader {
         }
         let fid = self.status.fid;
         let length = left.min(max as u64) as usize;
-        let (bytes, version) = self.volume.read_version(fid, self.position, length)?;
-        if version != self.status.data_version || bytes.len() != length {
-            return Err(Error::Changed(fid));
-        }
+        let bytes = match &self.source {
+            Source::Bytes(bytes) => {
+                let from = (self.position - self.start) as usize;
+                bytes.slice(from..from + length)
+            }
+            Source::Pieces(pieces, _) => {
+                self.volume
+                    .read_loaded(fid, pieces, self.position, length)?
+            }
+            Source::Live => {
+                let (bytes, version) = self.volume.read_version(fid, self.position, length)?;
+                if version != self.status.data_version || bytes.len() != length {
+                    return Err(Error::Changed(fid));
+                }
+                bytes
+            }
+        };
         self.position += length as u64;
         Ok(Some(bytes))
     }
@@ -72,16 +116,62 @@ impl Volume {
 
     /// Begins to read up to `length` bytes at `position`.
     pub fn read_file(self: &Arc<Self>, fid: Fid, position: u64, length: u64) -> Result<Reader> {
-        let status = self.status(fid)?;
-        let start = position.min(status.length);
-        let end = start.saturating_add(length).min(status.length);
-        Ok(Reader {
-            volume: Arc::clone(self),
-            status,
-            position: start,
-            end,
-            start,
-        })
+        self.check_fid(fid)?;
+        let space = &self.core.engine.space;
+        for _ in 0..VERSION_TRIES {
+            let status = self.status(fid)?;
+            let start = position.min(status.length);
+            let end = start.saturating_add(length).min(status.length);
+            let pieces = end.div_ceil(PIECE_BYTES) - start / PIECE_BYTES;
+            let source = if start == end {
+                Source::Bytes(Bytes::new())
+            } else if pieces > READER_PIECES_MAX {
+                Source::Live
+            } else {
+                let pin = space.pin();
+                match self.reader_pieces(fid, &status, start, end)? {
+                    Some(pieces) => Source::Pieces(pieces, pin),
+                    None => {
+                        let length = (end - start) as usize;
+                        let (bytes, version) = self.read_version(fid, start, length)?;
+                        if version != status.data_version || bytes.len() != length {
+                            continue;
+                        }
+                        Source::Bytes(bytes)
+                    }
+                }
+            };
+            let volume = Arc::clone(self);
+            return Ok(Reader {
+                volume,
+                status,
+                position: start,
+                end,
+                start,
+                source,
+            });
+        }
+        Err(Error::Changed(fid))
+    }
+
+    /// The pieces of a range of a file in blocks, if it is one and still of that version.
+    fn reader_pieces(
+        &self,
+        fid: Fid,
+        status: &VnodeStatus,
+        start: u64,
+        end: u64,
+    ) -> Result<Option<Vec<(u64, Piece)>>> {
+        if status.kind != FileType::File {
+            return Ok(None);
+        }
+        let cell = self.cell(fid.vnode);
+        let loaded = self.read_guard(&cell, fid)?;
+        if loaded.record.body != Body::Pieces || loaded.record.data_version != status.data_version {
+            return Ok(None);
+        }
+        self.load_pieces(fid, loaded.record.body_number, start, end)
+            .map(Some)
     }
 
     fn read_version(&self, fid: Fid, position: u64, length: usize) -> Result<(Bytes, u64)> {
@@ -197,26 +287,38 @@ impl Volume {
 
     fn read_pieces(&self, fid: Fid, body: u32, position: u64, length: usize) -> Result<Bytes> {
         let _pin = self.core.engine.space.pin();
+        let pieces = self.load_pieces(fid, body, position, position + length as u64)?;
+        self.read_loaded(fid, &pieces, position, length)
+    }
+
+    /// The pieces that hold a range of a body.
+    fn load_pieces(&self, fid: Fid, body: u32, start: u64, end: u64) -> Result<Vec<(u64, Piece)>> {
+        let mut pieces = Vec::new();
+        for number in start / PIECE_BYTES..end.div_ceil(PIECE_BYTES) {
+            if let Some(old) = self.piece(fid, body, number)? {
+                pieces.push((number, old.piece));
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Reads a range of a body from pieces.
+    fn read_loaded(
+        &self,
+        fid: Fid,
+        pieces: &[(u64, Piece)],
+        position: u64,
+        length: usize,
+    ) -> Result<Bytes> {
         let end = position + length as u64;
         let first_block = position / BLOCK as u64;
         let blocks = (end.div_ceil(BLOCK as u64) - first_block) as usize;
         let mut buffer = BytesMut::zeroed(blocks * BLOCK);
-        let mut number = position / PIECE_BYTES;
-        while number * PIECE_BYTES < end {
-            if let Some(old) = self.piece(fid, body, number)? {
-                let base = number * PIECE_BLOCKS as u64;
-                match old.piece {
-                    Piece::Blocks(blocks) => {
-                        self.read_blocks(fid, &blocks, base, first_block, &mut buffer)?;
-                    }
-                    Piece::Inline(bytes) if number == 0 && first_block == 0 => {
-                        let count = bytes.len().min(buffer.len());
-                        buffer[..count].copy_from_slice(&bytes[..count]);
-                    }
-                    Piece::Inline(_) | Piece::Gone => {}
-                }
+        for (number, piece) in pieces {
+            let base = number * PIECE_BLOCKS as u64;
+            if let Piece::Blocks(blocks) = piece {
+                self.read_blocks(fid, blocks, base, first_block, &mut buffer)?;
             }
-            number += 1;
         }
         let skip = (position - first_block * BLOCK as u64) as usize;
         Ok(buffer.freeze().slice(skip..skip + length))

@@ -29,6 +29,7 @@ pub(crate) mod table;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -67,6 +68,7 @@ pub(crate) struct Engine {
     stop_reason: Mutex<Option<String>>,
     /// A flush found no room: only changes that free some are taken.
     full: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// Bytes that may still be added before room on the disk is looked at again.
     allowance: std::sync::atomic::AtomicI64,
     pub(crate) statistics: Statistics,
@@ -101,6 +103,8 @@ struct Queue {
     frozen: usize,
     closing: bool,
     committer_waits: bool,
+    /// The open group is not taken before it holds this many changes, for a short while.
+    wanted: usize,
     hurry: bool,
 }
 
@@ -108,6 +112,7 @@ struct Queue {
 struct OpenGroup {
     number: u64,
     bytes: Vec<u8>,
+    changes: usize,
     flight: Arc<Flight>,
     released: Vec<Run>,
     wrote_blocks: bool,
@@ -120,6 +125,7 @@ impl OpenGroup {
         Self {
             number,
             bytes: vec![0; HEADER],
+            changes: 0,
             flight: Arc::default(),
             released: Vec::new(),
             wrote_blocks: false,
@@ -175,6 +181,7 @@ impl Engine {
                 frozen: 0,
                 closing: false,
                 committer_waits: false,
+                wanted: 1,
                 hurry: false,
             }),
             levels: RwLock::new(Arc::new(Levels {
@@ -191,12 +198,13 @@ impl Engine {
             stopped: AtomicBool::new(false),
             stop_reason: Mutex::new(None),
             full: AtomicBool::new(false),
+            threads: Mutex::default(),
             allowance: std::sync::atomic::AtomicI64::new(0),
             statistics: Statistics::default(),
         });
         engine.restore_reserve();
-        committer::spawn(&engine)?;
-        flusher::spawn(&engine)?;
+        let threads = [committer::spawn(&engine)?, flusher::spawn(&engine)?];
+        engine.threads.lock().extend(threads);
         Ok(engine)
     }
 
@@ -286,6 +294,7 @@ impl Engine {
         };
         drop(levels);
         batch.encode(&mut queue.open.bytes);
+        queue.open.changes += 1;
         self.space
             .apply(&batch.taken, &batch.released, &|key| self.get(key))?;
         active.apply(batch.entries);
@@ -298,7 +307,7 @@ impl Engine {
             Durability::Relaxed(_) => Ticket::ready(),
         };
         let wake = match self.options.durability {
-            Durability::Strict => queue.committer_waits,
+            Durability::Strict => queue.committer_waits && queue.open.changes >= queue.wanted,
             Durability::Relaxed(_) => {
                 queue.committer_waits && queue.open.bytes.len() > GROUP_BYTES_EAGER
             }
@@ -445,8 +454,12 @@ impl Engine {
     /// Flushes and takes no more changes.
     pub(crate) fn close(&self) -> Result<()> {
         let result = self.flush();
-        self.queue.lock().closing = true;
         self.stop_quietly("closed");
+        // The threads let go of the disk before this returns, so that it can be opened again.
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            let _ = thread.join();
+        }
+        self.land_the_rest();
         result
     }
 
@@ -458,6 +471,18 @@ impl Engine {
         self.queue.lock().closing = true;
         self.work.notify_all();
         self.room.notify_all();
+    }
+
+    /// Ends the waiting for groups that nobody will write any more.
+    fn land_the_rest(&self) {
+        let mut queue = self.queue.lock();
+        let next = OpenGroup::new(queue.open.number);
+        let open = std::mem::replace(&mut queue.open, next);
+        let left: Vec<_> = queue.closed.drain(..).chain([open]).collect();
+        drop(queue);
+        for group in left.into_iter().filter(|group| !group.is_empty()) {
+            group.flight.land(Err(Error::Stopped("closed".into())));
+        }
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -496,6 +521,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop_quietly("closed");
+        self.land_the_rest();
     }
 }
 

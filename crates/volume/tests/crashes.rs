@@ -7,6 +7,8 @@
 //! was not synced, is opened: it must hold the state before or the state after, the latter if the
 //! operation was acknowledged, and pass the check of everything.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! Flipped bits are I/O errors of the file that they hit, and of no other; never wrong data.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! A full partition refuses what adds, takes what removes, loses nothing, and goes on.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use bytes::Bytes;

@@ -4,6 +4,8 @@
 //! all volumes are compared with their models, byte for byte, and everything is checked. The seed is
 //! printed; `MODEL_SEED` repeats a run and `MODEL_STEPS` makes it longer.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::BTreeMap;

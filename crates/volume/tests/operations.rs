@@ -1,5 +1,7 @@
 //! The operations and their rules, on a disk in memory.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use bytes::Bytes;
@@ -461,4 +463,57 @@ fn a_directory_takes_thirty_thousand_names() {
     assert_eq!(volume.info().files, 30_001);
     let length = volume.status(root).unwrap().length;
     assert_eq!(volume.read(root, 0, 4 << 20).unwrap().len() as u64, length);
+}
+
+#[test]
+fn a_reader_sees_one_version_while_others_store() {
+    let world = World::new();
+    let volume = world.volume();
+    let root = volume.root();
+    for (name, length) in [("small", 3000), ("large", 2_000_000)] {
+        let made = volume
+            .create_file(root, name.as_bytes(), &new(), at(1))
+            .unwrap();
+        let fid = made.outcome.status.fid;
+        let old: Vec<u8> = (0..length).map(|n| (n / 5) as u8).collect();
+        let stored = volume.store(fid, &StoreSpec::at(0), &[old.clone().into()], at(1));
+        stored.unwrap().wait().unwrap();
+        let mut reader = volume.read_file(fid, 100, u64::MAX).unwrap();
+        assert_eq!(reader.length(), length as u64 - 100);
+        let mut read = reader.next(1000).unwrap().unwrap().to_vec();
+        for n in 0..20u8 {
+            let data = Bytes::from(vec![n; length + 5]);
+            let stored = volume
+                .store(fid, &StoreSpec::at(0), &[data], at(2))
+                .unwrap();
+            stored.wait().unwrap();
+        }
+        volume
+            .remove_file(root, name.as_bytes(), at(3))
+            .unwrap()
+            .wait()
+            .unwrap();
+        let again = volume
+            .create_file(root, b"again", &new(), at(1))
+            .unwrap()
+            .outcome
+            .status
+            .fid;
+        let data = Bytes::from(vec![255; 8_000_000]);
+        volume
+            .store(again, &StoreSpec::at(0), &[data], at(2))
+            .unwrap()
+            .wait()
+            .unwrap();
+        while let Some(bytes) = reader.next(300_000).unwrap() {
+            read.extend_from_slice(&bytes);
+        }
+        assert!(read == old[100..], "{name}");
+        volume
+            .remove_file(root, b"again", at(3))
+            .unwrap()
+            .wait()
+            .unwrap();
+    }
+    world.check();
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::journal::{self, JournalFile};
 use super::{Engine, OpenGroup};
@@ -11,7 +13,11 @@ use crate::options::Durability;
 /// Journal files that a partition may have; more only lengthen a replay.
 const FILES_MAX: u32 = 4;
 /// How long the committer sleeps at most before it looks whether the partition still exists.
-const IDLE: std::time::Duration = std::time::Duration::from_millis(500);
+const IDLE: Duration = Duration::from_millis(500);
+/// How long a group waits for as many changes as the last one had. Callers of the last group come
+/// back with their next change within this time if they come at once; syncing the first of them
+/// alone would only make the others wait for two syncs.
+const GATHER: Duration = Duration::from_micros(100);
 
 /// Where the next group goes.
 #[derive(Default)]
@@ -20,12 +26,11 @@ struct Position {
     offset: u64,
 }
 
-pub(super) fn spawn(engine: &Arc<Engine>) -> Result<()> {
+pub(super) fn spawn(engine: &Arc<Engine>) -> Result<JoinHandle<()>> {
     let engine = Arc::downgrade(engine);
     std::thread::Builder::new()
         .name("volume-commit".into())
         .spawn(move || run(&engine))
-        .map(drop)
         .map_err(|error| Error::Partition(format!("starting the committer: {error}")))
 }
 
@@ -61,9 +66,16 @@ impl Engine {
                     return Next::Closed;
                 }
                 queue.committer_waits = true;
+                let wanted = std::mem::replace(&mut queue.wanted, 1);
                 self.work.wait_for(&mut queue, relaxed.unwrap_or(IDLE));
-                queue.committer_waits = false;
+                queue.wanted = wanted;
             }
+            let few = queue.open.changes > 0 && queue.open.changes < queue.wanted;
+            if few && relaxed.is_none() && !queue.hurry && queue.open.freezes.is_none() {
+                queue.committer_waits = true;
+                self.work.wait_for(&mut queue, GATHER);
+            }
+            queue.committer_waits = false;
             queue.hurry = false;
         }
         if let Some(group) = queue.closed.pop_front() {
@@ -76,6 +88,7 @@ impl Engine {
                 Next::Idle
             };
         }
+        queue.wanted = (queue.open.changes * 3 / 4).max(1);
         let number = queue.open.number + u64::from(!queue.open.is_empty());
         let group = std::mem::replace(&mut queue.open, OpenGroup::new(number));
         if !group.is_empty() {

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::base::{ApplyError, Base};
@@ -16,12 +17,11 @@ use crate::error::{Error, Result};
 /// between attempts on a full disk.
 const IDLE: Duration = Duration::from_millis(500);
 
-pub(super) fn spawn(engine: &Arc<Engine>) -> Result<()> {
+pub(super) fn spawn(engine: &Arc<Engine>) -> Result<JoinHandle<()>> {
     let engine = Arc::downgrade(engine);
     std::thread::Builder::new()
         .name("volume-flush".into())
         .spawn(move || run(&engine))
-        .map(drop)
         .map_err(|error| Error::Partition(format!("starting the flusher: {error}")))
 }
 

@@ -1,0 +1,241 @@
+//! Durable creates and stores, statuses and lookups a second, with the CPU time of each.
+//!
+//! `cargo run -p cellar-volume --example store_bench --profile quick -- [DIR] [SECONDS]`
+//!
+//! CPU time is that of the whole process, callers included, so it is an upper bound of what the
+//! store itself costs.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cellar_volume::disk::FileDisk;
+use cellar_volume::{
+    Context, Durability, NewVnode, Options, Partition, StoreSpec, Ticket, Volume, VolumeSpec,
+};
+use cellar_wire::ids::{AfsTime, Fid, ViceId, VolumeId};
+
+const CONTEXT: Context = Context {
+    author: ViceId(1),
+    now: AfsTime(1_700_000_000),
+};
+const NEW: NewVnode = NewVnode {
+    owner: ViceId(1),
+    group: None,
+    mode: Some(0o644),
+    client_time: None,
+};
+
+fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Runs `work` on `callers` threads for a while and prints what they did. Each call gets the
+/// caller's number and how often it has been called.
+fn measure(
+    name: &str,
+    callers: usize,
+    time: Duration,
+    partition: &Partition,
+    work: impl Fn(usize, u64) -> cellar_volume::Result<()> + Sync,
+) -> cellar_volume::Result<()> {
+    let stop = AtomicBool::new(false);
+    let done = AtomicU64::new(0);
+    let before = partition.counters();
+    let (start, cpu_start) = (Instant::now(), cpu());
+    let result = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..callers)
+            .map(|caller| {
+                let (stop, done, work) = (&stop, &done, &work);
+                scope.spawn(move || {
+                    let mut count = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        work(caller, count)?;
+                        count += 1;
+                    }
+                    done.fetch_add(count, Ordering::Relaxed);
+                    Ok(())
+                })
+            })
+            .collect();
+        std::thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        threads
+            .into_iter()
+            .try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(_) => Err(cellar_volume::Error::Stopped("a caller panicked".into())),
+            })
+    });
+    result?;
+    let (elapsed, used) = (start.elapsed(), cpu() - cpu_start);
+    let after = partition.counters();
+    let done = done.load(Ordering::Relaxed).max(1);
+    let groups = (after.groups - before.groups).max(1);
+    println!(
+        "{name:<42} {callers:>3} callers {:>10.0} /s {:>8.2} us CPU {:>6.1} per sync, {} flushes",
+        done as f64 / elapsed.as_secs_f64(),
+        used.as_secs_f64() * 1e6 / done as f64,
+        (after.commits - before.commits) as f64 / groups as f64,
+        after.flushes - before.flushes,
+    );
+    Ok(())
+}
+
+fn volume(partition: &Partition, id: u32) -> cellar_volume::Result<Arc<Volume>> {
+    let spec = VolumeSpec {
+        id: VolumeId(id),
+        name: format!("bench{id}"),
+        max_quota: 0,
+        owner: ViceId(1),
+        now: AfsTime(1),
+    };
+    partition.create_volume(&spec)?.wait()
+}
+
+fn files(volume: &Volume, dir: Fid, count: usize) -> cellar_volume::Result<Vec<Fid>> {
+    let mut files = Vec::new();
+    let mut last = Ticket::ready();
+    for n in 0..count {
+        let name = format!("f{n}");
+        let created = volume.create_file(dir, name.as_bytes(), &NEW, CONTEXT)?;
+        files.push(created.outcome.status.fid);
+        last = created.durable;
+    }
+    last.wait()?;
+    Ok(files)
+}
+
+fn run(
+    partition: &Partition,
+    first: u32,
+    callers: usize,
+    time: Duration,
+    label: &str,
+) -> Result<(), Box<dyn Error>> {
+    let volumes: Vec<_> = (0..callers)
+        .map(|n| volume(partition, first + n as u32))
+        .collect::<Result<_, _>>()?;
+    measure(
+        &format!("{label}create, own volume each"),
+        callers,
+        time,
+        partition,
+        |c, n| {
+            let volume = &volumes[c];
+            // A directory of 500 names is a large one for most users.
+            let dir = if n % 500 == 0 {
+                let name = format!("d{}", n / 500);
+                volume
+                    .make_dir(volume.root(), name.as_bytes(), &NEW, CONTEXT)?
+                    .wait()?
+                    .status
+                    .fid
+            } else {
+                volume.lookup(volume.root(), format!("d{}", n / 500).as_bytes())?
+            };
+            volume
+                .create_file(dir, format!("f{n}").as_bytes(), &NEW, CONTEXT)?
+                .wait()
+                .map(drop)
+        },
+    )?;
+    let shared = volume(partition, first + 1000)?;
+    measure(
+        &format!("{label}create, one directory for all"),
+        callers,
+        time,
+        partition,
+        |c, n| {
+            let name = format!("f{c}.{n}");
+            match shared.create_file(shared.root(), name.as_bytes(), &NEW, CONTEXT) {
+                Ok(created) => created.wait().map(drop),
+                Err(cellar_volume::Error::DirectoryFull) => Ok(()),
+                Err(error) => Err(error),
+            }
+        },
+    )?;
+    let shared = volume(partition, first + 1001)?;
+    let mine = files(&shared, shared.root(), callers * 16)?;
+    for length in [512, 4096, 64 << 10] {
+        let data = [Bytes::from(vec![5; length])];
+        let name = format!("{label}store {length} bytes");
+        measure(&name, callers, time, partition, |c, n| {
+            let fid = mine[c * 16 + n as usize % 16];
+            shared
+                .store(fid, &StoreSpec::at(0), &data, CONTEXT)?
+                .wait()
+                .map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments
+        .next()
+        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let seconds = arguments
+        .next()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(2);
+    let time = Duration::from_secs(seconds);
+    let folder = folder.join("store_bench");
+    let _ = std::fs::remove_dir_all(&folder);
+    {
+        let partition = Partition::open(FileDisk::open(&folder)?, Options::default())?;
+        for (round, callers) in [1, 8, 64].into_iter().enumerate() {
+            run(&partition, 1 + round as u32 * 10_000, callers, time, "")?;
+        }
+        let bulk = volume(&partition, 900_000)?;
+        let mine = files(&bulk, bulk.root(), 64)?;
+        let data = [Bytes::from(vec![5; 1 << 20])];
+        for callers in [1, 4] {
+            measure("store 1 MiB", callers, time, &partition, |c, n| {
+                let fid = mine[c * 16 + n as usize % 16];
+                bulk.store(fid, &StoreSpec::at(0), &data, CONTEXT)?
+                    .wait()
+                    .map(drop)
+            })?;
+            measure("read 1 MiB", callers, time, &partition, |c, _| {
+                bulk.read(mine[c * 16], 0, 1 << 20).map(drop)
+            })?;
+        }
+        let small = [Bytes::from(vec![5; 4096])];
+        for fid in &mine {
+            bulk.store(*fid, &StoreSpec::at(0), &small, CONTEXT)?
+                .wait()?;
+        }
+        for callers in [1, 4] {
+            measure("read 4 KiB", callers, time, &partition, |_, n| {
+                bulk.read(mine[n as usize % 64], 0, 4096).map(drop)
+            })?;
+            measure(
+                "status and access list",
+                callers,
+                time,
+                &partition,
+                |_, n| bulk.status_and_acl(mine[n as usize % 64]).map(drop),
+            )?;
+            measure("lookup of 64 names", callers, time, &partition, |_, n| {
+                bulk.lookup(bulk.root(), format!("f{}", n % 64).as_bytes())
+                    .map(drop)
+            })?;
+        }
+        println!("{:?}", partition.counters());
+    }
+    let options = Options {
+        durability: Durability::Relaxed(Duration::from_millis(100)),
+        ..Options::default()
+    };
+    let partition = Partition::open(FileDisk::open(&folder)?, options)?;
+    run(&partition, 500_000, 8, time, "relaxed: ")?;
+    drop(partition);
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}
