@@ -14,3 +14,5 @@ pub(crate) const GROUP_QUOTA: i32 = 20;
 pub(crate) const FOREIGN_QUOTA: i32 = 30;
 /// Users of one other cell: the upper half of a positive id.
 pub(crate) const FOREIGN_USERS_MAX: i32 = 0x7fff;
+/// Names or ids that one call may ask for: an id of four bytes asks for a name of 256.
+pub(crate) const LOOKUPS_MAX: usize = 16_384;

@@ -1,8 +1,8 @@
 //! PR: users, groups, and who is in what. Port 7002, service 73.
 //!
 //! A handler is in the file named after its procedure, or after what it shares with others. Reads
-//! are answered from [`model`], in memory; writes go through [`tables`] in a transaction and are
-//! answered when they are durable and visible. [`access`] says who may do what; who did not say who
+//! are answered from `model`, in memory; writes go through `tables` in a transaction and are
+//! answered when they are durable and visible. `access` says who may do what; who did not say who
 //! they are may change nothing, whatever the bits of an entry allow.
 
 use std::sync::Arc;

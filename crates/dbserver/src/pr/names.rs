@@ -1,11 +1,13 @@
 //! NameToID, IDToName: what file servers and commands ask most.
 //!
-//! Neither ever fails: an unknown name is anonymous, and an unknown id is its digits.
+//! An unknown name is anonymous, and an unknown id is its digits; only a list that is absurdly long
+//! is refused.
 
-use cellar_wire::ViceId;
 use cellar_wire::pr::{IDToName, IDToNameReply, IdList, NameList, NameToID, NameToIDReply, PrName};
+use cellar_wire::{AbortCode, ViceId};
 
 use super::Pr;
+use super::limits::LOOKUPS_MAX;
 use super::model::Protection;
 use crate::{Answer, Error, Identity};
 
@@ -13,6 +15,7 @@ impl Answer<Pr> for NameToID {
     const BLOCKS: bool = false;
 
     fn answer(self, pr: &Pr, _: Identity) -> Result<NameToIDReply, Error> {
+        check_length(self.names.len())?;
         let model = pr.replica.read();
         let ids = self
             .names
@@ -28,6 +31,7 @@ impl Answer<Pr> for IDToName {
     const BLOCKS: bool = false;
 
     fn answer(self, pr: &Pr, _: Identity) -> Result<IDToNameReply, Error> {
+        check_length(self.ids.len())?;
         let model = pr.replica.read();
         let names = self.ids.iter().map(|id| name_of(&model, *id));
         Ok(IDToNameReply {
@@ -36,8 +40,18 @@ impl Answer<Pr> for IDToName {
     }
 }
 
+/// # Errors
+/// PRTOOMANY.
+fn check_length(length: usize) -> Result<(), AbortCode> {
+    if length > LOOKUPS_MAX {
+        Err(AbortCode::PRTOOMANY)
+    } else {
+        Ok(())
+    }
+}
+
 /// The name of `id`, or its digits.
-pub(super) fn name_of(model: &Protection, id: ViceId) -> PrName {
+fn name_of(model: &Protection, id: ViceId) -> PrName {
     match model.get(id) {
         Some(record) => record.name.clone(),
         None => PrName::new(id.to_string().as_bytes()).unwrap_or_default(),

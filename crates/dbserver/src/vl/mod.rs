@@ -1,7 +1,7 @@
 //! VL: which servers have which volumes. Port 7003, service 52.
 //!
-//! A handler is in the file named after its procedure. Reads are answered from [`model`], in
-//! memory; writes go through [`tables`] in a transaction and are answered when they are durable and
+//! A handler is in the file named after its procedure. Reads are answered from `model`, in
+//! memory; writes go through `tables` in a transaction and are answered when they are durable and
 //! visible. Writes need the superuser.
 
 use std::sync::Arc;

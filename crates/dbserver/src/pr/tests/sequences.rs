@@ -1,0 +1,79 @@
+//! Random sequences with all lists compared, and restarts.
+
+use super::*;
+
+/// Random changes by random callers: whatever is allowed, the lists stay in step.
+#[test]
+fn random_sequences_keep_the_lists_in_step() {
+    for seed in 0..5 {
+        let cell = cell();
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut known = vec![32766, -204, -203];
+        let mut done = 0;
+        for step in 0..220 {
+            let pick = |r: &mut StdRng, known: &[i32]| known[r.random_range(0..known.len())];
+            let (a, b) = (pick(&mut random, &known), pick(&mut random, &known));
+            let who = match random.random_range(0..4) {
+                0 => user(pick(&mut random, &known)),
+                _ => ADMIN,
+            };
+            let outcome = match random.random_range(0..12) {
+                0 | 1 => cell
+                    .new_entry(who, &format!("u{step}"), 0, 0)
+                    .map(|id| known.push(id)),
+                2 | 3 => {
+                    let owner = cell.entry(a).map_or("x".to_owned(), |e| e.name.to_string());
+                    let prefix = owner.split(':').next().unwrap_or_default();
+                    let made = cell.new_entry(who, &format!("{prefix}:g{step}"), PRGRP, a);
+                    made.map(|id| known.push(id))
+                }
+                4..8 => cell.add(who, a, b),
+                8 => cell.take(who, a, b),
+                9 => cell.delete(who, a),
+                10 => {
+                    let id = if a > 0 { 1000 + step } else { -1000 - step };
+                    cell.change(who, a, "", 0, id).map(|()| known.push(id))
+                }
+                _ => cell.change(who, a, "", b, 0),
+            };
+            done += u32::from(outcome.is_ok());
+        }
+        assert!(done > 40, "seed {seed}: {done} changes");
+        cell.check();
+        for entry in cell.list(3) {
+            let cps = cell.cps(entry.id.0);
+            assert!(cps.is_sorted() && cps.contains(&ViceId::ANYUSER) && cps.contains(&entry.id));
+            for group in cps.iter().filter(|id| id.0 < 0 && cell.entry(id.0).is_ok()) {
+                let _known = cell.is_member(entry.id.0, group.0).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let db: Arc<dyn CellDb> = Arc::new(Embedded::open(&dir.path().join("db")).unwrap());
+        Pr::open(db, Arc::new(|| AfsTime(7)), "example.org").unwrap()
+    };
+    let name: PrNameArgument = "jane".try_into().unwrap();
+    open()
+        .ask(
+            ADMIN,
+            NewEntry {
+                name,
+                flag: 0,
+                owner: ViceId(0),
+            },
+        )
+        .unwrap();
+    let pr = open();
+    assert_eq!(pr.id(b"jane"), Some(ViceId(1)));
+    assert_eq!(pr.ask(NOBODY, ListMax {}).unwrap().uid, ViceId(1));
+    let names = List::from_iter_cut([PrName::try_from("system:administrators").unwrap()]);
+    assert_eq!(
+        pr.ask(NOBODY, NameToID { names }).unwrap().ids.into_vec(),
+        ids([-204])
+    );
+}
