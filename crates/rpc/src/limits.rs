@@ -9,8 +9,9 @@ pub const SHARDS_MAX: usize = 64;
 /// is busy for so long loses nothing.
 pub const SOCKET_BUFFER_BYTES: usize = 16 << 20;
 
-/// Datagram buffers received before calls are run: bounds the time between two looks at the clock.
-pub const RECEIVE_ROUNDS_MAX: usize = 4;
+/// Datagrams received from one socket before calls are run: about a millisecond of work, so that
+/// a flood delays the calls that have arrived by no more than that. The last batch is taken whole.
+pub const DATAGRAMS_PER_TURN: usize = 512;
 
 /// Bytes of datagrams under way from one shard to another.
 pub const PASSED_ON_BYTES_MAX: usize = 8 << 20;

@@ -383,9 +383,11 @@ impl Driver {
             let scratch = scratch.get_or_insert_with(Scratch::new);
             self.transmit(cx, &mut scratch.outbox, unsent);
         });
+        // Sending tells of destinations that cannot be reached.
+        let more_events = self.handle_events();
         self.publish();
         self.wake_due();
-        if more_received || more_calls || self.kicked.get() {
+        if more_received || more_calls || more_events || self.kicked.get() {
             cx.waker().wake_by_ref();
         }
         self.arm(cx, sleep.as_mut(), armed);
@@ -421,11 +423,14 @@ impl Driver {
         }
     }
 
-    fn handle_events(self: &Rc<Self>) {
+    /// Handles what the protocol tells. Answers whether there was anything.
+    fn handle_events(self: &Rc<Self>) -> bool {
+        let mut any = false;
         loop {
             let Some(event) = self.state.borrow_mut().endpoint.poll_event() else {
-                return;
+                return any;
             };
+            any = true;
             match event {
                 Event::NewCall {
                     call,
@@ -493,13 +498,8 @@ impl Driver {
 
     fn connection_gone(&self, connection: ConnectionId, failed: bool) {
         let mut state = self.state.borrow_mut();
-        if let Some(entry) = state.connection_data.get_mut(connection.slot())
-            && entry
-                .as_ref()
-                .is_some_and(|(owner, _)| *owner == connection)
-        {
-            *entry = None;
-        }
+        let entry = state.connection_data.get_mut(connection.slot());
+        let kept = entry.and_then(|entry| entry.take_if(|(owner, _)| *owner == connection));
         if let Some(key) = state.pool_of.remove(&connection) {
             if let Some(pool) = state.pools.get_mut(&key) {
                 pool.connections.retain(|known| *known != connection);
@@ -509,6 +509,9 @@ impl Driver {
                 state.endpoint.close(now, connection);
             }
         }
+        drop(state);
+        // What a service kept may come back here when it is dropped.
+        drop(kept);
     }
 
     /// Runs calls that have arrived. Answers whether more could be run now.

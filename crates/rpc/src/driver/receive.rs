@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 
 use super::{Driver, State};
 use crate::icmp::Complaint;
-use crate::limits::{PASSED_ON_BYTES_MAX, RECEIVE_ROUNDS_MAX};
+use crate::limits::{DATAGRAMS_PER_TURN, PASSED_ON_BYTES_MAX};
 use crate::socket::{ReceiveBuffers, Received};
 
 /// Rests of connection ids modulo this are the same for all client connections of an endpoint.
@@ -44,16 +44,16 @@ impl Driver {
         let mut strays = Strays::default();
         let mut more = false;
         for socket in &self.sockets {
-            let mut rounds = 0;
+            let mut datagrams = 0;
             while let Poll::Ready(Ok(())) = socket.poll_readable(cx) {
-                if rounds == RECEIVE_ROUNDS_MAX {
+                if datagrams >= DATAGRAMS_PER_TURN {
                     more = true;
                     break;
                 }
-                rounds += 1;
                 let result = buffers.receive(socket, |run| {
                     let count = run.bytes.len().div_ceil(run.segment);
                     self.counters.datagrams_received.add(count as u64);
+                    datagrams += count;
                     if self.shards == 1 {
                         self.take(&mut state, run);
                     } else {
