@@ -161,8 +161,36 @@ impl Space {
 
     /// Hands out `blocks` blocks in as few runs as there are, or `DiskFull`.
     pub(crate) fn allocate(self: &Arc<Self>, blocks: u32, load: Load<'_>) -> Result<Allocation> {
-        let mut inner = self.inner.lock();
         let mut runs = Vec::new();
+        {
+            let mut inner = self.inner.lock();
+            let taken = self.take_blocks(&mut inner, blocks, &mut runs, load);
+            if !matches!(taken, Ok(0)) {
+                // Under the lock that is held: an allocation dropped here would wait for it.
+                for run in runs {
+                    inner.untake(run);
+                }
+                return Err(taken.err().unwrap_or(Error::DiskFull));
+            }
+        }
+        let allocation = Allocation {
+            space: Arc::clone(self),
+            runs,
+        };
+        for run in &allocation.runs {
+            self.ensure_room(*run)?;
+        }
+        Ok(allocation)
+    }
+
+    /// Takes up to `blocks` blocks into `runs`. Answers how many are missing.
+    fn take_blocks(
+        &self,
+        inner: &mut Inner,
+        blocks: u32,
+        runs: &mut Vec<Run>,
+        load: Load<'_>,
+    ) -> Result<u32> {
         let mut missing = blocks;
         let regions = inner.free.len();
         let mut tried = 0;
@@ -173,40 +201,29 @@ impl Space {
             let index = (inner.cursor + step) % regions;
             if u32::from(inner.free[index]) >= missing.min(GOOD_RUN) {
                 tried += 1;
-                missing -= inner.take(index, missing, GOOD_RUN, &mut runs, load)?;
+                missing -= inner.take(index, missing, GOOD_RUN, runs, load)?;
                 if missing == 0 {
                     inner.cursor = index;
                 }
             }
         }
-        let mut allocation = Allocation {
-            space: Arc::clone(self),
-            runs,
-        };
         while missing > 0 && self.has_room(u64::from(missing) * BLOCK_BYTES) {
             inner.image_free.push(REGION_BLOCKS as u16);
             inner.free.push(REGION_BLOCKS as u16);
             let index = inner.free.len() - 1;
             inner.changed_counts.insert((index / COUNTS_REGIONS) as u32);
             inner.cursor = index;
-            missing -= inner.take(index, missing, 1, &mut allocation.runs, load)?;
+            missing -= inner.take(index, missing, 1, runs, load)?;
         }
         for index in 0..inner.free.len() {
             if missing == 0 {
                 break;
             }
             if inner.free[index] > 0 {
-                missing -= inner.take(index, missing, 1, &mut allocation.runs, load)?;
+                missing -= inner.take(index, missing, 1, runs, load)?;
             }
         }
-        drop(inner);
-        if missing > 0 {
-            return Err(Error::DiskFull);
-        }
-        for run in &allocation.runs {
-            self.ensure_room(*run)?;
-        }
-        Ok(allocation)
+        Ok(missing)
     }
 
     /// Whether the file system has room for that many bytes more.
