@@ -82,7 +82,9 @@ impl Peer {
             return;
         };
         let max = clamp(trailer.max_datagram);
-        self.takes = trailer.interface_mtu.map_or(max, |mtu| clamp(mtu).min(max));
+        let told = trailer.interface_mtu.map_or(max, |mtu| clamp(mtu).min(max));
+        // Linux names its loopback's MTU here; single packets that large are for Cellar peers only.
+        self.takes = told.min(self.mtu.base());
         let jumbo = trailer
             .jumbo_max
             .unwrap_or(1)

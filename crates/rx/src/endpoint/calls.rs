@@ -306,7 +306,8 @@ impl Endpoint {
         }
     }
 
-    /// Turns a new call away without keeping anything: the client may repeat it under the same number.
+    /// Turns a new call away. After [`Refusal::Busy`] the client repeats it under the same number; an abort
+    /// uses that up. No event follows.
     pub fn refuse(&mut self, now: Time, call: CallId, how: Refusal) {
         let now = self.advance(now);
         let Ok(held) = self.held(call) else { return };

@@ -88,7 +88,7 @@ pub enum StartCallError {
 pub enum Refusal {
     /// BUSY: the client tries again by retransmission, nothing is remembered here.
     Busy,
-    /// ABORT with this code (say [`crate::code::BUSY`]), nothing is remembered here.
+    /// ABORT with this code (say [`crate::code::BUSY`]), repeated for repeated packets.
     Abort(i32),
 }
 

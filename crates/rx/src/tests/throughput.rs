@@ -99,6 +99,35 @@ fn large_packets_on_a_slow_path() {
     assert!(utilisation(seed.0, link, 10_000_000, Config::default()) > 0.75);
 }
 
+/// Calls side by side on one path: it is full, and none is starved.
+#[test]
+fn parallel_calls_share_the_path() {
+    let seed = Seed::from_environment(18);
+    let link = Link {
+        delay: Duration::from_millis(10),
+        queue: 250_000,
+        ..long_path(1)
+    };
+    let rate = link.rate as f64;
+    let mut world = World::new(seed.0, link);
+    world.nodes[1].answer = Answer::Bytes(20_000_000);
+    let start = world.now;
+    let mut calls = Vec::new();
+    for _ in 0..2 {
+        let connection = world.connect();
+        calls.extend((0..4).map(|_| world.call(connection, b"x")));
+    }
+    let mut ends = Vec::new();
+    for n in 1..=8 {
+        world.run_until(Duration::from_secs(600), |w| w.nodes[0].results.len() >= n);
+        ends.push(world.now.since(start).as_secs_f64());
+    }
+    let used = 8.0 * 20e6 * 8.0 / ends[7] / rate;
+    eprintln!("eight calls: {used:.3} of the path, ends {ends:.1?}");
+    assert!(used > 0.8);
+    assert!(ends[0] > 0.35 * ends[7], "the first one starved the others");
+}
+
 /// A stock window allows 32 packets a round trip whatever we do; the pipe must carry just that.
 #[test]
 fn stock_window_is_used_fully() {
