@@ -19,6 +19,7 @@
 use std::fs;
 use std::io;
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -205,7 +206,13 @@ impl Embedded {
         state.committing = Arc::clone(&changes);
         state.has_leader = true;
         let outcome = parking_lot::MutexGuard::unlocked(state, || {
-            write_out(&self.database, &changes, revision)
+            // A panic below must not leave the others waiting for this leader for ever.
+            let write = || write_out(&self.database, &changes, revision);
+            catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
+                Err(redb::Error::Corrupted(
+                    "the engine panicked in a commit".to_owned(),
+                ))
+            })
         });
         state.has_leader = false;
         match outcome {

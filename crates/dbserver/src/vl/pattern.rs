@@ -362,4 +362,24 @@ mod tests {
         }
         assert!(!Pattern::parse(b".*").unwrap().matches(&[b'a'; 200]));
     }
+
+    #[test]
+    fn no_text_makes_it_panic() {
+        use rand::rngs::StdRng;
+        use rand::{Rng, SeedableRng};
+        let mut random = StdRng::seed_from_u64(1);
+        let alphabet = b"ab.*\\()[]{}^$|+?-,:019\xff";
+        let mut understood = 0;
+        for _ in 0..20_000 {
+            let length = random.random_range(0..20);
+            let text: Vec<u8> = (0..length)
+                .map(|_| alphabet[random.random_range(0..alphabet.len())])
+                .collect();
+            if let Ok(pattern) = Pattern::parse(&text) {
+                understood += 1;
+                pattern.matches(b"ab.readonly");
+            }
+        }
+        assert!(understood > 1000);
+    }
 }
