@@ -60,7 +60,7 @@ impl Durations {
     }
 }
 
-/// [`Durations`] as read, in microseconds.
+/// Sum, sum of squares, minimum and maximum of some durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurationFigures {
     /// Sum, µs.

@@ -206,7 +206,13 @@ fn a_closed_port_refuses_and_the_others_go_on() {
             .connect(second.local_address(), service, Security::null())
             .unwrap();
         assert_eq!(connection.call(&Echo { value: 1 }).await.unwrap().value, 1);
+        // Calls in progress are told to come again.
+        let busy = connection.clone();
+        let late = tokio::spawn(async move { busy.call(&Late { millis: 30_000 }).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
         second.close();
+        let failure = late.await.unwrap().unwrap_err();
+        assert_eq!(failure.code(), AbortCode::RX_RESTARTING, "{failure:?}");
         let first = server.connect(&client);
         for value in 0..20 {
             assert_eq!(first.call(&Echo { value }).await.unwrap().value, value);

@@ -12,6 +12,7 @@
 //! 4. The state is borrowed for single steps only, never while a handler is polled or a waker is
 //!    woken, because both may come back here.
 
+mod events;
 mod incoming;
 mod outgoing;
 mod receive;
@@ -31,8 +32,8 @@ use std::time::Duration;
 
 use cellar_rx::packet::{BasicStatistics, DebugQuery};
 use cellar_rx::{
-    CallId, Config, ConnectionId, DebugMode, Endpoint, Event, Limits, NullSecurity, ServerSecurity,
-    ServiceConfig, Statistics, Time,
+    CallId, Config, ConnectionId, DebugMode, Endpoint, Limits, NullSecurity, ServerSecurity,
+    ServiceConfig, Statistics, Time, code,
 };
 use hashbrown::HashMap;
 use tokio::task::AbortHandle;
@@ -41,7 +42,7 @@ use tokio::time::Sleep;
 use crate::CallError;
 use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::debug::{self, DebugBudget};
+use crate::debug::DebugBudget;
 use crate::limits::{CALLS_PER_TURN_MAX, SEND_BUFFER_BYTES};
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
@@ -80,7 +81,8 @@ pub(crate) struct Driver {
     clock: Clock,
     version: String,
     counters: Arc<ShardCounters>,
-    sockets: Vec<ShardSocket>,
+    /// Empty once the port is closed: handlers that go on must not keep its address.
+    sockets: RefCell<Rc<[ShardSocket]>>,
     state: RefCell<State>,
     /// The time at which the turn in progress began, or the last one.
     turn_time: Cell<Time>,
@@ -178,7 +180,7 @@ impl Driver {
             clock: setup.clock,
             version: setup.version,
             counters,
-            sockets: sockets?,
+            sockets: RefCell::new(sockets?.into()),
             state: RefCell::new(State {
                 endpoint: Endpoint::new(config, setup.seed),
                 admission: Admission::new(setup.waiting_calls_max, setup.running_calls_max),
@@ -208,7 +210,8 @@ impl Driver {
         }
         // Handlers are polled from here: they must not run into the task's budget.
         shard::spawn(tokio::task::unconstrained(driver.clone().run()));
-        for socket in 0..driver.sockets.len() {
+        let count = driver.sockets().len();
+        for socket in 0..count {
             let task = shard::spawn(driver.clone().hear_complaints(socket));
             driver.listeners.borrow_mut().push(task.abort_handle());
         }
@@ -265,6 +268,11 @@ impl Driver {
             for connection in connections {
                 state.endpoint.close(now, connection);
             }
+            // Callers are told to come again instead of waiting for their dead time.
+            for call in state.incoming_calls() {
+                state.endpoint.abort(now, call, code::RESTARTING);
+                state.fail_incoming(call, code::RESTARTING);
+            }
             state.take_outgoing()
         };
         for call in outgoing {
@@ -275,7 +283,12 @@ impl Driver {
             let mut context = Context::from_waker(Waker::noop());
             self.transmit(&mut context, outbox, &mut VecDeque::new());
         });
+        self.sockets.replace(Rc::new([]));
         self.kick();
+    }
+
+    fn sockets(&self) -> Rc<[ShardSocket]> {
+        self.sockets.borrow().clone()
     }
 
     /// Asks for a turn, after the tasks that are ready now.
@@ -423,97 +436,6 @@ impl Driver {
         }
     }
 
-    /// Handles what the protocol tells. Answers whether there was anything.
-    fn handle_events(self: &Rc<Self>) -> bool {
-        let mut any = false;
-        loop {
-            let Some(event) = self.state.borrow_mut().endpoint.poll_event() else {
-                return any;
-            };
-            any = true;
-            match event {
-                Event::NewCall {
-                    call,
-                    connection,
-                    service,
-                } => {
-                    self.accept(call, connection, service);
-                }
-                Event::Readable(call) | Event::Writable(call) => self.progress(call),
-                Event::CallFailed { call, code } => self.call_failed(call, code),
-                Event::ConnectionFailed { connection, code } => {
-                    tracing::debug!(?connection, code, "connection failed");
-                    self.connection_gone(connection, true);
-                }
-                Event::ConnectionClosed { connection } => self.connection_gone(connection, false),
-                Event::ChannelFree(_) => {}
-                Event::Debug { from, local, query } => {
-                    debug::answer(self.clone(), from, local, query);
-                }
-            }
-        }
-    }
-
-    /// Something can be read or written again.
-    fn progress(&self, call: CallId) {
-        let outgoing = {
-            let mut state = self.state.borrow_mut();
-            let Some(slot) = state.slot(call) else { return };
-            match &mut slot.user {
-                CallUser::None => None,
-                CallUser::Incoming(incoming) => {
-                    if let Some(waker) = incoming.waker.take() {
-                        self.due_wakers.borrow_mut().push(waker);
-                    }
-                    None
-                }
-                CallUser::Outgoing(shared) => Some(shared.clone()),
-            }
-        };
-        if let Some(shared) = outgoing {
-            self.pump(&shared);
-        }
-    }
-
-    fn call_failed(&self, call: CallId, code: i32) {
-        let outgoing = {
-            let mut state = self.state.borrow_mut();
-            let Some(slot) = state.slot(call) else { return };
-            match &mut slot.user {
-                CallUser::None => None,
-                CallUser::Incoming(incoming) => {
-                    incoming.failed = Some(code);
-                    if let Some(waker) = incoming.waker.take() {
-                        self.due_wakers.borrow_mut().push(waker);
-                    }
-                    None
-                }
-                CallUser::Outgoing(shared) => Some(shared.clone()),
-            }
-        };
-        if let Some(shared) = outgoing {
-            self.outgoing_failed(&shared, code);
-        }
-    }
-
-    fn connection_gone(&self, connection: ConnectionId, failed: bool) {
-        let mut state = self.state.borrow_mut();
-        let entry = state.connection_data.get_mut(connection.slot());
-        let kept = entry.and_then(|entry| entry.take_if(|(owner, _)| *owner == connection));
-        if let Some(key) = state.pool_of.remove(&connection) {
-            if let Some(pool) = state.pools.get_mut(&key) {
-                pool.connections.retain(|known| *known != connection);
-            }
-            if failed {
-                let now = self.now();
-                state.endpoint.close(now, connection);
-            }
-        }
-        drop(state);
-        // What a service kept may come back here when it is dropped.
-        drop(kept);
-    }
-
     /// Runs calls that have arrived. Answers whether more could be run now.
     fn run_calls(self: &Rc<Self>) -> bool {
         for _ in 0..CALLS_PER_TURN_MAX {
@@ -591,6 +513,24 @@ impl State {
     fn clear_slot(&mut self, call: CallId) {
         if let Some(slot) = self.slot(call) {
             *slot = CallSlot::default();
+        }
+    }
+
+    fn incoming_calls(&self) -> Vec<CallId> {
+        let open = |slot: &CallSlot| match &slot.user {
+            CallUser::Incoming(incoming) if incoming.failed.is_none() => slot.call,
+            _ => None,
+        };
+        self.calls.iter().filter_map(open).collect()
+    }
+
+    fn fail_incoming(&mut self, call: CallId, code: i32) {
+        if let Some(CallSlot {
+            user: CallUser::Incoming(incoming),
+            ..
+        }) = self.slot(call)
+        {
+            incoming.failed = Some(code);
         }
     }
 

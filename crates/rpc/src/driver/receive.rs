@@ -43,7 +43,7 @@ impl Driver {
         let mut state = self.state.borrow_mut();
         let mut strays = Strays::default();
         let mut more = false;
-        for socket in &self.sockets {
+        for socket in self.sockets().iter() {
             let mut datagrams = 0;
             while let Poll::Ready(Ok(())) = socket.poll_readable(cx) {
                 if datagrams >= DATAGRAMS_PER_TURN {
@@ -140,7 +140,8 @@ impl Driver {
 
     /// Listens to what the network says about datagrams from one of the sockets.
     pub(super) async fn hear_complaints(self: Rc<Self>, socket: usize) {
-        let Some(socket) = self.sockets.get(socket) else {
+        let sockets = self.sockets();
+        let Some(socket) = sockets.get(socket) else {
             return;
         };
         while socket.complained().await.is_ok() && !self.closed.get() {

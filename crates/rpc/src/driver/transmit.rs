@@ -164,7 +164,8 @@ impl Driver {
         bytes: &[u8],
         segment: usize,
     ) -> bool {
-        let Some(socket) = self.socket_for(destination.ip(), source) else {
+        let sockets = self.sockets();
+        let Some(socket) = choose(&sockets, destination.ip(), source) else {
             self.send_failed(SendOutcome::Unreachable, destination, segment);
             return true;
         };
@@ -201,21 +202,25 @@ impl Driver {
             SendOutcome::Sent | SendOutcome::Full | SendOutcome::Failed => {}
         }
     }
+}
 
-    /// The socket that reaches `destination`, and is bound to `source` if there is a choice.
-    fn socket_for(&self, destination: IpAddr, source: Option<IpAddr>) -> Option<&ShardSocket> {
-        let mut found = None;
-        for socket in &self.sockets {
-            if socket.bound().is_ipv4() != destination.is_ipv4() {
-                continue;
-            }
-            if source == Some(socket.bound()) {
-                return Some(socket);
-            }
-            found = found.or(Some(socket));
+/// The socket that reaches `destination`, and is bound to `source` if there is a choice.
+fn choose(
+    sockets: &[ShardSocket],
+    destination: IpAddr,
+    source: Option<IpAddr>,
+) -> Option<&ShardSocket> {
+    let mut found = None;
+    for socket in sockets {
+        if socket.bound().is_ipv4() != destination.is_ipv4() {
+            continue;
         }
-        found
+        if source == Some(socket.bound()) {
+            return Some(socket);
+        }
+        found = found.or(Some(socket));
     }
+    found
 }
 
 /// Datagrams that the kernel takes as one segmented send.

@@ -1,0 +1,103 @@
+//! What the protocol tells the driver, and whom it concerns.
+//!
+//! Nobody is called back from here: handlers and callers are tasks that are woken, after the step.
+
+use std::rc::Rc;
+
+use cellar_rx::{CallId, ConnectionId, Event};
+
+use super::{CallUser, Driver};
+use crate::debug;
+
+impl Driver {
+    /// Handles what the protocol tells. Answers whether there was anything.
+    pub(super) fn handle_events(self: &Rc<Self>) -> bool {
+        let mut any = false;
+        loop {
+            let Some(event) = self.state.borrow_mut().endpoint.poll_event() else {
+                return any;
+            };
+            any = true;
+            match event {
+                Event::NewCall {
+                    call,
+                    connection,
+                    service,
+                } => {
+                    self.accept(call, connection, service);
+                }
+                Event::Readable(call) | Event::Writable(call) => self.progress(call),
+                Event::CallFailed { call, code } => self.call_failed(call, code),
+                Event::ConnectionFailed { connection, code } => {
+                    tracing::debug!(?connection, code, "connection failed");
+                    self.connection_gone(connection, true);
+                }
+                Event::ConnectionClosed { connection } => self.connection_gone(connection, false),
+                Event::ChannelFree(_) => {}
+                Event::Debug { from, local, query } => {
+                    debug::answer(self.clone(), from, local, query);
+                }
+            }
+        }
+    }
+
+    /// Something can be read or written again.
+    fn progress(&self, call: CallId) {
+        let outgoing = {
+            let mut state = self.state.borrow_mut();
+            let Some(slot) = state.slot(call) else { return };
+            match &mut slot.user {
+                CallUser::None => None,
+                CallUser::Incoming(incoming) => {
+                    if let Some(waker) = incoming.waker.take() {
+                        self.due_wakers.borrow_mut().push(waker);
+                    }
+                    None
+                }
+                CallUser::Outgoing(shared) => Some(shared.clone()),
+            }
+        };
+        if let Some(shared) = outgoing {
+            self.pump(&shared);
+        }
+    }
+
+    fn call_failed(&self, call: CallId, code: i32) {
+        let outgoing = {
+            let mut state = self.state.borrow_mut();
+            let Some(slot) = state.slot(call) else { return };
+            match &mut slot.user {
+                CallUser::None => None,
+                CallUser::Incoming(incoming) => {
+                    incoming.failed = Some(code);
+                    if let Some(waker) = incoming.waker.take() {
+                        self.due_wakers.borrow_mut().push(waker);
+                    }
+                    None
+                }
+                CallUser::Outgoing(shared) => Some(shared.clone()),
+            }
+        };
+        if let Some(shared) = outgoing {
+            self.outgoing_failed(&shared, code);
+        }
+    }
+
+    fn connection_gone(&self, connection: ConnectionId, failed: bool) {
+        let mut state = self.state.borrow_mut();
+        let entry = state.connection_data.get_mut(connection.slot());
+        let kept = entry.and_then(|entry| entry.take_if(|(owner, _)| *owner == connection));
+        if let Some(key) = state.pool_of.remove(&connection) {
+            if let Some(pool) = state.pools.get_mut(&key) {
+                pool.connections.retain(|known| *known != connection);
+            }
+            if failed {
+                let now = self.now();
+                state.endpoint.close(now, connection);
+            }
+        }
+        drop(state);
+        // What a service kept may come back here when it is dropped.
+        drop(kept);
+    }
+}
