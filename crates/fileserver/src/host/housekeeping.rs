@@ -92,14 +92,14 @@ impl Contacts {
         let mut hosts = self.hosts.all();
         hosts.sort_by_key(|host| host.last_heard());
         let mut work = JoinSet::new();
-        for host in hosts.iter().take(hosts.len() / 10 + 1).cloned() {
+        let tenth = hosts.len() / 10 + 1;
+        for host in hosts.into_iter().take(tenth) {
             let contacts = self.clone();
             work.spawn(async move {
                 let _permit = contacts.permits.acquire().await;
                 contacts.expire(&host).await;
             });
         }
-        drop(hosts);
         while work.join_next().await.is_some() {}
         self.reap();
     }

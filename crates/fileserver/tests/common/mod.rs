@@ -1,0 +1,587 @@
+//! A file server in this process, on loopback, with a temporary partition; machines that call it
+//! and serve its callbacks; the local administrator.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test program uses a part of this"
+)]
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_fileserver::protection::BoxFuture;
+use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
+use cellar_rpc::{
+    CallError, CallOptions, Connection, ConnectionOptions, IncomingCall, LocalBoxFuture, Port,
+    PortConfig, Runtime, RuntimeConfig, Security, Service, local,
+};
+use cellar_volume::disk::SimDisk;
+use cellar_volume::{Options, Partition, SnapshotSpec, VolumeKind, VolumeSpec};
+use cellar_wire::acl::{AccessList, AclEntry, Rights};
+use cellar_wire::host::InterfaceAddr;
+use cellar_wire::ids::{AfsTime, AfsUuid, Fid, PartitionId, ViceId, VolumeId};
+use cellar_wire::rxafs::{self, AfsStoreStatus};
+use cellar_wire::{AbortCode, AfsName, List, Package, Procedure, rxafscb};
+use parking_lot::Mutex;
+
+/// The scratch volume: everybody may do everything.
+pub const OPEN: VolumeId = VolumeId(536_870_912);
+/// Read-only clone of the scratch volume.
+pub const CLONE: VolumeId = VolumeId(536_870_913);
+/// A volume as administrators make it: nobody else may anything.
+pub const SHUT: VolumeId = VolumeId(536_870_915);
+
+/// When the tests take place; the clock stands still unless a test moves it.
+pub const NOW: u64 = 1_800_000_000;
+
+/// A protection database of a few names.
+#[derive(Default)]
+pub struct Names {
+    pub host_groups: Mutex<Vec<(IpAddr, ViceId)>>,
+    pub unreachable: AtomicBool,
+}
+
+pub const NAMES: &[(&str, i32)] = &[
+    ("system:administrators", -204),
+    ("system:anyuser", -101),
+    ("system:authuser", -102),
+    ("anonymous", 32766),
+    ("alice", 7),
+    ("bob", 8),
+    ("friends", -300),
+    ("lab", -400),
+];
+
+impl Protection for Names {
+    fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async move { Ok(Cps::new(vec![id, ViceId::ANYUSER, ViceId::AUTHUSER])) })
+    }
+
+    fn host_cps(&self, address: IpAddr) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async move {
+            let groups = self.host_groups.lock();
+            let of_host = groups.iter().filter(|(host, _)| *host == address);
+            Ok(Cps::new(of_host.map(|(_, group)| *group).collect()))
+        })
+    }
+
+    fn ids_of<'a>(
+        &'a self,
+        names: &'a [Bytes],
+    ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
+        Box::pin(async move {
+            if self.unreachable.load(Ordering::Relaxed) {
+                return Err(ProtectionError::Unreachable("as the test asked for".into()));
+            }
+            let id = |name: &Bytes| {
+                let known = NAMES.iter().find(|(known, _)| known.as_bytes() == name)?;
+                Some(ViceId(known.1))
+            };
+            Ok(names.iter().map(id).collect())
+        })
+    }
+
+    fn names_of<'a>(
+        &'a self,
+        ids: &'a [ViceId],
+    ) -> BoxFuture<'a, Result<Vec<Option<Bytes>>, ProtectionError>> {
+        Box::pin(async move {
+            if self.unreachable.load(Ordering::Relaxed) {
+                return Err(ProtectionError::Unreachable("as the test asked for".into()));
+            }
+            let name = |id: &ViceId| {
+                let known = NAMES.iter().find(|(_, known)| *known == id.0)?;
+                Some(Bytes::from_static(known.0.as_bytes()))
+            };
+            Ok(ids.iter().map(name).collect())
+        })
+    }
+}
+
+/// A file server.
+pub struct Cell {
+    pub server: FileServer,
+    pub runtime: Runtime,
+    pub port: Port,
+    pub partition: Arc<Partition>,
+    pub names: Arc<Names>,
+    pub clock: Arc<AtomicU64>,
+    pub config: Config,
+    listener: Option<local::Listener>,
+    socket: PathBuf,
+    dir: tempfile::TempDir,
+    pub disk: Arc<SimDisk>,
+}
+
+pub fn uuid(last: u8) -> AfsUuid {
+    AfsUuid([last; 16])
+}
+
+/// An access list of names and rights.
+pub fn list(entries: &[(i32, &str)]) -> AccessList {
+    let entry = |&(id, rights): &(i32, &str)| AclEntry {
+        id: ViceId(id),
+        rights: Rights::parse(rights).unwrap(),
+    };
+    AccessList::new(entries.iter().map(entry).collect(), Vec::new()).unwrap()
+}
+
+pub fn name(text: impl AsRef<[u8]>) -> AfsName {
+    AfsName::try_from(text.as_ref()).unwrap()
+}
+
+pub fn mode(mode: u32) -> AfsStoreStatus {
+    AfsStoreStatus {
+        unix_mode: Some(mode),
+        ..AfsStoreStatus::default()
+    }
+}
+
+pub const ALICE: i32 = 7;
+pub const ANYUSER: i32 = -101;
+
+impl Cell {
+    pub fn start() -> Self {
+        Self::start_with(|config| config)
+    }
+
+    pub fn start_with(configure: impl FnOnce(Config) -> Config) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Arc::new(AtomicU64::new(NOW));
+        let wall = clock.clone();
+        let wall = Arc::new(move || Duration::from_secs(wall.load(Ordering::Relaxed)));
+        let mut config = Config::new(uuid(0xfe), wall);
+        config.callback_state = Some(dir.path().join("callbacks"));
+        let config = configure(config);
+        let disk = Arc::new(SimDisk::new(1 << 30));
+        let partition = open_partition(&disk);
+        make_volumes(&partition);
+        Self::serve(dir, disk, clock, config, partition)
+    }
+
+    fn serve(
+        dir: tempfile::TempDir,
+        disk: Arc<SimDisk>,
+        clock: Arc<AtomicU64>,
+        config: Config,
+        partition: Arc<Partition>,
+    ) -> Self {
+        let names = Arc::new(Names::default());
+        let server = FileServer::new(config.clone(), names.clone());
+        server.add_partition(PartitionId::new(0).unwrap(), partition.clone());
+        let runtime = Runtime::start(RuntimeConfig {
+            shards: 2,
+            name: "server".into(),
+            ..RuntimeConfig::default()
+        })
+        .unwrap();
+        let at = PortConfig::new("127.0.0.1:0".parse().unwrap()).service(server.file_service());
+        let port = runtime.open(at).unwrap();
+        port.add_service(&server.volume_service());
+        server.start(&runtime, &port);
+        let socket = dir.path().join("admin.socket");
+        let services = vec![server.file_service(), server.volume_service()];
+        let listener = local::Listener::bind(&runtime, &socket, services).unwrap();
+        Self {
+            server,
+            runtime,
+            port,
+            partition,
+            names,
+            clock,
+            config,
+            listener: Some(listener),
+            socket,
+            dir,
+            disk,
+        }
+    }
+
+    /// Stops; cleanly or as by a crash; and starts again on the same volumes and address.
+    pub fn restart(mut self, cleanly: bool) -> Self {
+        let address = self.address();
+        drop(self.listener.take());
+        self.port.close();
+        self.runtime.shutdown();
+        if cleanly {
+            self.server.stop();
+        }
+        let Self {
+            dir,
+            disk,
+            clock,
+            config,
+            names,
+            server,
+            partition,
+            runtime,
+            port,
+            ..
+        } = self;
+        drop((runtime, port));
+        drop(server);
+        partition.close().unwrap();
+        assert_eq!(
+            Arc::strong_count(&partition),
+            1,
+            "nobody uses the partition any more"
+        );
+        drop(partition);
+        let partition = open_partition(&disk);
+        let server = FileServer::new(config.clone(), names.clone());
+        server.add_partition(PartitionId::new(0).unwrap(), partition.clone());
+        let runtime = Runtime::start(RuntimeConfig {
+            shards: 2,
+            ..RuntimeConfig::default()
+        });
+        let runtime = runtime.unwrap();
+        let at = PortConfig::new(address).service(server.file_service());
+        let port = runtime.open(at).unwrap();
+        server.start(&runtime, &port);
+        let socket = dir.path().join("admin.socket");
+        let services = vec![server.file_service(), server.volume_service()];
+        let listener = local::Listener::bind(&runtime, &socket, services).unwrap();
+        let listener = Some(listener);
+        Self {
+            server,
+            runtime,
+            port,
+            partition,
+            names,
+            clock,
+            config,
+            listener,
+            socket,
+            dir,
+            disk,
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.port.local_address()
+    }
+
+    /// Moves the clock.
+    pub fn wait_secs(&self, secs: u64) {
+        self.clock.fetch_add(secs, Ordering::Relaxed);
+    }
+
+    /// The local administrator.
+    pub async fn admin(&self) -> Connection {
+        local::connect(&self.socket).await.unwrap()
+    }
+
+    /// Replaces the list of a directory, from below.
+    pub fn set_list(&self, dir: Fid, list: AccessList) {
+        let volume = self.partition.volume(dir.volume).unwrap().unwrap();
+        let context = cellar_volume::Context {
+            author: ViceId(1),
+            now: AfsTime(NOW as u32),
+        };
+        volume.set_acl(dir, list, context).unwrap().wait().unwrap();
+    }
+}
+
+fn open_partition(disk: &Arc<SimDisk>) -> Arc<Partition> {
+    let options = Options {
+        journal_bytes: 1 << 20,
+        reserve_bytes: 1 << 20,
+        ..Options::default()
+    };
+    Partition::open(disk.clone(), options).unwrap()
+}
+
+fn make_volumes(partition: &Partition) {
+    let now = AfsTime(NOW as u32 - 1000);
+    for (id, title) in [(OPEN, "scratch"), (SHUT, "shut")] {
+        let spec = VolumeSpec {
+            id,
+            name: title.into(),
+            max_quota: 0,
+            owner: ViceId(1),
+            now,
+        };
+        let volume = partition.create_volume(&spec).unwrap().wait().unwrap();
+        if id == OPEN {
+            let context = cellar_volume::Context {
+                author: ViceId(1),
+                now,
+            };
+            let everybody = list(&[(ANYUSER, "rlidwka")]);
+            volume
+                .set_acl(volume.root(), everybody, context)
+                .unwrap()
+                .wait()
+                .unwrap();
+        }
+    }
+}
+
+impl Cell {
+    /// Makes the read-only clone of the scratch volume.
+    pub fn make_clone(&self) {
+        let spec = SnapshotSpec {
+            source: OPEN,
+            id: CLONE,
+            name: "scratch.readonly".into(),
+            kind: VolumeKind::ReadOnly,
+            now: AfsTime(NOW as u32),
+        };
+        self.partition.snapshot(&spec).unwrap().wait().unwrap();
+    }
+}
+
+/// What a client machine does with the calls of file servers.
+pub struct CacheManager {
+    pub uuid: Mutex<Option<AfsUuid>>,
+    /// Answers nothing.
+    pub silent: AtomicBool,
+    pub translates_errors: AtomicBool,
+    /// Serves no callback calls at all.
+    pub deaf: AtomicBool,
+    pub asked: AtomicU32,
+    pub forgot: AtomicU32,
+    pub breaks: Mutex<Vec<Fid>>,
+    pub break_calls: AtomicU32,
+}
+
+impl Service for CacheManager {
+    fn package(&self) -> &'static Package {
+        &rxafscb::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            let opcode = call.opcode().await?;
+            if self.silent.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            if self.deaf.load(Ordering::Relaxed) {
+                return Err(AbortCode::RXGEN_OPCODE);
+            }
+            match opcode {
+                rxafscb::TellMeAboutYourself::OPCODE => {
+                    self.asked.fetch_add(1, Ordering::Relaxed);
+                    let uuid = self.uuid.lock().ok_or(AbortCode::RXGEN_OPCODE)?;
+                    let bits = u32::from(self.translates_errors.load(Ordering::Relaxed));
+                    call.reply(&rxafscb::TellMeAboutYourselfReply {
+                        address: InterfaceAddr {
+                            uuid,
+                            interfaces: List::new(),
+                        },
+                        capabilities: List::from_iter_cut([bits]),
+                    });
+                }
+                rxafscb::InitCallBackState::OPCODE | rxafscb::InitCallBackState3::OPCODE => {
+                    self.forgot.fetch_add(1, Ordering::Relaxed);
+                }
+                rxafscb::CallBack::OPCODE => {
+                    let rxafscb::CallBack { fids, callbacks } = call.arguments().await?;
+                    assert!(callbacks.is_empty());
+                    self.break_calls.fetch_add(1, Ordering::Relaxed);
+                    self.breaks.lock().extend(fids.iter().copied());
+                }
+                rxafscb::ProbeUuid::OPCODE => {
+                    let rxafscb::ProbeUuid { client_uuid } = call.arguments().await?;
+                    if Some(client_uuid) != *self.uuid.lock() {
+                        return Err(AbortCode(1));
+                    }
+                }
+                rxafscb::Probe::OPCODE => {}
+                _ => return Err(AbortCode::RXGEN_OPCODE),
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A client machine.
+pub struct Machine {
+    pub service: Arc<CacheManager>,
+    pub runtime: Runtime,
+    pub port: Port,
+    pub connection: Connection,
+}
+
+impl Machine {
+    pub fn new(cell: &Cell, last: u8) -> Self {
+        Self::with_uuid(cell, Some(uuid(last)))
+    }
+
+    pub fn with_uuid(cell: &Cell, uuid: Option<AfsUuid>) -> Self {
+        let service = Arc::new(CacheManager {
+            uuid: Mutex::new(uuid),
+            silent: AtomicBool::new(false),
+            translates_errors: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            forgot: AtomicU32::new(0),
+            breaks: Mutex::new(Vec::new()),
+            break_calls: AtomicU32::new(0),
+        });
+        Self::with_service(cell.address(), service)
+    }
+
+    pub fn with_service(server: SocketAddr, service: Arc<CacheManager>) -> Self {
+        let config = RuntimeConfig {
+            shards: 1,
+            name: "client".into(),
+            ..RuntimeConfig::default()
+        };
+        let runtime = Runtime::start(config).unwrap();
+        let at = PortConfig::new("127.0.0.1:0".parse().unwrap()).service(service.clone());
+        let port = runtime.open(at).unwrap();
+        let options = ConnectionOptions {
+            call_timeout: Some(Duration::from_secs(30)),
+            ..ConnectionOptions::default()
+        };
+        let connection =
+            port.connect_with(server, rxafs::PACKAGE.service_id, Security::null(), options);
+        Self {
+            service,
+            runtime,
+            port,
+            connection,
+        }
+    }
+
+    pub async fn call<P: Procedure>(&self, call: &P) -> Result<P::Reply, CallError> {
+        self.connection.call(call).await
+    }
+
+    /// Calls what has to succeed.
+    pub async fn ok<P: Procedure>(&self, call: &P) -> P::Reply {
+        match self.connection.call(call).await {
+            Ok(reply) => reply,
+            Err(cause) => panic!("{}: {cause:?}", P::NAME),
+        }
+    }
+
+    /// The code of a call that has to fail.
+    pub async fn code<P: Procedure>(&self, call: &P) -> i32 {
+        code(self.connection.call(call).await, P::NAME)
+    }
+
+    pub async fn create(&self, dir: Fid, file: &str) -> Fid {
+        let call = rxafs::CreateFile {
+            dir_fid: dir,
+            name: name(file),
+            in_status: mode(0o644),
+        };
+        self.ok(&call).await.fid
+    }
+
+    pub async fn make_dir(&self, dir: Fid, file: &str) -> Fid {
+        let call = rxafs::MakeDir {
+            dir_fid: dir,
+            name: name(file),
+            in_status: mode(0o755),
+        };
+        self.ok(&call).await.fid
+    }
+
+    pub async fn status(&self, fid: Fid) -> rxafs::FetchStatusReply {
+        self.ok(&rxafs::FetchStatus { fid }).await
+    }
+
+    pub async fn store(
+        &self,
+        fid: Fid,
+        position: u64,
+        bytes: &[u8],
+    ) -> Result<rxafs::AfsFetchStatus, CallError> {
+        store(&self.connection, fid, position, bytes).await
+    }
+
+    pub async fn fetch(&self, fid: Fid, position: i64, length: i64) -> Result<Vec<u8>, CallError> {
+        let mut call = self
+            .connection
+            .open(&rxafs::FetchData64 {
+                fid,
+                position,
+                length,
+            })
+            .await?;
+        let length: u64 = call.read().await?;
+        let mut bytes = Vec::new();
+        call.read_exact(length, |chunk| bytes.extend_from_slice(&chunk))
+            .await?;
+        let reply: rxafs::FetchData64Reply = call.read().await?;
+        assert_eq!(reply.status.file_type as u32 != 0, true);
+        Ok(bytes)
+    }
+
+    /// What it was told since it was last asked.
+    pub fn told(&self) -> Vec<Fid> {
+        let mut told = std::mem::take(&mut *self.service.breaks.lock());
+        told.sort_unstable();
+        told
+    }
+
+    pub fn forgot(&self) -> u32 {
+        self.service.forgot.swap(0, Ordering::Relaxed)
+    }
+}
+
+pub async fn store(
+    connection: &Connection,
+    fid: Fid,
+    position: u64,
+    bytes: &[u8],
+) -> Result<rxafs::AfsFetchStatus, CallError> {
+    let length = bytes.len() as u64;
+    let file_length = position + length;
+    let in_status = AfsStoreStatus::default();
+    let call = rxafs::StoreData64 {
+        fid,
+        in_status,
+        position,
+        length,
+        file_length,
+    };
+    let mut call = connection.open(&call).await?;
+    for piece in bytes.chunks(100_000) {
+        call.write(Bytes::copy_from_slice(piece)).await?;
+    }
+    call.finish();
+    let reply: rxafs::StoreData64Reply = call.read().await?;
+    Ok(reply.status)
+}
+
+/// The code of a call that has to fail.
+pub fn code<T: std::fmt::Debug>(outcome: Result<T, CallError>, what: &str) -> i32 {
+    match outcome {
+        Err(CallError::Aborted(code)) => code.0,
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+/// A call given as bytes, opcode first.
+pub async fn raw(connection: &Connection, request: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    let call = connection.open_raw(&rxafs::PACKAGE, request.into(), CallOptions::default());
+    let mut call = call?;
+    let mut reply = Vec::new();
+    while let Some(chunk) = call.read_chunk().await? {
+        reply.extend_from_slice(&chunk);
+    }
+    Ok(reply)
+}
+
+/// Runs a test's body, which must end within a minute.
+pub fn run<T>(body: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(60), body)
+            .await
+            .expect("the test hangs")
+    })
+}

@@ -1,0 +1,301 @@
+//! AFSVol: the sequences that `vos` makes, and what clients see meanwhile.
+
+mod common;
+
+use cellar_rpc::{Connection, Security};
+use cellar_wire::afsvol::{
+    self, CreateVolume, DeleteVolume, EndTrans, GetFlags, GetName, GetStatus, IT_BUSY, IT_OFFLINE,
+    ListOneVolume, ListPartitions, ListVolumes, Monitor, NukeVolume, PartitionInfo,
+    PartitionInfo64, SetFlags, SetInfo, TransCreate, VolumeInfo, XListOneVolume, XListPartitions,
+    XListVolumes,
+};
+use cellar_wire::ids::{AfsTime, Fid, VolumeId};
+use cellar_wire::rxafs;
+use common::{CLONE, Cell, Machine, OPEN, SHUT, run};
+
+const NEW: VolumeId = VolumeId(536_870_930);
+
+fn unchanged() -> VolumeInfo {
+    let never = AfsTime(u32::MAX);
+    VolumeInfo {
+        max_quota: -1,
+        day_use: -1,
+        creation_date: never,
+        update_date: never,
+        update_counter: -1,
+        ..VolumeInfo::default()
+    }
+}
+
+async fn begin(admin: &Connection) -> i32 {
+    let create = CreateVolume {
+        partition: 0,
+        name: "new".try_into().unwrap(),
+        volume_type: afsvol::READWRITE,
+        parent: VolumeId(0),
+        volume: NEW,
+    };
+    let reply = admin.call(&create).await.unwrap();
+    assert_eq!(reply.volume, NEW);
+    reply.trans
+}
+
+#[test]
+fn a_volume_is_created_used_and_removed_as_vos_does_it() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let admin = cell.admin().await;
+        let root = rxafs::FetchStatus {
+            fid: Fid::root(NEW),
+        };
+        let trans = begin(&admin).await;
+        assert_eq!(
+            machine.code(&root).await,
+            103,
+            "not shown before it is finished"
+        );
+        let info = VolumeInfo {
+            max_quota: 777,
+            ..unchanged()
+        };
+        admin.call(&SetInfo { trans, info }).await.unwrap();
+        assert_eq!(admin.call(&GetFlags { trans }).await.unwrap().flags, 3);
+        admin.call(&SetFlags { trans, flags: 0 }).await.unwrap();
+        assert_eq!(
+            &admin.call(&GetName { trans }).await.unwrap().name[..],
+            b"new"
+        );
+        let busy = TransCreate {
+            volume: NEW,
+            partition: 0,
+            flags: IT_BUSY,
+        };
+        assert_eq!(admin.call(&busy).await.unwrap_err().code().0, 1_492_325_133);
+        assert_eq!(admin.call(&EndTrans { trans }).await.unwrap().rcode, 0);
+        assert_eq!(
+            admin.call(&EndTrans { trans }).await.unwrap_err().code().0,
+            2
+        );
+        assert_eq!(machine.ok(&root).await.status.unix_mode, 0o777);
+
+        let one = ListOneVolume {
+            partition: 0,
+            volume: NEW,
+        };
+        let listed = admin.call(&one).await.unwrap().entries.into_vec().remove(0);
+        assert_eq!(
+            (listed.max_quota, listed.status, listed.in_use),
+            (777, 2, 1)
+        );
+        assert_eq!((&listed.name[..], listed.parent), (&b"new"[..], NEW));
+        let trans = admin.call(&busy).await.unwrap().trans;
+        assert_eq!(machine.code(&root).await, 110);
+        assert_eq!(
+            admin.call(&Monitor {}).await.unwrap().entries[0].volume,
+            NEW
+        );
+        let status = admin.call(&GetStatus { trans }).await.unwrap().status;
+        assert_eq!((status.volume, status.max_quota), (NEW, 777));
+        let listed = admin.call(&one).await.unwrap().entries.into_vec().remove(0);
+        assert_eq!(listed.status, 110);
+        admin.call(&EndTrans { trans }).await.unwrap();
+
+        let offline = TransCreate {
+            volume: NEW,
+            partition: 0,
+            flags: IT_OFFLINE,
+        };
+        let trans = admin.call(&offline).await.unwrap().trans;
+        assert_eq!(machine.code(&root).await, 106);
+        admin.call(&SetFlags { trans, flags: 3 }).await.unwrap();
+        admin.call(&DeleteVolume { trans }).await.unwrap();
+        assert_eq!(machine.told(), [Fid::whole_volume(NEW)]);
+        admin.call(&EndTrans { trans }).await.unwrap();
+        assert_eq!(machine.code(&root).await, 103);
+        assert_eq!(admin.call(&one).await.unwrap_err().code().0, 19);
+    });
+}
+
+#[test]
+fn an_unfinished_volume_goes_with_its_transaction() {
+    let cell = Cell::start();
+    run(async {
+        let admin = cell.admin().await;
+        let trans = begin(&admin).await;
+        admin.call(&EndTrans { trans }).await.unwrap();
+        let gone = admin
+            .call(&ListOneVolume {
+                partition: 0,
+                volume: NEW,
+            })
+            .await;
+        assert_eq!(gone.unwrap_err().code().0, 19);
+        let trans = begin(&admin).await;
+        let twice = CreateVolume {
+            partition: 0,
+            name: "new".try_into().unwrap(),
+            volume_type: 0,
+            parent: VolumeId(0),
+            volume: OPEN,
+        };
+        assert_eq!(admin.call(&twice).await.unwrap_err().code().0, 5);
+        admin.call(&EndTrans { trans }).await.unwrap();
+    });
+}
+
+#[test]
+fn everybody_may_look_and_only_the_superuser_may_change() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    let volser = machine.port.connect(cell.address(), 4, Security::null());
+    run(async {
+        let refused = 1_492_325_127;
+        let trans = TransCreate {
+            volume: OPEN,
+            partition: 0,
+            flags: IT_BUSY,
+        };
+        assert_eq!(volser.call(&trans).await.unwrap_err().code().0, refused);
+        let nuke = NukeVolume {
+            partition: 0,
+            volume: OPEN,
+        };
+        assert_eq!(volser.call(&nuke).await.unwrap_err().code().0, refused);
+        let parts = volser.call(&ListPartitions {}).await.unwrap().partitions;
+        assert_eq!(parts[..2], [0, -1]);
+        assert_eq!(
+            volser
+                .call(&XListPartitions {})
+                .await
+                .unwrap()
+                .partitions
+                .to_vec(),
+            [0]
+        );
+        let all = volser
+            .call(&ListVolumes {
+                partition: 0,
+                flags: 1,
+            })
+            .await
+            .unwrap()
+            .entries;
+        assert_eq!(
+            all.iter().map(|v| v.volume).collect::<Vec<_>>(),
+            [OPEN, SHUT]
+        );
+        let ids = volser
+            .call(&ListVolumes {
+                partition: 0,
+                flags: 0,
+            })
+            .await
+            .unwrap()
+            .entries;
+        assert_eq!((ids.len(), ids[0].name.len()), (2, 0));
+        let all = volser
+            .call(&XListVolumes {
+                partition: 0,
+                flags: 1,
+            })
+            .await
+            .unwrap()
+            .entries;
+        assert_eq!(&all[1].name[..], b"shut");
+        let one = XListOneVolume {
+            partition: 0,
+            volume: SHUT,
+        };
+        assert_eq!(volser.call(&one).await.unwrap().entries.len(), 1);
+        for partition in [-1, 1, 999] {
+            let none = ListVolumes {
+                partition,
+                flags: 1,
+            };
+            assert_eq!(
+                volser.call(&none).await.unwrap_err().code().0,
+                1_492_325_125
+            );
+        }
+        for spelling in ["/vicepa", "vicepa", "a"] {
+            let info = PartitionInfo {
+                name: spelling.try_into().unwrap(),
+            };
+            let info = volser.call(&info).await.unwrap().partition;
+            assert_eq!(&info.name[..], b"/vicepa");
+            assert!(info.free > 0 && info.min_free >= info.free && info.total_usable == 0);
+        }
+        let info = PartitionInfo64 {
+            name: "/vicepa".try_into().unwrap(),
+        };
+        assert!(volser.call(&info).await.unwrap().partition.min_free > 0);
+        let dump = afsvol::GetSize {
+            trans: 1,
+            from_date: 0,
+        };
+        assert_eq!(volser.call(&dump).await.unwrap_err().code().0, -455);
+    });
+}
+
+#[test]
+fn a_backup_clone_is_made_and_made_anew() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let admin = cell.admin().await;
+        let fid = machine.create(Fid::root(OPEN), "f").await;
+        machine.store(fid, 0, b"one").await.unwrap();
+        let busy = TransCreate {
+            volume: OPEN,
+            partition: 0,
+            flags: IT_BUSY,
+        };
+        let trans = admin.call(&busy).await.unwrap().trans;
+        let clone = afsvol::Clone {
+            trans,
+            purge_volume: VolumeId(0),
+            new_type: afsvol::BACKUP,
+            new_name: "scratch.backup".try_into().unwrap(),
+            new_volume: CLONE,
+        };
+        admin.call(&clone).await.unwrap();
+        admin.call(&EndTrans { trans }).await.unwrap();
+        let copy = Fid {
+            volume: CLONE,
+            ..fid
+        };
+        assert_eq!(machine.code(&rxafs::FetchStatus { fid: copy }).await, 103);
+        let offline = TransCreate {
+            volume: CLONE,
+            partition: 0,
+            flags: IT_OFFLINE,
+        };
+        let online = async || {
+            let trans = admin.call(&offline).await.unwrap().trans;
+            admin.call(&SetFlags { trans, flags: 0 }).await.unwrap();
+            admin.call(&EndTrans { trans }).await.unwrap();
+        };
+        online().await;
+        assert_eq!(machine.fetch(copy, 0, 100).await.unwrap(), b"one");
+        machine.store(fid, 0, b"two").await.unwrap();
+        assert_eq!(machine.fetch(copy, 0, 100).await.unwrap(), b"one");
+        let trans = admin.call(&busy).await.unwrap().trans;
+        admin
+            .call(&afsvol::ReClone {
+                trans,
+                clone: CLONE,
+            })
+            .await
+            .unwrap();
+        admin.call(&EndTrans { trans }).await.unwrap();
+        assert_eq!(machine.told(), [Fid::whole_volume(CLONE)]);
+        assert_eq!(machine.fetch(copy, 0, 100).await.unwrap(), b"two");
+        let one = ListOneVolume {
+            partition: 0,
+            volume: OPEN,
+        };
+        let listed = admin.call(&one).await.unwrap().entries.into_vec().remove(0);
+        assert_eq!(listed.backup, CLONE);
+    });
+}
