@@ -187,7 +187,7 @@ fn contents(db: &dyn CellDb) -> (Rows, u64, Revision) {
     .unwrap()
 }
 
-const TRANSACTIONS: u64 = 12;
+const TRANSACTIONS: u64 = 8;
 
 /// Runs transactions after those that are there until the disk fails: how many were acknowledged.
 fn run(disk: SimulatedDisk, first: u64) -> u64 {
