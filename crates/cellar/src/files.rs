@@ -13,7 +13,7 @@ use cellar_wire::ids::AfsTime;
 use clap::Subcommand;
 
 use crate::failure::Outcome;
-use crate::session::{As, CellOptions, Session};
+use crate::session::As;
 
 /// The file commands.
 #[derive(Debug, Subcommand)]
@@ -64,22 +64,30 @@ impl Command {
 
 /// Runs one.
 pub(crate) async fn run(command: Command) -> Outcome {
-    match command {
-        Command::Ls(options) => ls::run(options).await,
-        Command::Cat(options) => cat::run(options).await,
-        Command::Cp(options) => cp::run(options).await,
-        Command::Mkdir(options) => make::mkdir(options).await,
-        Command::Rm(options) => rm::run(options).await,
-        Command::Ln(options) => make::ln(options).await,
-        Command::Mv(options) => make::mv(options).await,
-        Command::Stat(options) => stat::run(options).await,
-    }
-}
-
-/// A session for the cell of the first AFS path.
-async fn session(cell: &CellOptions, paths: &[String]) -> Outcome<Session> {
+    let (cell, paths) = match &command {
+        Command::Ls(options) => (&options.cell, options.paths.as_slice()),
+        Command::Cat(options) => (&options.cell, options.paths.as_slice()),
+        Command::Cp(options) => (&options.cell, options.paths.as_slice()),
+        Command::Mkdir(options) => (&options.cell, options.paths.as_slice()),
+        Command::Rm(options) => (&options.cell, options.paths.as_slice()),
+        Command::Ln(options) => (&options.cell, std::slice::from_ref(&options.path)),
+        Command::Mv(options) => (&options.cell, std::slice::from_ref(&options.from)),
+        Command::Stat(options) => (&options.cell, options.paths.as_slice()),
+    };
+    // The first AFS path says which cell, where only a server's address is given.
     let path = paths.iter().find(|path| is_afs(path)).map(String::as_str);
-    cell.session(path, As::Anybody).await
+    let session = cell.session(path, As::Anybody).await?;
+    let outcome = match command {
+        Command::Ls(options) => ls::run(&session, options).await,
+        Command::Cat(options) => cat::run(&session, options).await,
+        Command::Cp(options) => cp::run(&session, options).await,
+        Command::Mkdir(options) => make::mkdir(&session, options).await,
+        Command::Rm(options) => rm::run(&session, options).await,
+        Command::Ln(options) => make::ln(&session, options).await,
+        Command::Mv(options) => make::mv(&session, options).await,
+        Command::Stat(options) => stat::run(&session, options).await,
+    };
+    session.end(outcome).await
 }
 
 /// Whether a path is one of AFS; everything else is this machine's.

@@ -14,6 +14,7 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cellar_client::cell::parse_cell_serv_db;
 use cellar_client::{Cell, CellName, Client, Config, Ports};
@@ -52,17 +53,18 @@ pub(crate) enum As {
 
 /// A client, and the runtime that carries it.
 pub(crate) struct Session {
-    pub(crate) client: Client,
+    pub(crate) client: Arc<Client>,
     /// The home cell.
     pub(crate) cell: Cell,
     runtime: Runtime,
 }
 
 impl Session {
-    /// The client alone; the network goes on until the process ends.
-    pub(crate) fn into_client(self) -> Client {
-        std::mem::forget(self.runtime);
-        self.client
+    /// Takes leave of the servers and ends the network. What the command came to is handed through.
+    pub(crate) async fn end(self, outcome: Outcome) -> Outcome {
+        self.client.goodbye().await;
+        self.runtime.shutdown();
+        outcome
     }
 }
 
@@ -93,7 +95,7 @@ impl CellOptions {
             },
         )?;
         Ok(Session {
-            client,
+            client: Arc::new(client),
             cell: home,
             runtime,
         })

@@ -14,7 +14,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 
 use cellar_wire::ids::PartitionId;
 use serde::Serialize;
-use syntax::{Invocation, Parameter, Refusal, Suite, flag, optional};
+use syntax::{CELL_DIRECTORY, Invocation, Parameter, Refusal, Suite, flag, optional};
 
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::session::CellOptions;
@@ -24,7 +24,7 @@ use crate::session::CellOptions;
 static COMMON: [Parameter; 13] = [
     optional(
         "cell",
-        "cell name: the cell; default: the one in -dir, else that of ThisCell",
+        "cell name: the cell; default: the one in --dir, else that of ThisCell",
     ),
     optional(
         "dir",
@@ -42,7 +42,7 @@ static COMMON: [Parameter; 13] = [
     ),
     flag(
         "localauth",
-        ": accepted; -dir is how the local administrator is known",
+        ": accepted; --dir is how the local administrator is known",
     ),
     flag("noauth", ": act as anybody, not as the local administrator"),
     flag(
@@ -73,7 +73,7 @@ fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>>
 /// The cell that a command line names. `server` is a server of it, where the command names one.
 fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
     let dbserver = invocation.get("dbserver").map(str::to_owned);
-    let dir = invocation.get("dir").map(Into::into);
+    let dir = invocation.get(CELL_DIRECTORY).map(Into::into);
     let env_dir = std::env::var_os("CELLAR_DIR").map(Into::into);
     CellOptions {
         cell: invocation.get("cell").map(str::to_owned),

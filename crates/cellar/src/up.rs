@@ -107,7 +107,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     let known = directory.identity()?;
     let is_new = known.as_ref().is_none_or(|identity| !identity.complete);
     let mut identity = decide(&options, known.as_ref())?;
-    if known.as_ref() != Some(&identity) {
+    if is_new {
         directory.write_identity(&identity)?;
     }
     let roles = roles::Roles::open(&directory, &identity, &options)?;
@@ -117,6 +117,10 @@ pub(crate) fn run(options: Options) -> Outcome {
         directory.write_identity(&identity)?;
     }
     let running = roles.start(&directory, &identity)?;
+    // Only now: an address that cannot be bound must not be what the next start tries.
+    if known.as_ref() != Some(&identity) {
+        directory.write_identity(&identity)?;
+    }
     print!(
         "{}",
         banner::text(&directory, &identity, is_new, start.elapsed())

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_rpc::{Connection, Port};
+use cellar_rpc::{CallOptions, Connection, Port};
 use cellar_wire::ids::{AfsUuid, Fid, VolumeId};
 use cellar_wire::rxafs::{self, AfsFetchStatus};
 
@@ -20,6 +21,9 @@ use crate::volume_location::{Family, Locations};
 
 /// The longest text of a symbolic link, in bytes. Source: `AFSPATHMAX`.
 const LINK_TEXT_MAX: u64 = 1024;
+
+/// How long a client that ends waits for each file server.
+const GOODBYE_TIME: Duration = Duration::from_secs(2);
 
 /// What a client needs to know at its start.
 #[derive(Debug)]
@@ -95,6 +99,22 @@ impl Client {
 
     pub(crate) fn directories(&self) -> &Directories {
         &self.directories
+    }
+
+    /// Takes leave of every file server that was called, so that none holds promises for a client
+    /// that is gone: whoever changes something next would wait until it counts as dead.
+    pub async fn goodbye(&self) {
+        let options = CallOptions {
+            timeout: Some(GOODBYE_TIME),
+        };
+        for connection in self.servers.connections_to(&rxafs::PACKAGE) {
+            let left = connection
+                .call_with(&rxafs::GiveUpAllCallBacks {}, options)
+                .await;
+            if let Err(cause) = left {
+                tracing::debug!(server = ?connection.peer(), %cause, "no answer to the goodbye");
+            }
+        }
     }
 
     /// Forgets where a volume is.

@@ -78,6 +78,18 @@ impl Servers {
             .clone()
     }
 
+    /// The connections to one service that were made so far, without those that are down.
+    pub(crate) fn connections_to(&self, package: &'static Package) -> Vec<Connection> {
+        let connections = self.connections.lock();
+        let to_it = connections
+            .iter()
+            .filter(|((_, service), _)| *service == package.service_id);
+        to_it
+            .filter(|((peer, _), _)| !self.is_down(*peer))
+            .map(|(_, connection)| connection.clone())
+            .collect()
+    }
+
     /// Notes that an address did not answer.
     pub fn mark_down(&self, peer: SocketAddr) {
         let mut down = self.down.lock();

@@ -5,19 +5,18 @@ use std::io::{ErrorKind, Write};
 use cellar_client::{Error, Follow, PathProblem};
 
 use crate::failure::{Failure, Outcome};
-use crate::session::CellOptions;
+use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Files below /afs.
     #[arg(required = true, value_name = "PATH")]
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
-pub(crate) async fn run(options: Options) -> Outcome {
-    let session = super::session(&options.cell, &options.paths).await?;
+pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     let client = &session.client;
     let mut out = std::io::stdout().lock();
     for path in &options.paths {

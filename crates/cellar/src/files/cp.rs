@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::is_afs;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Progress;
-use crate::session::CellOptions;
+use crate::session::{CellOptions, Session};
 
 /// Files copied at the same time.
 const COPIES_MAX: usize = 32;
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// What to copy, then where to: a file or an existing directory. Paths below /afs are AFS's,
     /// others this machine's; '-' is standard input.
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
     /// Directories with all that is in them, links as links.
     #[arg(short, long)]
     recursive: bool,
@@ -35,18 +35,18 @@ pub(crate) struct Options {
     #[arg(short, long)]
     preserve: bool,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
 /// What all parts of a copy share.
 struct Copy {
-    client: Client,
+    client: Arc<Client>,
     recursive: bool,
     preserve: bool,
     progress: Progress,
 }
 
-pub(crate) async fn run(options: Options) -> Outcome {
+pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     let Some((target, sources)) = options.paths.split_last() else {
         return Err(Failure::usage("what is to be copied, and where to?"));
     };
@@ -55,12 +55,11 @@ pub(crate) async fn run(options: Options) -> Outcome {
             "none of these paths is below /afs; 'cp' copies files of this machine",
         ));
     }
-    let session = super::session(&options.cell, &options.paths).await?;
     let copy = Arc::new(Copy {
         recursive: options.recursive,
         preserve: options.preserve,
         progress: Progress::bytes(Some(0)),
-        client: session.into_client(),
+        client: session.client.clone(),
     });
     let outcome = if is_afs(target) {
         into_afs::copy(&copy, sources, target).await

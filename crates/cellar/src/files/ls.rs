@@ -15,7 +15,7 @@ use crate::session::{CellOptions, Session};
 pub(crate) struct Options {
     /// Directories or files below /afs; default: the home cell's.
     #[arg(value_name = "PATH")]
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
     /// Mode, links, owner, size, date, and where links and mount points lead.
     #[arg(short, long)]
     long: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
 /// One line of a listing.
@@ -38,21 +38,20 @@ struct Row {
     target: Option<String>,
 }
 
-pub(crate) async fn run(mut options: Options) -> Outcome {
-    let session = super::session(&options.cell, &options.paths).await?;
+pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
     if options.paths.is_empty() {
         options.paths.push(format!("/afs/{}", session.cell.name));
     }
     let mut listings = Vec::new();
     for path in &options.paths {
-        let rows = list(&session, path, &options).await?;
+        let rows = list(session, path, &options).await?;
         listings.push((path.as_str(), rows));
     }
     if options.json {
         println!("{:#}", as_json(&listings));
         return Ok(());
     }
-    let owners = owners(&session, &listings, options.long).await;
+    let owners = owners(session, &listings, options.long).await;
     let titles = listings.len() > 1;
     for (index, (path, rows)) in listings.iter().enumerate() {
         if titles {

@@ -6,13 +6,13 @@ use cellar_wire::rxafs::AfsStoreStatus;
 
 use super::join;
 use crate::failure::{Failure, Outcome};
-use crate::session::CellOptions;
+use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MkdirOptions {
     /// Directories to make, below /afs.
     #[arg(required = true, value_name = "PATH")]
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
     /// Make parents too, and do not mind what is there already.
     #[arg(short, long)]
     parents: bool,
@@ -20,7 +20,7 @@ pub(crate) struct MkdirOptions {
     #[arg(short, long, value_name = "MODE", value_parser = octal, default_value = "755")]
     mode: u32,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -28,22 +28,22 @@ pub(crate) struct LnOptions {
     /// What the link leads to: any text with -s, else a file of the same directory.
     target: String,
     /// The link to make, below /afs.
-    path: String,
+    pub(super) path: String,
     /// A symbolic link.
     #[arg(short, long)]
     symbolic: bool,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MvOptions {
     /// What to move, below /afs.
-    from: String,
+    pub(super) from: String,
     /// Its new name, or a directory to move it into.
     to: String,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -62,8 +62,7 @@ pub(super) fn new_status(mode: u32) -> AfsStoreStatus {
     }
 }
 
-pub(crate) async fn mkdir(options: MkdirOptions) -> Outcome {
-    let session = super::session(&options.cell, &options.paths).await?;
+pub(super) async fn mkdir(session: &Session, options: MkdirOptions) -> Outcome {
     for path in &options.paths {
         if options.parents {
             make_with_parents(&session.client, path, options.mode).await?;
@@ -109,9 +108,7 @@ pub(super) async fn make_with_parents(
     Ok(node)
 }
 
-pub(crate) async fn ln(options: LnOptions) -> Outcome {
-    let paths = [options.path.clone()];
-    let session = super::session(&options.cell, &paths).await?;
+pub(super) async fn ln(session: &Session, options: LnOptions) -> Outcome {
     let client = &session.client;
     let (directory, name) = split_last(&options.path)?;
     let directory = client.find(directory, Follow::ALL).await?;
@@ -136,9 +133,7 @@ pub(crate) async fn ln(options: LnOptions) -> Outcome {
     Ok(())
 }
 
-pub(crate) async fn mv(options: MvOptions) -> Outcome {
-    let paths = [options.from.clone()];
-    let session = super::session(&options.cell, &paths).await?;
+pub(super) async fn mv(session: &Session, options: MvOptions) -> Outcome {
     let client = &session.client;
     let (from_directory, name) = split_last(&options.from)?;
     let (to_directory, to_name) = match client.find(&options.to, Follow::ALL).await {

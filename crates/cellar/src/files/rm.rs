@@ -8,13 +8,13 @@ use cellar_client::{Client, Error, Follow, Node, PathProblem};
 
 use super::{join, printable};
 use crate::failure::{Failure, Outcome};
-use crate::session::CellOptions;
+use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// What to remove, below /afs.
     #[arg(required = true, value_name = "PATH")]
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
     /// Directories with all that is in them.
     #[arg(short, long)]
     recursive: bool,
@@ -22,11 +22,10 @@ pub(crate) struct Options {
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
-pub(crate) async fn run(options: Options) -> Outcome {
-    let session = super::session(&options.cell, &options.paths).await?;
+pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     let client = &session.client;
     for path in &options.paths {
         let (directory, name) = split_last(path)?;

@@ -6,13 +6,13 @@ use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use serde_json::json;
 
 use crate::failure::Outcome;
-use crate::session::CellOptions;
+use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Paths below /afs.
     #[arg(required = true, value_name = "PATH")]
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
     /// Links and mount points themselves, not where they lead.
     #[arg(long)]
     no_follow: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    cell: CellOptions,
+    pub(super) cell: CellOptions,
 }
 
 /// What a vnode is, in a word.
@@ -34,8 +34,7 @@ pub(super) fn kind(status: &AfsFetchStatus) -> &'static str {
     }
 }
 
-pub(crate) async fn run(options: Options) -> Outcome {
-    let session = super::session(&options.cell, &options.paths).await?;
+pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     let mut answers = Vec::new();
     for path in &options.paths {
         let follow = if options.no_follow {

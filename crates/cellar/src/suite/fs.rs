@@ -166,10 +166,15 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
         .iter()
         .find_map(|name| invocation.get(name));
     let session = cell_options(&invocation, None).session(path, who).await?;
+    let outcome = operation(&invocation, &session).await;
+    session.end(outcome).await
+}
+
+async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
     let fs = Fs {
         files: Files::new(&session.client),
-        session: &session,
-        invocation: &invocation,
+        session,
+        invocation,
         json: invocation.has("json"),
     };
     match invocation.command {

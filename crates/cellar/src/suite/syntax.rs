@@ -9,7 +9,9 @@
 //!    -name name`;
 //! 3. a list takes one word by place, or all that follow its switch; the last list of a command
 //!    (`Expands`) takes all remaining words by place too;
-//! 4. `-205` is a value, not a switch: groups have negative ids.
+//! 4. `-205` is a value, not a switch: groups have negative ids;
+//! 5. where an operation has a switch of the same name as cellar's own `--dir`, one dash means the
+//!    operation's (`fs setacl -dir PATH`), two dashes mean the cell's directory.
 //!
 //! A suite is a table; this module parses words against it and prints the help from it.
 
@@ -101,6 +103,9 @@ pub(crate) const fn flag(name: &'static str, value: &'static str) -> Parameter {
         value,
     }
 }
+
+/// Where the cell's directory is kept: see rule 5.
+pub(crate) const CELL_DIRECTORY: &str = "celldir";
 
 /// One command of a suite.
 #[derive(Debug)]
@@ -230,7 +235,7 @@ impl Suite {
                     Some((name, value)) => (name, Some(value.to_owned())),
                     None => (switch, None),
                 };
-                let parameter = self.switch(command, name)?;
+                let parameter = self.switch(command, name, word.starts_with("--"))?;
                 let entry = values.entry(parameter.name).or_default();
                 open = None;
                 match (parameter.kind, attached) {
@@ -289,7 +294,14 @@ impl Suite {
         &'static self,
         command: &'static Command,
         name: &str,
+        two_dashes: bool,
     ) -> Result<&'static Parameter, Refusal> {
+        let own_dir = command.parameters.iter().any(|p| p.name == "dir");
+        let name = if name == "dir" && (two_dashes || !own_dir) {
+            CELL_DIRECTORY
+        } else {
+            name
+        };
         let all = || command.parameters.iter().chain(self.common);
         if let Some(exact) = all().find(|p| p.name == name) {
             return Ok(exact);
@@ -411,6 +423,7 @@ fn label(parameter: &Parameter) -> &'static str {
 
 fn describe(text: &mut String, parameters: &[Parameter]) {
     let left = |p: &Parameter| match p.kind {
+        _ if p.name == CELL_DIRECTORY => "--dir <directory>".to_owned(),
         Kind::Flag => format!("-{}", p.name),
         Kind::Single => format!("-{} <{}>", p.name, label(p)),
         Kind::List | Kind::Expands => format!("-{} <{}>+", p.name, label(p)),
@@ -442,7 +455,11 @@ mod tests {
     static SUITE: Suite = Suite {
         name: "pts",
         about: "Protection.",
-        common: &[optional("cell", "cell name"), flag("json", "print JSON")],
+        common: &[
+            optional("cell", "cell name"),
+            optional(CELL_DIRECTORY, "directory"),
+            flag("json", "print JSON"),
+        ],
         commands: &[
             Command {
                 name: "adduser",
@@ -467,6 +484,13 @@ mod tests {
                     optional("owner", "owner"),
                     optional("id", "id"),
                 ],
+                examples: &[],
+            },
+            Command {
+                name: "rmmount",
+                aliases: &[],
+                about: "Has a switch of cellar's name.",
+                parameters: &[expands("dir", "mount point")],
                 examples: &[],
             },
             Command {
@@ -529,6 +553,18 @@ mod tests {
         assert_eq!(
             parse("cg a:b -o ann -c x").expect("prefixes").get("owner"),
             Some("ann")
+        );
+    }
+
+    #[test]
+    fn one_dash_is_the_operations_dir_and_two_are_the_cells() {
+        let both = parse("rmmount -dir /afs/x --dir /srv").expect("both");
+        assert_eq!(both.list("dir"), ["/afs/x"]);
+        assert_eq!(both.get(CELL_DIRECTORY), Some("/srv"));
+        // An operation without one takes either.
+        assert_eq!(
+            parse("cg a:b -dir /srv").expect("dir").get(CELL_DIRECTORY),
+            Some("/srv")
         );
     }
 

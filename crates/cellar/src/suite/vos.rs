@@ -7,7 +7,7 @@ use cellar_admin::vos::{Entry, EntryFilter, Place, VolumeInfo, VolumeState, Volu
 use cellar_wire::ids::VolumeId;
 use serde_json::json;
 
-use super::syntax::{Command, Invocation, Suite, flag, one, optional};
+use super::syntax::{CELL_DIRECTORY, Command, Invocation, Suite, flag, one, optional};
 use super::{COMMON, cell_options, number, parse, partition, print_json, server_address};
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::session::{As, Session};
@@ -187,7 +187,7 @@ async fn session(invocation: &Invocation) -> Outcome<Session> {
     match cell_options(invocation, None).session(None, who).await {
         Ok(session) => Ok(session),
         Err(failure) => match invocation.get("server") {
-            Some(server) if !invocation.has("dbserver") && !invocation.has("dir") => {
+            Some(server) if !invocation.has("dbserver") && !invocation.has(CELL_DIRECTORY) => {
                 cell_options(invocation, Some(server))
                     .session(None, who)
                     .await

@@ -100,7 +100,8 @@ impl Overseer {
                 let instance = self.instance(&arguments.instance)?;
                 let parameter = match arguments.number {
                     0 => text(&format!("{} (UDP {})", self.command, instance.port)),
-                    NOTIFIER => text("__NONOTIFIER__"),
+                    // There is none.
+                    NOTIFIER => return Err(AbortCode::BZNOENT),
                     _ => return Err(AbortCode::BZDOM),
                 };
                 call.reply(&GetInstanceParmReply { parameter });

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use cellar_celldb::Embedded;
-use cellar_dbserver::{Clock, Identity as Caller, Pr, PrService, Vl, VlService};
+use cellar_dbserver::{
+    Clock, Database, DiskService, Identity as Caller, Pr, PrService, Vl, VlService, VoteService,
+};
 use cellar_fileserver::{Config as FileConfig, FileServer};
 use cellar_rpc::local::Listener;
 use cellar_rpc::{PortConfig, Runtime, RuntimeConfig, Service};
@@ -49,9 +51,8 @@ impl Roles {
         std::fs::create_dir_all(&databases).map_err(|cause| at(&cause))?;
         let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
         let db = Arc::new(db);
-        let clock: Clock = Arc::new(|| AfsTime(wall_clock().as_secs() as u32));
-        let vl = Vl::open(db.clone(), clock.clone()).map_err(|cause| at(&cause))?;
-        let pr = Pr::open(db, clock, identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
+        let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
+        let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
         let partition = open_partition(directory, options)?;
         let mut config = RuntimeConfig {
             name: "cellar".to_owned(),
@@ -87,11 +88,7 @@ impl Roles {
 
     /// Registers the file server's UUID and address in the VLDB.
     pub(super) fn register(&self, identity: &Identity) -> Outcome {
-        let v4 = |ip: &IpAddr| match ip {
-            IpAddr::V4(ip) => Some(u32::from(*ip)),
-            IpAddr::V6(_) => None,
-        };
-        let addresses = identity.cell.database_servers.iter().filter_map(v4);
+        let addresses = v4_addresses(identity);
         let arguments = vl::RegisterAddrs {
             uuid: bootstrap::uuid(identity),
             spare1: 0,
@@ -103,62 +100,107 @@ impl Roles {
         })
     }
 
-    /// Opens the ports and the administrator's socket.
+    /// Opens the ports and the administrator's socket, and registers where the server is.
     pub(super) fn start(self, directory: &CellDirectory, identity: &Identity) -> Outcome<Running> {
-        self.register(identity)?;
         let mut config = FileConfig::new(bootstrap::uuid(identity), Arc::new(wall_clock));
         config.callback_state = Some(directory.callback_state());
         let fileserver = FileServer::new(config, Arc::new(OwnProtection(self.pr.clone())));
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
-        let ports = &identity.cell.ports;
-        let overseer = Overseer::new(
-            identity.cell.clone(),
-            vec![
-                Instance::new("fs", "file and volume server", ports.fileserver),
-                Instance::new("ptserver", "", ports.protection),
-                Instance::new("vlserver", "", ports.location),
-            ],
-            AfsTime(wall_clock().as_secs() as u32),
-        );
-        let vl: Arc<dyn Service> = Arc::new(VlService::new(self.vl));
-        let pr: Arc<dyn Service> = Arc::new(PrService::new(self.pr));
-        let bozo: Arc<dyn Service> = Arc::new(overseer);
-        let files = fileserver.file_service();
-        let volumes = fileserver.volume_service();
-        let services = [
-            (ports.protection, &pr),
-            (ports.location, &vl),
-            (ports.volume, &volumes),
-            (ports.overseer, &bozo),
-            // Last: who finds the file server finds everything.
-            (ports.fileserver, &files),
-        ];
-        for (number, service) in services {
-            let address = SocketAddr::new(identity.bind, number);
-            let opened = self
-                .runtime
-                .open(PortConfig::new(address).service(service.clone()));
-            let port = opened.map_err(|cause| port_failure(&cause, address))?;
-            if number == ports.fileserver {
-                fileserver.start(&self.runtime, &port);
+        let services = Services::new(&self, &fileserver, identity);
+        let answering = services
+            .open(&self.runtime, &fileserver, identity)
+            .and_then(|()| services.listen(&self.runtime, directory))
+            .and_then(|socket| self.register(identity).map(|()| socket));
+        match answering {
+            Ok(socket) => Ok(Running {
+                runtime: self.runtime,
+                fileserver,
+                partitions: self.partitions,
+                socket,
+            }),
+            Err(failure) => {
+                // Callback state was taken from its file: it goes back there.
+                self.runtime.shutdown();
+                fileserver.stop();
+                Err(failure)
             }
-            tracing::info!(%address, service = service.package().name, "answering");
         }
-        let all = vec![files, volumes, vl, pr, bozo];
+    }
+}
+
+/// What answers on the ports.
+struct Services {
+    files: Arc<dyn Service>,
+    volumes: Arc<dyn Service>,
+    vl: Arc<dyn Service>,
+    vl_votes: Arc<dyn Service>,
+    pr: Arc<dyn Service>,
+    pr_votes: Arc<dyn Service>,
+    disk: Arc<dyn Service>,
+    bozo: Arc<dyn Service>,
+}
+
+impl Services {
+    fn new(roles: &Roles, fileserver: &FileServer, identity: &Identity) -> Self {
+        let ports = &identity.cell.ports;
+        let addresses: Vec<u32> = v4_addresses(identity).collect();
+        let votes = |database: Arc<dyn Database>| -> Arc<dyn Service> {
+            Arc::new(VoteService::new(database, clock(), addresses.clone()))
+        };
+        let instances = vec![
+            Instance::new("fs", "file and volume server", ports.fileserver),
+            Instance::new("ptserver", "", ports.protection),
+            Instance::new("vlserver", "", ports.location),
+        ];
+        let now = AfsTime(wall_clock().as_secs() as u32);
+        Self {
+            files: fileserver.file_service(),
+            volumes: fileserver.volume_service(),
+            vl: Arc::new(VlService::new(roles.vl.clone())),
+            vl_votes: votes(roles.vl.clone()),
+            pr: Arc::new(PrService::new(roles.pr.clone())),
+            pr_votes: votes(roles.pr.clone()),
+            disk: Arc::new(DiskService),
+            bozo: Arc::new(Overseer::new(identity.cell.clone(), instances, now)),
+        }
+    }
+
+    /// Opens the ports. The file server's is the last: who finds that finds everything.
+    fn open(&self, runtime: &Runtime, fileserver: &FileServer, identity: &Identity) -> Outcome {
+        let ports = &identity.cell.ports;
+        let plan = [
+            (ports.protection, vec![&self.pr, &self.pr_votes, &self.disk]),
+            (ports.location, vec![&self.vl, &self.vl_votes, &self.disk]),
+            (ports.volume, vec![&self.volumes]),
+            (ports.overseer, vec![&self.bozo]),
+            (ports.fileserver, vec![&self.files]),
+        ];
+        for (number, services) in plan {
+            let address = SocketAddr::new(identity.bind, number);
+            let mut config = PortConfig::new(address);
+            config.services = services.into_iter().cloned().collect();
+            let port = runtime
+                .open(config)
+                .map_err(|cause| port_failure(&cause, address))?;
+            if number == ports.fileserver {
+                fileserver.start(runtime, &port);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the administrator's socket, on which everything answers.
+    fn listen(&self, runtime: &Runtime, directory: &CellDirectory) -> Outcome<Listener> {
+        let all = [&self.files, &self.volumes, &self.vl, &self.pr, &self.bozo];
         let path = directory.admin_socket();
-        let socket = Listener::bind(&self.runtime, &path, all).map_err(|cause| {
+        let services = all.into_iter().cloned().collect();
+        Listener::bind(runtime, &path, services).map_err(|cause| {
             Failure::new(format!(
                 "administrator's socket {}: {cause}",
                 path.display()
             ))
-        })?;
-        Ok(Running {
-            runtime: self.runtime,
-            fileserver,
-            partitions: self.partitions,
-            socket,
         })
     }
 }
@@ -179,6 +221,23 @@ impl Running {
         }
         Ok(())
     }
+}
+
+/// The time, for the databases.
+fn clock() -> Clock {
+    Arc::new(|| AfsTime(wall_clock().as_secs() as u32))
+}
+
+/// The server's addresses as AFS writes them.
+fn v4_addresses(identity: &Identity) -> impl Iterator<Item = u32> + '_ {
+    identity
+        .cell
+        .database_servers
+        .iter()
+        .filter_map(|ip| match ip {
+            IpAddr::V4(ip) => Some(u32::from(*ip)),
+            IpAddr::V6(_) => None,
+        })
 }
 
 fn open_partition(
