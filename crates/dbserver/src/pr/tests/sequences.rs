@@ -77,3 +77,44 @@ fn everything_is_there_after_a_restart() {
         ids([-204])
     );
 }
+
+#[test]
+fn writers_beside_each_other_keep_the_lists_in_step() {
+    let cell = cell();
+    let users: Vec<i32> = (0..6).map(|n| cell.user(&format!("u{n}"))).collect();
+    let groups: Vec<i32> = (0..4)
+        .map(|n| cell.group(&format!("u0:g{n}"), users[0]))
+        .collect();
+    let added = std::sync::atomic::AtomicI32::new(0);
+    std::thread::scope(|scope| {
+        for seed in 0..6 {
+            let (cell, users, groups, added) = (&cell, &users, &groups, &added);
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(seed);
+                for _ in 0..40 {
+                    let user = users[random.random_range(0..users.len())];
+                    let group = groups[random.random_range(0..groups.len())];
+                    let (outcome, change) = match random.random() {
+                        true => (cell.add(ADMIN, user, group), 1),
+                        false => (cell.take(ADMIN, user, group), -1),
+                    };
+                    match outcome {
+                        Ok(()) => added.fetch_add(change, std::sync::atomic::Ordering::Relaxed),
+                        Err(AbortCode::PRIDEXIST | AbortCode::PRNOENT) => 0,
+                        Err(code) => panic!("{code}"),
+                    };
+                }
+            });
+        }
+    });
+    let counts: i32 = groups
+        .iter()
+        .map(|group| cell.entry(*group).unwrap().count)
+        .sum();
+    assert_eq!(
+        counts,
+        added.into_inner(),
+        "each acknowledged change counts once"
+    );
+    cell.check();
+}
