@@ -1,5 +1,7 @@
 //! Promises and their breaking: who is told what, who is not, and who waits for whom.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::sync::atomic::Ordering;

@@ -1,5 +1,7 @@
 //! Files and directories through RXAFS: what clients do all day, and what each step answers.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use cellar_wire::acl::Rights;

@@ -1,5 +1,7 @@
 //! Hosts: addresses, UUIDs, restarts of clients and of the server.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::sync::atomic::Ordering;

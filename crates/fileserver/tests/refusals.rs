@@ -1,6 +1,8 @@
 //! What is refused, with which code, and counted as what: rights, names, fids, kinds, quotas,
 //! locks, bad input.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use cellar_wire::acl::Rights;

@@ -1,5 +1,7 @@
 //! AFSVol: the sequences that `vos` makes, and what clients see meanwhile.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use cellar_rpc::{Connection, Security};

@@ -21,7 +21,7 @@
 //!    reads after.
 //! 6. A break overtaken by the answer to a fetch is the client's to see: it compares break counters
 //!    around its call. Both stock clients do.
-//! 7. Over a clean restart the table and the hosts are saved ([`saved`]), after the last change was
+//! 7. Over a clean restart the table and the hosts are saved (`saved`), after the last change was
 //!    answered, and the file is deleted when it is read. So after a crash there is none: every
 //!    host is unknown at its first call, and is told to forget all before it is answered.
 //!

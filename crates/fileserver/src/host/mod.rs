@@ -12,7 +12,7 @@
 //! * `RESET`: it must be told to forget everything before it gets another answer;
 //! * `GONE`: the record was dropped; a call that still holds it looks the host up again.
 //!
-//! A host with `KNOWN` alone is served at once; every other goes through [`contact`] first.
+//! A host with `KNOWN` alone is served at once; every other goes through `contact` first.
 //!
 //! Breaks for a host go through its *outbox*: fids that it has still to be told, numbered. While it
 //! answers, one task at a time empties the outbox, up to 50 fids in one call, however many changes
