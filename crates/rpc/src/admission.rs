@@ -1,18 +1,20 @@
 //! Admission: which of the calls that have arrived is run next, and which is refused.
 //!
-//! 1. Calls wait in a queue for each host (address without port), and hosts take turns. So a host
-//!    that floods the server delays its own calls; another host's call waits for at most one call of
-//!    each host that is active.
-//! 2. Both resources, places in the queue and calls running, are shared by a moving limit: a host
-//!    may hold as many as are still free. One host alone gets half of them; `n` hosts that take all
-//!    they can get `1/(n+1)` each, and there is always room for the next host's first call.
+//! 1. Calls wait in a queue for each client (address and port). Hosts (addresses) take turns, and the
+//!    clients of a host take turns within its turns. So a client that floods the server delays its
+//!    own calls; another host's call waits for at most one call of each host that is active, another
+//!    client's on the same host (or behind the same NAT) for at most one call of each of these.
+//! 2. Both resources, places in the queue and calls running, are shared by moving limits: a host may
+//!    hold as many as are free, and a client of it as many as its host may take in addition. One host
+//!    alone gets half of all; `n` hosts that take all they can get `1/(n+1)` each; and there is always
+//!    room for the next host's, and the next client's, first call.
 //! 3. "Running" counts calls that use this machine: being answered, waiting for a disk or for
 //!    another server. A call that waits for its own peer's packets is not counted, so slow clients
 //!    cannot fill the server.
-//! 4. What is refused is told so at once. Everything here is bounded and takes constant time.
+//! 4. What is refused is told so at once. Everything here is bounded by the places in the queue.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashMap;
 
@@ -32,6 +34,15 @@ pub(crate) struct Admission<T> {
 
 #[derive(Debug)]
 struct Host<T> {
+    clients: HashMap<u16, Client<T>>,
+    /// Clients with waiting calls, in the order of their turns.
+    turns: VecDeque<u16>,
+    waiting: usize,
+    running: usize,
+}
+
+#[derive(Debug)]
+struct Client<T> {
     waiting: VecDeque<T>,
     running: usize,
 }
@@ -49,74 +60,81 @@ impl<T> Admission<T> {
         }
     }
 
-    /// Takes a call into its host's queue.
+    /// Takes a call into its client's queue.
     ///
     /// # Errors
-    /// The call comes back when its host has its share of the queue.
-    pub(crate) fn offer(&mut self, host: IpAddr, call: T) -> Result<(), T> {
-        let entry = self.hosts.entry(host).or_insert_with(|| Host {
-            waiting: VecDeque::new(),
-            running: 0,
-        });
-        if entry.waiting.len() >= self.waiting_max - self.waiting {
-            if entry.waiting.is_empty() && entry.running == 0 {
-                self.hosts.remove(&host);
-            }
+    /// The call comes back when its host, or client, has its share of the queue.
+    pub(crate) fn offer(&mut self, from: SocketAddr, call: T) -> Result<(), T> {
+        let free = self.waiting_max - self.waiting;
+        let host = self.hosts.get(&from.ip());
+        let host_waiting = host.map_or(0, |host| host.waiting);
+        let client = host.and_then(|host| host.clients.get(&from.port()));
+        let client_waiting = client.map_or(0, |client| client.waiting.len());
+        if client_waiting >= free.saturating_sub(host_waiting) {
             return Err(call);
         }
-        entry.waiting.push_back(call);
-        self.waiting += 1;
-        if entry.waiting.len() == 1 {
-            self.turns.push_back(host);
+        let host = self.hosts.entry(from.ip()).or_insert_with(Host::new);
+        let client = host.clients.entry(from.port()).or_insert_with(Client::new);
+        client.waiting.push_back(call);
+        if client.waiting.len() == 1 {
+            host.turns.push_back(from.port());
         }
+        host.waiting += 1;
+        if host.waiting == 1 {
+            self.turns.push_back(from.ip());
+        }
+        self.waiting += 1;
         Ok(())
     }
 
     /// The call that is to be run now, if any may.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.running < self.running_max {
-            let host = self.turns.pop_front()?;
-            let Some(entry) = self.hosts.get_mut(&host) else {
+            let address = self.turns.pop_front()?;
+            let Some(host) = self.hosts.get_mut(&address) else {
                 continue;
             };
-            if entry.running >= self.running_max - self.running {
-                self.held.push_back(host);
-                continue;
-            }
-            let Some(call) = entry.waiting.pop_front() else {
+            let free = self.running_max - self.running;
+            let Some(call) = host.next(free.saturating_sub(host.running)) else {
+                self.held.push_back(address);
                 continue;
             };
             self.waiting -= 1;
-            if !entry.waiting.is_empty() {
-                self.turns.push_back(host);
-            } else if entry.running == 0 {
-                self.hosts.remove(&host);
+            if host.waiting > 0 {
+                self.turns.push_back(address);
+            } else if host.clients.is_empty() {
+                self.hosts.remove(&address);
             }
             return Some(call);
         }
         None
     }
 
-    /// A call of `host` uses this machine from now on, beyond its first poll.
-    pub(crate) fn begin(&mut self, host: IpAddr) {
+    /// A call of a client uses this machine from now on, beyond its first poll.
+    pub(crate) fn begin(&mut self, from: SocketAddr) {
         self.running += 1;
-        self.hosts
-            .entry(host)
-            .or_insert_with(|| Host {
-                waiting: VecDeque::new(),
-                running: 0,
-            })
+        let host = self.hosts.entry(from.ip()).or_insert_with(Host::new);
+        host.running += 1;
+        host.clients
+            .entry(from.port())
+            .or_insert_with(Client::new)
             .running += 1;
     }
 
-    /// A call of `host` that had begun has ended, or waits for its peer. Answers whether a call
-    /// that waits may now be run.
-    pub(crate) fn end(&mut self, host: IpAddr) -> bool {
+    /// A call that had begun has ended, or waits for its peer. Answers whether a call that waits may
+    /// now be run.
+    pub(crate) fn end(&mut self, from: SocketAddr) -> bool {
         self.running = self.running.saturating_sub(1);
-        if let Some(entry) = self.hosts.get_mut(&host) {
-            entry.running = entry.running.saturating_sub(1);
-            if entry.running == 0 && entry.waiting.is_empty() {
-                self.hosts.remove(&host);
+        if let Some(host) = self.hosts.get_mut(&from.ip()) {
+            host.running = host.running.saturating_sub(1);
+            if let Some(client) = host.clients.get_mut(&from.port()) {
+                client.running = client.running.saturating_sub(1);
+                if client.is_idle() {
+                    host.clients.remove(&from.port());
+                }
+            }
+            if host.clients.is_empty() {
+                self.hosts.remove(&from.ip());
             }
         }
         // Each host that was held may have got a larger share: let them try again, in order.
@@ -140,75 +158,163 @@ impl<T> Admission<T> {
     }
 }
 
+impl<T> Host<T> {
+    fn new() -> Self {
+        Self {
+            clients: HashMap::new(),
+            turns: VecDeque::new(),
+            waiting: 0,
+            running: 0,
+        }
+    }
+
+    /// The next call of the client whose turn it is, when the host may run `more` calls. Clients
+    /// that run as many as that wait for another time.
+    fn next(&mut self, more: usize) -> Option<T> {
+        if more == 0 {
+            return None;
+        }
+        for _ in 0..self.turns.len() {
+            let port = self.turns.pop_front()?;
+            let Some(client) = self.clients.get_mut(&port) else {
+                continue;
+            };
+            if client.running >= more {
+                self.turns.push_back(port);
+                continue;
+            }
+            let Some(call) = client.waiting.pop_front() else {
+                continue;
+            };
+            self.waiting -= 1;
+            if !client.waiting.is_empty() {
+                self.turns.push_back(port);
+            } else if client.is_idle() {
+                self.clients.remove(&port);
+            }
+            return Some(call);
+        }
+        None
+    }
+}
+
+impl<T> Client<T> {
+    fn new() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            running: 0,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running == 0 && self.waiting.is_empty()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn host(n: u8) -> IpAddr {
-        IpAddr::from([10, 0, 0, n])
+    fn client(host: u8, port: u16) -> SocketAddr {
+        SocketAddr::new(IpAddr::from([10, 0, 0, host]), port)
     }
 
     #[test]
-    fn hosts_take_turns() {
-        let mut queue = Admission::new(100, 10);
+    fn hosts_take_turns_and_so_do_their_clients() {
+        let mut queue = Admission::new(200, 10);
         for call in 0..10 {
-            queue.offer(host(1), (1, call)).unwrap();
+            queue.offer(client(1, 7001), (1, 7001, call)).unwrap();
         }
-        queue.offer(host(2), (2, 0)).unwrap();
-        queue.offer(host(3), (3, 0)).unwrap();
-        queue.offer(host(2), (2, 1)).unwrap();
-        let order: Vec<_> = std::iter::from_fn(|| queue.next()).take(6).collect();
-        assert_eq!(order, [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2)]);
+        queue.offer(client(1, 5000), (1, 5000, 0)).unwrap();
+        queue.offer(client(2, 7001), (2, 7001, 0)).unwrap();
+        queue.offer(client(3, 7001), (3, 7001, 0)).unwrap();
+        queue.offer(client(2, 7001), (2, 7001, 1)).unwrap();
+        let order: Vec<_> = std::iter::from_fn(|| queue.next()).take(7).collect();
+        let expected = [
+            (1, 7001, 0),
+            (2, 7001, 0),
+            (3, 7001, 0),
+            (1, 5000, 0),
+            (2, 7001, 1),
+            (1, 7001, 1),
+            (1, 7001, 2),
+        ];
+        assert_eq!(order, expected);
     }
 
     #[test]
-    fn a_flooding_host_leaves_room_in_the_queue() {
+    fn a_flooding_client_leaves_room_in_the_queue() {
+        let mut queue = Admission::new(100, 10);
+        let mut fill = |from| {
+            (0..1000)
+                .filter(|call| queue.offer(from, *call).is_ok())
+                .count()
+        };
+        assert_eq!(fill(client(1, 1)), 34, "one client");
+        assert_eq!(fill(client(1, 2)), 11, "another of the same host");
+        assert_eq!(fill(client(2, 1)), 19, "another host");
+        assert_eq!(fill(client(3, 1)), 12, "a third one");
+        assert!(queue.offer(client(4, 1), 0).is_ok());
+        assert_eq!(queue.waiting(), 34 + 11 + 19 + 12 + 1);
+    }
+
+    #[test]
+    fn a_host_with_many_clients_gets_half() {
         let mut queue = Admission::new(100, 10);
         let taken = (0..1000)
-            .filter(|call| queue.offer(host(1), *call).is_ok())
+            .filter(|port| queue.offer(client(1, *port), 0).is_ok())
             .count();
         assert_eq!(taken, 50);
-        let others = (0..1000)
-            .filter(|call| queue.offer(host(2), *call).is_ok())
-            .count();
-        assert_eq!(others, 25);
-        assert!(queue.offer(host(3), 0).is_ok());
-        assert_eq!(queue.waiting(), 76);
+        assert!(queue.offer(client(2, 1), 0).is_ok());
     }
 
     #[test]
-    fn a_host_runs_at_most_what_is_free() {
+    fn running_is_shared_like_waiting() {
         let mut queue = Admission::new(1000, 8);
         for call in 0..100 {
-            queue.offer(host(1), call).unwrap();
+            queue.offer(client(1, 1), call).unwrap();
         }
         let mut run = 0;
         while queue.next().is_some() {
-            queue.begin(host(1));
+            queue.begin(client(1, 1));
             run += 1;
         }
-        assert_eq!(run, 4);
-        queue.offer(host(2), 0).unwrap();
+        assert_eq!(run, 3);
+        queue.offer(client(1, 2), 1000).unwrap();
+        assert_eq!(queue.next(), None, "held until something ends");
+        assert!(queue.end(client(1, 1)));
+        assert_eq!(queue.next(), Some(3), "its turn had come");
+        queue.begin(client(1, 1));
         assert_eq!(
             queue.next(),
-            Some(0),
+            Some(1000),
+            "then the other client's, which has none yet"
+        );
+        queue.begin(client(1, 2));
+        queue.offer(client(2, 1), 2000).unwrap();
+        assert_eq!(
+            queue.next(),
+            Some(2000),
             "another host's first call is run at once"
         );
-        queue.begin(host(2));
-        assert_eq!(queue.next(), None);
-        assert!(queue.end(host(1)));
-        assert!(queue.end(host(2)));
+        queue.begin(client(2, 1));
+        assert!(queue.end(client(1, 2)));
+        assert!(queue.end(client(2, 1)));
+        assert_eq!(queue.next(), None, "three of its own still run");
+        assert!(queue.end(client(1, 1)));
         assert!(queue.next().is_some());
     }
 
     #[test]
-    fn nothing_is_kept_of_hosts_that_are_done() {
+    fn nothing_is_kept_of_clients_that_are_done() {
         let mut queue = Admission::new(10, 4);
         for n in 0..200 {
-            queue.offer(host(n), 0).unwrap();
+            queue.offer(client(n, 7001), 0).unwrap();
             assert!(queue.next().is_some());
-            queue.begin(host(n));
-            queue.end(host(n));
+            queue.begin(client(n, 7001));
+            queue.end(client(n, 7001));
+            queue.offer(client(1, u16::from(n)), 0).unwrap();
+            assert!(queue.next().is_some());
         }
         assert!(queue.hosts.is_empty());
         assert_eq!((queue.waiting(), queue.running()), (0, 0));
@@ -218,9 +324,52 @@ mod tests {
     #[test]
     fn a_refused_call_leaves_no_trace() {
         let mut queue = Admission::new(2, 2);
-        queue.offer(host(1), 1).unwrap();
-        queue.offer(host(2), 2).unwrap();
-        assert_eq!(queue.offer(host(3), 3), Err(3));
+        queue.offer(client(1, 1), 1).unwrap();
+        queue.offer(client(2, 1), 2).unwrap();
+        assert_eq!(queue.offer(client(3, 1), 3), Err(3));
         assert_eq!(queue.hosts.len(), 2);
+    }
+
+    /// Whatever comes in whatever order, the numbers agree with the queues.
+    #[test]
+    fn the_books_balance() {
+        let mut queue = Admission::new(64, 8);
+        let mut running: Vec<SocketAddr> = Vec::new();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..200_000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let from = client((random >> 8) as u8 % 4, (random >> 16) as u16 % 4);
+            match random % 3 {
+                0 => drop(queue.offer(from, from)),
+                1 => {
+                    if let Some(call) = queue.next() {
+                        queue.begin(call);
+                        running.push(call);
+                    }
+                }
+                _ if !running.is_empty() => {
+                    let index = (random >> 32) as usize % running.len();
+                    queue.end(running.swap_remove(index));
+                }
+                _ => {}
+            }
+            assert!(queue.waiting() <= 64 && queue.running() == running.len());
+            let waiting: usize = queue.hosts.values().map(|host| host.waiting).sum();
+            assert_eq!(waiting, queue.waiting());
+        }
+        while !running.is_empty() || queue.waiting() > 0 {
+            while let Some(call) = queue.next() {
+                queue.begin(call);
+                running.push(call);
+            }
+            queue.end(
+                running
+                    .pop()
+                    .expect("a call that waits is run when nothing else runs"),
+            );
+        }
+        assert!(queue.hosts.is_empty());
     }
 }

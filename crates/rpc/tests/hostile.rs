@@ -59,11 +59,11 @@ fn garbage_is_counted_and_hurts_nobody() {
     });
 }
 
-/// What one host may take of the running places of a port with eight.
-const SHARE: u64 = 4;
+/// What one client may take of the running places of a port with eight.
+const SHARE: u64 = 3;
 
 #[test]
-fn a_host_gets_its_share_of_running_calls() {
+fn a_client_gets_its_share_of_running_calls() {
     run(async {
         let server = Server::start_with(1, Test::default(), |mut config| {
             config.running_calls_max = 8;
@@ -88,8 +88,8 @@ fn a_host_gets_its_share_of_running_calls() {
         }
         let elapsed = start.elapsed();
         assert!(
-            elapsed >= Duration::from_millis(300),
-            "three rounds of four: {elapsed:?}"
+            elapsed >= Duration::from_millis(400),
+            "four rounds of three: {elapsed:?}"
         );
     });
 }
@@ -119,7 +119,7 @@ fn calls_over_the_queue_are_refused_with_vbusy() {
                 }
             }
         }
-        assert!(answered >= 4, "{answered} answered");
+        assert!(answered >= 3, "{answered} answered");
         assert!(refused >= 20, "{refused} refused");
         assert_eq!(server.port.statistics().port().calls_refused, refused);
         assert_eq!(connection.call(&Echo { value: 1 }).await.unwrap().value, 1);

@@ -1,11 +1,11 @@
 //! Calls in: from the first packet to the end of the handler.
 //!
-//! A call is accepted (queued by its host), run (its handler polled once), and either done or made
+//! A call is accepted (queued by its client), run (its handler polled once), and either done or made
 //! a task. It counts as running from then on, but for the times in which it waits for its peer.
 
 use std::any::Any;
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ pub(super) struct QueuedCall {
     call: CallId,
     connection: ConnectionId,
     service: u16,
-    host: IpAddr,
+    client: SocketAddr,
     arrived: Time,
 }
 
@@ -60,15 +60,15 @@ impl Driver {
                 .refuse(now, call, Refusal::Abort(code::CALL_DEAD));
             return;
         };
-        let host = info.peer.ip().to_canonical();
+        let client = info.peer;
         let queued = QueuedCall {
             call,
             connection,
             service,
-            host,
+            client,
             arrived: now,
         };
-        if state.admission.offer(host, queued).is_ok() {
+        if state.admission.offer(client, queued).is_ok() {
             state.set_slot(call, CallUser::Incoming(IncomingSlot::default()));
             return;
         }
@@ -80,7 +80,7 @@ impl Driver {
 
     /// Polls the handler of a call that has waited its turn; makes a task of it if need be.
     pub(super) fn run_call(self: &Rc<Self>, queued: QueuedCall) {
-        let QueuedCall { call, host, .. } = queued;
+        let QueuedCall { call, client, .. } = queued;
         let Some(mut handling) = self.handling(queued) else {
             return;
         };
@@ -90,7 +90,7 @@ impl Driver {
             Ok(Poll::Ready(())) => self.counters.calls_inline.add(1),
             Ok(Poll::Pending) => {
                 self.counters.calls_pending.add(1);
-                self.handler_pending(call, host);
+                self.handler_pending(call, client);
                 // The task polls it again at once, with a waker that counts.
                 let driver = self.clone();
                 shard::spawn(async move {
@@ -116,7 +116,7 @@ impl Driver {
             call,
             connection,
             service,
-            host,
+            client,
             arrived,
         } = queued;
         let started = self.turn_time.get();
@@ -161,7 +161,7 @@ impl Driver {
             driver: self.clone(),
             call,
             connection,
-            host,
+            client,
             over: false,
         };
         let limit = entry.options.argument_bytes_max;
@@ -175,7 +175,7 @@ impl Driver {
         )))
     }
 
-    fn handler_pending(&self, call: CallId, host: IpAddr) {
+    fn handler_pending(&self, call: CallId, client: SocketAddr) {
         let mut state = self.state.borrow_mut();
         let Some(slot) = state.slot(call) else { return };
         let CallUser::Incoming(slot) = &mut slot.user else {
@@ -184,7 +184,7 @@ impl Driver {
         slot.spawned = true;
         if !slot.waits_for_peer {
             slot.counted = true;
-            state.admission.begin(host);
+            state.admission.begin(client);
         }
     }
 
@@ -198,7 +198,7 @@ impl Driver {
     }
 
     /// The handler goes to sleep until the peer does something.
-    fn wait_for_peer(&self, call: CallId, host: IpAddr, waker: &Waker) {
+    fn wait_for_peer(&self, call: CallId, client: SocketAddr, waker: &Waker) {
         let mut freed = false;
         {
             let mut state = self.state.borrow_mut();
@@ -209,7 +209,7 @@ impl Driver {
             slot.waker = Some(waker.clone());
             slot.waits_for_peer = true;
             if std::mem::take(&mut slot.counted) {
-                freed = state.admission.end(host);
+                freed = state.admission.end(client);
             }
         }
         if freed {
@@ -218,7 +218,7 @@ impl Driver {
     }
 
     /// The handler has something to do again.
-    fn peer_waited_for(&self, call: CallId, host: IpAddr) {
+    fn peer_waited_for(&self, call: CallId, client: SocketAddr) {
         let mut state = self.state.borrow_mut();
         let Some(slot) = state.slot(call) else { return };
         let CallUser::Incoming(slot) = &mut slot.user else {
@@ -226,12 +226,12 @@ impl Driver {
         };
         if std::mem::take(&mut slot.waits_for_peer) && slot.spawned && !slot.counted {
             slot.counted = true;
-            state.admission.begin(host);
+            state.admission.begin(client);
         }
     }
 
     /// The handler is done with the call.
-    fn release(&self, call: CallId, host: IpAddr) {
+    fn release(&self, call: CallId, client: SocketAddr) {
         {
             let mut state = self.state.borrow_mut();
             let counted = match state.slot(call).map(|slot| &slot.user) {
@@ -239,7 +239,7 @@ impl Driver {
                 _ => false,
             };
             if counted {
-                state.admission.end(host);
+                state.admission.end(client);
             }
             state.clear_slot(call);
         }
@@ -296,7 +296,7 @@ pub(crate) struct RxCall {
     driver: Rc<Driver>,
     call: CallId,
     connection: ConnectionId,
-    host: IpAddr,
+    client: SocketAddr,
     /// The call has ended for us.
     over: bool,
 }
@@ -315,17 +315,18 @@ impl RxCall {
         let outcome = self.driver.state.borrow_mut().endpoint.read(now, self.call);
         match outcome {
             ReadOutcome::Chunk(chunk) => {
-                self.driver.peer_waited_for(self.call, self.host);
+                self.driver.peer_waited_for(self.call, self.client);
                 // The window moved: the peer may have to be told.
                 self.driver.kick();
                 Poll::Ready(Ok(Some(chunk)))
             }
             ReadOutcome::End => {
-                self.driver.peer_waited_for(self.call, self.host);
+                self.driver.peer_waited_for(self.call, self.client);
                 Poll::Ready(Ok(None))
             }
             ReadOutcome::Pending => {
-                self.driver.wait_for_peer(self.call, self.host, cx.waker());
+                self.driver
+                    .wait_for_peer(self.call, self.client, cx.waker());
                 Poll::Pending
             }
             ReadOutcome::Failed(code) => Poll::Ready(Err(self.fail(code))),
@@ -352,7 +353,8 @@ impl RxCall {
             match outcome {
                 Ok(WriteOutcome::Accepted) => unsent.advance(len),
                 Ok(WriteOutcome::Full(_)) => {
-                    self.driver.wait_for_peer(self.call, self.host, cx.waker());
+                    self.driver
+                        .wait_for_peer(self.call, self.client, cx.waker());
                     self.driver.kick();
                     return Poll::Pending;
                 }
@@ -364,7 +366,7 @@ impl RxCall {
                 }
             }
         }
-        self.driver.peer_waited_for(self.call, self.host);
+        self.driver.peer_waited_for(self.call, self.client);
         self.driver.kick();
         Poll::Ready(Ok(()))
     }
@@ -378,7 +380,7 @@ impl RxCall {
                 .borrow_mut()
                 .endpoint
                 .finish(now, self.call);
-            self.driver.release(self.call, self.host);
+            self.driver.release(self.call, self.client);
         }
     }
 
@@ -392,7 +394,7 @@ impl RxCall {
                     .endpoint
                     .abort(now, self.call, code.0);
             }
-            self.driver.release(self.call, self.host);
+            self.driver.release(self.call, self.client);
         }
     }
 
@@ -426,7 +428,7 @@ impl RxCall {
 
     fn fail(&mut self, code: i32) -> AbortCode {
         if !std::mem::replace(&mut self.over, true) {
-            self.driver.release(self.call, self.host);
+            self.driver.release(self.call, self.client);
         }
         AbortCode(code)
     }
