@@ -2,9 +2,11 @@
 //!
 //! `cargo run -p cellar-volume --example store_bench --profile quick -- [DIR] [SECONDS]`
 //!
-//! CPU time is that of the whole process, callers included, so it is an upper bound of what the
-//! store itself costs.
+//! "n x d callers" are n threads with d changes under way each, as a server's threads have: the next
+//! begins when the oldest is durable. CPU time is that of the whole process, callers included, so
+//! it is an upper bound of what the store itself costs.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,29 +36,40 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Runs `work` on `callers` threads for a while and prints what they did. Each call gets the
-/// caller's number and how often it has been called.
+/// Threads, and changes under way on each.
+#[derive(Clone, Copy)]
+struct Callers(usize, usize);
+
+/// Runs `work` on some threads for a while and prints what they did. Each call gets the number of
+/// the caller and how often it has been called.
 fn measure(
     name: &str,
-    callers: usize,
+    callers: Callers,
     time: Duration,
     partition: &Partition,
-    work: impl Fn(usize, u64) -> cellar_volume::Result<()> + Sync,
+    work: impl Fn(usize, u64) -> cellar_volume::Result<Ticket> + Sync,
 ) -> cellar_volume::Result<()> {
     let stop = AtomicBool::new(false);
     let done = AtomicU64::new(0);
     let before = partition.counters();
     let (start, cpu_start) = (Instant::now(), cpu());
     let result = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..callers)
+        let threads: Vec<_> = (0..callers.0)
             .map(|caller| {
                 let (stop, done, work) = (&stop, &done, &work);
                 scope.spawn(move || {
                     let mut count = 0;
+                    let mut under_way = VecDeque::with_capacity(callers.1);
                     while !stop.load(Ordering::Relaxed) {
-                        work(caller, count)?;
+                        under_way.push_back(work(caller, count)?);
+                        if under_way.len() == callers.1
+                            && let Some(oldest) = under_way.pop_front()
+                        {
+                            oldest.wait()?;
+                        }
                         count += 1;
                     }
+                    under_way.iter().try_for_each(Ticket::wait)?;
                     done.fetch_add(count, Ordering::Relaxed);
                     Ok(())
                 })
@@ -77,7 +90,9 @@ fn measure(
     let done = done.load(Ordering::Relaxed).max(1);
     let groups = (after.groups - before.groups).max(1);
     println!(
-        "{name:<42} {callers:>3} callers {:>10.0} /s {:>8.2} us CPU {:>6.1} per sync, {} flushes",
+        "{name:<40} {:>3} x {:<2} callers {:>9.0} /s {:>8.2} us CPU {:>7.1} per sync, {} flushes",
+        callers.0,
+        callers.1,
         done as f64 / elapsed.as_secs_f64(),
         used.as_secs_f64() * 1e6 / done as f64,
         (after.commits - before.commits) as f64 / groups as f64,
@@ -113,11 +128,11 @@ fn files(volume: &Volume, dir: Fid, count: usize) -> cellar_volume::Result<Vec<F
 fn run(
     partition: &Partition,
     first: u32,
-    callers: usize,
+    callers: Callers,
     time: Duration,
     label: &str,
 ) -> Result<(), Box<dyn Error>> {
-    let volumes: Vec<_> = (0..callers)
+    let volumes: Vec<_> = (0..callers.0)
         .map(|n| volume(partition, first + n as u32))
         .collect::<Result<_, _>>()?;
     measure(
@@ -138,10 +153,10 @@ fn run(
             } else {
                 volume.lookup(volume.root(), format!("d{}", n / 500).as_bytes())?
             };
-            volume
-                .create_file(dir, format!("f{n}").as_bytes(), &NEW, CONTEXT)?
-                .wait()
-                .map(drop)
+            let name = format!("f{n}");
+            Ok(volume
+                .create_file(dir, name.as_bytes(), &NEW, CONTEXT)?
+                .durable)
         },
     )?;
     let shared = volume(partition, first + 1000)?;
@@ -153,23 +168,22 @@ fn run(
         |c, n| {
             let name = format!("f{c}.{n}");
             match shared.create_file(shared.root(), name.as_bytes(), &NEW, CONTEXT) {
-                Ok(created) => created.wait().map(drop),
-                Err(cellar_volume::Error::DirectoryFull) => Ok(()),
+                Ok(created) => Ok(created.durable),
+                Err(cellar_volume::Error::DirectoryFull) => Ok(Ticket::ready()),
                 Err(error) => Err(error),
             }
         },
     )?;
     let shared = volume(partition, first + 1001)?;
-    let mine = files(&shared, shared.root(), callers * 16)?;
+    let mine = files(&shared, shared.root(), callers.0 * 16)?;
     for length in [512, 4096, 64 << 10] {
         let data = [Bytes::from(vec![5; length])];
         let name = format!("{label}store {length} bytes");
         measure(&name, callers, time, partition, |c, n| {
             let fid = mine[c * 16 + n as usize % 16];
-            shared
+            Ok(shared
                 .store(fid, &StoreSpec::at(0), &data, CONTEXT)?
-                .wait()
-                .map(drop)
+                .durable)
         })?;
     }
     Ok(())
@@ -189,21 +203,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _ = std::fs::remove_dir_all(&folder);
     {
         let partition = Partition::open(FileDisk::open(&folder)?, Options::default())?;
-        for (round, callers) in [1, 8, 64].into_iter().enumerate() {
+        for (round, callers) in [Callers(1, 1), Callers(8, 1), Callers(64, 1), Callers(4, 16)]
+            .into_iter()
+            .enumerate()
+        {
             run(&partition, 1 + round as u32 * 10_000, callers, time, "")?;
         }
         let bulk = volume(&partition, 900_000)?;
         let mine = files(&bulk, bulk.root(), 64)?;
         let data = [Bytes::from(vec![5; 1 << 20])];
-        for callers in [1, 4] {
+        for callers in [Callers(1, 1), Callers(4, 1)] {
             measure("store 1 MiB", callers, time, &partition, |c, n| {
                 let fid = mine[c * 16 + n as usize % 16];
-                bulk.store(fid, &StoreSpec::at(0), &data, CONTEXT)?
-                    .wait()
-                    .map(drop)
+                Ok(bulk.store(fid, &StoreSpec::at(0), &data, CONTEXT)?.durable)
             })?;
             measure("read 1 MiB", callers, time, &partition, |c, _| {
-                bulk.read(mine[c * 16], 0, 1 << 20).map(drop)
+                bulk.read(mine[c * 16], 0, 1 << 20).map(|_| Ticket::ready())
             })?;
         }
         let small = [Bytes::from(vec![5; 4096])];
@@ -211,20 +226,24 @@ fn main() -> Result<(), Box<dyn Error>> {
             bulk.store(*fid, &StoreSpec::at(0), &small, CONTEXT)?
                 .wait()?;
         }
-        for callers in [1, 4] {
+        for callers in [Callers(1, 1), Callers(4, 1)] {
             measure("read 4 KiB", callers, time, &partition, |_, n| {
-                bulk.read(mine[n as usize % 64], 0, 4096).map(drop)
+                bulk.read(mine[n as usize % 64], 0, 4096)
+                    .map(|_| Ticket::ready())
             })?;
             measure(
                 "status and access list",
                 callers,
                 time,
                 &partition,
-                |_, n| bulk.status_and_acl(mine[n as usize % 64]).map(drop),
+                |_, n| {
+                    bulk.status_and_acl(mine[n as usize % 64])
+                        .map(|_| Ticket::ready())
+                },
             )?;
             measure("lookup of 64 names", callers, time, &partition, |_, n| {
                 bulk.lookup(bulk.root(), format!("f{}", n % 64).as_bytes())
-                    .map(drop)
+                    .map(|_| Ticket::ready())
             })?;
         }
         println!("{:?}", partition.counters());
@@ -234,7 +253,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..Options::default()
     };
     let partition = Partition::open(FileDisk::open(&folder)?, options)?;
-    run(&partition, 500_000, 8, time, "relaxed: ")?;
+    run(&partition, 500_000, Callers(4, 16), time, "relaxed: ")?;
     drop(partition);
     std::fs::remove_dir_all(&folder)?;
     Ok(())

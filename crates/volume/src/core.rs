@@ -172,6 +172,13 @@ impl Core {
         }
     }
 
+    /// Forgets all attached volumes. They hold this core, and it holds them.
+    pub(crate) fn detach_all(&self) {
+        let volumes = std::mem::take(&mut *self.attached.write());
+        self.groups.lock().clear();
+        drop(volumes);
+    }
+
     pub(crate) fn forget_group(&self, id: GroupId) {
         self.groups.lock().remove(&id);
     }

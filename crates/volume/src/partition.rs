@@ -273,6 +273,7 @@ impl Partition {
 impl Drop for Partition {
     fn drop(&mut self) {
         let _ = self.close();
+        self.core.detach_all();
     }
 }
 
