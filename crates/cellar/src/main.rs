@@ -97,6 +97,8 @@ struct BenchOptions {
 enum Bench {
     /// File server, VL and PR calls by many clients at once.
     Rxafs(cellar_bench::rxafs::Options),
+    /// Look at every vnode of a volume and hold promises, for a server's memory.
+    Walk(cellar_bench::walk::Options),
 }
 
 impl Command {
@@ -128,6 +130,10 @@ impl Command {
                 Bench::Rxafs(options) => match cellar_bench::rxafs::run(&options)? {
                     0 => Ok(()),
                     failed => Err(failure::Failure::new(format!("{failed} calls failed"))),
+                },
+                Bench::Walk(options) => match cellar_bench::walk::run(&options)? {
+                    0 => Ok(()),
+                    failed => Err(failure::Failure::new(format!("{failed} vnodes failed"))),
                 },
             },
         }

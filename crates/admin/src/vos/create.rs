@@ -39,6 +39,14 @@ impl Volumes<'_> {
             Err(Error::NoSuchEntry(_)) => {}
             Err(error) => return Err(error),
         }
+        let partitions = self.partitions(server).await?;
+        if !partitions.contains(&partition) {
+            let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
+            return Err(Error::Usage(format!(
+                "{server} has no partition {partition}; it has {}",
+                names.join(", ")
+            )));
+        }
         let [read_write, read_only, backup] = [
             self.new_volume_id().await?,
             self.new_volume_id().await?,

@@ -306,7 +306,8 @@ impl Suite {
         if let Some(exact) = all().find(|p| p.name == name) {
             return Ok(exact);
         }
-        let mut fitting: Vec<_> = all().filter(|p| p.name.starts_with(name)).collect();
+        let fits = |p: &&Parameter| p.name != CELL_DIRECTORY && p.name.starts_with(name);
+        let mut fitting: Vec<_> = all().filter(fits).collect();
         // A prefix that fits a switch of the command and a common one means the command's.
         if fitting.len() > 1 {
             let own: Vec<_> = command

@@ -63,7 +63,7 @@ fn volume(
                 id,
                 name: name.to_owned(),
                 max_quota,
-                owner: ViceId::ADMINISTRATORS,
+                owner: ViceId(0),
                 now: now(),
             };
             let volume = partition.create_volume(&spec).map_err(store)?;
@@ -138,7 +138,7 @@ fn list_volume(roles: &Roles, identity: &Identity, name: &str, id: VolumeId) -> 
 
 fn mount(volume: &Volume, name: &str, text: &str) -> Outcome {
     let new = NewVnode {
-        owner: ViceId::ADMINISTRATORS,
+        owner: ViceId(0),
         group: None,
         mode: Some(cellar_client::mount_point::MOUNT_POINT_MODE as u16),
         client_time: None,

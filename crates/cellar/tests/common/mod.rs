@@ -1,0 +1,166 @@
+//! A cell of its own for each test: a directory, free ports, the real program.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a cell may take to come up or to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Ports tried by the tests of this process so far.
+static TRIED: AtomicU16 = AtomicU16::new(0);
+
+/// A running cell, ended when it is dropped.
+pub(crate) struct Cell {
+    pub(crate) home: tempfile::TempDir,
+    port: u16,
+    server: Option<Child>,
+}
+
+/// What a command came to.
+pub(crate) struct Answer {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Cell {
+    /// Makes and starts a cell.
+    pub(crate) fn new() -> Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let mut cell = Self {
+            home,
+            port: free_ports(),
+            server: None,
+        };
+        cell.start();
+        cell
+    }
+
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.home.path().join("cell")
+    }
+
+    /// A file of this machine, in the test's directory.
+    pub(crate) fn local(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Starts the server and waits until it says that the cell is up.
+    pub(crate) fn start(&mut self) {
+        let mut server = Command::new(env!("CARGO_BIN_EXE_cellar"))
+            .args(["up", "--cell", "test.cell", "--dir"])
+            .arg(self.directory())
+            .args(["--fileserver-port", &self.port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut lines = BufReader::new(server.stdout.take().expect("its output")).lines();
+        let up = lines.any(|line| line.expect("a line").contains("Ctrl-C stops it"));
+        assert!(up, "the server ended: {:?}", server.wait());
+        self.server = Some(server);
+    }
+
+    /// Ends the server with a signal, by name, and answers its exit code if it has one.
+    pub(crate) fn end(&mut self, signal: &str) -> Option<i32> {
+        let mut server = self.server.take().expect("a server");
+        let pid = server.id().to_string();
+        let sent = Command::new("kill")
+            .args([signal, &pid])
+            .status()
+            .expect("kill");
+        assert!(sent.success());
+        let start = Instant::now();
+        loop {
+            if let Some(status) = server.try_wait().expect("wait") {
+                return status.code();
+            }
+            assert!(start.elapsed() < PATIENCE, "the server does not stop");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a command on the cell.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Answer {
+        run(Some(&self.directory()), words)
+    }
+
+    /// Runs a command, in words separated by blanks, that must succeed; answers its output.
+    pub(crate) fn ok(&self, line: &str) -> String {
+        let answer = self.run(line.split_whitespace());
+        assert_eq!(
+            answer.status, 0,
+            "cellar {line}\n{}{}",
+            answer.out, answer.err
+        );
+        answer.out
+    }
+
+    /// Runs a command that must fail; answers what it says.
+    pub(crate) fn fails(&self, line: &str) -> String {
+        let answer = self.run(line.split_whitespace());
+        assert_ne!(answer.status, 0, "cellar {line}\n{}", answer.out);
+        assert!(!answer.err.contains("panicked"), "{}", answer.err);
+        answer.err
+    }
+
+    /// The output of a command as JSON.
+    pub(crate) fn json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.ok(line)).expect(line)
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // It may have ended by itself, which the test has seen.
+            let _ended = server.kill();
+            let _status = server.wait();
+        }
+    }
+}
+
+/// Runs a command. Suites and file commands find the cell by the environment.
+pub(crate) fn run<S: AsRef<OsStr>>(
+    directory: Option<&Path>,
+    words: impl IntoIterator<Item = S>,
+) -> Answer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cellar"));
+    command
+        .args(words)
+        .env("CELLAR_CELLSERVDB", "/nonexistent")
+        .stdin(Stdio::null());
+    match directory {
+        Some(directory) => command.env("CELLAR_DIR", directory),
+        None => command.env_remove("CELLAR_DIR"),
+    };
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the program runs");
+    Answer {
+        status: status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&stdout).into_owned(),
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// The first of eight UDP ports that nobody has.
+fn free_ports() -> u16 {
+    let first = 20_000 + (std::process::id() % 1000) as u16 * 20;
+    for _ in 0..200 {
+        let number = TRIED.fetch_add(1, Ordering::Relaxed);
+        let base = first.wrapping_add(number * 8) % 32_000 + 20_000;
+        let free = (0..8).all(|offset| UdpSocket::bind(("127.0.0.1", base + offset)).is_ok());
+        if free {
+            return base;
+        }
+    }
+    panic!("no eight ports in a row are free");
+}
