@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -401,7 +401,7 @@ impl Driver {
         self.publish();
         self.wake_due();
         if more_received || more_calls || more_events || self.kicked.get() {
-            cx.waker().wake_by_ref();
+            come_again(cx);
         }
         self.arm(cx, sleep.as_mut(), armed);
         Poll::Pending
@@ -549,6 +549,14 @@ impl State {
         }
         outgoing
     }
+}
+
+/// Has the task polled again after the event loop has looked at all sockets and timers: a port that
+/// is never out of work must not keep the shard's others waiting.
+fn come_again(cx: &mut Context<'_>) {
+    let yielding = pin!(tokio::task::yield_now());
+    // Pending, by definition: it has left the waker with the event loop.
+    let _pending = yielding.poll(cx);
 }
 
 impl Scratch {
