@@ -174,7 +174,8 @@ fn a_clean_restart_keeps_promises_and_a_crash_forgets_them() {
         let fid = writer.create(Fid::root(OPEN), "f").await;
         reader.status(fid).await;
         reader.ok(&rxafs::SetLock { fid, lock_type: 1 }).await;
-        (reader.forgot(), writer.forgot());
+        reader.forgot();
+        writer.forgot();
         cell = tokio::task::block_in_place(|| cell.restart(true));
         assert_eq!(cell.server.figures().callbacks.held, 2);
         // Told of the change though it has not called since; and it has forgotten nothing.

@@ -238,6 +238,12 @@ impl IncomingCall {
         results.encode(&mut Encoder::new(&mut self.reply));
     }
 
+    /// Appends raw bytes to the reply, to leave with the results around them. For small data, which
+    /// then needs no packet of its own; [`Self::write`] is for all else.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.reply.extend_from_slice(bytes);
+    }
+
     /// Streams `bytes` to the client, after what [`Self::reply`] has gathered. Waits until the
     /// client has room: a slow client stops its own call and nothing else.
     ///
