@@ -113,13 +113,7 @@ fn basic(driver: &Driver, port: &PortInner) -> BasicStatistics {
 /// Asks all shards in turn; `None` when the port is being closed.
 async fn ask_all(port: &Arc<PortInner>, question: DebugQuestion) -> Option<Vec<u8>> {
     match question {
-        DebugQuestion::Statistics => {
-            let mut sum = Statistics::default();
-            for shard in &port.shards {
-                sum.merge(&on_shard(port, shard, Driver::endpoint_statistics).await?);
-            }
-            Some(sum.encode())
-        }
+        DebugQuestion::Statistics => transport_statistics(port).await.map(|sum| sum.encode()),
         DebugQuestion::Basic => {
             let mut sum: Option<BasicStatistics> = None;
             for shard in &port.shards {
@@ -156,6 +150,15 @@ async fn ask_all(port: &Arc<PortInner>, question: DebugQuestion) -> Option<Vec<u
             end
         }
     }
+}
+
+/// Counters of the protocol, over all shards; `None` when the port is being closed.
+pub(crate) async fn transport_statistics(port: &Arc<PortInner>) -> Option<Statistics> {
+    let mut sum = Statistics::default();
+    for shard in &port.shards {
+        sum.merge(&on_shard(port, shard, Driver::endpoint_statistics).await?);
+    }
+    Some(sum)
 }
 
 /// Runs `ask` on a shard's thread with the port's driver there.

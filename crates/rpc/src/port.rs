@@ -211,6 +211,12 @@ impl Port {
     pub fn statistics(&self) -> &PortStatistics {
         &self.0.statistics
     }
+
+    /// Counters of the protocol, over all shards: the same that `rxdebug -rxstats` shows. `None`
+    /// when the port is closed.
+    pub async fn transport_statistics(&self) -> Option<cellar_rx::Statistics> {
+        crate::debug::transport_statistics(&self.0).await
+    }
 }
 
 impl fmt::Debug for Port {

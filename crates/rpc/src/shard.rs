@@ -137,12 +137,18 @@ async fn serve(shard: Rc<Shard>, mut queue: mpsc::UnboundedReceiver<Command>) {
     loop {
         tokio::select! {
             biased;
-            () = &mut end => return,
+            () = &mut end => break,
             command = queue.recv() => match command {
                 Some(command) => command(&shard),
                 None => return,
             },
         }
+    }
+    // Whoever was told that a command is taken waits for what comes of it: now that no port is
+    // open, they learn that.
+    queue.close();
+    while let Some(command) = queue.recv().await {
+        command(&shard);
     }
 }
 

@@ -329,6 +329,13 @@ impl PortStatistics {
         figures
     }
 
+    /// Calls of procedures that their service does not have, or without an opcode.
+    #[must_use]
+    pub fn unknown_opcodes(&self) -> u64 {
+        let copies = self.packages.lock();
+        copies.iter().map(|copy| copy.unknown.value()).sum()
+    }
+
     /// Figures of the port as a whole.
     #[must_use]
     pub fn port(&self) -> PortFigures {
