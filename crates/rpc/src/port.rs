@@ -11,7 +11,9 @@ use bytes::Bytes;
 use crate::CallError;
 use crate::connection::{CallOptions, Carrier, Connection, ConnectionOptions, Security};
 use crate::driver::Driver;
-use crate::limits::{CALLS_PER_CONNECTION, RUNNING_CALLS_MAX, WAITING_CALLS_MAX};
+use crate::limits::{
+    CALLS_PER_CONNECTION, RUNNING_CALLS_MAX, SEND_BUFFER_BYTES, WAITING_CALLS_MAX,
+};
 use crate::outgoing::{CallCarrier, CallShared, OutgoingCall};
 use crate::service::Service;
 use crate::shard::{self, ShardHandle};
@@ -32,6 +34,9 @@ pub struct PortConfig {
     pub waiting_calls_max: usize,
     /// Calls that may be running on this machine, for each shard; waiting for peers not counted.
     pub running_calls_max: usize,
+    /// Bytes written and not yet acknowledged that each call may hold; at least 512 KiB. More lets a
+    /// single stream fill a longer path, and costs that much for each reader that is stuck.
+    pub send_buffer_bytes: usize,
 }
 
 /// Which shards serve a port.
@@ -54,6 +59,7 @@ impl PortConfig {
             lenient: false,
             waiting_calls_max: WAITING_CALLS_MAX,
             running_calls_max: RUNNING_CALLS_MAX,
+            send_buffer_bytes: SEND_BUFFER_BYTES,
         }
     }
 

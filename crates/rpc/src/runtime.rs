@@ -185,6 +185,7 @@ impl Runtime {
                 probe_mtu: self.0.config.probe_mtu,
                 waiting_calls_max: config.waiting_calls_max,
                 running_calls_max: config.running_calls_max,
+                send_buffer_bytes: config.send_buffer_bytes,
                 services: config.services.clone(),
             };
             let opened = port.0.shards[number].submit(Box::new(move |shard| {

@@ -43,7 +43,7 @@ use crate::CallError;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::debug::DebugBudget;
-use crate::limits::{CALLS_PER_TURN_MAX, SEND_BUFFER_BYTES};
+use crate::limits::{CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, WRITE_CHUNK_BYTES};
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
 use crate::rxstats::RxStats;
@@ -72,6 +72,7 @@ pub(crate) struct DriverSetup {
     pub(crate) probe_mtu: bool,
     pub(crate) waiting_calls_max: usize,
     pub(crate) running_calls_max: usize,
+    pub(crate) send_buffer_bytes: usize,
     pub(crate) services: Vec<Arc<dyn Service>>,
 }
 
@@ -168,7 +169,8 @@ impl Driver {
             version: setup.version.clone(),
             debug: DebugMode::Event,
             limits: Limits {
-                send_buffer: SEND_BUFFER_BYTES,
+                send_buffer: setup.send_buffer_bytes.max(2 * WRITE_CHUNK_BYTES),
+                calls_per_host: CALLS_PER_HOST_MAX,
                 ..Limits::default()
             },
             ..Config::default()
