@@ -4,8 +4,8 @@
 //!
 //! 1. `--server ADDRESS`: one of its database servers, with `--cell` for its name;
 //! 2. the directory of a cell that was made on this machine: `--dir`, `CELLAR_DIR`, or `./cell-data`;
-//! 3. a `CellServDB`: `CELLAR_CELLSERVDB`, `/etc/openafs/CellServDB`, `/etc/kafs/client.conf.d`'s
-//!    place being taken by the former; `ThisCell` beside it names the home cell.
+//! 3. a `CellServDB`: the one that `CELLAR_CELLSERVDB` names, or `/etc/openafs/CellServDB`;
+//!    `ThisCell` beside it names the home cell.
 //!
 //! A command that changes databases or volumes speaks through the administrator's socket of the
 //! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else is

@@ -14,7 +14,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 
 use cellar_wire::ids::PartitionId;
 use serde::Serialize;
-use syntax::{CELL_DIRECTORY, Invocation, Parameter, Refusal, Suite, flag, optional};
+use syntax::{CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, flag, optional};
 
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::session::CellOptions;
@@ -24,11 +24,11 @@ use crate::session::CellOptions;
 static COMMON: [Parameter; 13] = [
     optional(
         "cell",
-        "cell name: the cell; default: the one in --dir, else that of ThisCell",
+        "cell name: the cell; default: the one in --dir, else ThisCell's",
     ),
     optional(
-        "dir",
-        "directory: of a cell on this machine; default: ./cell-data if it is there",
+        CELL_DIRECTORY,
+        "directory: of a cell on this machine; default: ./cell-data",
     ),
     optional(
         "dbserver",
@@ -36,23 +36,14 @@ static COMMON: [Parameter; 13] = [
     ),
     flag("json", ": print JSON"),
     flag("noresolve", ": print addresses, not names"),
-    optional(
-        "config",
-        "directory: accepted, for scripts; CELLAR_CELLSERVDB names a list of cells",
-    ),
-    flag(
-        "localauth",
-        ": accepted; --dir is how the local administrator is known",
-    ),
     flag("noauth", ": act as anybody, not as the local administrator"),
-    flag(
-        "auth",
-        ": accepted; everything that needs an administrator asks for one",
-    ),
-    flag("verbose", ": say more"),
-    flag("encrypt", ": accepted; has no effect yet"),
-    flag("force", ": accepted"),
-    flag("help", ": print help"),
+    flag("help", ": print this"),
+    optional("config", IGNORED),
+    flag("localauth", IGNORED),
+    flag("auth", IGNORED),
+    flag("verbose", IGNORED),
+    flag("encrypt", IGNORED),
+    flag("force", IGNORED),
 ];
 
 /// Parses, and prints what is not an invocation.

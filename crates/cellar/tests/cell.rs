@@ -252,6 +252,16 @@ fn volumes_users_and_access_lists_as_the_originals_have_them() {
 fn anybody_may_look_and_only_the_administrator_may_change() {
     let cell = Cell::new();
     assert!(cell.ok("vos listvldb -noauth").contains("Total entries: 3"));
+    let directory = cell.directory();
+    let directory = directory.to_str().expect("utf-8");
+    for line in [
+        "vos listvldb --dir",
+        "vos listvldb -dir",
+        "fs listacl scratch --dir",
+    ] {
+        let words = line.split_whitespace().chain([directory]);
+        assert_eq!(run(None, words).status, 0, "{line}");
+    }
     assert!(
         cell.fails("pts createuser eve -noauth")
             .contains("administrator")

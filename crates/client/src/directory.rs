@@ -32,7 +32,10 @@ pub struct Entry {
 
 /// Copies of directories, by fid, with the data version they were fetched at.
 #[derive(Debug, Default)]
-pub(crate) struct Directories(Mutex<HashMap<Fid, (u64, Arc<Vec<Page>>)>>);
+pub(crate) struct Directories(Mutex<HashMap<Fid, Copy>>);
+
+/// The data version a directory was fetched at, and its pages.
+type Copy = (u64, Arc<Vec<Page>>);
 
 impl Directories {
     /// Drops the copy of a directory, or of all of a volume's.

@@ -148,7 +148,7 @@ pub(crate) async fn walk(tree: &impl Tree, path: &str, follow: Follow) -> Result
         todo: components(path)?.into(),
         links_left: LINKS_MAX,
     };
-    walk.from_afs().await?;
+    walk.start_at_afs().await?;
     while let Some(name) = walk.todo.pop_front() {
         let last = walk.todo.is_empty();
         walk.step(&name, if last { follow } else { Follow::ALL })
@@ -175,7 +175,7 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    async fn from_afs(&mut self) -> Result<()> {
+    async fn start_at_afs(&mut self) -> Result<()> {
         self.trail.clear();
         let root = match self.tree.afs_root().await? {
             Some(volume) => {
@@ -259,7 +259,7 @@ impl<T: Tree> Walk<'_, T> {
         let names: Vec<Bytes> = if text.starts_with('/') {
             let names = components(&text)
                 .map_err(|_| self.problem(PathProblem::LeavesAfs(text.clone().into_owned())))?;
-            self.from_afs().await?;
+            self.start_at_afs().await?;
             names
         } else {
             let names = text

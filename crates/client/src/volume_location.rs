@@ -115,11 +115,14 @@ impl Family {
     }
 }
 
+/// When an entry was asked for, and what it said.
+type Known = (Instant, Arc<Family>);
+
 /// The VL servers of all cells, and what they said.
 #[derive(Debug)]
 pub struct Locations {
     servers: Arc<Servers>,
-    entries: Mutex<HashMap<(CellName, String), (Instant, Arc<Family>)>>,
+    entries: Mutex<HashMap<(CellName, String), Known>>,
     fileservers: Mutex<HashMap<(CellName, AfsUuid, u32), Arc<Fileserver>>>,
 }
 
@@ -184,7 +187,7 @@ impl Locations {
             )
             .await;
         match newest {
-            Ok(reply) => self.from_uuid_entry(cell, reply.entry).await,
+            Ok(reply) => self.family_of(cell, reply.entry).await,
             Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
                 match self
                     .call(cell, &vl::GetEntryByNameN { volumename: name })
@@ -198,7 +201,7 @@ impl Locations {
         }
     }
 
-    async fn from_uuid_entry(&self, cell: &Cell, entry: vl::UvldbEntry) -> Result<Family> {
+    async fn family_of(&self, cell: &Cell, entry: vl::UvldbEntry) -> Result<Family> {
         let mut sites = Vec::with_capacity(entry.sites.len());
         for site in entry.sites.iter() {
             let server = if site.flags & vl::VLSF_UUID == 0 {

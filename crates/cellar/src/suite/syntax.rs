@@ -107,6 +107,9 @@ pub(crate) const fn flag(name: &'static str, value: &'static str) -> Parameter {
 /// Where the cell's directory is kept: see rule 5.
 pub(crate) const CELL_DIRECTORY: &str = "celldir";
 
+/// Stands for the explanation of a switch that is accepted and has no effect.
+pub(crate) const IGNORED: &str = "accepted, for scripts";
+
 /// One command of a suite.
 #[derive(Debug)]
 pub(crate) struct Command {
@@ -429,6 +432,8 @@ fn describe(text: &mut String, parameters: &[Parameter]) {
         Kind::Single => format!("-{} <{}>", p.name, label(p)),
         Kind::List | Kind::Expands => format!("-{} <{}>+", p.name, label(p)),
     };
+    let (ignored, parameters): (Vec<_>, Vec<_>) =
+        parameters.iter().copied().partition(|p| p.value == IGNORED);
     let width = parameters.iter().map(|p| left(p).len()).max().unwrap_or(0);
     for parameter in parameters {
         let about = match parameter.value.split_once(": ") {
@@ -441,7 +446,11 @@ fn describe(text: &mut String, parameters: &[Parameter]) {
         } else {
             about
         };
-        let _ = writeln!(text, "  {:width$}  {about}", left(parameter));
+        let _ = writeln!(text, "  {:width$}  {about}", left(&parameter));
+    }
+    if !ignored.is_empty() {
+        let names: Vec<_> = ignored.iter().map(|p| format!("-{}", p.name)).collect();
+        let _ = writeln!(text, "  Accepted, without effect: {}", names.join(" "));
     }
 }
 
