@@ -122,8 +122,13 @@ impl Default for Config {
     }
 }
 
-/// Largest extended window, packets.
-pub const MAX_EXTENDED_WINDOW: u32 = 32_768;
+/// Largest extended window, packets: what one ACK can describe, packet for packet.
+pub const MAX_EXTENDED_WINDOW: u32 = 8_192;
+
+const _: () = assert!(
+    crate::packet::MAX_EXTENSION_WORDS * 32 + crate::packet::MAX_ACKS
+        >= MAX_EXTENDED_WINDOW as usize
+);
 
 /// A service that this endpoint answers.
 #[derive(Clone)]

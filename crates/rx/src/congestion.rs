@@ -13,6 +13,8 @@
 //!    the path (Reno needs a loss rate under 10^-6 for 100 Mbit/s at 100 ms). More than a tenth of a round lost
 //!    means that the bottleneck's queue is shallower than the model thinks: the window is then cut by 30 %, and
 //!    allowed to grow again by 25 % each clean round.
+//! 5. A probe that found at least 10 % more is followed by another one, so a path that got faster, or whose
+//!    start-up was cut short, is filled within seconds.
 //!
 //! Samples taken while the sender had nothing to send, or the peer's receive window stopped it, can only
 //! raise the estimate. A stock peer with its 32 packets is so limited all the time: start-up simply never ends.
@@ -36,6 +38,10 @@ const MIN_PACKETS: u64 = 4;
 /// Largest part of a round that may be lost before it counts as congestion: 1/10.
 const LOSS_TOLERANCE: u64 = 10;
 
+/// More packets than this must be lost in a round before it counts as congestion, in start-up and later.
+const STARTUP_LOSS: u64 = 20;
+const MIN_LOSS: u64 = 3;
+
 /// What one acknowledgement says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateSample {
@@ -43,6 +49,8 @@ pub(crate) struct RateSample {
     pub(crate) acked: u64,
     /// Bytes newly believed lost.
     pub(crate) lost: u64,
+    /// Bytes once believed lost that arrived after all.
+    pub(crate) found: u64,
     /// Delivery rate, bytes a second; 0: no sample.
     pub(crate) rate: u64,
     /// Round trip, microseconds; 0: no sample.
@@ -87,6 +95,7 @@ pub(crate) struct Congestion {
     min_rtt_at: Time,
     cycle: usize,
     cycle_at: Time,
+    bandwidth_before_probe: u64,
     probe_rtt_end: Option<Time>,
     window: u64,
     window_before_probe: u64,
@@ -115,6 +124,7 @@ impl Congestion {
             min_rtt_at: now,
             cycle: 2,
             cycle_at: now,
+            bandwidth_before_probe: u64::MAX / 16,
             probe_rtt_end: None,
             window: initial,
             window_before_probe: 0,
@@ -235,7 +245,7 @@ impl Congestion {
 
     fn count_round(&mut self, sample: &RateSample) {
         self.round_acked += sample.acked;
-        self.round_lost += sample.lost;
+        self.round_lost = (self.round_lost + sample.lost).saturating_sub(sample.found);
         if sample.acked == 0 || sample.prior_delivered < self.round_end {
             return;
         }
@@ -250,7 +260,13 @@ impl Congestion {
     fn judge_losses(&mut self, in_flight: u64) {
         let all = self.round_acked + self.round_lost;
         let floor = MIN_PACKETS * self.packet;
-        if self.round_lost > 3 * self.packet && self.round_lost * LOSS_TOLERANCE > all {
+        // The first bursts are too few packets to tell loss from reordering.
+        let least = if self.mode == Mode::Startup {
+            STARTUP_LOSS
+        } else {
+            MIN_LOSS
+        };
+        if self.round_lost > least * self.packet && self.round_lost * LOSS_TOLERANCE > all {
             let reached = self.window().min((in_flight + self.round_acked).max(floor));
             self.loss_cap = (reached / 10 * 7).max(floor);
             if self.mode == Mode::Startup {
@@ -332,8 +348,7 @@ impl Congestion {
                 let phase_over = now.micros_since(self.cycle_at) > self.min_rtt;
                 let drained = self.cycle == 1 && sample.in_flight <= self.bdp(UNITY);
                 if phase_over || drained {
-                    self.cycle = (self.cycle + 1) % CYCLE.len();
-                    self.cycle_at = now;
+                    self.next_phase(now);
                 }
             }
             Mode::ProbeRtt => match self.probe_rtt_end {
@@ -348,6 +363,20 @@ impl Congestion {
                 _ => {}
             },
             Mode::Startup | Mode::Drain => {}
+        }
+    }
+
+    /// The answer to a probe arrives in the phase after it: if that found much more, probe again at once
+    /// instead of six phases later.
+    fn next_phase(&mut self, now: Time) {
+        self.cycle_at = now;
+        if self.cycle == 1 && self.bandwidth() * 10 > self.bandwidth_before_probe * 11 {
+            self.cycle = 0;
+        } else {
+            self.cycle = (self.cycle + 1) % CYCLE.len();
+        }
+        if self.cycle == 0 {
+            self.bandwidth_before_probe = self.bandwidth();
         }
     }
 

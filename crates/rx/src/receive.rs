@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::packet::{MAX_ACKS, MAX_RANGES};
+use crate::packet::MAX_ACKS;
 
 /// A packet as it came, security not yet taken off.
 #[derive(Debug)]
@@ -204,7 +204,7 @@ impl ReceiveWindow {
         let mut runs = Vec::new();
         let mut at = MAX_ACKS;
         let mut known = (self.next - self.first) as usize;
-        while at < self.packets.len() && runs.len() < MAX_RANGES {
+        while at < self.packets.len() {
             let start = at;
             at = at.max(known);
             while self.packets.get(at).is_some_and(Option::is_some) {

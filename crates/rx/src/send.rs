@@ -332,6 +332,7 @@ impl SendWindow {
             newest: None,
             now,
             ack_serial: ack.serial,
+            provoked_by: ack.serial,
             least_rtt,
         };
         if ack.reason == AckReason::DELAY || ack.reason == AckReason::PING_RESPONSE {
@@ -411,10 +412,13 @@ impl SendWindow {
             self.in_flight = self.in_flight.saturating_sub(size);
             self.in_flight_packets = self.in_flight_packets.saturating_sub(1);
         } else {
+            step.outcome.sample.found += size;
             self.reordering = true;
         }
-        if sent.flags & RESENT != 0 && age < step.least_rtt {
-            // The first copy arrived: it was late, not lost.
+        if sent.flags & RESENT != 0 && step.before(sent.serial, age) {
+            // The first copy arrived: it was late, not lost. Taking it for the second would make
+            // everything sent before that look lost.
+            step.outcome.sample.found += size;
             self.reordering = true;
             return;
         }
@@ -544,8 +548,18 @@ struct AckStep {
     outcome: AckOutcome,
     newest: Option<Sent>,
     now: Time,
+    /// Serial that a round trip may be taken from.
     ack_serial: u32,
+    /// Serial of the packet that provoked the ACK; 0: none.
+    provoked_by: u32,
     least_rtt: u64,
+}
+
+impl AckStep {
+    /// Whether the peer sent the ACK before a transmission with this serial and age can have arrived.
+    fn before(&self, serial: u32, age: u64) -> bool {
+        age < self.least_rtt || (self.provoked_by != 0 && self.provoked_by < serial)
+    }
 }
 
 /// Bytes that a packet counts for in flight.

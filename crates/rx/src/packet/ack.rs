@@ -8,8 +8,8 @@
 
 /// Most acknowledgement bytes in one ACK.
 pub const MAX_ACKS: usize = 255;
-/// Most ranges in the extension of one ACK.
-pub const MAX_RANGES: usize = 256;
+/// Most words of ranges, or of bitmap, in the extension of one ACK: it must fit into any packet.
+pub const MAX_EXTENSION_WORDS: usize = 256;
 
 /// Bytes in front of the acknowledgement bytes.
 const FIXED: usize = 18;
@@ -156,24 +156,17 @@ fn decode_cellar(trailer: &[u8]) -> Option<Cellar> {
     }
     let window = read_word(trailer, 5)?;
     let sizes = read_word(trailer, 6)?;
-    let count = read_word(trailer, 7)? as usize;
-    let mut ranges = Vec::new();
-    if count > 0 && count <= MAX_RANGES {
-        ranges.reserve_exact(count);
-        let mut end = 0u32;
-        for i in 0..count {
-            let Some(word) = read_word(trailer, 8 + i) else {
-                break;
-            };
-            let (start, length) = (word >> 16, word & 0xffff);
-            // Not ascending, or empty: the rest cannot be trusted.
-            if start < end || length == 0 || start + length > 0x1_0000 {
-                break;
-            }
-            end = start + length;
-            ranges.push(((start & 0xffff) as u16, (length & 0xffff) as u16));
-        }
-    }
+    let count = read_word(trailer, 7)?;
+    let words = trailer.get(32..).unwrap_or(&[]).chunks_exact(4);
+    let words = words.map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+    let length = (count & !BITMAP) as usize;
+    let ranges = if length == 0 || length > MAX_EXTENSION_WORDS {
+        Vec::new()
+    } else if count & BITMAP != 0 {
+        ranges_of_bitmap(words.take(length))
+    } else {
+        valid_ranges(words.take(length))
+    };
     Some(Cellar {
         window,
         initial_window: (sizes >> 16) as u16,
@@ -182,15 +175,79 @@ fn decode_cellar(trailer: &[u8]) -> Option<Cellar> {
     })
 }
 
+/// Ranges up to the first that is empty or does not ascend: the rest cannot be trusted.
+fn valid_ranges(words: impl Iterator<Item = u32>) -> Vec<(u16, u16)> {
+    let mut end = 0;
+    words
+        .map_while(|word| {
+            let (start, length) = (word >> 16, word & 0xffff);
+            if start < end || length == 0 || start + length > 0x1_0000 {
+                return None;
+            }
+            end = start + length;
+            Some((start as u16, length as u16))
+        })
+        .collect()
+}
+
+fn ranges_of_bitmap(words: impl Iterator<Item = u32>) -> Vec<(u16, u16)> {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    let mut end = u16::MAX;
+    for (i, word) in words.enumerate() {
+        let mut left = word;
+        while left != 0 {
+            let bit = left.leading_zeros();
+            left &= !(0x8000_0000 >> bit);
+            let Ok(at) = u16::try_from(MAX_ACKS + i * 32 + bit as usize) else {
+                return ranges;
+            };
+            match ranges.last_mut() {
+                Some(last) if at == end => last.1 += 1,
+                _ => ranges.push((at, 1)),
+            }
+            end = at + 1;
+        }
+    }
+    ranges
+}
+
 fn encode_cellar(cellar: &Cellar, out: &mut Vec<u8>) {
-    let ranges = cellar.ranges.get(..MAX_RANGES).unwrap_or(&cellar.ranges);
     out.extend_from_slice(&Cellar::MAGIC.to_be_bytes());
     out.extend_from_slice(&cellar.window.to_be_bytes());
     out.extend_from_slice(&cellar.initial_window.to_be_bytes());
     out.extend_from_slice(&cellar.max_datagram.to_be_bytes());
-    out.extend_from_slice(&u32::try_from(ranges.len()).unwrap_or(0).to_be_bytes());
-    for (start, length) in ranges {
-        out.extend_from_slice(&start.to_be_bytes());
-        out.extend_from_slice(&length.to_be_bytes());
+    let reach = cellar
+        .ranges
+        .last()
+        .map_or(0, |last| usize::from(last.0) + usize::from(last.1));
+    let bitmap_words = reach
+        .saturating_sub(MAX_ACKS)
+        .div_ceil(32)
+        .min(MAX_EXTENSION_WORDS);
+    if bitmap_words >= cellar.ranges.len() {
+        let ranges = cellar
+            .ranges
+            .get(..MAX_EXTENSION_WORDS)
+            .unwrap_or(&cellar.ranges);
+        out.extend_from_slice(&(ranges.len() as u32).to_be_bytes());
+        for (start, length) in ranges {
+            out.extend_from_slice(&start.to_be_bytes());
+            out.extend_from_slice(&length.to_be_bytes());
+        }
+        return;
+    }
+    out.extend_from_slice(&(bitmap_words as u32 | BITMAP).to_be_bytes());
+    let base = out.len();
+    out.resize(base + bitmap_words * 4, 0);
+    for &(start, length) in &cellar.ranges {
+        let from = usize::from(start).saturating_sub(MAX_ACKS);
+        for bit in from..from + usize::from(length) {
+            if let Some(byte) = out.get_mut(base + bit / 8) {
+                *byte |= 0x80 >> (bit % 8);
+            }
+        }
     }
 }
+
+/// In the word that counts what follows: a bitmap instead of ranges.
+const BITMAP: u32 = 0x8000_0000;

@@ -8,7 +8,7 @@ mod debug;
 mod header;
 mod jumbo;
 
-pub use ack::{Ack, AckReason, Cellar, MAX_ACKS, MAX_RANGES, Trailer};
+pub use ack::{Ack, AckReason, Cellar, MAX_ACKS, MAX_EXTENSION_WORDS, Trailer};
 pub use debug::{
     BasicStatistics, ConnectionRecord, DebugQuery, DebugQuestion, PeerRecord, bad_debug_type,
     decode_debug_query, end_of_connections, end_of_peers, version_answer,

@@ -146,6 +146,42 @@ fn the_extension_there_and_back_and_cut() {
 }
 
 #[test]
+fn many_ranges_travel_as_a_bitmap() {
+    let every_other: Vec<(u16, u16)> = (0..3_900).map(|i| (256 + 2 * i, 1)).collect();
+    for ranges in [
+        every_other,
+        vec![(255, 1), (257, 2), (260, 30), (300, 1), (303, 1)],
+    ] {
+        let ack = Ack {
+            first_packet: 1,
+            previous_packet: 8_000,
+            serial: 0,
+            reason: AckReason::DELAY,
+            acks: &[0; 255],
+            trailer: Some(Trailer {
+                max_datagram: 1444,
+                interface_mtu: Some(1444),
+                window: Some(255),
+                jumbo_max: Some(1),
+            }),
+            cellar: Some(Cellar {
+                window: 8_192,
+                initial_window: 1,
+                max_datagram: 1444,
+                ranges,
+            }),
+        };
+        let mut bytes = Vec::new();
+        ack.encode(&mut bytes);
+        assert!(bytes.len() + 28 < 1444);
+        assert_eq!(Ack::decode(&bytes), Some(ack));
+        for length in 0..bytes.len() {
+            let _ = Ack::decode(&bytes[..length]);
+        }
+    }
+}
+
+#[test]
 fn every_type_there_and_back_and_every_short_header_refused() {
     for kind in 0..=255 {
         let header = Header {

@@ -44,7 +44,7 @@ fn hundred_milliseconds_without_loss() {
 #[test]
 fn hundred_milliseconds_and_one_percent_loss() {
     let seed = Seed::from_environment(12);
-    assert!(utilisation(seed.0, long_path(10), 100_000_000, Config::default()) > 0.8);
+    assert!(utilisation(seed.0, long_path(10), 100_000_000, Config::default()) > 0.83);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn hundred_milliseconds_five_percent_loss_and_reordering() {
         jitter: Duration::from_millis(5),
         ..long_path(50)
     };
-    assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.6);
+    assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.65);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn shallow_queue_does_not_collapse() {
         queue: 30_000,
         ..long_path(0)
     };
-    assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.5);
+    assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.7);
 }
 
 /// The same towards the server, whose application reads as the bytes come.
