@@ -1,14 +1,15 @@
 //! Durable creates and stores, statuses and lookups a second, with the CPU time of each.
 //!
-//! `cargo run -p cellar-volume --example store_bench --profile quick -- [DIR] [SECONDS]`
+//! `cargo run -p cellar-volume --example store_bench --profile quick -- [DIR] [SECONDS] [VNODES]`
 //!
+//! With VNODES, only that many small files are made and looked at, and the memory is printed.
 //! "n x d callers" are n threads with d changes under way each, as a server's threads have: the next
 //! begins when the oldest is durable. CPU time is that of the whole process, callers included, so
 //! it is an upper bound of what the store itself costs.
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -189,6 +190,65 @@ fn run(
     Ok(())
 }
 
+/// Resident memory in MB: all, and what is not file pages.
+fn memory() -> Result<String, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let of = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name));
+        let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        number.unwrap_or(0) >> 10
+    };
+    Ok(format!(
+        "{} MB resident, at most {} MB",
+        of("VmRSS:"),
+        of("VmHWM:")
+    ))
+}
+
+/// Makes `vnodes` files of 1,000 bytes, 2,000 in a volume, and looks at them at random.
+fn many(folder: &Path, vnodes: u64, time: Duration) -> Result<(), Box<dyn Error>> {
+    let partition = Partition::open(FileDisk::open(folder)?, Options::default())?;
+    let data = [Bytes::from(vec![5; 1000])];
+    let (start, cpu_start) = (Instant::now(), cpu());
+    let mut fids = Vec::new();
+    for n in 0..vnodes / 2000 {
+        let volume = volume(&partition, n as u32 + 1)?;
+        for fid in files(&volume, volume.root(), 2000)? {
+            let _ = volume.store(fid, &StoreSpec::at(0), &data, CONTEXT)?;
+            fids.push(fid);
+        }
+    }
+    partition.flush()?;
+    println!(
+        "{} files made in {:.1} s, {:.1} us CPU each: {}",
+        fids.len(),
+        start.elapsed().as_secs_f64(),
+        (cpu() - cpu_start).as_secs_f64() * 1e6 / fids.len().max(1) as f64,
+        memory()?
+    );
+    measure(
+        "status of any file",
+        Callers(2, 1),
+        time,
+        &partition,
+        |c, n| {
+            let at = (n.wrapping_mul(0x9e37_79b9) + c as u64 * 77) % fids.len() as u64;
+            let fid = fids[at as usize];
+            if let Some(volume) = partition.volume(fid.volume)? {
+                volume.status_and_acl(fid)?;
+            }
+            Ok(Ticket::ready())
+        },
+    )?;
+    println!("{}", memory()?);
+    drop(partition);
+    let start = Instant::now();
+    let partition = Partition::open(FileDisk::open(folder)?, Options::default())?;
+    println!("opened again in {:.3} s", start.elapsed().as_secs_f64());
+    drop(partition);
+    Ok(std::fs::remove_dir_all(folder)?)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments
@@ -201,6 +261,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let time = Duration::from_secs(seconds);
     let folder = folder.join("store_bench");
     let _ = std::fs::remove_dir_all(&folder);
+    if let Some(vnodes) = arguments.next().and_then(|text| text.parse().ok()) {
+        return many(&folder, vnodes, time);
+    }
     {
         let partition = Partition::open(FileDisk::open(&folder)?, Options::default())?;
         for (round, callers) in [Callers(1, 1), Callers(8, 1), Callers(64, 1), Callers(4, 16)]
@@ -222,9 +285,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             })?;
         }
         let small = [Bytes::from(vec![5; 4096])];
+        let spec = StoreSpec {
+            file_length: 0,
+            ..StoreSpec::at(0)
+        };
         for fid in &mine {
-            bulk.store(*fid, &StoreSpec::at(0), &small, CONTEXT)?
-                .wait()?;
+            bulk.store(*fid, &spec, &small, CONTEXT)?.wait()?;
         }
         for callers in [Callers(1, 1), Callers(4, 1)] {
             measure("read 4 KiB", callers, time, &partition, |_, n| {

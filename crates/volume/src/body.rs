@@ -15,7 +15,10 @@ use crate::engine::batch::Run;
 use crate::engine::key::Key;
 use crate::engine::space::Pin;
 use crate::error::{Error, Result};
-use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum};
+use crate::pieces::PieceName;
+use crate::record::{
+    BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord, block_checksum,
+};
 use crate::ticket::is_nonblocking;
 use crate::txn::OldPiece;
 use crate::types::{FileType, VnodeStatus};
@@ -36,13 +39,16 @@ pub struct Reader {
     source: Source,
 }
 
+/// Pieces with their numbers.
+type HeldPieces = Vec<(u64, Arc<Piece>)>;
+
 /// Where a reader finds its bytes.
 enum Source {
     /// Here, from the start of the range on.
     Bytes(Bytes),
     /// In these pieces.
     Pieces(
-        Vec<(u64, Piece)>,
+        HeldPieces,
         #[expect(dead_code, reason = "held for its drop")] Pin,
     ),
     /// In whatever the file is at that moment.
@@ -161,7 +167,7 @@ impl Volume {
         status: &VnodeStatus,
         start: u64,
         end: u64,
-    ) -> Result<Option<Vec<(u64, Piece)>>> {
+    ) -> Result<Option<HeldPieces>> {
         if status.kind != FileType::File {
             return Ok(None);
         }
@@ -170,8 +176,7 @@ impl Volume {
         if loaded.record.body != Body::Pieces || loaded.record.data_version != status.data_version {
             return Ok(None);
         }
-        self.load_pieces(fid, loaded.record.body_number, start, end)
-            .map(Some)
+        self.load_pieces(fid, &loaded.record, start, end).map(Some)
     }
 
     fn read_version(&self, fid: Fid, position: u64, length: usize) -> Result<(Bytes, u64)> {
@@ -218,8 +223,10 @@ impl Volume {
                 ))
             }
             Body::Pieces => {
-                let body = loaded.record.body_number;
-                Ok((self.read_pieces(fid, body, position, length)?, version))
+                let _pin = self.core.engine.space.pin();
+                let end = position + length as u64;
+                let pieces = self.load_pieces(fid, &loaded.record, position, end)?;
+                Ok((self.read_loaded(fid, &pieces, position, length)?, version))
             }
         }
     }
@@ -285,19 +292,33 @@ impl Volume {
         Ok(numbers)
     }
 
-    fn read_pieces(&self, fid: Fid, body: u32, position: u64, length: usize) -> Result<Bytes> {
-        let _pin = self.core.engine.space.pin();
-        let pieces = self.load_pieces(fid, body, position, position + length as u64)?;
-        self.read_loaded(fid, &pieces, position, length)
-    }
-
-    /// The pieces that hold a range of a body.
-    fn load_pieces(&self, fid: Fid, body: u32, start: u64, end: u64) -> Result<Vec<(u64, Piece)>> {
-        let mut pieces = Vec::new();
+    /// The pieces that hold a range of a file of that record, which is the present one.
+    fn load_pieces(
+        &self,
+        fid: Fid,
+        record: &VnodeRecord,
+        start: u64,
+        end: u64,
+    ) -> Result<HeldPieces> {
+        let cache = &self.core.pieces;
+        let mut pieces = HeldPieces::new();
         for number in start / PIECE_BYTES..end.div_ceil(PIECE_BYTES) {
-            if let Some(old) = self.piece(fid, body, number)? {
-                pieces.push((number, old.piece));
-            }
+            let name = PieceName {
+                instance: self.instance(),
+                vnode: fid.vnode.0,
+                data_version: record.data_version,
+                number,
+            };
+            let piece = match cache.get(&name) {
+                Some(piece) => piece,
+                None => {
+                    let found = self.piece(fid, record.body_number, number)?;
+                    let piece = Arc::new(found.map_or(Piece::Gone, |old| old.piece));
+                    cache.put(name, Arc::clone(&piece));
+                    piece
+                }
+            };
+            pieces.push((number, piece));
         }
         Ok(pieces)
     }
@@ -306,7 +327,7 @@ impl Volume {
     fn read_loaded(
         &self,
         fid: Fid,
-        pieces: &[(u64, Piece)],
+        pieces: &[(u64, Arc<Piece>)],
         position: u64,
         length: usize,
     ) -> Result<Bytes> {
@@ -316,7 +337,7 @@ impl Volume {
         let mut buffer = BytesMut::zeroed(blocks * BLOCK);
         for (number, piece) in pieces {
             let base = number * PIECE_BLOCKS as u64;
-            if let Piece::Blocks(blocks) = piece {
+            if let Piece::Blocks(blocks) = piece.as_ref() {
                 self.read_blocks(fid, blocks, base, first_block, &mut buffer)?;
             }
         }

@@ -11,6 +11,7 @@ use crate::cells::Cells;
 use crate::engine::Engine;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
+use crate::pieces::Pieces;
 use crate::reap::Reaper;
 use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
 use crate::volume::Volume;
@@ -22,6 +23,7 @@ const ATTACHED_MAX: usize = 20_000;
 pub(crate) struct Core {
     pub(crate) engine: Arc<Engine>,
     pub(crate) cells: Cells,
+    pub(crate) pieces: Pieces,
     pub(crate) reaper: Reaper,
     pub(crate) events: Events,
     attached: RwLock<HashMap<VolumeId, Arc<Volume>>>,
@@ -67,6 +69,7 @@ impl Core {
         Self {
             engine,
             cells,
+            pieces: Pieces::default(),
             reaper: Reaper::default(),
             events: Events::default(),
             attached: RwLock::default(),

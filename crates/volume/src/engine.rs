@@ -293,6 +293,9 @@ impl Engine {
             Arc::clone(&levels.active)
         };
         drop(levels);
+        // Once more under the lock: from here on nothing fails.
+        self.space.prepare(&batch.taken, &|key| self.get(key))?;
+        self.space.prepare(&batch.released, &|key| self.get(key))?;
         batch.encode(&mut queue.open.bytes);
         queue.open.changes += 1;
         self.space

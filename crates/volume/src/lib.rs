@@ -26,6 +26,7 @@ mod engine;
 mod error;
 mod options;
 mod partition;
+mod pieces;
 mod reap;
 mod record;
 mod remove;

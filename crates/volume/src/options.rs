@@ -18,13 +18,13 @@ pub struct Options {
     /// Default `Strict`.
     pub durability: Durability,
     /// Size of one journal file; there are up to four. Also bounds the memory of changes that
-    /// are not yet in the base table to about twice as much. Default 32 MiB.
+    /// are not yet in the base table to about twice as much. Default 24 MiB.
     pub journal_bytes: u64,
-    /// Page cache of the base table. Default 64 MiB.
+    /// Page cache of the base table. Default 48 MiB.
     pub base_cache_bytes: usize,
-    /// Decoded vnodes kept for status reads, about 250 bytes each. Default 100,000.
+    /// Decoded vnodes kept for status reads, about 400 bytes each. Default 100,000.
     pub cached_vnodes: usize,
-    /// Bodies and directory pages kept with them. Default 48 MiB.
+    /// Bodies and directory pages kept with them. Default 32 MiB.
     pub cached_body_bytes: usize,
     /// Space kept back so that removals and the journal always work. Default 128 MiB.
     pub reserve_bytes: u64,
@@ -40,10 +40,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             durability: Durability::Strict,
-            journal_bytes: 32 << 20,
-            base_cache_bytes: 64 << 20,
+            journal_bytes: 24 << 20,
+            base_cache_bytes: 48 << 20,
             cached_vnodes: 100_000,
-            cached_body_bytes: 48 << 20,
+            cached_body_bytes: 32 << 20,
             reserve_bytes: 128 << 20,
             inline_bytes: 4096,
             reap_rate: 50_000,

@@ -164,6 +164,11 @@ impl Volume {
         })
     }
 
+    /// Tells this opening of the volume from others.
+    pub(crate) fn instance(&self) -> u32 {
+        self.instance
+    }
+
     /// The record, for the making of clones.
     pub(crate) fn record(&self) -> &RwLock<VolumeRecord> {
         &self.record

@@ -389,6 +389,27 @@ fn a_vnode_in_memory_answers_without_waiting_and_others_do_not() {
     );
     volume.status(fid).unwrap();
     nonblocking(|| volume.status(fid)).unwrap();
+    let large = volume
+        .create_file(volume.root(), b"large", &new(), at(1))
+        .unwrap()
+        .outcome;
+    let large = large.status.fid;
+    let data = Bytes::from(vec![6; 1_000_000]);
+    volume
+        .store(large, &StoreSpec::at(0), &[data], at(2))
+        .unwrap()
+        .wait()
+        .unwrap();
+    world.partition.flush().unwrap();
+    assert_eq!(
+        nonblocking(|| volume.read(large, 0, 5)).unwrap_err(),
+        Error::WouldBlock
+    );
+    volume.read(large, 0, 5).unwrap();
+    assert_eq!(
+        nonblocking(|| volume.read(large, 100_000, 3)).unwrap(),
+        [6; 3][..]
+    );
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! Piece records of files that are read, kept decoded.
+//!
+//! A file's data version rises with every store, so a piece found under (volume instance, vnode,
+//! data version, number) can never be out of date: stale ones are simply not asked for any more, and
+//! go when room is needed. With them a read of a large file that the system has in its page cache
+//! needs no wait, and is served where it is asked for.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use crate::record::Piece;
+
+/// Parts of the cache with a lock each.
+const SHARDS: usize = 16;
+/// Pieces in each part: about 1.6 KB apiece, so 6.5 MB in all; they cover 1 GiB of files.
+const PIECES_MAX: usize = 256;
+
+/// Which piece of which version of which file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PieceName {
+    /// The opening of the volume.
+    pub(crate) instance: u32,
+    pub(crate) vnode: u32,
+    pub(crate) data_version: u64,
+    pub(crate) number: u64,
+}
+
+/// The cache.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    shards: [Mutex<HashMap<PieceName, Arc<Piece>>>; SHARDS],
+}
+
+impl Pieces {
+    fn shard(&self, name: &PieceName) -> &Mutex<HashMap<PieceName, Arc<Piece>>> {
+        let mixed = (u64::from(name.vnode) << 32 ^ name.number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 60) as usize % SHARDS]
+    }
+
+    pub(crate) fn get(&self, name: &PieceName) -> Option<Arc<Piece>> {
+        self.shard(name).lock().get(name).cloned()
+    }
+
+    pub(crate) fn put(&self, name: PieceName, piece: Arc<Piece>) {
+        let mut shard = self.shard(&name).lock();
+        if shard.len() >= PIECES_MAX {
+            // Any quarter: what is still read comes back with one look at the table.
+            let mut count = 0;
+            shard.retain(|_, _| {
+                count += 1;
+                count % 4 != 0
+            });
+        }
+        shard.insert(name, piece);
+    }
+}
