@@ -11,9 +11,11 @@ use tracing_subscriber::EnvFilter;
 mod cell_directory;
 mod failure;
 mod files;
+mod output;
 mod progress;
 mod rxperf;
 mod session;
+mod statistics;
 mod suite;
 mod up;
 
@@ -24,12 +26,7 @@ use failure::Outcome;
 /// Servers, databases, tools and clients that speak the AFS-3 protocol to OpenAFS and to the Linux
 /// kernel's AFS client.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cellar",
-    version,
-    max_term_width = 100,
-    propagate_version = true
-)]
+#[command(name = "cellar", bin_name = "cellar", version, max_term_width = 100)]
 #[command(after_help = "A first minute:
   cellar up                                   start a cell here (Ctrl-C stops it)
   cellar cp README.md /afs/demo.cell/scratch  in another terminal: store a file
@@ -37,10 +34,16 @@ use failure::Outcome;
   cellar cat /afs/demo.cell/scratch/README.md")]
 struct Cli {
     /// How log lines on standard error look.
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, display_order = 900)]
     log_format: LogFormat,
     /// What is logged, as tracing filters say it; default: warn (up: info).
-    #[arg(long, global = true, value_name = "FILTER", env = "CELLAR_LOG")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILTER",
+        env = "CELLAR_LOG",
+        display_order = 901
+    )]
     log: Option<String>,
     #[command(subcommand)]
     command: Command,
@@ -70,6 +73,8 @@ enum Command {
     /// What runs on a server (as OpenAFS's bos).
     #[command(disable_help_flag = true)]
     Bos(Words),
+    /// Show every counter of a running cell.
+    Statistics(statistics::Options),
     /// Measure Rx itself, against another cellar or OpenAFS's rxperf.
     Rxperf(rxperf::Options),
     /// Drive a server with load and measure it.
@@ -110,6 +115,7 @@ impl Command {
             Self::Pts(_) => return "pts".to_owned(),
             Self::Fs(_) => return "fs".to_owned(),
             Self::Bos(_) => return "bos".to_owned(),
+            Self::Statistics(_) => "statistics",
             Self::Rxperf(_) => "rxperf",
             Self::Bench(_) => "bench",
         };
@@ -124,6 +130,7 @@ impl Command {
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
             Self::Fs(words) => block_on(suite::fs::run(words.words)),
             Self::Bos(words) => block_on(suite::bos::run(words.words)),
+            Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
             Self::Bench(options) => match options.what {
                 // Calls that failed are in the report; a run with any is no measurement.

@@ -10,6 +10,7 @@ use cellar_wire::List;
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
+use crate::output::outln;
 
 /// The customary port of rxperf.
 const PORT: u16 = 7009;
@@ -97,7 +98,7 @@ async fn serve(address: SocketAddr, shards: Option<usize>) -> Outcome {
     }
     let runtime = Runtime::start(config)?;
     let port = runtime.open(PortConfig::new(address).service(Arc::new(Server)))?;
-    println!(
+    outln!(
         "rxperf answers on UDP {}; Ctrl-C stops it",
         port.local_address()
     );
@@ -157,10 +158,10 @@ fn print(figures: &Figures, arguments: &ClientArguments) {
             "calls_per_second": figures.calls_per_second(),
             "megabytes_per_second": figures.megabytes_per_second(),
         });
-        println!("{value:#}");
+        outln!("{value:#}");
         return;
     }
-    println!(
+    outln!(
         "{} calls in {seconds:.3} s: {:.0} calls/s, {:.1} MB/s ({} bytes sent, {} received)",
         figures.calls,
         figures.calls_per_second(),

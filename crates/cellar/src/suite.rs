@@ -17,6 +17,7 @@ use serde::Serialize;
 use syntax::{CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, flag, optional};
 
 use crate::failure::{Failure, Outcome, USAGE};
+use crate::output::{out, outln};
 use crate::session::CellOptions;
 
 /// What every operation takes. Those of the originals that mean nothing here are accepted, so that
@@ -51,7 +52,7 @@ fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>>
     match suite.parse(words) {
         Ok(invocation) => Ok(Some(invocation)),
         Err(Refusal::Help(text)) => {
-            print!("{text}");
+            out!("{text}");
             Ok(None)
         }
         Err(Refusal::Usage(text)) => {
@@ -113,6 +114,6 @@ fn number<T: std::str::FromStr>(what: &str, text: &str) -> Outcome<T> {
 fn print_json(value: &(impl Serialize + ?Sized)) -> Outcome {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::new(format!("cannot print JSON: {error}")))?;
-    println!("{text}");
+    outln!("{text}");
     Ok(())
 }

@@ -15,7 +15,9 @@ mod bozo;
 mod lock;
 mod protection;
 mod roles;
+mod statistics;
 
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -121,10 +123,9 @@ pub(crate) fn run(options: Options) -> Outcome {
     if known.as_ref() != Some(&identity) {
         directory.write_identity(&identity)?;
     }
-    print!(
-        "{}",
-        banner::text(&directory, &identity, is_new, start.elapsed())
-    );
+    // Whoever started us may not read; the cell serves all the same.
+    let banner = banner::text(&directory, &identity, is_new, start.elapsed());
+    let _unread = std::io::stdout().write_all(banner.as_bytes());
     let signal = wait_for_signal()?;
     tracing::info!(signal, "stopping");
     running.stop()?;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::printable;
 use crate::failure::Outcome;
+use crate::output::{out, outln};
 use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
@@ -48,16 +49,16 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
         listings.push((path.as_str(), rows));
     }
     if options.json {
-        println!("{:#}", as_json(&listings));
+        outln!("{:#}", as_json(&listings));
         return Ok(());
     }
     let owners = owners(session, &listings, options.long).await;
     let titles = listings.len() > 1;
     for (index, (path, rows)) in listings.iter().enumerate() {
         if titles {
-            println!("{}{path}:", if index > 0 { "\n" } else { "" });
+            outln!("{}{path}:", if index > 0 { "\n" } else { "" });
         }
-        print!(
+        out!(
             "{}",
             if options.long {
                 long(rows, &owners)

@@ -6,6 +6,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use serde_json::json;
 
 use crate::failure::Outcome;
+use crate::output::outln;
 use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
@@ -70,41 +71,44 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
             .names_of(&session.cell, &[status.owner, status.author])
             .await
             .unwrap_or_else(|_| vec![status.owner.0.to_string(), status.author.0.to_string()]);
-        println!("      File: {path}");
-        println!("      Type: {}, {} bytes", kind(status), status.length);
-        println!(
+        outln!("      File: {path}");
+        outln!("      Type: {}, {} bytes", kind(status), status.length);
+        outln!(
             "       Fid: {} in volume {} of cell {}",
             node.fid,
             node.volume.full_name(),
             node.volume.cell
         );
-        println!(
+        outln!(
             "      Mode: {} ({:04o}), links {}",
             super::ls::mode(status),
             status.unix_mode,
             status.link_count
         );
-        println!(
+        outln!(
             "     Owner: {} ({}), group {}, last changed by {}",
-            names[0], status.owner.0, status.group.0, names[1]
+            names[0],
+            status.owner.0,
+            status.group.0,
+            names[1]
         );
-        println!(
+        outln!(
             "    Rights: you {}, anybody {}",
             rights(&status.caller_access.to_string()),
             rights(&status.anonymous_access.to_string())
         );
-        println!(
+        outln!(
             "  Modified: {}",
             cellar_admin::date::ctime(status.client_mod_time)
         );
-        println!(
+        outln!(
             "   Changed: {}",
             cellar_admin::date::ctime(status.server_mod_time)
         );
-        println!("   Version: {}", status.data_version);
+        outln!("   Version: {}", status.data_version);
     }
     if options.json {
-        println!("{:#}", serde_json::Value::from(answers));
+        outln!("{:#}", serde_json::Value::from(answers));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::syntax::{Command, Suite, flag, one, optional_list};
 use super::{COMMON, cell_options, parse, print_json, server_address};
 use crate::failure::Outcome;
+use crate::output::{out, outln};
 use crate::session::As;
 
 static SUITE: Suite = Suite {
@@ -75,7 +76,7 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
                 if json {
                     all.push(instance);
                 } else {
-                    print!("{}", instance.status(long));
+                    out!("{}", instance.status(long));
                 }
             }
             if json { print_json(&all) } else { Ok(()) }
@@ -85,9 +86,9 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
             if json {
                 return print_json(&json!({ "cell": cell, "hosts": hosts }));
             }
-            println!("Cell name is {cell}");
+            outln!("Cell name is {cell}");
             for (index, host) in hosts.iter().enumerate() {
-                println!("    Host {} is {host}", index + 1);
+                outln!("    Host {} is {host}", index + 1);
             }
             Ok(())
         }
@@ -97,7 +98,7 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
                 return print_json(&users);
             }
             let users: String = users.iter().map(|user| format!("{user} ")).collect();
-            println!("SUsers are: {users}");
+            outln!("SUsers are: {users}");
             Ok(())
         }
     }

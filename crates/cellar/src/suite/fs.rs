@@ -13,6 +13,7 @@ use super::syntax::{
 };
 use super::{COMMON, cell_options, number, parse, print_json};
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::{out, outln};
 use crate::session::{As, Session};
 
 static SUITE: Suite = Suite {
@@ -195,7 +196,7 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "whereis" => fs.whereis().await,
         "whichcell" => fs.whichcell().await,
         "wscell" => {
-            println!("This workstation belongs to cell '{}'", session.cell.name);
+            outln!("This workstation belongs to cell '{}'", session.cell.name);
             Ok(())
         }
         "listcells" => fs.listcells().await,
@@ -220,7 +221,7 @@ impl Fs<'_> {
                 continue;
             }
             let gap = if index > 0 { "\n" } else { "" };
-            print!("{gap}Access list for {path} is\n{}", acl.listing());
+            out!("{gap}Access list for {path} is\n{}", acl.listing());
         }
         if self.json {
             print_json(&lists)
@@ -267,7 +268,7 @@ impl Fs<'_> {
             return print_json(&all);
         }
         if self.invocation.command == "listquota" {
-            print!("{QUOTA_HEAD}");
+            out!("{QUOTA_HEAD}");
         }
         for status in &all {
             let text = match self.invocation.command {
@@ -275,7 +276,7 @@ impl Fs<'_> {
                 "quota" => status.percentage(),
                 _ => status.examined(),
             };
-            print!("{text}");
+            out!("{text}");
         }
         Ok(())
     }
@@ -316,9 +317,9 @@ impl Fs<'_> {
         for path in self.invocation.list("dir") {
             match self.files.list_mount(path).await {
                 Ok(mount) if self.json => all.push(mount),
-                Ok(mount) => println!("'{path}' is a mount point for volume '{}'", mount.text),
+                Ok(mount) => outln!("'{path}' is a mount point for volume '{}'", mount.text),
                 Err(error @ cellar_admin::Error::Usage(_)) => {
-                    println!("{error}");
+                    outln!("{error}");
                     failed = true;
                 }
                 Err(error) => return Err(error.into()),
@@ -349,7 +350,7 @@ impl Fs<'_> {
                 .map(|server| format!("{} ", hosts.name(*server)))
                 .collect();
             let word = if servers.len() == 1 { "host" } else { "hosts" };
-            println!("File {path} is on {word} {names}");
+            outln!("File {path} is on {word} {names}");
         }
         if self.json { print_json(&all) } else { Ok(()) }
     }
@@ -357,7 +358,7 @@ impl Fs<'_> {
     async fn whichcell(&self) -> Outcome {
         for path in self.invocation.list("path") {
             let (cell, _) = self.files.volume_of(path).await?;
-            println!("File {path} lives in cell '{cell}'");
+            outln!("File {path} lives in cell '{cell}'");
         }
         Ok(())
     }
@@ -375,7 +376,7 @@ impl Fs<'_> {
                 .iter()
                 .map(|ip| hosts.name(*ip))
                 .collect();
-            println!("Cell {} on hosts {}.", cell.name, names.join(" "));
+            outln!("Cell {} on hosts {}.", cell.name, names.join(" "));
         }
         Ok(())
     }
@@ -386,7 +387,7 @@ impl Fs<'_> {
             return print_json(&json!({ "unavailable": down }));
         }
         if down.is_empty() {
-            println!("All servers are running.");
+            outln!("All servers are running.");
             return Ok(());
         }
         let mut hosts = HostNames::new(!self.invocation.has("noresolve"));
@@ -395,7 +396,7 @@ impl Fs<'_> {
             .iter()
             .map(|server| format!(" {}", hosts.name(*server)))
             .collect();
-        println!("These servers unavailable due to network or server problems: {names}.");
+        outln!("These servers unavailable due to network or server problems: {names}.");
         Err(Failure::said(FAILED))
     }
 }

@@ -11,6 +11,7 @@ use super::syntax::{
 };
 use super::{COMMON, cell_options, number, parse, print_json};
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::{out, outln};
 use crate::session::As;
 
 static SUITE: Suite = Suite {
@@ -230,7 +231,7 @@ impl Pts<'_> {
                 .create_user(name, self.id_at(index)?)
                 .await?;
             if !self.json {
-                println!("User {name} has id {}", id.0);
+                outln!("User {name} has id {}", id.0);
             }
             made.push(json!({ "name": name, "id": id.0 }));
         }
@@ -246,7 +247,7 @@ impl Pts<'_> {
                 .create_group(name, owner, self.id_at(index)?)
                 .await?;
             if !self.json {
-                println!("group {name} has id {}", id.0);
+                outln!("group {name} has id {}", id.0);
             }
             made.push(json!({ "name": name, "id": id.0 }));
         }
@@ -313,7 +314,7 @@ impl Pts<'_> {
                     .names_of(&[entry.owner, entry.creator])
                     .await?;
                 unlimited = unlimited || self.has_no_quota(entry).await?;
-                print!("{}", entry.examined(&names[0], &names[1], unlimited));
+                out!("{}", entry.examined(&names[0], &names[1], unlimited));
             }
         }
         if failed {
@@ -358,19 +359,19 @@ impl Pts<'_> {
             }
             let word = if expand { "Expanded " } else { "" };
             if id.is_group() {
-                println!("{word}Members of {} (id: {}) are:", own[0], id.0);
+                outln!("{word}Members of {} (id: {}) are:", own[0], id.0);
             } else {
                 let word = if expand { "Expanded groups" } else { "Groups" };
-                println!("{word} {} (id: {}) is a member of:", own[0], id.0);
+                outln!("{word} {} (id: {}) is a member of:", own[0], id.0);
             }
             for name in &names {
-                println!("  {name}");
+                outln!("  {name}");
             }
             if self.invocation.has("supergroups") && id.is_group() {
                 let groups = self.protection.super_groups(id).await?;
-                println!("Groups {} (id: {}) is a member of:", own[0], id.0);
+                outln!("Groups {} (id: {}) is a member of:", own[0], id.0);
                 for name in self.protection.names_of(&groups).await? {
-                    println!("  {name}");
+                    outln!("  {name}");
                 }
             }
         }
@@ -416,9 +417,9 @@ impl Pts<'_> {
         if self.json {
             return print_json(&entries);
         }
-        print!("{LIST_HEAD}");
+        out!("{LIST_HEAD}");
         for entry in &entries {
-            print!("{}", entry.line());
+            out!("{}", entry.line());
         }
         Ok(())
     }
@@ -434,9 +435,9 @@ impl Pts<'_> {
                 all.push(json!({ "name": own[0], "id": id.0, "owned": names }));
                 continue;
             }
-            println!("Groups owned by {} (id: {}) are:", own[0], id.0);
+            outln!("Groups owned by {} (id: {}) are:", own[0], id.0);
             for name in names {
-                println!("  {name}");
+                outln!("  {name}");
             }
         }
         if self.json {
@@ -454,7 +455,7 @@ impl Pts<'_> {
         if self.json {
             return print_json(&json!({ "user": user.0, "group": group.0 }));
         }
-        println!("Max user id is {} and max group id is {}.", user.0, group.0);
+        outln!("Max user id is {} and max group id is {}.", user.0, group.0);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::syntax::{CELL_DIRECTORY, Command, Invocation, Suite, flag, one, optional};
 use super::{COMMON, cell_options, number, parse, partition, print_json, server_address};
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::{out, outln};
 use crate::session::{As, Session};
 
 static SUITE: Suite = Suite {
@@ -222,7 +223,7 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&json!({ "id": id.0, "name": name }));
         }
-        println!(
+        outln!(
             "Volume {} created on partition {partition} of {server}",
             id.0
         );
@@ -263,7 +264,7 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&json!({ "id": id.0, "removed": true }));
         }
-        println!(
+        outln!(
             "Volume {} on partition {partition} server {} deleted",
             id.0,
             self.hosts.name(address)
@@ -308,7 +309,7 @@ impl Vos<'_> {
                 Ok(info) => found.push((site, info)),
                 Err(error) => {
                     eprintln!("{error}");
-                    println!(
+                    outln!(
                         "Volume does not exist on server {} as indicated by the VLDB",
                         self.hosts.name(site.server)
                     );
@@ -329,11 +330,11 @@ impl Vos<'_> {
                     partition: site.partition,
                     hosts: &self.hosts,
                 };
-                print!("{}", self.shown(info, place));
-                println!();
+                out!("{}", self.shown(info, place));
+                outln!();
             }
-            print!("{}", entry.body(&self.hosts));
-            println!();
+            out!("{}", entry.body(&self.hosts));
+            outln!();
         }
         if failed {
             Err(Failure::said(FAILED))
@@ -386,7 +387,7 @@ impl Vos<'_> {
     fn print_partition(&self, named: &str, place: Place<'_>, volumes: &[VolumeInfo]) {
         let quiet = self.invocation.has("quiet");
         if !quiet {
-            println!(
+            outln!(
                 "Total number of volumes on server {named} partition {}: {} ",
                 place.partition,
                 volumes.len()
@@ -396,13 +397,13 @@ impl Vos<'_> {
         let (long, extended) = (self.invocation.has("long"), self.invocation.has("extended"));
         for info in volumes {
             if fast {
-                println!("{:<10}", info.id.0);
+                outln!("{:<10}", info.id.0);
             } else if format {
-                print!("BEGIN_OF_ENTRY\n{}END_OF_ENTRY\n\n", info.formatted(place));
+                out!("BEGIN_OF_ENTRY\n{}END_OF_ENTRY\n\n", info.formatted(place));
             } else if long || extended {
-                println!("{}", self.shown(info, place));
+                outln!("{}", self.shown(info, place));
             } else {
-                print!("{}", info.line());
+                out!("{}", info.line());
             }
         }
         if quiet {
@@ -413,15 +414,13 @@ impl Vos<'_> {
         let busy = with(VolumeState::Busy).count();
         let off_line = volumes.len() - on_line - busy;
         if fast {
-            println!();
+            outln!();
         } else if format && extended {
-            println!(
-                "VOLUMES_ONLINE\t{on_line}\nVOLUMES_OFFLINE\t{off_line}\nVOLUMES_BUSY\t{busy}"
-            );
+            outln!("VOLUMES_ONLINE\t{on_line}\nVOLUMES_OFFLINE\t{off_line}\nVOLUMES_BUSY\t{busy}");
         } else if extended {
-            println!("\nTotal volumes: {on_line} on-line, {off_line} off-line, {busy}  busyd");
+            outln!("\nTotal volumes: {on_line} on-line, {off_line} off-line, {busy}  busyd");
         } else if !format {
-            println!(
+            outln!(
                 "\nTotal volumes onLine {on_line} ; Total volumes offLine {off_line} ; Total busy \
                  {busy}\n"
             );
@@ -437,7 +436,7 @@ impl Vos<'_> {
             if self.json() {
                 return print_json(&json!({ "entries": [entry], "total": 1 }));
             }
-            print!("{}", entry.listing(&self.hosts));
+            out!("{}", entry.listing(&self.hosts));
             return Ok(());
         }
         let named = self.invocation.get("server");
@@ -481,16 +480,16 @@ impl Vos<'_> {
                 .map(|p| format!("partition {p} "))
                 .unwrap_or_default();
             match server {
-                Some(server) => println!("VLDB entries for server {server} {part}"),
-                None if filter.partition.is_some() => println!("VLDB entries for {part}"),
-                None => println!("VLDB entries for all servers "),
+                Some(server) => outln!("VLDB entries for server {server} {part}"),
+                None if filter.partition.is_some() => outln!("VLDB entries for {part}"),
+                None => outln!("VLDB entries for all servers "),
             }
         }
         for entry in &entries {
-            print!("{}", entry.listing(&self.hosts));
+            out!("{}", entry.listing(&self.hosts));
         }
         if !quiet {
-            println!("\nTotal entries: {}", entries.len());
+            outln!("\nTotal entries: {}", entries.len());
         }
         Ok(())
     }
@@ -502,7 +501,7 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&names);
         }
-        println!("The partitions on the server are:");
+        outln!("The partitions on the server are:");
         let mut line = String::new();
         for (index, name) in names.iter().enumerate() {
             line.push_str(&format!(" {name:>10} "));
@@ -510,7 +509,7 @@ impl Vos<'_> {
                 line.push('\n');
             }
         }
-        println!("{line}\nTotal: {}", names.len());
+        outln!("{line}\nTotal: {}", names.len());
         Ok(())
     }
 
@@ -528,15 +527,17 @@ impl Vos<'_> {
             return print_json(&spaces);
         }
         for space in &spaces {
-            println!(
+            outln!(
                 "Free space on partition {}: {} K blocks out of total {}",
-                space.partition, space.free_kib, space.total_kib
+                space.partition,
+                space.free_kib,
+                space.total_kib
             );
         }
         if self.invocation.has("summary") {
             let free: i64 = spaces.iter().map(|space| space.free_kib).sum();
             let total: i64 = spaces.iter().map(|space| space.total_kib).sum();
-            println!(
+            outln!(
                 "Summary: {free} KB free out of {total} KB on {} partitions",
                 spaces.len()
             );
@@ -555,13 +556,13 @@ impl Vos<'_> {
         let with_uuid = self.invocation.has("printuuid");
         for server in &servers {
             if with_uuid {
-                println!("UUID: {}", server.uuid_line());
+                outln!("UUID: {}", server.uuid_line());
             }
             for address in &server.addresses {
-                println!("{}", self.hosts.name(*address));
+                outln!("{}", self.hosts.name(*address));
             }
             if with_uuid {
-                println!();
+                outln!();
             }
         }
         Ok(())
@@ -574,12 +575,12 @@ impl Vos<'_> {
             return print_json(&transactions);
         }
         if transactions.is_empty() {
-            println!("No active transactions on {named}");
+            outln!("No active transactions on {named}");
             return Ok(());
         }
-        println!("Total transactions: {}", transactions.len());
+        outln!("Total transactions: {}", transactions.len());
         for transaction in &transactions {
-            print!("{}", transaction.block());
+            out!("{}", transaction.block());
         }
         Ok(())
     }
@@ -591,10 +592,10 @@ impl Vos<'_> {
             self.volumes
                 .lock(entry.read_write, cellar_wire::vl::VLOP_DELETE)
                 .await?;
-            println!("Locked VLDB entry for volume {volume}");
+            outln!("Locked VLDB entry for volume {volume}");
         } else {
             self.volumes.unlock(entry.read_write).await?;
-            println!("Released lock on vldb entry for volume {volume}");
+            outln!("Released lock on vldb entry for volume {volume}");
         }
         Ok(())
     }

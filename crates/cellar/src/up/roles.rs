@@ -9,7 +9,7 @@ use cellar_dbserver::{
 };
 use cellar_fileserver::{Config as FileConfig, FileServer};
 use cellar_rpc::local::Listener;
-use cellar_rpc::{PortConfig, Runtime, RuntimeConfig, Service};
+use cellar_rpc::{Port, PortConfig, Runtime, RuntimeConfig, Service};
 use cellar_volume::disk::FileDisk;
 use cellar_volume::{Options as StoreOptions, Partition};
 use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
@@ -17,6 +17,7 @@ use cellar_wire::vl;
 
 use super::bozo::{Instance, Overseer};
 use super::protection::OwnProtection;
+use super::statistics::Statistics;
 use super::{Options, bootstrap, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
@@ -111,7 +112,14 @@ impl Roles {
         let services = Services::new(&self, &fileserver, identity);
         let answering = services
             .open(&self.runtime, &fileserver, identity)
-            .and_then(|()| services.listen(&self.runtime, directory))
+            .and_then(|ports| {
+                let statistics = Statistics {
+                    fileserver: fileserver.clone(),
+                    partitions: self.partitions.clone(),
+                    ports,
+                };
+                services.listen(&self.runtime, directory, Arc::new(statistics))
+            })
             .and_then(|socket| self.register(identity).map(|()| socket));
         match answering {
             Ok(socket) => Ok(Running {
@@ -168,16 +176,30 @@ impl Services {
     }
 
     /// Opens the ports. The file server's is the last: who finds that finds everything.
-    fn open(&self, runtime: &Runtime, fileserver: &FileServer, identity: &Identity) -> Outcome {
+    fn open(
+        &self,
+        runtime: &Runtime,
+        fileserver: &FileServer,
+        identity: &Identity,
+    ) -> Outcome<Vec<(&'static str, Port)>> {
         let ports = &identity.cell.ports;
         let plan = [
-            (ports.protection, vec![&self.pr, &self.pr_votes, &self.disk]),
-            (ports.location, vec![&self.vl, &self.vl_votes, &self.disk]),
-            (ports.volume, vec![&self.volumes]),
-            (ports.overseer, vec![&self.bozo]),
-            (ports.fileserver, vec![&self.files]),
+            (
+                "users",
+                ports.protection,
+                vec![&self.pr, &self.pr_votes, &self.disk],
+            ),
+            (
+                "locations",
+                ports.location,
+                vec![&self.vl, &self.vl_votes, &self.disk],
+            ),
+            ("volumes", ports.volume, vec![&self.volumes]),
+            ("overseer", ports.overseer, vec![&self.bozo]),
+            ("files", ports.fileserver, vec![&self.files]),
         ];
-        for (number, services) in plan {
+        let mut opened = Vec::new();
+        for (name, number, services) in plan {
             let address = SocketAddr::new(identity.bind, number);
             let mut config = PortConfig::new(address);
             config.services = services.into_iter().cloned().collect();
@@ -187,13 +209,26 @@ impl Services {
             if number == ports.fileserver {
                 fileserver.start(runtime, &port);
             }
+            opened.push((name, port));
         }
-        Ok(())
+        Ok(opened)
     }
 
     /// Opens the administrator's socket, on which everything answers.
-    fn listen(&self, runtime: &Runtime, directory: &CellDirectory) -> Outcome<Listener> {
-        let all = [&self.files, &self.volumes, &self.vl, &self.pr, &self.bozo];
+    fn listen(
+        &self,
+        runtime: &Runtime,
+        directory: &CellDirectory,
+        statistics: Arc<dyn Service>,
+    ) -> Outcome<Listener> {
+        let all = [
+            &self.files,
+            &self.volumes,
+            &self.vl,
+            &self.pr,
+            &self.bozo,
+            &statistics,
+        ];
         let path = directory.admin_socket();
         let services = all.into_iter().cloned().collect();
         Listener::bind(runtime, &path, services).map_err(|cause| {

@@ -1,0 +1,131 @@
+//! `cellar statistics`: every counter of a running cell, for its administrator.
+//!
+//! The server answers on the administrator's socket with one JSON object
+//! ([`crate::up`] makes it). Without `--json` it is shown as lines `name  number`, those that are
+//! not zero; the name is the path in the object, so it can be searched for.
+
+use std::path::PathBuf;
+
+use cellar_rpc::{CallOptions, local};
+use cellar_wire::package::{Package, ProcedureInfo, Stream};
+use serde_json::Value;
+
+use crate::cell_directory::{self, CellDirectory};
+use crate::failure::{Failure, Outcome};
+
+/// The service on the administrator's socket; it is on no port.
+pub(crate) static PACKAGE: Package = Package {
+    name: "CELLAR-STATISTICS",
+    service_id: 0,
+    port: 0,
+    statistics_index: 0,
+    procedures: &[ProcedureInfo {
+        opcode: SNAPSHOT,
+        name: "Snapshot",
+        index: 0,
+        stream: Stream::Reply,
+    }],
+};
+
+/// Answers the object as JSON text.
+pub(crate) const SNAPSHOT: u32 = 1;
+
+/// No snapshot is larger; one has some ten thousand bytes.
+const BYTES_MAX: usize = 16 << 20;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cellar statistics | grep refused
+  cellar statistics --json | jq .callbacks")]
+pub(crate) struct Options {
+    /// Directory of the cell, which runs on this machine.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR", default_value = cell_directory::DEFAULT)]
+    dir: PathBuf,
+    /// Print JSON, zeros included.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(options: Options) -> Outcome {
+    let directory = CellDirectory::new(&options.dir);
+    let socket = directory.admin_socket();
+    let connection = local::connect(&socket).await.map_err(|cause| {
+        Failure::new(format!(
+            "{}: {cause}. Is 'cellar up --dir {}' running, and are you root or its owner?",
+            socket.display(),
+            options.dir.display()
+        ))
+    })?;
+    let request = SNAPSHOT.to_be_bytes().to_vec().into();
+    let mut call = connection.open_raw(&PACKAGE, request, CallOptions::default())?;
+    let mut text = Vec::new();
+    while let Some(chunk) = call.read_chunk().await? {
+        text.extend_from_slice(&chunk);
+        if text.len() > BYTES_MAX {
+            return Err(Failure::new("the server's answer has no end"));
+        }
+    }
+    let snapshot: Value = serde_json::from_slice(&text)?;
+    if options.json {
+        println!("{snapshot:#}");
+    } else {
+        let mut lines = Vec::new();
+        flatten(&snapshot, String::new(), &mut lines);
+        for (name, value) in lines {
+            println!("{name:<56} {value:>20}");
+        }
+    }
+    Ok(())
+}
+
+/// The leaves that are not zero, with the way to them. Elements of lists go by their `name`.
+fn flatten(value: &Value, path: String, lines: &mut Vec<(String, String)>) {
+    let below = |name: &str| match path.as_str() {
+        "" => name.to_owned(),
+        path => format!("{path}.{name}"),
+    };
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if name != "name" {
+                    flatten(member, below(name), lines);
+                }
+            }
+        }
+        Value::Array(elements) => {
+            for (index, element) in elements.iter().enumerate() {
+                let name = element["name"].as_str();
+                let name = name.map_or_else(|| index.to_string(), str::to_owned);
+                flatten(element, below(&name), lines);
+            }
+        }
+        Value::Number(number) if number.as_f64() == Some(0.0) => {}
+        Value::String(text) => lines.push((path, text.clone())),
+        other => lines.push((path, other.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn leaves_are_named_by_the_way_to_them() {
+        let value = json!({
+            "files": { "refused": { "name": 3, "invalid": 0 } },
+            "ports": [{ "name": "users", "datagrams_received": 7 }],
+        });
+        let mut lines = Vec::new();
+        flatten(&value, String::new(), &mut lines);
+        let line = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            lines,
+            [
+                line("files.refused.name", "3"),
+                line("ports.users.datagrams_received", "7")
+            ]
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! What `cellar statistics` asks for: every counter of the running roles in one JSON object.
+//!
+//! Names are those of the counters in the crates that keep them; what each counts is said there.
+
+use std::sync::Arc;
+
+use cellar_fileserver::FileServer;
+use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture, Port, Service, TransportStatistics};
+use cellar_volume::Partition;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::PartitionId;
+use cellar_wire::package::Package;
+use serde_json::{Map, Value, json};
+
+use crate::statistics::{PACKAGE, SNAPSHOT};
+
+/// The service on the administrator's socket.
+pub(super) struct Statistics {
+    pub(super) fileserver: FileServer,
+    pub(super) partitions: Vec<(PartitionId, Arc<Partition>)>,
+    /// With what answers there.
+    pub(super) ports: Vec<(&'static str, Port)>,
+}
+
+impl Service for Statistics {
+    fn package(&self) -> &'static Package {
+        &PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            if !matches!(call.caller(), Caller::Superuser) {
+                return Err(AbortCode::EPERM);
+            }
+            match call.opcode().await? {
+                SNAPSHOT => {
+                    let text = self.snapshot().await.to_string();
+                    call.write(text.into()).await
+                }
+                _ => Err(AbortCode::RXGEN_OPCODE),
+            }
+        })
+    }
+}
+
+impl Statistics {
+    async fn snapshot(&self) -> Value {
+        let mut ports = Vec::new();
+        for (name, port) in &self.ports {
+            let transport = port.transport_statistics().await.unwrap_or_default();
+            ports.push(show_port(name, port, &transport));
+        }
+        let partitions: Vec<_> = self
+            .partitions
+            .iter()
+            .map(|(id, partition)| show_partition(*id, partition))
+            .collect();
+        let figures = self.fileserver.figures();
+        let (hosts, callbacks, contacts) = (figures.hosts, figures.callbacks, figures.contacts);
+        let transfers = |figures: &cellar_fileserver::TransferFigures| {
+            json!({
+                "transfers": figures.transfers,
+                "succeeded": figures.succeeded,
+                "bytes": figures.bytes,
+            })
+        };
+        let refused: Map<String, Value> = figures
+            .refusals
+            .iter()
+            .map(|(kind, count)| ((*kind).to_owned(), (*count).into()))
+            .collect();
+        json!({
+            "started": figures.started.as_secs(),
+            "now": figures.now.as_secs(),
+            "files": {
+                "refused": refused,
+                "fetched": transfers(&figures.fetched),
+                "stored": transfers(&figures.stored),
+                "locks": figures.locks,
+                "volume_transactions": figures.transactions,
+            },
+            "hosts": { "known": hosts.hosts, "active": hosts.active, "unknown": hosts.unknown, "down": hosts.down },
+            "callbacks": {
+                "held": callbacks.held,
+                "capacity": callbacks.capacity,
+                "files": callbacks.files,
+                "bytes": callbacks.bytes,
+                "collections": callbacks.collections,
+                "broken": callbacks.broken,
+                "delayed": callbacks.delayed,
+                "late": callbacks.late,
+            },
+            "contacts": {
+                "introductions": contacts.introductions,
+                "moves": contacts.moves,
+                "resets": contacts.resets,
+                "breaks_told": contacts.breaks_told,
+                "silences": contacts.silences,
+                "expired": contacts.expired,
+            },
+            "partitions": partitions,
+            "ports": ports,
+        })
+    }
+}
+
+fn show_port(name: &str, port: &Port, transport: &TransportStatistics) -> Value {
+    let statistics = port.statistics();
+    let figures = statistics.port();
+    let procedures: Vec<_> = statistics
+        .procedures()
+        .iter()
+        .filter(|figures| figures.invocations > 0)
+        .filter_map(|figures| {
+            let procedure = figures.package.procedures.get(figures.index)?;
+            Some(json!({
+                "name": format!("{}.{}", figures.package.name, procedure.name),
+                "calls": figures.invocations,
+                "aborts": figures.aborts,
+                "bytes_received": figures.bytes_received,
+                "bytes_sent": figures.bytes_sent,
+                "queued_micros": figures.queued.sum,
+                "executed_micros": figures.executed.sum,
+                "slowest_micros": figures.executed.maximum,
+            }))
+        })
+        .collect();
+    json!({
+        "name": name,
+        "address": port.local_address().to_string(),
+        "datagrams_received": figures.datagrams_received,
+        "calls_inline": figures.calls_inline,
+        "calls_pending": figures.calls_pending,
+        "calls_refused": figures.calls_refused,
+        "calls_waiting": figures.calls_waiting,
+        "calls_running": figures.calls_running,
+        "send_failures": figures.send_failures,
+        "handler_panics": figures.handler_panics,
+        "unknown_opcodes": statistics.unknown_opcodes(),
+        "procedures": procedures,
+        "transport": {
+            "bogus_packets": transport.bogus_packets,
+            "data_read": transport.data_read,
+            "acks_read": transport.acks_read,
+            "acks_ignored": transport.acks_ignored,
+            "duplicates": transport.duplicates,
+            "spurious": transport.spurious,
+            "aborts_sent": transport.aborts_sent,
+            "busies_sent": transport.busies_sent,
+            "overload_aborts": transport.overload_aborts,
+            "data_sent": transport.data_sent,
+            "data_resent": transport.data_resent,
+            "server_connections": transport.server_connections,
+            "client_connections": transport.client_connections,
+            "peers": transport.peers,
+            "calls": transport.calls,
+            "calls_started": transport.calls_started,
+            "bytes_received": transport.bytes_received,
+            "bytes_sent": transport.bytes_sent,
+            "receive_buffered": transport.receive_buffered,
+        },
+    })
+}
+
+fn show_partition(id: PartitionId, partition: &Partition) -> Value {
+    let counters = partition.counters();
+    json!({
+        "name": id.to_string(),
+        "changes": counters.commits,
+        "journal_writes": counters.groups,
+        "journal_bytes": counters.journal_bytes,
+        "block_syncs": counters.block_syncs,
+        "flushes": counters.flushes,
+        "damaged": counters.damaged,
+        "cached_vnodes": counters.cached_vnodes,
+        "cached_body_bytes": counters.cached_body_bytes,
+        "cache_misses": counters.cache_misses,
+        "reaped": counters.reaped,
+    })
+}
