@@ -19,6 +19,10 @@ pub const PASSED_ON_BYTES_MAX: usize = 8 << 20;
 /// Calls run before the socket is looked at again.
 pub const CALLS_PER_TURN_MAX: usize = 128;
 
+/// Time after which a turn runs no further call, so that acknowledgements and other ports wait no
+/// longer than this and one handler.
+pub const TURN_TIME_MAX: Duration = Duration::from_millis(2);
+
 /// Calls of one port and shard that wait to be run. A call that waits costs the packets it came in.
 pub const WAITING_CALLS_MAX: usize = 8192;
 

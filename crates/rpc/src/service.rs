@@ -17,7 +17,7 @@ pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// A package of procedures that answers calls.
 ///
 /// One value serves every shard and every transport at once. A handler runs on the shard's thread:
-/// it must not block it. What blocks goes through [`crate::blocking`]. A handler that can answer
+/// it must not block it. What blocks goes through [`crate::blocking()`]. A handler that can answer
 /// from memory completes at its first poll, and costs no task.
 ///
 /// ```ignore

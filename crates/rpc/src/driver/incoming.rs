@@ -79,9 +79,9 @@ impl Driver {
     }
 
     /// Polls the handler of a call that has waited its turn; makes a task of it if need be.
-    pub(super) fn run_call(self: &Rc<Self>, queued: QueuedCall) {
+    pub(super) fn run_call(self: &Rc<Self>, queued: QueuedCall, now: Time) {
         let QueuedCall { call, client, .. } = queued;
-        let Some(mut handling) = self.handling(queued) else {
+        let Some(mut handling) = self.handling(queued, now) else {
             return;
         };
         let mut context = Context::from_waker(Waker::noop());
@@ -111,7 +111,7 @@ impl Driver {
     }
 
     /// The future that answers a call to its end; `None` when the call has failed while it waited.
-    fn handling(self: &Rc<Self>, queued: QueuedCall) -> Option<Handling> {
+    fn handling(self: &Rc<Self>, queued: QueuedCall, started: Time) -> Option<Handling> {
         let QueuedCall {
             call,
             connection,
@@ -119,7 +119,6 @@ impl Driver {
             client,
             arrived,
         } = queued;
-        let started = self.turn_time.get();
         let mut state = self.state.borrow_mut();
         match state.slot(call).map(|slot| &slot.user) {
             Some(CallUser::Incoming(slot)) if slot.failed.is_none() => {}

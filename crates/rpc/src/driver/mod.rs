@@ -43,7 +43,7 @@ use crate::CallError;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::debug::DebugBudget;
-use crate::limits::{CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, WRITE_CHUNK_BYTES};
+use crate::limits::{CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, TURN_TIME_MAX, WRITE_CHUNK_BYTES};
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
 use crate::rxstats::RxStats;
@@ -438,13 +438,19 @@ impl Driver {
         }
     }
 
-    /// Runs calls that have arrived. Answers whether more could be run now.
+    /// Runs calls that have arrived, for a while. Answers whether more could be run now.
     fn run_calls(self: &Rc<Self>) -> bool {
+        let mut now = self.clock.now();
+        let until = now + TURN_TIME_MAX;
         for _ in 0..CALLS_PER_TURN_MAX {
             let Some(call) = self.state.borrow_mut().admission.next() else {
                 return false;
             };
-            self.run_call(call);
+            self.run_call(call, now);
+            now = self.clock.now();
+            if now >= until {
+                break;
+            }
         }
         self.state.borrow().admission.has_next()
     }
