@@ -126,8 +126,8 @@ server_kill() { # as a crash of the program does
 new_volume() {
     case $IT_PEER in
     cellar)
-        at_server "$CELLAR" vos create --dir "$IT_DIR/server" "$IT_ADDR" a "$1" -maxquota "${2:-0}" &&
-            at_server "$CELLAR" fs setacl --dir "$IT_DIR/server" "$1" system:anyuser rlidwk
+        at_server env CELLAR_DIR="$IT_DIR/server" "$CELLAR" vos create "$IT_ADDR" a "$1" -maxquota "${2:-0}" &&
+            at_server env CELLAR_DIR="$IT_DIR/server" "$CELLAR" fs setacl "$1" system:anyuser rlidwk
         ;;
     openafs)
         "$interop/openafs-cell/cell" run --dir "$IT_DIR/server" -- vos create "$IT_ADDR" a "$1" -maxquota "${2:-0}" -localauth

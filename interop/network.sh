@@ -1,0 +1,31 @@
+# A network of its own for a server and its clients: namespace NAME with bridge br0 (10.99.0.1/24), where the servers
+# are, and NAME-c1, NAME-c2 across veth pairs with the Ethernet's MTU of 1500. Sourced by run and by bench/.
+SERVER_ADDR=10.99.0.1
+
+network_up() { # NAME
+    local n=$1 k c
+    ip netns add "$n" && ip -n "$n" link set lo up &&
+        ip -n "$n" link add br0 type bridge forward_delay 0 stp_state 0 &&
+        ip -n "$n" addr add $SERVER_ADDR/24 dev br0 && ip -n "$n" link set br0 up || return
+    for k in 1 2; do
+        c=$n-c$k
+        ip netns add "$c" && ip -n "$c" link set lo up &&
+            ip -n "$n" link add "c$k" mtu 1500 type veth peer name eth0 netns "$c" &&
+            ip -n "$n" link set "c$k" master br0 up &&
+            ip -n "$c" addr add "10.99.0.2$k/24" dev eth0 && ip -n "$c" link set eth0 up || return
+    done
+}
+
+network_down() { # NAME
+    local c
+    for c in "$1-c1" "$1-c2" "$1"; do ip netns del "$c" 2>/dev/null; done
+}
+
+# Where an unfinished run was killed: networks NAME-PID whose process is gone.
+network_forget() { # NAME-
+    local n pid
+    for n in $(ip netns list 2>/dev/null | awk '{ print $1 }' | grep -E "^$1[0-9]+(-c[12])?$"); do
+        pid=${n#"$1"}
+        [ -e "/proc/${pid%%-*}" ] || ip netns del "$n" 2>/dev/null
+    done
+}
