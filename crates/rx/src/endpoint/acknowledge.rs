@@ -175,7 +175,7 @@ impl Endpoint {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        if call.want_write && call.attached && call.send.buffered() < limit / 2 {
+        if call.want_write && call.attached && call.send.buffered() < limit / 4 * 3 {
             call.want_write = false;
             let id = CallId {
                 slot,
