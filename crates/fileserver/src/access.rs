@@ -48,6 +48,23 @@ fn anyuser() -> &'static Cps {
     ANYUSER.get_or_init(Cps::anonymous)
 }
 
+/// The groups that a host is in by itself. What everybody is in is left out: a host's rights are
+/// added to the caller's, and would give back what a negative entry takes away.
+fn own_groups(cps: Cps) -> Option<Cps> {
+    let everybody = [ViceId::ANYUSER, ViceId::AUTHUSER, ViceId::ANONYMOUS];
+    let own: Vec<ViceId> = cps
+        .ids()
+        .iter()
+        .copied()
+        .filter(|id| !everybody.contains(id))
+        .collect();
+    if own.is_empty() {
+        None
+    } else {
+        Some(Cps::new(own))
+    }
+}
+
 impl Identity {
     /// Who calls without credentials.
     pub(crate) fn anonymous(host_cps: Option<Cps>) -> Self {
@@ -67,7 +84,7 @@ impl Identity {
 
     pub(crate) fn new(id: ViceId, cps: Cps, host_cps: Option<Cps>, implicit: Rights) -> Self {
         let administrator = cps.is_administrator();
-        let host_cps = host_cps.filter(|cps| !cps.ids().is_empty());
+        let host_cps = host_cps.and_then(own_groups);
         Self {
             id,
             cps,
@@ -280,6 +297,12 @@ mod tests {
         let access = identity.access(&list);
         assert_eq!(access.caller.to_string(), "rlw");
         assert_eq!(access.anonymous.to_string(), "rl");
+        // Everybody's groups in a host's subdomain undo no negative entry.
+        let list = self::list(&[(-101, "rl")], &[(9, "r")]);
+        let everybody = Cps::new(vec![ViceId::ANYUSER]);
+        let cps = Cps::new(vec![ViceId(9), ViceId::ANYUSER]);
+        let identity = Identity::new(ViceId(9), cps, Some(everybody), Rights::NONE);
+        assert_eq!(identity.access(&list).caller.to_string(), "l");
     }
 
     /// The matrix: who may do what to which kind, with which rights.

@@ -19,7 +19,13 @@ impl Contacts {
         let mut work = JoinSet::new();
         for host in self.hosts.all() {
             let silent = u64::from(now.saturating_sub(host.last_heard()));
-            let expired = silent >= HOST_EXPIRES_AFTER.as_secs();
+            // One that never said who it is holds nothing, and is not waited for as long.
+            let patience = if host.is_known() {
+                HOST_EXPIRES_AFTER
+            } else {
+                HOST_PROBE_AFTER
+            };
+            let expired = silent >= patience.as_secs();
             if !expired && silent < HOST_PROBE_AFTER.as_secs() {
                 continue;
             }

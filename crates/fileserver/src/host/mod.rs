@@ -158,6 +158,12 @@ impl Host {
         self.flags.load(Ordering::Acquire) & (KNOWN | VERIFY | DOWN | RESET | GONE) == KNOWN
     }
 
+    /// Whether it was ever asked who it is, and answered.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.has(KNOWN)
+    }
+
     /// Whether it did not answer when it was last told or asked something.
     #[must_use]
     pub fn is_down(&self) -> bool {
