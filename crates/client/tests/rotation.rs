@@ -1,0 +1,292 @@
+//! The client against servers that misbehave as real ones do, over real sockets.
+//!
+//! One VL server knows a volume on two addresses of this machine; each address has a file server that
+//! answers by a script. What the client asks, in which order, is what is tested.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cellar_client::mount_point::MountPoint;
+use cellar_client::{Cell, CellName, Client, Config, Ports, Volume};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, PortConfig, Runtime, Service};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::package::{Package, Procedure};
+use cellar_wire::rxafs::{self, AfsFetchStatus, FileType};
+use cellar_wire::vl;
+use parking_lot::Mutex;
+
+const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Knows one volume, `v`, at the sites of the day; speaks only the `N` form.
+struct Locations {
+    sites: Mutex<Vec<Ipv4Addr>>,
+    asked: AtomicUsize,
+}
+
+impl Service for Locations {
+    fn package(&self) -> &'static Package {
+        &vl::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            match call.opcode().await? {
+                vl::GetEntryByNameN::OPCODE => {
+                    let arguments: vl::GetEntryByNameN = call.arguments().await?;
+                    self.asked.fetch_add(1, Ordering::Relaxed);
+                    if arguments.volumename.as_bytes() != b"v" {
+                        return Err(AbortCode::VL_NOENT);
+                    }
+                    let site = |server: &Ipv4Addr| vl::Site {
+                        server: u32::from(*server),
+                        partition: 0,
+                        flags: vl::VLSF_ROVOL,
+                    };
+                    let entry = vl::NvldbEntry {
+                        name: vl::EntryName::try_from("v").expect("name"),
+                        sites: cellar_wire::List::from_iter_cut(self.sites.lock().iter().map(site)),
+                        volume_ids: [VolumeId(10), VolumeId(11), VolumeId(0)],
+                        flags: vl::VLF_ROEXISTS,
+                        ..Default::default()
+                    };
+                    call.reply(&vl::GetEntryByNameNReply { entry });
+                    Ok(())
+                }
+                _ => Err(AbortCode::RXGEN_OPCODE),
+            }
+        })
+    }
+}
+
+/// Answers FetchStatus with the next code of its script, then with success; FetchData64 with the
+/// bytes it has, of which a call breaks off after some while there are any to break off after.
+#[derive(Default)]
+struct Files {
+    script: Mutex<VecDeque<AbortCode>>,
+    asked: AtomicUsize,
+    bytes: Vec<u8>,
+    break_after: Mutex<Option<usize>>,
+}
+
+impl Files {
+    fn with(script: &[AbortCode]) -> Arc<Self> {
+        Arc::new(Self {
+            script: Mutex::new(script.iter().copied().collect()),
+            ..Self::default()
+        })
+    }
+
+    async fn fetch(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        let arguments: rxafs::FetchData64 = call.arguments().await?;
+        let from = (arguments.position as usize).min(self.bytes.len());
+        let rest = &self.bytes[from..];
+        let rest = &rest[..rest.len().min(arguments.length as usize)];
+        call.reply(&(rest.len() as u64));
+        let broken = self.break_after.lock().take();
+        if let Some(after) = broken {
+            call.write(rest[..after].to_vec().into()).await?;
+            // So that the client has them before the abort.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            return Err(AbortCode::VOFFLINE);
+        }
+        call.write(rest.to_vec().into()).await?;
+        call.reply(&rxafs::FetchData64Reply {
+            status: status(),
+            callback: rxafs::Callback::NONE,
+            sync: rxafs::VolSync::default(),
+        });
+        Ok(())
+    }
+}
+
+fn status() -> AfsFetchStatus {
+    AfsFetchStatus {
+        file_type: FileType::File,
+        ..AfsFetchStatus::failed(AbortCode(0))
+    }
+}
+
+impl Service for Files {
+    fn package(&self) -> &'static Package {
+        &rxafs::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            match call.opcode().await? {
+                rxafs::FetchStatus::OPCODE => {
+                    let _: rxafs::FetchStatus = call.arguments().await?;
+                    self.asked.fetch_add(1, Ordering::Relaxed);
+                    if let Some(code) = self.script.lock().pop_front() {
+                        return Err(code);
+                    }
+                    call.reply(&rxafs::FetchStatusReply {
+                        status: status(),
+                        callback: rxafs::Callback::NONE,
+                        sync: rxafs::VolSync::default(),
+                    });
+                    Ok(())
+                }
+                rxafs::FetchData64::OPCODE => self.fetch(call).await,
+                _ => Err(AbortCode::RXGEN_OPCODE),
+            }
+        })
+    }
+}
+
+/// A VL server and two file servers, and a client of them.
+struct Bench {
+    runtime: Runtime,
+    client: Client,
+    locations: Arc<Locations>,
+}
+
+impl Bench {
+    fn new(sites: &[Ipv4Addr], first: Arc<Files>, second: Arc<Files>) -> Self {
+        let runtime = Runtime::client_only().expect("runtime");
+        let locations = Arc::new(Locations {
+            sites: Mutex::new(sites.to_vec()),
+            asked: AtomicUsize::new(0),
+        });
+        let open = |ip: Ipv4Addr, port: u16, service: Arc<dyn Service>| {
+            let address = SocketAddr::new(IpAddr::V4(ip), port);
+            runtime
+                .open(PortConfig::new(address).service(service))
+                .expect("port")
+                .local_address()
+        };
+        let location = open(FIRST, 0, locations.clone()).port();
+        // Both file servers on the same port, as one cell has them.
+        let fileserver = open(FIRST, 0, first).port();
+        open(SECOND, fileserver, second);
+        let cell = Cell {
+            name: CellName::new("test.cell").expect("name"),
+            database_servers: vec![IpAddr::V4(FIRST)],
+            ports: Ports {
+                fileserver,
+                location,
+                ..Ports::default()
+            },
+        };
+        let port = runtime.client_port().expect("client port");
+        let config = Config {
+            cells: vec![cell],
+            administrator: None,
+        };
+        Self {
+            client: Client::new(port, config).expect("client"),
+            runtime,
+            locations,
+        }
+    }
+
+    async fn volume(&self) -> Arc<Volume> {
+        let mount = MountPoint::parse(b"#v.").expect("mount point");
+        let cell = self.client.home().expect("home").name.clone();
+        self.client
+            .mounted(None, &cell, &mount)
+            .await
+            .expect("volume")
+    }
+
+    async fn status(&self) -> Result<AfsFetchStatus, cellar_client::Error> {
+        let volume = self.volume().await;
+        self.client.status(&volume, Fid::new(11, 2, 2)).await
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.runtime.shutdown();
+    }
+}
+
+fn asked(files: &Files) -> usize {
+    files.asked.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn an_offline_site_is_passed_over() {
+    let (first, second) = (Files::with(&[AbortCode::VOFFLINE]), Files::with(&[]));
+    let bench = Bench::new(&[FIRST, SECOND], first.clone(), second.clone());
+    bench.status().await.expect("the second serves");
+    assert_eq!((asked(&first), asked(&second)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_moved_volume_is_found_where_it_went() {
+    let (first, second) = (Files::with(&[AbortCode::VMOVED]), Files::with(&[]));
+    let bench = Bench::new(&[FIRST], first.clone(), second.clone());
+    bench.volume().await;
+    *bench.locations.sites.lock() = vec![SECOND];
+    bench.status().await.expect("found again");
+    assert_eq!((asked(&first), asked(&second)), (1, 1));
+    assert_eq!(bench.locations.asked.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_again_after_a_while() {
+    let (first, second) = (Files::with(&[AbortCode::VBUSY]), Files::with(&[]));
+    let bench = Bench::new(&[FIRST], first.clone(), second.clone());
+    let start = std::time::Instant::now();
+    bench.status().await.expect("the second try");
+    assert!(start.elapsed().as_millis() >= 1000);
+    assert_eq!((asked(&first), asked(&second)), (2, 0));
+}
+
+#[tokio::test]
+async fn an_answer_about_the_file_is_not_asked_twice() {
+    let (first, second) = (Files::with(&[AbortCode::EACCES]), Files::with(&[]));
+    let bench = Bench::new(&[FIRST, SECOND], first.clone(), second.clone());
+    let error = bench.status().await.expect_err("refused");
+    assert_eq!(error.code(), Some(AbortCode::EACCES));
+    assert_eq!((asked(&first), asked(&second)), (1, 0));
+}
+
+#[tokio::test]
+async fn a_volume_that_is_not_listed() {
+    let (first, second) = (Files::with(&[]), Files::with(&[]));
+    let bench = Bench::new(&[FIRST], first, second);
+    let mount = MountPoint::parse(b"#other.").expect("mount point");
+    let cell = CellName::new("test.cell").expect("cell");
+    let error = bench
+        .client
+        .mounted(None, &cell, &mount)
+        .await
+        .expect_err("none");
+    assert!(
+        matches!(error, cellar_client::Error::NoSuchVolume { .. }),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_read_that_breaks_off_goes_on_elsewhere_without_a_byte_twice() {
+    let bytes: Vec<u8> = (0..700_001u32).map(|n| (n * 7 + (n >> 10)) as u8).collect();
+    let broken = Files {
+        bytes: bytes.clone(),
+        break_after: Mutex::new(Some(300_000)),
+        ..Files::default()
+    };
+    let whole = Files {
+        bytes: bytes.clone(),
+        ..Files::default()
+    };
+    let bench = Bench::new(&[FIRST, SECOND], Arc::new(broken), Arc::new(whole));
+    let volume = bench.volume().await;
+    let node = bench
+        .client
+        .node(&volume, Fid::new(11, 2, 2))
+        .await
+        .expect("node");
+    let mut fetch = bench.client.fetch(&node, 0, u64::MAX).await.expect("fetch");
+    let mut read = Vec::new();
+    while let Some(piece) = fetch.next().await.expect("the rest from the second") {
+        read.extend_from_slice(&piece);
+    }
+    assert!(read == bytes, "{} bytes of {}", read.len(), bytes.len());
+}
