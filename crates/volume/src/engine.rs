@@ -144,13 +144,6 @@ impl Engine {
         let io = |what: &str, error: std::io::Error| {
             Error::Partition(format!("opening {what}: {error}"))
         };
-        let file = disk
-            .open("base")
-            .map_err(|error| io("the base table", error))?;
-        disk.sync_names()
-            .map_err(|error| io("the base table", error))?;
-        let base = Base::open(file, options.base_cache_bytes)?;
-        let view = base.view()?;
         let mut files: Vec<JournalFile> = Vec::new();
         let existing = disk.list().map_err(|error| io("the journal", error))?;
         let count = existing
@@ -164,12 +157,20 @@ impl Engine {
         }
         disk.sync_names()
             .map_err(|error| io("the journal", error))?;
-        let space = Arc::new(Space::open(
-            Arc::clone(&disk),
-            options.reserve_bytes / 2,
-            &|key| view.get(key),
-        )?);
-        let (view, last) = replay(&base, view, &space, &files)?;
+        let opened = match Opened::open(&disk, &options, &files) {
+            Err(Error::DiskFull) => {
+                tracing::warn!("no room to open the partition: giving up its reserve");
+                spend_reserve(disk.as_ref());
+                Opened::open(&disk, &options, &files)
+            }
+            other => other,
+        };
+        let Opened {
+            base,
+            view,
+            space,
+            last,
+        } = opened?;
         let engine = Arc::new(Self {
             queue: Mutex::new(Queue {
                 open: OpenGroup::new(last + 1),
@@ -506,17 +507,12 @@ impl Engine {
             if self.disk.space()?.free < bytes * 2 {
                 return Err(std::io::ErrorKind::StorageFull.into());
             }
-            file.allocate(0, bytes)
+            file.allocate(0, bytes)?;
+            file.sync()?;
+            self.disk.sync_names()
         });
         if let Err(error) = result {
             tracing::warn!(%error, "no room for the reserve that keeps removals possible");
-        }
-    }
-
-    /// Gives the reserve back to the file system, so that a flush finds room.
-    fn spend_reserve(&self) {
-        if let Ok(file) = self.disk.open(RESERVE_FILE) {
-            let _ = file.set_length(0);
         }
     }
 }
@@ -581,38 +577,76 @@ impl Scan {
     }
 }
 
-/// Applies the journal's groups that the base does not hold; returns the new view and last number.
-fn replay(base: &Base, view: View, space: &Space, files: &[JournalFile]) -> Result<(View, u64)> {
-    let mut groups = Vec::new();
-    for file in files {
-        groups.extend(file.read()?);
-    }
-    groups.retain(|group| group.number > view.applied);
-    groups.sort_by_key(|group| group.number);
-    let table = Table::default();
-    let mut last = view.applied;
-    for group in groups {
-        if group.number != last + 1 {
-            break;
+/// Base and block map after the journal's groups that the base does not hold were applied.
+struct Opened {
+    base: Base,
+    view: View,
+    space: Arc<Space>,
+    /// Number of the last group.
+    last: u64,
+}
+
+impl Opened {
+    fn open(disk: &Arc<dyn Disk>, options: &Options, files: &[JournalFile]) -> Result<Self> {
+        let file = disk
+            .open("base")
+            .and_then(|file| disk.sync_names().map(|()| file))
+            .map_err(|error| Error::Partition(format!("opening the base table: {error}")))?;
+        let base = Base::open(file, options.base_cache_bytes)?;
+        let view = base.view()?;
+        let reserve = options.reserve_bytes / 2;
+        let space = Arc::new(Space::open(Arc::clone(disk), reserve, &|key| {
+            view.get(key)
+        })?);
+        let mut groups = Vec::new();
+        for file in files {
+            groups.extend(file.read()?);
         }
-        last = group.number;
-        for batch in group.batches()? {
-            space.apply(&batch.taken, &batch.released, &|key| view.get(key))?;
-            table.apply(batch.entries);
+        groups.retain(|group| group.number > view.applied);
+        groups.sort_by_key(|group| group.number);
+        let table = Table::default();
+        let mut last = view.applied;
+        for group in groups {
+            if group.number != last + 1 {
+                break;
+            }
+            last = group.number;
+            for batch in group.batches()? {
+                space.apply(&batch.taken, &batch.released, &|key| view.get(key))?;
+                table.apply(batch.entries);
+            }
         }
+        if last == view.applied {
+            return Ok(Self {
+                base,
+                view,
+                space,
+                last,
+            });
+        }
+        table.apply(space.freeze());
+        space.end_replay();
+        tracing::info!(groups = last - view.applied, "replayed the journal");
+        drop(view);
+        table
+            .with_all(|entries| base.apply(entries.iter(), last))
+            .map_err(|error| match error {
+                base::ApplyError::Full => Error::DiskFull,
+                base::ApplyError::Other(error) => error,
+            })?;
+        let view = base.view()?;
+        Ok(Self {
+            base,
+            view,
+            space,
+            last,
+        })
     }
-    if last == view.applied {
-        return Ok((view, last));
+}
+
+/// Gives the reserve back to the file system, so that a flush finds room.
+fn spend_reserve(disk: &dyn Disk) {
+    if let Ok(file) = disk.open(RESERVE_FILE) {
+        let _ = file.set_length(0);
     }
-    table.apply(space.freeze());
-    space.end_replay();
-    tracing::info!(groups = last - view.applied, "replayed the journal");
-    drop(view);
-    table
-        .with_all(|entries| base.apply(entries.iter(), last))
-        .map_err(|error| match error {
-            base::ApplyError::Full => Error::DiskFull,
-            base::ApplyError::Other(error) => error,
-        })?;
-    Ok((base.view()?, last))
 }

@@ -128,3 +128,41 @@ fn small_files_fill_the_table_and_leave_it_whole() {
     world.check();
     world.reopen().check();
 }
+
+#[test]
+fn a_partition_opens_after_a_crash_on_a_disk_without_a_byte_of_room() {
+    let world = World::with_capacity(64 << 20);
+    let volume = world.volume();
+    let root = volume.root();
+    for n in 0..200 {
+        let name = format!("f{n}");
+        let made = volume
+            .create_file(root, name.as_bytes(), &new(), at(1))
+            .unwrap();
+        let data = Bytes::from(vec![n as u8; 2000]);
+        let fid = made.outcome.status.fid;
+        volume
+            .store(fid, &StoreSpec::at(0), &[data], at(2))
+            .unwrap()
+            .wait()
+            .unwrap();
+    }
+    let crashed = world.disk.power_cut(None);
+    let space = cellar_volume::disk::Disk::space(&crashed).unwrap();
+    crashed.set_capacity(space.total - space.free);
+    let opened = cellar_volume::Partition::open(std::sync::Arc::new(crashed.clone()), options());
+    let partition = opened.unwrap();
+    let volume = partition.volume(VOLUME).unwrap().unwrap();
+    let fid = volume.lookup(root, b"f7").unwrap();
+    assert_eq!(volume.read(fid, 0, 9999).unwrap(), vec![7u8; 2000]);
+    volume
+        .remove_file(root, b"f8", at(3))
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(
+        volume.create_file(root, b"new", &new(), at(3)).unwrap_err(),
+        Error::DiskFull
+    );
+    assert!(partition.check().unwrap().faults.is_empty());
+}

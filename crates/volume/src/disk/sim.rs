@@ -69,6 +69,7 @@ enum Change {
     Write(u64, Vec<u8>),
     Length(u64),
     Punch(u64, u64),
+    Allocate(u64, u64),
 }
 
 impl SimDisk {
@@ -220,7 +221,17 @@ impl Content {
                 self.length = *length;
             }
             Change::Punch(offset, length) => self.punch(*offset, *length),
+            Change::Allocate(offset, length) => self.allocate(*offset, *length),
         }
+    }
+
+    fn allocate(&mut self, offset: u64, length: u64) {
+        for page in offset / PAGE as u64..(offset + length).div_ceil(PAGE as u64) {
+            self.pages
+                .entry(page)
+                .or_insert_with(|| Box::new([0; PAGE]));
+        }
+        self.length = self.length.max(offset + length);
     }
 
     fn punch(&mut self, offset: u64, length: u64) {
@@ -405,16 +416,9 @@ impl DiskFile for SimFile {
         state.change(false)?;
         state.fits(self.index, offset, length)?;
         let image = &mut state.files[self.index];
-        for page in offset / PAGE as u64..(offset + length).div_ceil(PAGE as u64) {
-            image
-                .live
-                .pages
-                .entry(page)
-                .or_insert_with(|| Box::new([0; PAGE]));
-        }
-        image.live.length = image.live.length.max(offset + length);
-        let length = image.live.length;
-        image.pending.push(Change::Length(length));
+        let change = Change::Allocate(offset, length);
+        image.live.apply(&change);
+        image.pending.push(change);
         Ok(())
     }
 

@@ -83,6 +83,11 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::
 }
 
 fn failed(error: &redb::Error) -> Error {
+    if let redb::Error::Io(cause) = error
+        && crate::disk::is_full(cause)
+    {
+        return Error::DiskFull;
+    }
     Error::Partition(format!("base table: {error}"))
 }
 
@@ -93,6 +98,12 @@ impl Base {
             let database = Builder::new()
                 .set_cache_size(cache_bytes)
                 .create_with_backend(Backend(file))?;
+            let there = database.begin_read()?;
+            if there.open_table(TABLE).is_ok() && there.open_table(META).is_ok() {
+                drop(there);
+                return Ok(database);
+            }
+            drop(there);
             let mut transaction = database.begin_write()?;
             transaction.set_quick_repair(true);
             transaction.open_table(TABLE)?;

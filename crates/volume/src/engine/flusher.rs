@@ -98,7 +98,7 @@ impl Engine {
                 if !self.full.swap(true, Ordering::Relaxed) {
                     tracing::warn!("the partition is full: only removals are taken");
                 }
-                self.spend_reserve();
+                super::spend_reserve(self.disk.as_ref());
                 // A failed transaction leaves the base unusable until it is opened again.
                 *slot = None;
                 *slot = Some(self.reopen_base().map_err(FlushError::Other)?);

@@ -151,12 +151,25 @@ impl Space {
             );
         }
         inner.free = inner.image_free.clone();
-        Ok(Self {
+        let names = disk
+            .list()
+            .map_err(|error| Error::Partition(format!("listing the disk: {error}")))?;
+        let space = Self {
             disk,
             reserve,
             inner: Mutex::new(inner),
             files: Mutex::default(),
-        })
+        };
+        for number in names
+            .iter()
+            .filter_map(|name| name.strip_prefix("blocks.")?.parse::<u32>().ok())
+        {
+            let first = FILE_REGIONS * REGION_BLOCKS * u64::from(number);
+            space
+                .with_file(first, |_, _| Ok(()))
+                .map_err(|error| block_error(&error))?;
+        }
+        Ok(space)
     }
 
     /// Hands out `blocks` blocks in as few runs as there are, or `DiskFull`.
