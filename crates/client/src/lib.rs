@@ -2,7 +2,7 @@
 //!
 //! A [`Client`] calls from one UDP port, on which its callback service answers too. Paths are walked
 //! from `/afs` ([`path`]), volumes are found in the VLDB ([`volume_location`]), and every operation on
-//! a volume rotates over its servers until one serves it ([`rotate`], [`course`]). What a cache manager
+//! a volume rotates over its servers until one serves it ([`rotate`], [`Course`]). What a cache manager
 //! adds later (kept statuses, promises, chunks) goes between [`Client`] and these.
 
 mod change;

@@ -10,7 +10,7 @@
 //! 4. `..` goes back along the walk, so from a volume's root to the directory of its mount point.
 //! 5. At most [`LINKS_MAX`] links and mount points are followed in one walk: loops end.
 //!
-//! The walk is written over [`Tree`], so that its rules are tested without a server.
+//! The walk is written over a trait `Tree`, so that its rules are tested without a server.
 
 use std::collections::VecDeque;
 use std::future::Future;
