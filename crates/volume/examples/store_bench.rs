@@ -1,8 +1,10 @@
 //! Durable creates and stores, statuses and lookups a second, with the CPU time of each.
 //!
-//! `cargo run -p cellar-volume --example store_bench --profile quick -- [DIR] [SECONDS] [VNODES]`
+//! `cargo run -p cellar-volume --example store_bench --profile quick --
+//!     [DIR] [SECONDS] [VNODES [BODY_BYTES [INLINE_BYTES]]]`
 //!
-//! With VNODES, only that many small files are made and looked at, and the memory is printed.
+//! With VNODES, only that many files are made, of 1,000 bytes or as many as are given, and looked
+//! at, and memory and disk are printed. INLINE_BYTES is the option of that name.
 //! "n x d callers" are n threads with d changes under way each, as a server's threads have: the next
 //! begins when the oldest is durable. CPU time is that of the whole process, callers included, so
 //! it is an upper bound of what the store itself costs.
@@ -205,10 +207,30 @@ fn memory() -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Makes `vnodes` files of 1,000 bytes, 2,000 in a volume, and looks at them at random.
-fn many(folder: &Path, vnodes: u64, time: Duration) -> Result<(), Box<dyn Error>> {
-    let partition = Partition::open(FileDisk::open(folder)?, Options::default())?;
-    let data = [Bytes::from(vec![5; 1000])];
+/// Room that the files of a folder take on the disk, in MB, without what is kept in reserve.
+fn disk(folder: &Path) -> Result<u64, Box<dyn Error>> {
+    use std::os::unix::fs::MetadataExt;
+    let mut blocks = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == "base" || name.to_string_lossy().starts_with("blocks") {
+            blocks += entry.metadata()?.blocks();
+        }
+    }
+    Ok(blocks / 2048)
+}
+
+/// Makes `vnodes` files of `length` bytes, 2,000 in a volume, and looks at them at random.
+fn many(
+    folder: &Path,
+    vnodes: u64,
+    length: usize,
+    options: &Options,
+    time: Duration,
+) -> Result<(), Box<dyn Error>> {
+    let partition = Partition::open(FileDisk::open(folder)?, options.clone())?;
+    let data = [Bytes::from(vec![5; length])];
     let (start, cpu_start) = (Instant::now(), cpu());
     let mut fids = Vec::new();
     for n in 0..vnodes / 2000 {
@@ -220,10 +242,11 @@ fn many(folder: &Path, vnodes: u64, time: Duration) -> Result<(), Box<dyn Error>
     }
     partition.flush()?;
     println!(
-        "{} files made in {:.1} s, {:.1} us CPU each: {}",
+        "{} files of {length} bytes made in {:.1} s, {:.1} us CPU each: {} MB on disk, {}",
         fids.len(),
         start.elapsed().as_secs_f64(),
         (cpu() - cpu_start).as_secs_f64() * 1e6 / fids.len().max(1) as f64,
+        disk(folder)?,
         memory()?
     );
     measure(
@@ -262,7 +285,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = folder.join("store_bench");
     let _ = std::fs::remove_dir_all(&folder);
     if let Some(vnodes) = arguments.next().and_then(|text| text.parse().ok()) {
-        return many(&folder, vnodes, time);
+        let mut number = |default| {
+            let given = arguments.next().and_then(|text| text.parse().ok());
+            given.unwrap_or(default)
+        };
+        let length = number(1000);
+        let options = Options {
+            inline_bytes: number(Options::default().inline_bytes),
+            ..Options::default()
+        };
+        return many(&folder, vnodes, length, &options, time);
     }
     {
         let partition = Partition::open(FileDisk::open(&folder)?, Options::default())?;
