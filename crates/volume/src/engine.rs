@@ -47,6 +47,9 @@ use table::Table;
 
 /// Frozen tables that may wait for the flusher before changes have to.
 const FROZEN_MAX: usize = 2;
+/// How long, and how often, a change waits for the flusher before it is refused.
+const ROOM_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+const ROOM_WAITS: u32 = 20;
 /// Bytes of one group beyond which the committer does not wait in the relaxed mode.
 const GROUP_BYTES_EAGER: usize = 4 << 20;
 /// The file that keeps room for removals.
@@ -222,12 +225,16 @@ impl Engine {
             }
         }
         let mut queue = self.queue.lock();
+        let mut waited = 0;
         while queue.frozen >= FROZEN_MAX {
             may_block()?;
-            if self.full.load(Ordering::Relaxed) && growth > 0 {
+            // Every wait has an end: a flush that takes this long has no room, or no disk.
+            if waited == ROOM_WAITS || (growth > 0 && self.full.load(Ordering::Relaxed)) {
                 return Err(Error::DiskFull);
             }
-            self.room.wait(&mut queue);
+            if self.room.wait_for(&mut queue, ROOM_WAIT).timed_out() {
+                waited += 1;
+            }
             drop(queue);
             self.check_running()?;
             queue = self.queue.lock();

@@ -23,6 +23,7 @@ use super::batch::Run;
 use super::key::Key;
 use crate::disk::{Disk, DiskFile, is_full};
 use crate::error::{Error, Result};
+use crate::ticket::is_nonblocking;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
@@ -415,6 +416,9 @@ impl Space {
             if end <= file.allocated {
                 return Ok(());
             }
+            if is_nonblocking() {
+                return Err(std::io::ErrorKind::WouldBlock.into());
+            }
             let step = (file.allocated / 8).clamp(1 << 20, 64 << 20) & !(BLOCK_BYTES - 1);
             let generous = end.max(file.allocated + step);
             for target in [generous, end] {
@@ -471,7 +475,9 @@ impl Space {
 }
 
 fn block_error(error: &std::io::Error) -> Error {
-    if is_full(error) {
+    if error.kind() == std::io::ErrorKind::WouldBlock {
+        Error::WouldBlock
+    } else if is_full(error) {
         Error::DiskFull
     } else {
         Error::Partition(format!("blocks: {error}"))
