@@ -10,4 +10,5 @@ mod load;
 mod operation;
 mod report;
 pub mod rxafs;
+pub mod walk;
 mod workspace;

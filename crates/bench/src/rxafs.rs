@@ -186,7 +186,7 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
     Ok(errors)
 }
 
-async fn find_volume(client: &Client, text: &str) -> Result<VolumeId, BenchError> {
+pub(crate) async fn find_volume(client: &Client, text: &str) -> Result<VolumeId, BenchError> {
     if let Ok(number) = text.parse() {
         return Ok(VolumeId(number));
     }
@@ -201,7 +201,7 @@ async fn find_volume(client: &Client, text: &str) -> Result<VolumeId, BenchError
     Ok(entry.volume_ids[0])
 }
 
-fn resolve(text: &str, port: u16) -> Result<SocketAddr, BenchError> {
+pub(crate) fn resolve(text: &str, port: u16) -> Result<SocketAddr, BenchError> {
     let resolved = match text.parse::<IpAddr>() {
         Ok(address) => return Ok(SocketAddr::new(address, port)),
         Err(_) if text.contains(':') => text.to_socket_addrs(),
