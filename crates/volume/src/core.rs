@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::pieces::Pieces;
 use crate::reap::Reaper;
 use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
+use crate::types::VolumeInfo;
 use crate::volume::Volume;
 
 /// Open volumes that nobody uses are dropped beyond this many.
@@ -60,6 +61,16 @@ pub(crate) struct GroupState {
 /// What an RW volume's counter lock guards.
 pub(crate) struct Counters {
     pub(crate) record: CountersRecord,
+}
+
+impl Counters {
+    /// Enters the usage and dates that the counters hold.
+    pub(crate) fn show_in(&self, info: &mut VolumeInfo) {
+        info.blocks_used = self.record.blocks_used;
+        info.files = self.record.files;
+        info.updated = self.record.updated;
+        info.update_counter = self.record.update_counter;
+    }
 }
 
 impl Core {

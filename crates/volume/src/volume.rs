@@ -123,17 +123,13 @@ impl Volume {
     pub fn info(&self) -> VolumeInfo {
         let mut info = self.record.read().info.clone();
         if self.is_writable() {
-            let counters = self.counters.lock().record;
-            info.blocks_used = counters.blocks_used;
-            info.files = counters.files;
-            info.updated = counters.updated;
-            info.update_counter = counters.update_counter;
+            self.counters.lock().show_in(&mut info);
         }
         info
     }
 
     /// Changes name, quotas, dates, messages, flags, owner, and ids of clones. Ids, kind and usage
-    /// stay; of an RW volume also the update date and counter, which follow its changes.
+    /// stay. The update date of an RW volume goes on from what is set here.
     pub fn update_info(
         &self,
         _now: AfsTime,
@@ -144,24 +140,31 @@ impl Volume {
         if self.is_gone() {
             return Err(Error::NoVolume(self.id));
         }
+        let mut counters = self.lock_counters()?;
         let mut slot = self.record.write();
         let mut record = slot.clone();
+        if self.is_writable() {
+            counters.show_in(&mut record.info);
+        }
+        let before = record.info.clone();
         edit(&mut record.info);
-        record.info.id = slot.info.id;
-        record.info.kind = slot.info.kind;
-        record.info.parent = slot.info.parent;
-        record.info.blocks_used = slot.info.blocks_used;
-        record.info.files = slot.info.files;
-        check_info(&record.info)?;
+        let info = &mut record.info;
+        (info.id, info.kind, info.parent) = (before.id, before.kind, before.parent);
+        (info.blocks_used, info.files) = (before.blocks_used, before.files);
+        info.update_counter = before.update_counter;
+        check_info(info)?;
+        let outcome = info.clone();
         let mut batch = crate::engine::batch::Batch::new();
         batch.put(Key::volume(self.id.0), record.encode());
+        let mut counted = counters.record;
+        if self.is_writable() && outcome.updated != before.updated {
+            counted.updated = outcome.updated;
+            batch.put(Key::counters(self.group.id.0), counted.encode());
+        }
         let durable = self.core.engine.commit(batch)?;
+        counters.record = counted;
         *slot = record;
-        drop(slot);
-        Ok(Changed {
-            outcome: self.info(),
-            durable,
-        })
+        Ok(Changed { outcome, durable })
     }
 
     /// Tells this opening of the volume from others.
@@ -246,7 +249,12 @@ impl Volume {
     }
 
     /// Notes that something of a file cannot be read, and makes the error for it.
+    ///
+    /// What a removed clone saw goes in the background: that is no damage.
     pub(crate) fn damaged(&self, fid: Fid, cause: &str) -> Error {
+        if self.is_gone() {
+            return Error::NoVolume(self.id);
+        }
         self.core.events.damaged.fetch_add(1, Ordering::Relaxed);
         tracing::error!(%fid, cause, "damaged");
         Error::Io {

@@ -460,8 +460,16 @@ fn the_owner_of_the_root_owns_the_volume() {
         .wait()
         .unwrap();
     assert_eq!(volume.owner(), ViceId(77));
+    let edit = |info: &mut cellar_volume::VolumeInfo| {
+        assert_eq!(info.updated, at(9).now);
+        info.updated = at(5).now;
+        info.blocks_used = 99;
+    };
+    let info = volume.update_info(at(9).now, edit).unwrap().wait().unwrap();
+    assert_eq!((info.updated, info.blocks_used), (at(5).now, 2));
     let world = world.reopen();
     assert_eq!(world.volume().owner(), ViceId(77));
+    assert_eq!(world.volume().info(), info);
 }
 
 #[test]
