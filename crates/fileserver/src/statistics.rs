@@ -93,6 +93,7 @@ const _: () = assert!(KINDS.len() <= REFUSALS);
 
 #[derive(Default)]
 struct Durations {
+    /// Nanoseconds: most calls take less than a microsecond.
     sum: AtomicU64,
     squares: AtomicU64,
     /// One more than the minimum, 0 before the first.
@@ -101,8 +102,10 @@ struct Durations {
 }
 
 impl Durations {
-    fn add(&self, micros: u64) {
-        self.sum.fetch_add(micros, Ordering::Relaxed);
+    fn add(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let micros = nanos / 1000;
+        self.sum.fetch_add(nanos, Ordering::Relaxed);
         self.squares
             .fetch_add(micros.saturating_mul(micros), Ordering::Relaxed);
         let minimum = self.minimum.load(Ordering::Relaxed);
@@ -115,7 +118,7 @@ impl Durations {
     }
 
     fn merge_into(&self, into: &mut DurationFigures) {
-        into.sum += self.sum.load(Ordering::Relaxed);
+        into.sum += self.sum.load(Ordering::Relaxed) / 1000;
         into.squares = into
             .squares
             .saturating_add(self.squares.load(Ordering::Relaxed));
@@ -241,7 +244,7 @@ impl Statistics {
         if refused {
             operation.refused.fetch_add(1, Ordering::Relaxed);
         } else {
-            operation.durations.add(micros(took));
+            operation.durations.add(took);
         }
     }
 
@@ -263,7 +266,7 @@ impl Statistics {
         }
         let size = TRANSFER_SIZES.iter().position(|&bound| bytes <= bound);
         transfer.by_size[size.unwrap_or(TRANSFER_SIZES.len())].fetch_add(1, Ordering::Relaxed);
-        transfer.durations.add(micros(took));
+        transfer.durations.add(took);
     }
 
     /// A call was refused.
@@ -325,10 +328,6 @@ impl Statistics {
             .map(|&(kind, name)| (name, count(kind)))
             .collect()
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Refusal {
