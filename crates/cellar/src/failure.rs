@@ -15,6 +15,9 @@ pub(crate) const FAILED: u8 = 1;
 /// The command line is wrong.
 pub(crate) const USAGE: u8 = 2;
 
+/// As shells have it for a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
 impl Failure {
     /// The operation failed, and this says why and what to do.
     pub(crate) fn new(message: impl fmt::Display) -> Self {
@@ -29,6 +32,14 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: USAGE,
+        }
+    }
+
+    /// Ctrl-C was pressed.
+    pub(crate) fn interrupted() -> Self {
+        Self {
+            message: "interrupted".to_owned(),
+            code: INTERRUPTED,
         }
     }
 

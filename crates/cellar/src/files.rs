@@ -6,14 +6,15 @@ mod ls;
 mod make;
 mod rm;
 mod stat;
+mod tasks;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_wire::ids::AfsTime;
 use clap::Subcommand;
 
-use crate::failure::Outcome;
-use crate::session::As;
+use crate::failure::{Failure, Outcome};
+use crate::session::{As, Session};
 
 /// The file commands.
 #[derive(Debug, Subcommand)]
@@ -77,17 +78,25 @@ pub(crate) async fn run(command: Command) -> Outcome {
     // The first AFS path says which cell, where only a server's address is given.
     let path = paths.iter().find(|path| is_afs(path)).map(String::as_str);
     let session = cell.session(path, As::Anybody).await?;
-    let outcome = match command {
-        Command::Ls(options) => ls::run(&session, options).await,
-        Command::Cat(options) => cat::run(&session, options).await,
-        Command::Cp(options) => cp::run(&session, options).await,
-        Command::Mkdir(options) => make::mkdir(&session, options).await,
-        Command::Rm(options) => rm::run(&session, options).await,
-        Command::Ln(options) => make::ln(&session, options).await,
-        Command::Mv(options) => make::mv(&session, options).await,
-        Command::Stat(options) => stat::run(&session, options).await,
+    let outcome = tokio::select! {
+        outcome = run_in(&session, command) => outcome,
+        // What is under way is given up; the servers are told before we go.
+        _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     };
     session.end(outcome).await
+}
+
+async fn run_in(session: &Session, command: Command) -> Outcome {
+    match command {
+        Command::Ls(options) => ls::run(session, options).await,
+        Command::Cat(options) => cat::run(session, options).await,
+        Command::Cp(options) => cp::run(session, options).await,
+        Command::Mkdir(options) => make::mkdir(session, options).await,
+        Command::Rm(options) => rm::run(session, options).await,
+        Command::Ln(options) => make::ln(session, options).await,
+        Command::Mv(options) => make::mv(session, options).await,
+        Command::Stat(options) => stat::run(session, options).await,
+    }
 }
 
 /// Whether a path is one of AFS; everything else is this machine's.

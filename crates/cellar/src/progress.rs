@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Shorter work shows nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A bar of bytes that appears when the work takes long.
+/// A bar that appears when the work takes long.
 pub(crate) struct Progress {
     bar: ProgressBar,
     shown: std::sync::atomic::AtomicBool,
@@ -18,12 +18,16 @@ pub(crate) struct Progress {
 impl Progress {
     /// Over `total` bytes, or over an unknown number.
     pub(crate) fn bytes(total: Option<u64>) -> Self {
-        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         let template = if total.is_some() {
             "{msg:!30} {bar:30} {bytes:>10}/{total_bytes} {bytes_per_sec:>12} {eta:>5}"
         } else {
             "{msg:!30} {spinner} {bytes:>10} {bytes_per_sec:>12}"
         };
+        Self::new(total, template)
+    }
+
+    fn new(total: Option<u64>, template: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -32,6 +36,11 @@ impl Progress {
             shown: false.into(),
             since: std::time::Instant::now(),
         }
+    }
+
+    /// Over names that are worked through, nobody knows how many.
+    pub(crate) fn names() -> Self {
+        Self::new(None, "{pos:>10} removed {per_sec:>14}  {msg:!60}")
     }
 
     /// More bytes are to come than was known.
@@ -44,10 +53,10 @@ impl Progress {
         self.bar.set_message(name.to_owned());
     }
 
-    /// So many bytes more are done.
-    pub(crate) fn add(&self, bytes: u64) {
+    /// So much more is done.
+    pub(crate) fn add(&self, amount: u64) {
         use std::sync::atomic::Ordering::Relaxed;
-        self.bar.inc(bytes);
+        self.bar.inc(amount);
         let late = self.since.elapsed() > PATIENCE && std::io::stderr().is_terminal();
         if late && !self.shown.swap(true, Relaxed) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());

@@ -1,7 +1,7 @@
 //! `cellar cp`: into AFS, out of it, and within it.
 //!
 //! A tree is walked in order: directories are made as they are met, files are copied by up to
-//! [`COPIES_MAX`] tasks at a time, so that many small files do not wait for each other's round trips.
+//! [`super::tasks::TASKS_MAX`] tasks at a time, so that many small files do not wait for each other's round trips.
 //! The first failure stops the copy; what was copied stays. Symbolic links are copied as links with
 //! `-r`; mount points are not followed, and named.
 
@@ -12,15 +12,12 @@ mod source;
 use std::sync::Arc;
 
 use cellar_client::{Client, Follow, Node};
-use tokio::task::JoinSet;
 
 use super::is_afs;
+use super::tasks::Tasks;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Progress;
 use crate::session::{CellOptions, Session};
-
-/// Files copied at the same time.
-const COPIES_MAX: usize = 32;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -68,40 +65,6 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     };
     copy.progress.finish();
     outcome
-}
-
-/// Copies that run at the same time, at most [`COPIES_MAX`].
-struct Tasks(JoinSet<Outcome>);
-
-impl Tasks {
-    fn new() -> Self {
-        Self(JoinSet::new())
-    }
-
-    /// Starts one, after waiting for room.
-    async fn start(&mut self, copy: impl Future<Output = Outcome> + 'static) -> Outcome {
-        while self.0.len() >= COPIES_MAX {
-            self.one().await?;
-        }
-        self.0.spawn_local(copy);
-        Ok(())
-    }
-
-    /// Waits for all.
-    async fn finish(mut self) -> Outcome {
-        while !self.0.is_empty() {
-            self.one().await?;
-        }
-        Ok(())
-    }
-
-    async fn one(&mut self) -> Outcome {
-        match self.0.join_next().await {
-            Some(Ok(outcome)) => outcome,
-            Some(Err(error)) => Err(Failure::new(format!("a copy broke off: {error}"))),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The directory at an AFS path, if that is what is there.

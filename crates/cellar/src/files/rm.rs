@@ -2,12 +2,17 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use cellar_client::path::split_last;
 use cellar_client::{Client, Error, Follow, Node, PathProblem};
+use tokio::task::LocalSet;
 
+use super::tasks::Tasks;
 use super::{join, printable};
 use crate::failure::{Failure, Outcome};
+use crate::progress::Progress;
 use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +58,18 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
                 .remove_file(&directory, name.as_bytes(), path)
                 .await?;
         } else if options.recursive {
-            remove_tree(client, &directory, name.as_bytes(), &node, path).await?;
+            let doomed = Doomed {
+                parent: Arc::new(directory),
+                name: Bytes::copy_from_slice(name.as_bytes()),
+                directory: Arc::new(node),
+                path: path.clone(),
+            };
+            let progress = Arc::new(Progress::names());
+            let removed = LocalSet::new()
+                .run_until(remove_tree(client, &progress, doomed))
+                .await;
+            progress.finish();
+            removed?;
         } else {
             return Err(Failure::new(format!(
                 "{path}: is a directory; -r removes it"
@@ -63,39 +79,69 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     Ok(())
 }
 
+/// A directory to be removed with what is in it.
+struct Doomed {
+    parent: Arc<Node>,
+    name: Bytes,
+    directory: Arc<Node>,
+    path: String,
+}
+
 /// Removes what is in a directory, then the directory.
 fn remove_tree<'a>(
-    client: &'a Client,
-    parent: &'a Node,
-    name: &'a [u8],
-    directory: &'a Node,
-    path: &'a str,
+    client: &'a Arc<Client>,
+    progress: &'a Arc<Progress>,
+    doomed: Doomed,
 ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
     Box::pin(async move {
-        let entries = client.read_directory(directory).await?;
+        let Doomed {
+            parent,
+            name,
+            directory,
+            path,
+        } = doomed;
+        let entries = client.read_directory(&directory).await?;
         let fids: Vec<_> = entries.iter().map(|entry| entry.fid).collect();
-        let statuses = client.statuses(directory, &fids).await?;
-        for (entry, status) in entries.iter().zip(statuses) {
+        let statuses = client.statuses(&directory, &fids).await?;
+        let mut tasks = Tasks::new();
+        for (entry, status) in entries.into_iter().zip(statuses) {
             let child = Node {
                 volume: directory.volume.clone(),
                 fid: entry.fid,
                 status,
             };
-            let child_path = join(path, &printable(&entry.name));
+            let child_path = join(&path, &printable(&entry.name));
             if child.is_directory() {
-                remove_tree(client, directory, &entry.name, &child, &child_path).await?;
+                let doomed = Doomed {
+                    parent: directory.clone(),
+                    name: entry.name,
+                    directory: Arc::new(child),
+                    path: child_path,
+                };
+                remove_tree(client, progress, doomed).await?;
             } else if child.is_mount_point() {
                 return Err(Failure::new(format!(
                     "{child_path}: a mount point; 'cellar fs rmmount {child_path}' removes it, \
                      then go on"
                 )));
             } else {
-                client
-                    .remove_file(directory, &entry.name, &child_path)
+                let (client, directory) = (client.clone(), directory.clone());
+                let progress = progress.clone();
+                tasks
+                    .start(async move {
+                        client
+                            .remove_file(&directory, &entry.name, &child_path)
+                            .await?;
+                        progress.add(1);
+                        Ok(())
+                    })
                     .await?;
             }
         }
-        client.remove_dir(parent, name, path).await?;
+        tasks.finish().await?;
+        client.remove_dir(&parent, &name, &path).await?;
+        progress.name(&path);
+        progress.add(1);
         Ok(())
     })
 }

@@ -306,5 +306,14 @@ fn exists(error: &Error) -> bool {
 
 /// What has the place's name already, through links and mount points.
 async fn there(client: &Client, place: &Place) -> Result<Node, Error> {
-    client.find(&place.path, Follow::ALL).await
+    let Place { parent, name, path } = place;
+    let found = match client.lookup_name(parent, name).await? {
+        Some(fid) => Some(client.node(&parent.volume, fid).await?),
+        None => None,
+    };
+    match found {
+        Some(node) if !node.is_link() && !node.is_mount_point() => Ok(node),
+        // The long way, from the top: it knows how to follow.
+        _ => client.find(path, Follow::ALL).await,
+    }
 }
