@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::cell_directory::{self, CellDirectory};
 use crate::failure::{Failure, Outcome};
+use crate::output::outln;
 
 /// The service on the administrator's socket; it is on no port.
 pub(crate) static PACKAGE: Package = Package {
@@ -67,12 +68,12 @@ pub(crate) async fn run(options: Options) -> Outcome {
     }
     let snapshot: Value = serde_json::from_slice(&text)?;
     if options.json {
-        println!("{snapshot:#}");
+        outln!("{snapshot:#}");
     } else {
         let mut lines = Vec::new();
         flatten(&snapshot, String::new(), &mut lines);
         for (name, value) in lines {
-            println!("{name:<56} {value:>20}");
+            outln!("{name:<56} {value:>20}");
         }
     }
     Ok(())
@@ -87,7 +88,8 @@ fn flatten(value: &Value, path: String, lines: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                if name != "name" {
+                // An element's own name is in the way to it.
+                if name != "name" || !member.is_string() {
                     flatten(member, below(name), lines);
                 }
             }
