@@ -117,7 +117,7 @@ static SUITE: Suite = Suite {
         },
         Command {
             name: "whereis",
-            aliases: &["whereis"],
+            aliases: &[],
             about: "Show which servers have files.",
             parameters: &[expands("path", "dir/file path")],
             examples: &["/afs/demo.cell/scratch"],

@@ -231,7 +231,6 @@ impl Vos<'_> {
     }
 
     async fn remove(mut self) -> Outcome {
-        // One word alone is the volume, as with -id.
         let volume = self.invocation.required("id");
         let entry = self.volumes.entry(volume).await;
         let id = self.id_of(volume, entry.as_ref().ok())?;
