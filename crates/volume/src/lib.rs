@@ -36,6 +36,7 @@ mod store;
 mod ticket;
 mod txn;
 mod types;
+mod unsettled;
 mod volume;
 
 pub use body::Reader;

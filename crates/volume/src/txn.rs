@@ -40,6 +40,8 @@ pub(crate) struct Txn<'v> {
     blocks: i64,
     files: i64,
     owner: Option<ViceId>,
+    /// The vnodes that it writes or removes.
+    changed: Vec<u32>,
 }
 
 /// The version of a piece that a change replaces.
@@ -69,6 +71,7 @@ impl<'v> Txn<'v> {
             blocks: 0,
             files: 0,
             owner: None,
+            changed: Vec::with_capacity(4),
         })
     }
 
@@ -109,6 +112,7 @@ impl<'v> Txn<'v> {
     /// Writes a version of a vnode in place of that of `old`.
     pub(crate) fn put_vnode(&mut self, vnode: u32, record: &VnodeRecord, old: Option<u64>) {
         let group = self.group();
+        self.changed.push(vnode);
         self.batch
             .put(Key::vnode(group, vnode, self.now), record.encode());
         if old == Some(self.now) {
@@ -144,6 +148,7 @@ impl<'v> Txn<'v> {
         old: u64,
     ) -> Result<()> {
         let group = self.group();
+        self.changed.push(vnode);
         self.remove_body(vnode, record)?;
         let seen = self.seen(old);
         let older = record.birth < old
@@ -345,8 +350,9 @@ impl<'v> Txn<'v> {
         self.batch
             .put(Key::counters(self.volume.group.id.0), record.encode());
         let committed = self.commit();
-        if committed.is_err() {
-            counters.record = before;
+        match &committed {
+            Ok(ticket) => self.volume.unsettled.note(&self.changed, ticket),
+            Err(_) => counters.record = before,
         }
         committed
     }

@@ -17,8 +17,9 @@ use crate::dir::{DirImage, dir_error};
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::record::{CountersRecord, Piece, VnodeRecord, VolumeRecord};
-use crate::ticket::is_nonblocking;
+use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
 use crate::types::{Changed, DirEntry, FileType, VnodeStatus, VolumeInfo, VolumeKind};
+use crate::unsettled::Unsettled;
 
 /// An open volume.
 pub struct Volume {
@@ -35,6 +36,7 @@ pub struct Volume {
     gone: AtomicBool,
     /// Held by renames between directories.
     renames: Mutex<()>,
+    pub(crate) unsettled: Unsettled,
 }
 
 impl std::fmt::Debug for Volume {
@@ -66,6 +68,7 @@ impl Volume {
             counters: Mutex::new(Counters { record: counters }),
             gone: AtomicBool::new(false),
             renames: Mutex::new(()),
+            unsettled: Unsettled::default(),
         }
     }
 
@@ -266,7 +269,9 @@ impl Volume {
     /// Makes sure that the cell knows its vnode.
     fn load(&self, cell: &Cell, fid: Fid) -> Result<()> {
         let mut state = if is_nonblocking() {
-            cell.state.try_write().ok_or(Error::WouldBlock)?
+            cell.state
+                .try_write_for(PATIENCE)
+                .ok_or(Error::WouldBlock)?
         } else {
             cell.state.write()
         };
@@ -293,7 +298,7 @@ impl Volume {
     ) -> Result<MappedRwLockReadGuard<'c, Loaded>> {
         for _ in 0..2 {
             let state = if is_nonblocking() {
-                cell.state.try_read().ok_or(Error::WouldBlock)?
+                cell.state.try_read_for(PATIENCE).ok_or(Error::WouldBlock)?
             } else {
                 cell.state.read()
             };
@@ -312,7 +317,9 @@ impl Volume {
     /// Locks a vnode for a change.
     pub(crate) fn lock<'c>(&self, cell: &'c Cell, fid: Fid) -> Result<Locked<'c>> {
         let mut guard = if is_nonblocking() {
-            cell.state.try_write().ok_or(Error::WouldBlock)?
+            cell.state
+                .try_write_for(PATIENCE)
+                .ok_or(Error::WouldBlock)?
         } else {
             cell.state.write()
         };
@@ -323,6 +330,13 @@ impl Volume {
             Some(loaded) if loaded.record.uniquifier == fid.uniquifier => Ok(Locked { guard }),
             _ => Err(Error::NoVnode(fid)),
         }
+    }
+
+    /// When all that readers have seen of a vnode up to now is durable. Who answers others with what
+    /// was read waits for it first; asked after the reading, ready at once unless somebody has just
+    /// changed the vnode. Fails when the partition has stopped before the change was durable.
+    pub fn settled(&self, vnode: VnodeId) -> Ticket {
+        self.unsettled.of(vnode.0)
     }
 
     /// The status of a vnode.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Error, nonblocking};
+use cellar_volume::{Error, Ticket, nonblocking};
 use cellar_wire::rxafs::{
     AfsFetchStatus, BulkStatus, BulkStatusReply, Callback, Fids, InlineBulkStatus,
     InlineBulkStatusReply, VolSync,
@@ -78,14 +78,14 @@ pub(super) async fn inline_bulk_status(server: &Arc<Server>, call: &mut Incoming
     Ok(())
 }
 
-/// The statuses of all fids, in their order. From the first that needs the disk on, on a thread
+/// The statuses of all fids, in their order, once they are durable. From the first that needs the disk on, on a thread
 /// that may wait: one hop, however many there are.
 async fn statuses(
     server: &Arc<Server>,
     session: &Session,
     fids: &Fids,
 ) -> Vec<Result<Found, Refusal>> {
-    let mut found = Vec::with_capacity(fids.len());
+    let mut looked = Vec::with_capacity(fids.len());
     for (index, &fid) in fids.iter().enumerate() {
         match nonblocking(|| Ok(status_of(server, session, fid, true))) {
             Ok(Err(Refusal::Store(Error::WouldBlock))) | Err(_) => {
@@ -95,13 +95,27 @@ async fn statuses(
                     let status = |fid: Fid| status_of(&server, &session, fid, true);
                     rest.into_iter().map(status).collect::<Vec<_>>()
                 };
-                found.extend(cellar_rpc::blocking(work).await);
+                looked.extend(cellar_rpc::blocking(work).await);
                 break;
             }
-            Ok(answer) => found.push(answer),
+            Ok(answer) => looked.push(answer),
         }
     }
+    let mut found = Vec::with_capacity(looked.len());
+    for answer in looked {
+        found.push(match answer {
+            Ok((status, callback, sync, settled)) => {
+                settle((status, callback, sync), settled).await
+            }
+            Err(refusal) => Err(refusal),
+        });
+    }
     found
+}
+
+async fn settle(found: Found, settled: Ticket) -> Result<Found, Refusal> {
+    settled.await?;
+    Ok(found)
 }
 
 struct Results {

@@ -32,10 +32,13 @@ pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> 
                 return Err(Refusal::NoRight);
             }
             let sync = vol_sync(&attached.volume);
-            Ok((list, server.show(&session, &status, access), sync))
+            let settled = attached.volume.settled(status.access_list_fid().vnode);
+            let status = server.show(&session, &status, access);
+            Ok((list, status, sync, settled))
         }
     };
-    let (list, status, sync) = run(work).await?;
+    let (list, status, sync, settled) = run(work).await?;
+    settled.await?;
     let text = as_text(server, &list).await?;
     let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;
     call.reply(&FetchACLReply {

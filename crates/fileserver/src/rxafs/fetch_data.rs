@@ -3,13 +3,14 @@
 //!
 //! 1. Rights are checked and the promise is given on one version of the file; a reader of that
 //!    same version sends the bytes, however long it takes and whatever is stored meanwhile.
-//! 2. The length goes first, and is kept: exactly so many bytes follow.
-//! 3. A slow client holds its own call: pieces are read only when there is room for them.
+//! 2. Nothing is told before the version that is read is durable.
+//! 3. The length goes first, and is kept: exactly so many bytes follow.
+//! 4. A slow client holds its own call: pieces are read only when there is room for them.
 
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Error, Reader, nonblocking};
+use cellar_volume::{Error, Reader, Ticket, nonblocking};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
     AfsFetchStatus, Callback, FetchData, FetchData64, FetchData64Reply, FetchDataReply, VolSync,
@@ -94,7 +95,7 @@ async fn open(
     (position, length): (u64, u64),
 ) -> Result<Fetch, Refusal> {
     let (server, session) = (server.clone(), session.clone());
-    run(move || {
+    let (fetch, settled): (Fetch, Ticket) = run(move || {
         let attached = server.volume_of(fid, Want::Read)?;
         let volume = &attached.volume;
         let read = || {
@@ -112,14 +113,17 @@ async fn open(
         };
         let ((reader, status), callback) =
             with_promise(&server, &session, volume, fid, false, read)?;
-        Ok(Fetch {
+        let fetch = Fetch {
             reader,
             status,
             callback,
             sync: vol_sync(volume),
-        })
+        };
+        Ok((fetch, volume.settled(fid.vnode)))
     })
-    .await
+    .await?;
+    settled.await?;
+    Ok(fetch)
 }
 
 /// Sends the bytes, after what the reply holds already.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
+use cellar_volume::Ticket;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsFetchStatus, Callback, FetchStatus, FetchStatusReply, VolSync};
 
@@ -22,7 +23,8 @@ pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) 
         let server = server.clone();
         move || status_of(&server, &session, fid, false)
     };
-    let (status, callback, sync) = run(work).await?;
+    let (status, callback, sync, settled) = run(work).await?;
+    settled.await?;
     call.reply(&FetchStatusReply {
         status,
         callback,
@@ -31,13 +33,14 @@ pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-/// The status of one fid with a promise; `bulk` if it is one of many.
+/// The status of one fid with a promise, to be told when the ticket is ready; `bulk` if it is one
+/// of many.
 pub(super) fn status_of(
     server: &Arc<Server>,
     session: &Session,
     fid: Fid,
     bulk: bool,
-) -> Result<(AfsFetchStatus, Callback, VolSync), Refusal> {
+) -> Result<(AfsFetchStatus, Callback, VolSync, Ticket), Refusal> {
     let attached = server.volume_of(fid, Want::Read)?;
     let volume = &attached.volume;
     let read = || {
@@ -50,5 +53,6 @@ pub(super) fn status_of(
         }
     };
     let (status, callback) = with_promise(server, session, volume, fid, bulk, read)?;
-    Ok((status, callback, vol_sync(volume)))
+    let settled = volume.settled(fid.vnode);
+    Ok((status, callback, vol_sync(volume), settled))
 }
