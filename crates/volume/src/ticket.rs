@@ -3,6 +3,11 @@
 //! All changes that travel to the journal with one sync share one `Flight`; a [`Ticket`] is a
 //! reference to it. It can be awaited (it is a future, of no particular runtime) or waited for on a
 //! thread. A dropped ticket changes nothing: the change becomes durable all the same.
+//!
+//! A landing wakes one task on each thread that has any waiting, and that task wakes the others of
+//! its thread. To wake a task from another thread costs a lock and a system call; and an event loop
+//! that is told of its tasks one by one answers them one by one, where it would otherwise send the
+//! replies of a group together. A ticket that is dropped in between hands the duty on.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -10,6 +15,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::thread::ThreadId;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -19,8 +26,15 @@ use crate::error::{Error, Result};
 ///
 /// An error means that the partition has stopped taking writes; whether the change survives a
 /// crash is then unknown (as a whole: never a part of it).
-#[derive(Debug, Clone)]
-pub struct Ticket(Kind);
+///
+/// A ticket that was polled has to be polled again when it is woken, or dropped: others on its
+/// thread may be waiting behind it.
+#[derive(Debug)]
+pub struct Ticket {
+    kind: Kind,
+    /// Its place among the flight's waiters, once it was polled.
+    place: Option<usize>,
+}
 
 #[derive(Debug, Clone)]
 enum Kind {
@@ -39,23 +53,45 @@ pub(crate) struct Flight {
 #[derive(Debug, Default)]
 struct FlightState {
     result: Option<Result<()>>,
-    wakers: Vec<Waker>,
+    /// Each with the thread that it waits on; `None` once woken or dropped.
+    waiters: Vec<(ThreadId, Option<Waker>)>,
     sleepers: usize,
 }
 
 impl Flight {
     /// Ends the flight: every ticket resolves to `result`.
     pub(crate) fn land(&self, result: Result<()>) {
-        let wakers = {
+        let mut first: Vec<(ThreadId, Waker)> = Vec::new();
+        {
             let mut inner = self.inner.lock();
             inner.result = Some(result);
             self.landed.store(true, Ordering::Release);
             if inner.sleepers > 0 {
                 self.condvar.notify_all();
             }
-            std::mem::take(&mut inner.wakers)
+            for (thread, waker) in &mut inner.waiters {
+                if !first.iter().any(|(known, _)| known == thread)
+                    && let Some(waker) = waker.take()
+                {
+                    first.push((*thread, waker));
+                }
+            }
+        }
+        for (_, waker) in first {
+            waker.wake();
+        }
+    }
+
+    /// Wakes who waits on the same thread as the ticket at `place`, after the landing.
+    fn wake_others(&self, place: usize) {
+        let others: Vec<Waker> = {
+            let mut inner = self.inner.lock();
+            let thread = inner.waiters[place].0;
+            let of_thread = |waiter: &&mut (ThreadId, Option<Waker>)| waiter.0 == thread;
+            let waiters = inner.waiters.iter_mut().filter(of_thread);
+            waiters.filter_map(|(_, waker)| waker.take()).collect()
         };
-        for waker in wakers {
+        for waker in others {
             waker.wake();
         }
     }
@@ -64,16 +100,22 @@ impl Flight {
 impl Ticket {
     /// A ticket of something that needs no more waiting.
     pub fn ready() -> Self {
-        Self(Kind::Ready)
+        Self {
+            kind: Kind::Ready,
+            place: None,
+        }
     }
 
     pub(crate) fn of(flight: Arc<Flight>) -> Self {
-        Self(Kind::Flight(flight))
+        Self {
+            kind: Kind::Flight(flight),
+            place: None,
+        }
     }
 
     /// Whether waiting would return at once.
     pub fn is_ready(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Ready => true,
             Kind::Flight(flight) => flight.landed.load(Ordering::Acquire),
         }
@@ -81,7 +123,7 @@ impl Ticket {
 
     /// Blocks this thread until the change is durable.
     pub fn wait(&self) -> Result<()> {
-        let Kind::Flight(flight) = &self.0 else {
+        let Kind::Flight(flight) = &self.kind else {
             return Ok(());
         };
         let mut inner = flight.inner.lock();
@@ -96,31 +138,73 @@ impl Ticket {
     }
 }
 
+impl Clone for Ticket {
+    fn clone(&self) -> Self {
+        Self {
+            kind: self.kind.clone(),
+            place: None,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let (Kind::Flight(flight), Some(place)) = (&self.kind, self.place) else {
+            return;
+        };
+        let landed = {
+            let mut inner = flight.inner.lock();
+            inner.waiters[place].1 = None;
+            inner.result.is_some()
+        };
+        if landed {
+            flight.wake_others(place);
+        }
+    }
+}
+
 impl Future for Ticket {
     type Output = Result<()>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let Kind::Flight(flight) = &self.0 else {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = &mut *self;
+        let Kind::Flight(flight) = &this.kind else {
             return Poll::Ready(Ok(()));
         };
         let mut inner = flight.inner.lock();
         if let Some(result) = &inner.result {
-            return Poll::Ready(result.clone());
+            let result = result.clone();
+            drop(inner);
+            if let Some(place) = this.place.take() {
+                flight.wake_others(place);
+            }
+            return Poll::Ready(result);
         }
         let waker = context.waker();
-        if !inner.wakers.iter().any(|known| known.will_wake(waker)) {
-            inner.wakers.push(waker.clone());
+        let place = *this.place.get_or_insert_with(|| {
+            inner.waiters.push((std::thread::current().id(), None));
+            inner.waiters.len() - 1
+        });
+        match &mut inner.waiters[place].1 {
+            Some(known) if known.will_wake(waker) => {}
+            slot => *slot = Some(waker.clone()),
         }
         Poll::Pending
     }
 }
 
+/// How long work that may not wait still waits for the lock of a vnode. A change in memory holds it
+/// for some 15 microseconds; to go to another thread and back costs more than that, and many
+/// clients that make files in one directory would all do it.
+pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
+
 thread_local! {
     static NONBLOCKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` so that nothing in it waits for the disk or for another holder of a lock: what
-/// would have to returns [`Error::WouldBlock`] instead, before anything was changed.
+/// Runs `work` so that nothing in it waits for the disk, or for more than 50 microseconds for
+/// another holder of a lock: what would have to returns [`Error::WouldBlock`] instead, before
+/// anything was changed.
 ///
 /// For threads that serve many clients: try inline, and on `WouldBlock` call again from a thread
 /// that may wait.
@@ -147,4 +231,98 @@ pub(crate) fn may_block() -> Result<()> {
 /// Whether this thread may not wait.
 pub(crate) fn is_nonblocking() -> bool {
     NONBLOCKING.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Waiter {
+        ticket: Option<Ticket>,
+        woken: Arc<Count>,
+    }
+
+    impl Waiter {
+        fn of(flight: &Arc<Flight>) -> Self {
+            let mut waiter = Self {
+                ticket: Some(Ticket::of(Arc::clone(flight))),
+                woken: Arc::default(),
+            };
+            assert_eq!(waiter.poll(), Poll::Pending);
+            waiter
+        }
+
+        fn poll(&mut self) -> Poll<Result<()>> {
+            let waker = Waker::from(Arc::clone(&self.woken));
+            let ticket = self.ticket.as_mut().unwrap();
+            Pin::new(ticket).poll(&mut Context::from_waker(&waker))
+        }
+
+        fn wakes(&self) -> usize {
+            self.woken.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn wakes(waiters: &[Waiter]) -> Vec<usize> {
+        waiters.iter().map(Waiter::wakes).collect()
+    }
+
+    #[test]
+    fn one_of_a_thread_is_woken_and_wakes_the_others() {
+        let flight: Arc<Flight> = Arc::default();
+        let mut here: Vec<_> = (0..3).map(|_| Waiter::of(&flight)).collect();
+        let there = std::thread::scope(|scope| {
+            let made = || (0..2).map(|_| Waiter::of(&flight)).collect::<Vec<_>>();
+            scope.spawn(made).join().unwrap()
+        });
+        flight.land(Ok(()));
+        assert_eq!(wakes(&here), [1, 0, 0]);
+        assert_eq!(wakes(&there), [1, 0]);
+        assert_eq!(here[0].poll(), Poll::Ready(Ok(())));
+        assert_eq!(wakes(&here), [1, 1, 1]);
+        assert_eq!(wakes(&there), [1, 0]);
+        assert_eq!(here[2].poll(), Poll::Ready(Ok(())));
+        drop(there);
+        assert_eq!(wakes(&here), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_dropped_ticket_keeps_nobody_waiting() {
+        let flight: Arc<Flight> = Arc::default();
+        let mut waiters: Vec<_> = (0..4).map(|_| Waiter::of(&flight)).collect();
+        // Before the landing: the next one is the first.
+        waiters[0].ticket = None;
+        flight.land(Ok(()));
+        assert_eq!(wakes(&waiters), [0, 1, 0, 0]);
+        // After it, woken and not polled: it hands the duty on.
+        waiters[1].ticket = None;
+        assert_eq!(wakes(&waiters), [0, 1, 1, 1]);
+        let mut late = Ticket::of(Arc::clone(&flight));
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(Pin::new(&mut late).poll(&mut context), Poll::Ready(Ok(())));
+    }
+
+    #[test]
+    fn a_flight_that_failed_tells_everybody_why() {
+        let flight: Arc<Flight> = Arc::default();
+        let mut waiters: Vec<_> = (0..2).map(|_| Waiter::of(&flight)).collect();
+        let failed = Err(Error::Stopped("no disk".into()));
+        flight.land(failed.clone());
+        for waiter in &mut waiters {
+            assert_eq!(waiter.poll(), Poll::Ready(failed.clone()));
+            assert_eq!(waiter.wakes(), 1);
+        }
+    }
 }
