@@ -27,8 +27,9 @@ const ACK_DELAY: u64 = 100_000;
 const STOCK_ACK_EVERY: u32 = 2;
 /// The same for a Cellar sender.
 const CELLAR_ACK_EVERY: u32 = 32;
-/// A complete request of at most this many packets is left to the reply to acknowledge.
-const SHORT_REQUEST: u32 = 2;
+/// A complete request of at most this many packets is left to the reply to acknowledge: 8, so that
+/// a store of 4 KiB, which waits for the disk before it is answered, costs no ACK.
+const SHORT_REQUEST: u32 = 8;
 
 impl Endpoint {
     pub(super) fn take_data(&mut self, now: Time, slot: u32, header: &Header, datagram: &Bytes) {
