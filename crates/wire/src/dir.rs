@@ -426,6 +426,21 @@ impl<P: WritePages> Directory<P> {
         if self.find(name)?.is_some() {
             return Err(DirError::Exists);
         }
+        self.insert_missing(name, target)
+    }
+
+    /// Enters a name that [`Directory::lookup`] has just not found: [`Directory::insert`] without
+    /// looking again. A name that is there nevertheless is then there twice.
+    ///
+    /// # Errors
+    /// As `insert`, but for `Exists`.
+    pub fn insert_missing(
+        &mut self,
+        name: &[u8],
+        target: Target,
+    ) -> Result<u32, DirError<P::Error>> {
+        check_name(name)?;
+        self.count()?;
         self.add(name, target)
     }
 
