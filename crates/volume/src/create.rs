@@ -129,7 +129,7 @@ impl Volume {
             };
             let mut edit = image.edit();
             edit.directory()
-                .insert(name, target)
+                .insert_missing(name, target)
                 .map_err(|e| dir_error(dir, &e))?;
             let record = new_record(&loaded.record, dir, target, making, new, context, txn.now());
             let mut parent_record = loaded.record.clone();

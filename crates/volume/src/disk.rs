@@ -55,6 +55,12 @@ pub trait DiskFile: Send + Sync + Debug {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes all that was written, and the length, durable.
     fn sync(&self) -> io::Result<()>;
+    /// Writes `bytes` over what is there and makes them, and all that was written before, durable:
+    /// for a journal, which is written often and not read again.
+    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(bytes, offset)?;
+        self.sync()
+    }
     /// Cuts or extends (with zeros) to `length`.
     fn set_length(&self, length: u64) -> io::Result<()>;
     /// Reserves room for a range, extending the file: later writes there do not lack space.

@@ -354,7 +354,7 @@ impl Volume {
                 after.0[(index - base) as usize] = Some(block);
             }
             let value = (!after.is_empty()).then(|| Piece::Blocks(after.clone()).encode());
-            let new = value.map(|value| (value, &after));
+            let new = value.map(|value| (value, Some(&after)));
             txn.replace_piece(fid.vnode.0, record.body_number, number, before, new)?;
         }
         Ok(())

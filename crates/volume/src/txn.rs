@@ -237,18 +237,16 @@ impl<'v> Txn<'v> {
         body: u32,
         number: u64,
         old: Option<OldPiece>,
-        new: Option<(Bytes, &PieceBlocks)>,
+        new: Option<(Bytes, Option<&PieceBlocks>)>,
     ) -> Result<()> {
         let group = self.group();
         let key = Key::piece(group, vnode, body, number, self.now);
-        let empty = PieceBlocks::empty;
         let mut gone_needed = false;
         if let Some(old) = old {
             let old_key = Key::piece(group, vnode, body, number, old.epoch);
             if self.seen(old.epoch) {
                 gone_needed = true;
             } else {
-                let old_blocks = old.piece.into_blocks();
                 let older = if self.has_history() {
                     let prefix = Key::piece_prefix(group, vnode, body, number);
                     let engine = &self.volume.core.engine;
@@ -257,16 +255,15 @@ impl<'v> Txn<'v> {
                     None
                 };
                 gone_needed = older.is_some();
-                if !old_blocks.is_empty() {
-                    let older_blocks = match &older {
-                        Some((_, value)) => Piece::decode(value)?.into_blocks(),
-                        None => empty(),
+                if let Piece::Blocks(old_blocks) = old.piece {
+                    let older = match &older {
+                        Some((_, value)) => Some(Piece::decode(value)?),
+                        None => None,
                     };
-                    let kept = new.as_ref().map(|(_, blocks)| *blocks);
-                    let kept = kept.unwrap_or(&older_blocks);
-                    self.batch
-                        .released
-                        .extend(old_blocks.not_in(&[kept, &older_blocks]));
+                    let older = older.as_ref().and_then(Piece::blocks);
+                    let kept = new.as_ref().and_then(|(_, blocks)| *blocks);
+                    let others: Vec<_> = kept.into_iter().chain(older).collect();
+                    self.batch.released.extend(old_blocks.not_in(&others));
                 }
                 if old_key != key {
                     self.batch.delete(old_key);
@@ -296,7 +293,7 @@ impl<'v> Txn<'v> {
             epoch,
             piece: Piece::Inline(Bytes::new()),
         });
-        self.replace_piece(vnode, body, 0, old, Some((value, &PieceBlocks::empty())))
+        self.replace_piece(vnode, body, 0, old, Some((value, None)))
     }
 
     /// Writes the pages that an edit of a directory changed.
@@ -327,13 +324,7 @@ impl<'v> Txn<'v> {
             piece: Piece::Inline(Bytes::new()),
         });
         let value = Piece::encode_inline(trimmed(page));
-        self.replace_piece(
-            vnode,
-            body,
-            index as u64,
-            old,
-            Some((value, &PieceBlocks::empty())),
-        )
+        self.replace_piece(vnode, body, index as u64, old, Some((value, None)))
     }
 
     /// Checks quotas, enters the counters and commits. `slack` is how far growth may go over the

@@ -1,15 +1,18 @@
 //! The machine's disk: a directory, locked against a second process.
 
+mod direct;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::ReadWriteFlags;
 
 use super::{Disk, DiskFile, Space};
+use direct::Direct;
 
 /// A directory of the machine's file system.
 #[derive(Debug)]
@@ -53,13 +56,15 @@ impl FileDisk {
 
 impl Disk for FileDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.folder.join(name);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(self.folder.join(name))?;
-        Ok(Arc::new(RealFile(file)))
+            .open(&path)?;
+        let direct = OnceLock::new();
+        Ok(Arc::new(RealFile { file, path, direct }))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -94,21 +99,26 @@ impl Disk for FileDisk {
 }
 
 #[derive(Debug)]
-struct RealFile(File);
+struct RealFile {
+    file: File,
+    path: PathBuf,
+    /// The way past the page cache, if the file system has one; found out at the first use.
+    direct: OnceLock<Option<Direct>>,
+}
 
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(buffer, offset)
+        self.file.read_exact_at(buffer, offset)
     }
 
     fn read_at_once(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let mut slices = [io::IoSliceMut::new(buffer)];
         let length = slices[0].len();
-        match rustix::io::preadv2(&self.0, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+        match rustix::io::preadv2(&self.file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => Ok(()),
             // A file system without support answers EOPNOTSUPP: then every read counts as a wait.
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => {
@@ -119,19 +129,30 @@ impl DiskFile for RealFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
+    }
+
+    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let direct = self
+            .direct
+            .get_or_init(|| Direct::open(&self.path, &self.file));
+        match direct {
+            Some(direct) if direct.write(bytes, offset)? => {}
+            _ => self.write_at(bytes, offset)?,
+        }
+        self.sync()
     }
 
     fn set_length(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        self.file.set_len(length)
     }
 
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, length) {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, length) {
             Err(rustix::io::Errno::OPNOTSUPP) => {
                 let end = offset + length;
                 if self.length()? < end {
@@ -146,7 +167,7 @@ impl DiskFile for RealFile {
 
     fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.0, flags, offset, length) {
+        match rustix::fs::fallocate(&self.file, flags, offset, length) {
             // Without support the room stays ours, which loses nothing but room.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             other => Ok(other?),

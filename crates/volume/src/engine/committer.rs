@@ -142,11 +142,8 @@ impl Engine {
             return Err(Error::Partition("no journal file".into()));
         };
         file.file
-            .write_at(&group.bytes, position.offset)
+            .write_durably(&group.bytes, position.offset)
             .map_err(|error| failed("writing the journal", error))?;
-        file.file
-            .sync()
-            .map_err(|error| failed("syncing the journal", error))?;
         position.offset += group.bytes.len() as u64;
         self.statistics.groups.fetch_add(1, Ordering::Relaxed);
         self.statistics

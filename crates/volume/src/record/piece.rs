@@ -176,6 +176,14 @@ impl Piece {
         }
     }
 
+    /// The blocks it names, if it is of that form.
+    pub(crate) fn blocks(&self) -> Option<&PieceBlocks> {
+        match self {
+            Self::Blocks(blocks) => Some(blocks),
+            _ => None,
+        }
+    }
+
     /// The blocks it names; none for the other forms.
     pub(crate) fn into_blocks(self) -> PieceBlocks {
         match self {
