@@ -278,6 +278,11 @@ fn anybody_may_look_and_only_the_administrator_may_change() {
         cell.fails("mkdir /afs/.test.cell/eve")
             .contains("permission denied")
     );
+    // Nor does an account on the machine help.
+    for (name, open) in [("db", 0o700), ("vicepa", 0o700), ("admin.sock", 0o600)] {
+        let about = fs::metadata(cell.directory().join(name)).expect(name);
+        assert_eq!(about.permissions().mode() & 0o777, open, "{name}");
+    }
 }
 
 #[test]

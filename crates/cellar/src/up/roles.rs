@@ -49,7 +49,7 @@ impl Roles {
         let at = |cause: &dyn std::fmt::Display| {
             Failure::new(format!("{}: {cause}", databases.display()))
         };
-        std::fs::create_dir_all(&databases).map_err(|cause| at(&cause))?;
+        private_directory(&databases).map_err(|cause| at(&cause))?;
         let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
         let db = Arc::new(db);
         let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
@@ -275,6 +275,16 @@ fn v4_addresses(identity: &Identity) -> impl Iterator<Item = u32> + '_ {
         })
 }
 
+/// Makes a directory that only its owner may look into: access lists decide about what is in it, not
+/// who has an account on this machine.
+fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}
+
 fn open_partition(
     directory: &CellDirectory,
     options: &Options,
@@ -283,6 +293,7 @@ fn open_partition(
     let at = |cause: &dyn std::fmt::Display| {
         Failure::new(format!("partition {}: {cause}", path.display()))
     };
+    private_directory(&path).map_err(|cause| at(&cause))?;
     let disk = FileDisk::open(&path).map_err(|cause| at(&cause))?;
     let store = StoreOptions {
         durability: options.durability,
