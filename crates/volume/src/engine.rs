@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, is_full};
 use crate::error::{Error, Result};
 use crate::options::{Durability, Options};
 use crate::ticket::{Flight, Ticket, may_block};
@@ -52,6 +52,8 @@ const ROOM_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 const ROOM_WAITS: u32 = 20;
 /// Bytes of one group beyond which the committer does not wait in the relaxed mode.
 const GROUP_BYTES_EAGER: usize = 4 << 20;
+/// Numbers of journal files are below this; other names are not ours.
+const FILES_NUMBERED_MAX: u32 = 16;
 /// The file that keeps room for removals.
 const RESERVE_FILE: &str = "reserve";
 
@@ -149,14 +151,19 @@ impl Engine {
         };
         let mut files: Vec<JournalFile> = Vec::new();
         let existing = disk.list().map_err(|error| io("the journal", error))?;
-        let count = existing
-            .iter()
-            .filter(|name| name.starts_with("journal."))
-            .count()
-            .max(2);
-        for number in 0..count as u32 {
-            let opened = JournalFile::open(disk.as_ref(), number, options.journal_bytes);
-            files.push(opened.map_err(|error| io("the journal", error))?);
+        let numbers = existing.iter().filter_map(|name| {
+            name.strip_prefix("journal.")
+                .and_then(|number| number.parse::<u32>().ok())
+        });
+        let count = numbers.filter(|&number| number < FILES_NUMBERED_MAX).max();
+        let count = count.map_or(2, |last| (last + 1).max(2));
+        for number in 0..count {
+            match JournalFile::open(disk.as_ref(), number, options.journal_bytes) {
+                Ok(file) => files.push(file),
+                // It was never filled, so it holds nothing; two will do.
+                Err(error) if is_full(&error) && files.len() >= 2 => {}
+                Err(error) => return Err(io("the journal", error)),
+            }
         }
         disk.sync_names()
             .map_err(|error| io("the journal", error))?;
@@ -180,7 +187,7 @@ impl Engine {
                 closed: VecDeque::new(),
                 file_used: 0,
                 to_flush: VecDeque::new(),
-                files: files.len() as u32,
+                files: count,
                 free_files: files,
                 frozen: 0,
                 closing: false,

@@ -28,8 +28,10 @@ use crate::types::FileType;
 
 /// Versions looked at in one step.
 const STEP: usize = 256;
-/// How long the thread sleeps when there is nothing to do.
-const IDLE: Duration = Duration::from_secs(1);
+/// How long the thread sleeps when nobody wakes it; then it tries again what met an error.
+const IDLE: Duration = Duration::from_secs(60);
+/// Longest pause within a job.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// What wakes and stops the background thread.
 #[derive(Default)]
@@ -83,7 +85,7 @@ impl Reaper {
         let rate = f64::from(core.engine.options().reap_rate.max(1));
         let pause = Duration::from_secs_f64(versions as f64 / rate);
         if pause > Duration::from_millis(1) && !self.stopping() {
-            std::thread::sleep(pause.min(IDLE));
+            std::thread::sleep(pause.min(PAUSE_MAX));
         }
     }
 }

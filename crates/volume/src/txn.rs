@@ -42,6 +42,8 @@ pub(crate) struct Txn<'v> {
     owner: Option<ViceId>,
     /// The vnodes that it writes or removes.
     changed: Vec<u32>,
+    /// Something is left for the background removal.
+    leaves_work: bool,
 }
 
 /// The version of a piece that a change replaces.
@@ -72,6 +74,7 @@ impl<'v> Txn<'v> {
             files: 0,
             owner: None,
             changed: Vec::with_capacity(4),
+            leaves_work: false,
         })
     }
 
@@ -192,6 +195,7 @@ impl<'v> Txn<'v> {
             Body::Pieces => {
                 if vnode.is_multiple_of(2) && record.length.div_ceil(PIECE_BYTES) > PIECES_AT_ONCE {
                     self.batch.put(Key::reap_vnode(group, vnode), Bytes::new());
+                    self.leaves_work = true;
                     return Ok(());
                 }
                 let prefix = Key::body_prefix(group, vnode, record.body_number);
@@ -342,7 +346,12 @@ impl<'v> Txn<'v> {
             .put(Key::counters(self.volume.group.id.0), record.encode());
         let committed = self.commit();
         match &committed {
-            Ok(ticket) => self.volume.unsettled.note(&self.changed, ticket),
+            Ok(ticket) => {
+                self.volume.unsettled.note(&self.changed, ticket);
+                if self.leaves_work {
+                    self.volume.core.reaper.wake();
+                }
+            }
             Err(_) => counters.record = before,
         }
         committed

@@ -546,3 +546,45 @@ fn a_reader_sees_one_version_while_others_store() {
     }
     world.check();
 }
+
+#[test]
+fn a_large_body_goes_in_the_background() {
+    let world = World::with_capacity(256 << 20);
+    let volume = world.volume();
+    let root = volume.root();
+    let fid = volume
+        .create_file(root, b"f", &new(), at(1))
+        .unwrap()
+        .outcome
+        .status
+        .fid;
+    let data = Bytes::from(vec![8; 40_000_000]);
+    volume
+        .store(fid, &StoreSpec::at(0), &[data], at(1))
+        .unwrap()
+        .wait()
+        .unwrap();
+    let report = world.partition.check().unwrap();
+    assert_eq!(report.blocks, 40_000_000u64.div_ceil(4096));
+    // Cut to nothing, and used again at once.
+    let spec = StoreSpec {
+        file_length: 0,
+        ..StoreSpec::at(0)
+    };
+    let data = Bytes::from(vec![9; 100_000]);
+    volume
+        .store(fid, &spec, std::slice::from_ref(&data), at(2))
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(volume.read(fid, 0, 1 << 20).unwrap(), data);
+    for _ in 0..100 {
+        if world.partition.check().unwrap().blocks == 25 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(world.partition.check().unwrap().blocks, 25);
+    world.check_clean();
+    assert_eq!(volume.read(fid, 0, 1 << 20).unwrap(), data);
+}

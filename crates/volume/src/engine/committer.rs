@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::journal::{self, JournalFile};
 use super::{Engine, OpenGroup};
+use crate::disk::is_full;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 
@@ -166,8 +167,17 @@ impl Engine {
                 let made =
                     JournalFile::open(self.disk.as_ref(), number, self.options.journal_bytes)
                         .and_then(|file| self.disk.sync_names().map(|()| file));
-                return made
-                    .map_err(|error| Error::Partition(format!("a new journal file: {error}")));
+                match made {
+                    Ok(file) => return Ok(file),
+                    Err(error) if is_full(&error) => {
+                        tracing::warn!("no room for a journal file: waiting for a flush");
+                    }
+                    Err(error) => {
+                        return Err(Error::Partition(format!("a new journal file: {error}")));
+                    }
+                }
+                queue = self.queue.lock();
+                continue;
             }
             self.room.wait_for(&mut queue, IDLE);
             drop(queue);

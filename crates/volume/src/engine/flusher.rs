@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::base::{ApplyError, Base};
+use super::journal::JournalFile;
 use super::table::Table;
 use super::{Engine, Levels};
 use crate::error::{Error, Result};
@@ -16,6 +17,9 @@ use crate::error::{Error, Result};
 /// How long the flusher sleeps at most before it looks whether the partition still exists, and
 /// between attempts on a full disk.
 const IDLE: Duration = Duration::from_millis(500);
+
+/// Journal files that are made before they are needed.
+const FILES_SPARE: u32 = 3;
 
 pub(super) fn spawn(engine: &Arc<Engine>) -> Result<JoinHandle<()>> {
     let engine = Arc::downgrade(engine);
@@ -38,6 +42,7 @@ fn run(engine: &Weak<Engine>) {
             queue.to_flush.pop_front()
         };
         let Some((table, file)) = next else { continue };
+        engine.make_spare_file();
         match engine.flush_table(&table) {
             Ok(()) => {
                 let mut queue = engine.queue.lock();
@@ -67,6 +72,26 @@ enum FlushError {
 }
 
 impl Engine {
+    /// Makes a third journal file when the first is full, so that the committer need not.
+    fn make_spare_file(&self) {
+        let number = {
+            let mut queue = self.queue.lock();
+            if queue.files >= FILES_SPARE || !queue.free_files.is_empty() {
+                return;
+            }
+            queue.files += 1;
+            queue.files - 1
+        };
+        let bytes = self.options.journal_bytes;
+        let made = JournalFile::open(self.disk.as_ref(), number, bytes)
+            .and_then(|file| self.disk.sync_names().map(|()| file));
+        match made {
+            Ok(file) => self.queue.lock().free_files.push(file),
+            // There are two others; the committer waits for one of them.
+            Err(error) => tracing::warn!(%error, "no room for another journal file"),
+        }
+    }
+
     fn flush_table(&self, table: &Arc<Table>) -> Result<(), FlushError> {
         let mut slot = self.base.lock();
         let Some(base) = slot.as_ref() else {

@@ -37,15 +37,12 @@ impl JournalFile {
         let name = format!("journal.{number}");
         let file = disk.open(&name)?;
         let length = file.length()?;
-        if length < bytes {
-            let zeros = vec![0; 1 << 20];
-            let mut at = length;
-            while at < bytes {
-                let count = (bytes - at).min(zeros.len() as u64);
-                file.write_at(&zeros[..count as usize], at)?;
-                at += count;
-            }
-            file.sync()?;
+        if length < bytes
+            && let Err(error) = fill(file.as_ref(), length, bytes)
+        {
+            // What little room there is shall not be lost to half a file.
+            let _ = file.set_length(length);
+            return Err(error);
         }
         Ok(Self { name, file })
     }
@@ -83,6 +80,18 @@ impl JournalFile {
         }
         Ok(groups)
     }
+}
+
+/// Writes zeros from `from` to `to`.
+fn fill(file: &dyn DiskFile, from: u64, to: u64) -> std::io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = from;
+    while at < to {
+        let count = (to - at).min(zeros.len() as u64);
+        file.write_at(&zeros[..count as usize], at)?;
+        at += count;
+    }
+    file.sync()
 }
 
 /// A group as it was read back.
