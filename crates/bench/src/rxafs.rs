@@ -29,10 +29,10 @@ pub struct Options {
     /// Address of the file server, and of the database servers unless given; port 7000 if none.
     #[arg(long)]
     pub server: String,
-    /// Location server, if elsewhere: ADDRESS[:7003].
+    /// Location server, if elsewhere: ADDRESS or ADDRESS:7003.
     #[arg(long)]
     pub vlserver: Option<String>,
-    /// Protection server, if elsewhere: ADDRESS[:7002].
+    /// Protection server, if elsewhere: ADDRESS or ADDRESS:7002.
     #[arg(long)]
     pub ptserver: Option<String>,
     /// Volume to work in: name, or number (then the location server is not asked).

@@ -35,7 +35,7 @@ pub struct Options {
     /// Address of the file server, and of the location server unless given; port 7000 if none.
     #[arg(long)]
     pub server: String,
-    /// Location server, if elsewhere: ADDRESS[:7003].
+    /// Location server, if elsewhere: ADDRESS or ADDRESS:7003.
     #[arg(long)]
     pub vlserver: Option<String>,
     /// Volume to walk: name, or number (then the location server is not asked).
@@ -118,7 +118,7 @@ async fn walk(options: &Options, clients: &[Client]) -> Result<u64, BenchError> 
     let fids = Arc::new(fids);
     let wanted = fids.len() * usize::from(options.percent) / 100;
     let start = Instant::now();
-    let step = rxafs::BULK_MAX as usize;
+    let step = rxafs::BULK_MAX;
     failed += in_parallel(clients, fids.clone(), wanted, step, bulk).await;
     show("vnodes looked at", wanted, start)?;
 
