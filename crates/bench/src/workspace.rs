@@ -105,7 +105,8 @@ impl Workspace {
                     .await?;
                 workspace.own_small.push(fid);
             }
-            if any(&[Operation::Store1m]) {
+            // Not part of the mix.
+            if operations.contains(&Operation::Store1m) {
                 let fid = workspace
                     .file(client, &format!("l{number}"), FILE_BYTES)
                     .await?;
