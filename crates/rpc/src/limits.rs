@@ -33,6 +33,10 @@ pub const RUNNING_CALLS_MAX: usize = 512;
 /// otherwise: keeps 80 Mbit/s going over 100 ms, and 1000 stuck readers within 1 GiB.
 pub const SEND_BUFFER_BYTES: usize = 1 << 20;
 
+/// The same over all calls of one port and shard, about: what readers that take nothing may fill.
+/// Those that take their data are not held up by it, see `cellar_rx::Limits::send_buffers`.
+pub const SEND_BUFFERS_BYTES: usize = 64 << 20;
+
 /// Calls in progress of one host, on one port and shard; more get BUSY and are repeated.
 pub const CALLS_PER_HOST_MAX: usize = 1024;
 
@@ -71,4 +75,5 @@ pub const LOCAL_STREAMS_MAX: usize = 256;
 
 const _: () = assert!(CALLS_PER_TURN_MAX <= WAITING_CALLS_MAX);
 const _: () = assert!(WRITE_CHUNK_BYTES * 2 <= SEND_BUFFER_BYTES);
+const _: () = assert!(SEND_BUFFER_BYTES <= SEND_BUFFERS_BYTES);
 const _: () = assert!(RUNNING_CALLS_MAX <= WAITING_CALLS_MAX);

@@ -62,6 +62,10 @@ pub struct Limits {
     /// Bytes written by our application and not yet acknowledged, per call, at least 65,536;
     /// `write` answers `Full` beyond.
     pub send_buffer: usize,
+    /// Bytes written and not yet acknowledged over all calls, about: each call may hold its share of
+    /// this, at least 65,536, and as much again as its peer has taken already. So peers that take
+    /// nothing do not fill the memory, and those that do are not held up.
+    pub send_buffers: usize,
     /// Bytes received and not yet read, over all calls; windows shrink as this is approached, and
     /// packets that are not the next one of their call are dropped beyond.
     pub receive_buffer: usize,
@@ -89,6 +93,7 @@ impl Default for Limits {
             calls: 20_000,
             calls_per_host: 4_096,
             send_buffer: 8 << 20,
+            send_buffers: 256 << 20,
             receive_buffer: 256 << 20,
             peers: 100_000,
             control_packets: 4_096,

@@ -152,6 +152,11 @@ impl SendWindow {
         usize::try_from(self.stream.held()).unwrap_or(usize::MAX)
     }
 
+    /// Bytes hard-acknowledged.
+    pub(crate) fn taken(&self) -> usize {
+        usize::try_from(self.stream.end() - self.stream.held()).unwrap_or(usize::MAX)
+    }
+
     pub(crate) const fn in_flight(&self) -> u64 {
         self.in_flight
     }

@@ -43,7 +43,9 @@ use crate::CallError;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::debug::DebugBudget;
-use crate::limits::{CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, TURN_TIME_MAX, WRITE_CHUNK_BYTES};
+use crate::limits::{
+    CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, SEND_BUFFERS_BYTES, TURN_TIME_MAX, WRITE_CHUNK_BYTES,
+};
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
 use crate::rxstats::RxStats;
@@ -170,6 +172,7 @@ impl Driver {
             debug: DebugMode::Event,
             limits: Limits {
                 send_buffer: setup.send_buffer_bytes.max(2 * WRITE_CHUNK_BYTES),
+                send_buffers: SEND_BUFFERS_BYTES,
                 calls_per_host: CALLS_PER_HOST_MAX,
                 ..Limits::default()
             },

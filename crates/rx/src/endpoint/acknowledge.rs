@@ -171,10 +171,12 @@ impl Endpoint {
     }
 
     fn after_progress(&mut self, now: Time, slot: u32, finished: bool) {
-        let limit = self.config.limits.send_buffer;
+        let share = self.send_share();
+        let most = self.config.limits.send_buffer;
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
+        let limit = share.saturating_add(call.send.taken()).min(most);
         if call.want_write && call.attached && call.send.buffered() < limit / 4 * 3 {
             call.want_write = false;
             let id = CallId {

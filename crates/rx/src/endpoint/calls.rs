@@ -16,6 +16,8 @@ use crate::time::Time;
 
 /// A client acknowledges the end of a reply after this, unless its next call did, microseconds.
 const FINAL_ACK_DELAY: u64 = 20_000;
+/// What any call may hold written, however many there are: as much as the smallest send buffer.
+const LEAST_SEND_SHARE: usize = 65_536;
 /// An unread window's share whose consumption is told at once.
 const CONSUMED_SHARE: u32 = 4;
 /// Packets consumed that a stock peer is told of at once.
@@ -122,9 +124,11 @@ impl Endpoint {
         data: Bytes,
     ) -> Result<WriteOutcome, CallError> {
         let now = self.advance(now);
-        let limit = self.config.limits.send_buffer;
+        let share = self.send_share();
+        let most = self.config.limits.send_buffer;
         let slot = call.slot;
         let call = self.held(call)?;
+        let limit = share.saturating_add(call.send.taken()).min(most);
         if call.send.finished() || (!call.server && call.turned) {
             return Err(CallError::NotWriting);
         }
@@ -141,6 +145,11 @@ impl Endpoint {
         self.server_turns(slot);
         self.queue(slot);
         Ok(WriteOutcome::Accepted)
+    }
+
+    /// What each call may hold written and unacknowledged before its peer has taken anything.
+    pub(super) fn send_share(&self) -> usize {
+        (self.config.limits.send_buffers / self.calls.len().max(1)).max(LEAST_SEND_SHARE)
     }
 
     /// A server that begins to write has no use for the rest of the request.

@@ -125,6 +125,40 @@ fn the_send_buffer_is_bounded() {
     assert!(world.finish(LIMIT, call) == Ok(pattern(5_000_000)));
 }
 
+/// Peers that take nothing share a bound, however many there are; each still gets its least share.
+#[test]
+fn send_buffers_are_bounded_over_all_calls() {
+    let limits = Limits {
+        send_buffer: 1 << 20,
+        send_buffers: 4 << 20,
+        ..Limits::default()
+    };
+    let mut desk = Desk::server(Config {
+        limits,
+        ..Config::default()
+    });
+    let mut held = 0;
+    for n in 0..200 {
+        let first = Header {
+            cid: n << 2,
+            ..Desk::header(PacketType::DATA, 1, 1, 1)
+        };
+        desk.put(first, b"x");
+        let call = desk.new_call();
+        loop {
+            let data = Bytes::from(vec![1; 16_384]);
+            let now = desk.now;
+            match desk.endpoint.write(now, call, data).unwrap() {
+                WriteOutcome::Accepted => held += 16_384,
+                WriteOutcome::Full(_) => break,
+            }
+        }
+    }
+    // The harmonic sum of the shares, and the least share of the later ones.
+    assert!(held > 200 * 65_536, "{held}");
+    assert!(held < 24 << 20, "{held}");
+}
+
 #[test]
 fn received_data_is_bounded_and_windows_shrink() {
     let limits = Limits {
