@@ -20,7 +20,8 @@ import stat
 import sys
 
 PIECE = 1 << 20
-WORKERS = 4
+WRITERS = 16
+READERS = 4
 MODE = 0o777
 
 
@@ -159,8 +160,11 @@ def put(manifest, dest):
     by_kind = lambda k: (e for e in manifest.entries if e["kind"] == k)
     for e in by_kind("d"):
         os.mkdir(dest_of(dest, e), 0o755)
-    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        for _ in pool.map(lambda e: put_file(dest, e), (e for e in by_kind("f") if not same_directory(e))):
+    # In many directories at once: a server that makes each change durable answers many together as fast as one.
+    files = [e for e in by_kind("f") if not same_directory(e)]
+    random.Random(1).shuffle(files)
+    with concurrent.futures.ThreadPoolExecutor(WRITERS) as pool:
+        for _ in pool.map(lambda e: put_file(dest, e), files):
             pass
     for e in by_kind("f"):
         if same_directory(e):
@@ -202,7 +206,7 @@ def differences(dest, entry, symlinks_with):
 
 def check(manifest, dest, symlinks_with):
     bad = []
-    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
         bad += filter(None, pool.map(lambda e: differences(dest, e, symlinks_with), manifest.entries))
     # Nothing that was not put there.
     names = {}
