@@ -30,7 +30,8 @@ pub const WAITING_CALLS_MAX: usize = 8192;
 pub const RUNNING_CALLS_MAX: usize = 512;
 
 /// Bytes that the protocol holds written and unacknowledged, for each call, unless the port says
-/// otherwise: keeps 80 Mbit/s going over 100 ms, and 1000 stuck readers within 1 GiB.
+/// otherwise: keeps 1000 stuck readers within 1 GiB. Where the path is long the protocol lets a
+/// call hold two congestion windows, see `cellar_rx::Limits::send_buffer_long_path`.
 pub const SEND_BUFFER_BYTES: usize = 1 << 20;
 
 /// The same over all calls of one port and shard, about: what readers that take nothing may fill.

@@ -62,6 +62,9 @@ pub struct Limits {
     /// Bytes written by our application and not yet acknowledged, per call, at least 65,536;
     /// `write` answers `Full` beyond.
     pub send_buffer: usize,
+    /// The same on a path whose bandwidth and round trip ask for more: two congestion windows, up
+    /// to this. A reader that stalls on a short path is not worth as much memory.
+    pub send_buffer_long_path: usize,
     /// Bytes written and not yet acknowledged over all calls, about: each call may hold its share of
     /// this, at least 65,536, and as much again as its peer has taken already. So peers that take
     /// nothing do not fill the memory, and those that do are not held up.
@@ -92,7 +95,8 @@ impl Default for Limits {
             connections: 200_000,
             calls: 20_000,
             calls_per_host: 4_096,
-            send_buffer: 8 << 20,
+            send_buffer: 1 << 20,
+            send_buffer_long_path: 16 << 20,
             send_buffers: 256 << 20,
             receive_buffer: 256 << 20,
             peers: 100_000,

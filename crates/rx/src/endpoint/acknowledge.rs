@@ -171,12 +171,11 @@ impl Endpoint {
     }
 
     fn after_progress(&mut self, now: Time, slot: u32, finished: bool) {
-        let share = self.send_share();
-        let most = self.config.limits.send_buffer;
+        let bounds = self.send_bounds();
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let limit = share.saturating_add(call.send.taken()).min(most);
+        let limit = bounds.of(call);
         if call.want_write && call.attached && call.send.buffered() < limit / 4 * 3 {
             call.want_write = false;
             let id = CallId {

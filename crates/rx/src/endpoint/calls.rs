@@ -18,6 +18,29 @@ use crate::time::Time;
 const FINAL_ACK_DELAY: u64 = 20_000;
 /// What any call may hold written, however many there are: as much as the smallest send buffer.
 const LEAST_SEND_SHARE: usize = 65_536;
+
+/// What one call may hold written and unacknowledged.
+pub(super) struct SendBounds {
+    /// Before its peer has taken anything.
+    share: usize,
+    /// Once it has, on any path.
+    least: usize,
+    /// On a long path.
+    most: usize,
+}
+
+impl SendBounds {
+    /// For `call`: twice its congestion window keeps the path busy while its writer sleeps.
+    pub(super) fn of(&self, call: &Call) -> usize {
+        let window = call
+            .congestion
+            .as_ref()
+            .map_or(0, |congestion| congestion.window());
+        let path = usize::try_from(window.saturating_mul(2)).unwrap_or(usize::MAX);
+        let taken = self.share.saturating_add(call.send.taken());
+        taken.min(path.min(self.most).max(self.least))
+    }
+}
 /// An unread window's share whose consumption is told at once.
 const CONSUMED_SHARE: u32 = 4;
 /// Packets consumed that a stock peer is told of at once.
@@ -124,11 +147,10 @@ impl Endpoint {
         data: Bytes,
     ) -> Result<WriteOutcome, CallError> {
         let now = self.advance(now);
-        let share = self.send_share();
-        let most = self.config.limits.send_buffer;
+        let bounds = self.send_bounds();
         let slot = call.slot;
         let call = self.held(call)?;
-        let limit = share.saturating_add(call.send.taken()).min(most);
+        let limit = bounds.of(call);
         if call.send.finished() || (!call.server && call.turned) {
             return Err(CallError::NotWriting);
         }
@@ -147,9 +169,14 @@ impl Endpoint {
         Ok(WriteOutcome::Accepted)
     }
 
-    /// What each call may hold written and unacknowledged before its peer has taken anything.
-    pub(super) fn send_share(&self) -> usize {
-        (self.config.limits.send_buffers / self.calls.len().max(1)).max(LEAST_SEND_SHARE)
+    /// How much calls may hold written and unacknowledged at this moment.
+    pub(super) fn send_bounds(&self) -> SendBounds {
+        let limits = &self.config.limits;
+        SendBounds {
+            share: (limits.send_buffers / self.calls.len().max(1)).max(LEAST_SEND_SHARE),
+            least: limits.send_buffer,
+            most: limits.send_buffer_long_path,
+        }
     }
 
     /// A server that begins to write has no use for the rest of the request.
