@@ -177,6 +177,16 @@ async fn make_objects(target: &Target, client: &Runtime) -> Objects {
 
 fn names(cases: &mut Cases, objects: &Objects) {
     let Objects { dir, file, .. } = *objects;
+    cases.files(
+        "CreateFile over a file",
+        EEXIST,
+        Words::opcode(137).fid(dir).text(b"file").status(0o644),
+    );
+    cases.files(
+        "CreateFile over a directory",
+        EEXIST,
+        Words::opcode(137).fid(dir).text(b"sub").status(0o644),
+    );
     let long_256 = [b'x'; 256];
     let long_257 = [b'x'; 257];
     let bad: [(&str, &[u8], i32); 8] = [
@@ -243,16 +253,6 @@ fn names(cases: &mut Cases, objects: &Objects) {
             .text(b"l")
             .text(&[b'x'; 1025])
             .status(0o755),
-    );
-    cases.files(
-        "CreateFile over a file",
-        EEXIST,
-        Words::opcode(137).fid(dir).text(b"file").status(0o644),
-    );
-    cases.files(
-        "CreateFile over a directory",
-        EEXIST,
-        Words::opcode(137).fid(dir).text(b"sub").status(0o644),
     );
 }
 

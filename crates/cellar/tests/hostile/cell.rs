@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cellar_rpc::{CallError, CallOptions, Connection, Runtime, Security};
 use cellar_wire::ids::{Fid, VolumeId};
-use cellar_wire::package::{Package, Procedure};
+use cellar_wire::package::Package;
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 use cellar_wire::{AfsName, afsvol, bozo, pr, vl};
 
@@ -220,11 +220,6 @@ pub fn code<T>(outcome: Result<T, CallError>) -> i32 {
         Err(CallError::Dead) => -1,
         Err(other) => panic!("no answer: {other}"),
     }
-}
-
-/// The request of a procedure as bytes.
-pub fn request<P: Procedure>(arguments: &P) -> Vec<u8> {
-    arguments.to_request().to_vec()
 }
 
 /// A status that sets the mode only.

@@ -148,6 +148,7 @@ fn readers_that_do_not_read() {
         let files = cell.target.connect(&client, 0, &rxafs::PACKAGE);
         let root = cell.target.root(&client).await;
         let fid = new_file(&files, root, "large").await;
+        const READERS: u64 = 200;
         const LENGTH: u64 = 32 << 20;
         within(store(
             &files,
@@ -162,7 +163,7 @@ fn readers_that_do_not_read() {
         let before = cell.resident();
         let mut calls = Vec::new();
         let mut reader = files.clone();
-        for number in 0..200 {
+        for number in 0..READERS {
             if number % 50 == 0 {
                 reader = cell.target.connect(&client, 0, &rxafs::PACKAGE);
             }
@@ -182,8 +183,14 @@ fn readers_that_do_not_read() {
         let other = Runtime::client_only().unwrap();
         cell.assert_well(&other).await;
         let grown = cell.resident().saturating_sub(before);
-        eprintln!("200 readers that do not read: {} MiB", grown >> 20);
-        assert!(grown < 300 << 20, "{} MiB", grown >> 20);
+        eprintln!("{READERS} readers that do not read: {} MiB", grown >> 20);
+        // Each: the send buffer, the piece that is being written, the piece that was read; and the
+        // store's caches, which fill once.
+        assert!(
+            grown < READERS * (3 << 19) + (112 << 20),
+            "{} MiB",
+            grown >> 20
+        );
         drop(calls);
         tokio::time::sleep(Duration::from_secs(1)).await;
         cell.assert_well(&client).await;
