@@ -175,33 +175,87 @@ impl Space {
 
     /// Hands out `blocks` blocks in as few runs as there are, or `DiskFull`.
     pub(crate) fn allocate(self: &Arc<Self>, blocks: u32, load: Load<'_>) -> Result<Allocation> {
-        let mut runs = Vec::new();
-        {
-            let mut inner = self.inner.lock();
-            let taken = self.take_blocks(&mut inner, blocks, &mut runs, load);
-            if !matches!(taken, Ok(0)) {
-                // Under the lock that is held: an allocation dropped here would wait for it.
-                for run in runs {
-                    inner.untake(run);
-                }
-                return Err(taken.err().unwrap_or(Error::DiskFull));
-            }
-        }
-        let allocation = Allocation {
-            space: Arc::clone(self),
-            runs,
-        };
-        for run in &allocation.runs {
-            self.ensure_room(*run)?;
-        }
-        Ok(allocation)
+        let mut aside = Vec::new();
+        let found = self.find_room(blocks, &mut aside, load);
+        self.give_back(&aside);
+        found
     }
 
-    /// Takes up to `blocks` blocks into `runs`. Answers how many are missing.
+    /// Finds blocks that the file system has room for. Free blocks behind the end of a file that
+    /// cannot grow are put `aside`, a region at a time, and others are looked for.
+    fn find_room(
+        self: &Arc<Self>,
+        blocks: u32,
+        aside: &mut Vec<Run>,
+        load: Load<'_>,
+    ) -> Result<Allocation> {
+        loop {
+            let mut runs = Vec::new();
+            {
+                let mut inner = self.inner.lock();
+                let taken = self.take_blocks(&mut inner, blocks, aside.is_empty(), &mut runs, load);
+                if !matches!(taken, Ok(0)) {
+                    // Under the lock that is held: an allocation dropped here would wait for it.
+                    for run in runs {
+                        inner.untake(run);
+                    }
+                    return Err(taken.err().unwrap_or(Error::DiskFull));
+                }
+            }
+            let allocation = Allocation {
+                space: Arc::clone(self),
+                runs,
+            };
+            let roomless = |run: &Run| self.ensure_room(*run).err().map(|error| (*run, error));
+            let Some((run, error)) = allocation.runs.iter().find_map(roomless) else {
+                return Ok(allocation);
+            };
+            drop(allocation);
+            if !matches!(error, Error::DiskFull) {
+                return Err(error);
+            }
+            let end = self.end_of_file(run.start)?;
+            let before = aside.len();
+            let mut inner = self.inner.lock();
+            let mut all = Vec::new();
+            let (region, _) = region_of(run.start);
+            inner.take(region as usize, REGION_BLOCKS as u32, 1, &mut all, load)?;
+            for Run { start, count } in all {
+                let within =
+                    u32::try_from(end.saturating_sub(start)).map_or(count, |n| n.min(count));
+                inner.untake(Run {
+                    start,
+                    count: within,
+                });
+                if within < count {
+                    aside.push(Run {
+                        start: start + u64::from(within),
+                        count: count - within,
+                    });
+                }
+            }
+            if aside.len() == before {
+                return Err(Error::DiskFull);
+            }
+        }
+    }
+
+    /// The first block behind what the file of `block` has room for.
+    fn end_of_file(&self, block: u64) -> Result<u64> {
+        let per_file = FILE_REGIONS * REGION_BLOCKS;
+        let allocated = self
+            .with_file(block, |file, _| Ok(file.allocated))
+            .map_err(|error| block_error(&error))?;
+        Ok(block / per_file * per_file + allocated / BLOCK_BYTES)
+    }
+
+    /// Takes up to `blocks` blocks into `runs`, of new regions too if it may `grow` the map. Answers
+    /// how many are missing.
     fn take_blocks(
         &self,
         inner: &mut Inner,
         blocks: u32,
+        grow: bool,
         runs: &mut Vec<Run>,
         load: Load<'_>,
     ) -> Result<u32> {
@@ -221,7 +275,7 @@ impl Space {
                 }
             }
         }
-        while missing > 0 && self.has_room(u64::from(missing) * BLOCK_BYTES) {
+        while grow && missing > 0 && self.has_room(u64::from(missing) * BLOCK_BYTES) {
             inner.image_free.push(REGION_BLOCKS as u16);
             inner.free.push(REGION_BLOCKS as u16);
             let index = inner.free.len() - 1;
@@ -739,5 +793,32 @@ mod tests {
         let load: Load<'_> = &|_| Ok(None);
         assert!(matches!(space.allocate(1000, load), Err(Error::DiskFull)));
         assert_eq!(space.allocate(100, load).unwrap().runs()[0].start, 0);
+    }
+
+    #[test]
+    fn blocks_given_back_on_a_full_disk_are_found() {
+        // Several regions, of which the last is only partly backed by the disk.
+        let disk = Arc::new(SimDisk::new(200 << 20));
+        let space = Arc::new(Space::open(disk, 4 << 20, &|_| Ok(None)).unwrap());
+        let load: Load<'_> = &|_| Ok(None);
+        let mut kept = Vec::new();
+        while let Ok(allocation) = space.allocate(128, load) {
+            let runs = allocation.keep();
+            space.apply(&runs, &[], load).unwrap();
+            kept.push(runs);
+        }
+        assert!(kept.len() > 380, "{}", kept.len());
+        let regions = space.inner.lock().free.len();
+        let freed: Vec<_> = kept.iter().step_by(2).cloned().collect();
+        for runs in &freed {
+            space.apply(&[], runs, load).unwrap();
+            space.released(runs.clone());
+        }
+        for round in 0..freed.len() {
+            let allocation = space.allocate(128, load);
+            let allocation = allocation.unwrap_or_else(|error| panic!("{round}: {error}"));
+            space.apply(&allocation.keep(), &[], load).unwrap();
+        }
+        assert_eq!(space.inner.lock().free.len(), regions, "the map grew");
     }
 }
