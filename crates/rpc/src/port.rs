@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use cellar_rx::{NullSecurity, ServerSecurity};
 
 use crate::CallError;
 use crate::connection::{CallOptions, Carrier, Connection, ConnectionOptions, Security};
@@ -37,6 +38,9 @@ pub struct PortConfig {
     /// Bytes written and not yet acknowledged that each call may hold; at least 512 KiB. More lets a
     /// single stream fill a longer path, and costs that much for each reader that is stuck.
     pub send_buffer_bytes: usize,
+    /// Security classes beside the null class, by index, for every service that names none itself
+    /// in [`crate::ServiceOptions::security`]. A security class is a port's, as in OpenAFS.
+    pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,
 }
 
 /// Which shards serve a port.
@@ -60,6 +64,7 @@ impl PortConfig {
             waiting_calls_max: WAITING_CALLS_MAX,
             running_calls_max: RUNNING_CALLS_MAX,
             send_buffer_bytes: SEND_BUFFER_BYTES,
+            security: Vec::new(),
         }
     }
 
@@ -74,6 +79,13 @@ impl PortConfig {
     #[must_use]
     pub fn address(mut self, address: SocketAddr) -> Self {
         self.addresses.push(address);
+        self
+    }
+
+    /// Accepts a security class beside the null class, under its index.
+    #[must_use]
+    pub fn security(mut self, index: u8, class: Arc<dyn ServerSecurity>) -> Self {
+        self.security.push((index, class));
         self
     }
 
@@ -104,6 +116,8 @@ pub(crate) struct PortInner {
     pub(crate) shards: Vec<Arc<ShardHandle>>,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) statistics: Arc<PortStatistics>,
+    /// The null class and the others that services here accept unless they say otherwise.
+    pub(crate) security: Vec<(u8, Arc<dyn ServerSecurity>)>,
     next_shard: AtomicUsize,
 }
 
@@ -113,12 +127,16 @@ impl PortInner {
         shards: Vec<Arc<ShardHandle>>,
         addresses: Vec<SocketAddr>,
         statistics: Arc<PortStatistics>,
+        classes: &[(u8, Arc<dyn ServerSecurity>)],
     ) -> Self {
+        let mut security: Vec<(u8, Arc<dyn ServerSecurity>)> = vec![(0, Arc::new(NullSecurity))];
+        security.extend(classes.iter().cloned());
         Self {
             id,
             shards,
             addresses,
             statistics,
+            security,
             next_shard: AtomicUsize::new(0),
         }
     }

@@ -168,7 +168,7 @@ impl Runtime {
     ) -> Port {
         let id = self.0.next_port.fetch_add(1, Ordering::Relaxed);
         let statistics = Arc::new(PortStatistics::default());
-        let inner = PortInner::new(id, shards, addresses, statistics);
+        let inner = PortInner::new(id, shards, addresses, statistics, &config.security);
         let port = Port(Arc::new(inner));
         let count = port.0.shards.len();
         for (number, sockets) in sockets.into_iter().enumerate() {

@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use cellar_rx::packet::{BasicStatistics, DebugQuery};
 use cellar_rx::{
-    CallId, Config, ConnectionId, DebugMode, Endpoint, Limits, NullSecurity, ServerSecurity,
-    ServiceConfig, Statistics, Time, code,
+    CallId, Config, ConnectionId, DebugMode, Endpoint, Limits, ServiceConfig, Statistics, Time,
+    code,
 };
 use hashbrown::HashMap;
 use tokio::task::AbortHandle;
@@ -230,7 +230,7 @@ impl Driver {
         let counters = Arc::new(PackageCounters::new(package));
         self.port.0.statistics.add_package(counters.clone());
         let security = if options.security.is_empty() {
-            vec![(0, Arc::new(NullSecurity) as Arc<dyn ServerSecurity>)]
+            self.port.0.security.clone()
         } else {
             options.security.clone()
         };
