@@ -1,0 +1,29 @@
+//! Who calls, and how that is proved.
+//!
+//! * [`Authority`]: what a server trusts (keys, superusers, realms), from the files of its
+//!   configuration directory in OpenAFS's forms;
+//! * [`Principal`], [`Identity`]: who a caller turned out to be;
+//! * [`Token`]: what a client has to show to one cell;
+//! * [`audit`]: who did what administrative act, as JSON lines.
+//!
+//! The crate touches no socket and reads no clock; it reads and writes the files named above.
+
+pub mod audit;
+mod authority;
+mod error;
+mod file;
+mod identity;
+mod key;
+mod keys;
+mod principal;
+mod superusers;
+mod token;
+
+pub use authority::{Authority, Policy};
+pub use error::{Error, Result};
+pub use identity::Identity;
+pub use key::{Enctype, SecretKey};
+
+pub use principal::{Level, Principal};
+pub use superusers::Superusers;
+pub use token::{KVNO_ENCRYPTED_PART, KVNO_KERBEROS_TICKET, Token};
