@@ -28,9 +28,28 @@ pub const FIDS_PER_BREAK: usize = 50;
 /// Hosts told of one break at a time.
 pub const BREAKS_IN_PARALLEL: usize = 1024;
 
-/// How long a change waits for the hosts that are told of it. A host that has not answered by then
-/// is marked down and its break is kept for its next call; the change is answered.
+/// How long a change waits at least for a host that is told of it. A host that has not answered by
+/// then, or by [`BREAK_WAIT_FACTOR`] times what its answers took before, is late: the change is
+/// answered, the host is still being told, and is not served before it was. Long enough for a
+/// packet that is lost once on a local network to be sent again.
+pub const BREAK_WAIT_LEAST: Duration = Duration::from_millis(250);
+
+/// How long a change waits at most for a host that is told of it, however far away that is.
+pub const BREAK_WAIT_MOST: Duration = Duration::from_secs(1);
+
+/// Answers of a host may take so many times longer than they usually do before it is late.
+pub const BREAK_WAIT_FACTOR: u32 = 4;
+
+/// How long one `CallBack` call may take. A host that has not answered by then is silent; nobody
+/// waits so long but the task that tells it.
 pub const BREAK_PATIENCE: Duration = Duration::from_secs(3);
+
+/// When a silent host is tried again by itself. After the last it is told at its next call.
+pub const BREAK_RETRIES: [Duration; 3] = [
+    Duration::from_secs(5),
+    Duration::from_secs(20),
+    Duration::from_secs(60),
+];
 
 /// How long one question to a host at first contact may take (`TellMeAboutYourself`,
 /// `InitCallBackState3`): a client answers these without asking anybody.
@@ -95,3 +114,5 @@ pub const REGISTER_RETRY_MAX: Duration = Duration::from_secs(300);
 
 const _: () = assert!(FIDS_PER_BREAK <= DELAYED_BREAKS_PER_HOST);
 const _: () = assert!(BREAK_PATIENCE.as_secs() < CONTACT_PATIENCE.as_secs());
+const _: () = assert!(BREAK_WAIT_LEAST.as_millis() < BREAK_WAIT_MOST.as_millis());
+const _: () = assert!(BREAK_WAIT_MOST.as_millis() < BREAK_PATIENCE.as_millis());

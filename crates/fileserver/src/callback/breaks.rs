@@ -2,9 +2,15 @@
 //!
 //! [`Breaker::collect`] takes the promises of the changed files out of the table and puts the fids
 //! into the outboxes of their hosts, where tasks of their own tell them. The change then waits,
-//! with [`Pending::told`], until every host was told or is down, and at most
-//! [`BREAK_PATIENCE`]; a host that is late is marked down, with which it is in the same state as
-//! one that did not answer: it gets no answer itself before it was told.
+//! with [`Breaker::told`], until every host was told, is down, or is *late*.
+//!
+//! **Who is late.** A host answers a break without asking anybody, so a live one takes a round trip.
+//! A change waits for each host four times as long as its answers usually take, at least 250 ms and
+//! at most a second ([`crate::limits`]): a live host is told before the change is answered, also
+//! when a packet is lost once. A late host is marked down, and the task that tells it goes on; so
+//! it is as one that did not answer: nobody waits for it again, and it gets no answer itself before
+//! it was told. What it can still do is show what it has cached without asking us, as any client
+//! does that the network has cut off; AFS promises no more about those.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +21,6 @@ use tracing::debug;
 
 use super::CallbackTable;
 use crate::host::{Contacts, Host, HostSlot, HostTable};
-use crate::limits::BREAK_PATIENCE;
 
 /// How much was broken.
 #[derive(Debug, Default)]
@@ -40,10 +45,17 @@ pub struct Breaker {
 }
 
 /// Breaks on their way.
+#[derive(Default)]
 #[must_use = "a change is answered only when its breaks were told"]
 pub struct Pending {
-    waiting: Vec<(Arc<Host>, u64)>,
-    deadline: Option<Instant>,
+    waiting: Vec<Told>,
+}
+
+/// A host, the number of the break in its outbox, and until when it is waited for.
+struct Told {
+    host: Arc<Host>,
+    number: u64,
+    deadline: Instant,
 }
 
 impl Breaker {
@@ -65,10 +77,7 @@ impl Breaker {
     /// Breaks the promises for the files that a change has touched. The change must be visible to
     /// readers by now. `originator` made it, and keeps its promises.
     pub fn collect(&self, fids: &[Fid], originator: Option<HostSlot>, now: u32) -> Pending {
-        let mut pending = Pending {
-            waiting: Vec::new(),
-            deadline: None,
-        };
+        let mut pending = Pending::default();
         let mut told = Vec::new();
         for &fid in fids {
             self.callbacks.collect(fid, originator, now, &mut told);
@@ -79,10 +88,7 @@ impl Breaker {
 
     /// Breaks the promises for everything in a volume: it was replaced, or went away.
     pub fn collect_volume(&self, volume: VolumeId, now: u32) -> Pending {
-        let mut pending = Pending {
-            waiting: Vec::new(),
-            deadline: None,
-        };
+        let mut pending = Pending::default();
         let mut told = Vec::new();
         self.callbacks.collect_volume(volume, now, &mut told);
         self.queue(Fid::whole_volume(volume), &mut told, &mut pending);
@@ -103,26 +109,33 @@ impl Breaker {
                 continue;
             };
             match self.contacts.queue_break(&host, fid) {
-                Some(number) => pending.waiting.push((host, number)),
+                Some(number) => {
+                    let deadline = Instant::now() + host.break_wait();
+                    pending.waiting.push(Told {
+                        host,
+                        number,
+                        deadline,
+                    });
+                }
                 None => {
                     self.counters.delayed.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
-        pending
-            .deadline
-            .get_or_insert_with(|| Instant::now() + BREAK_PATIENCE);
     }
 
-    /// Waits until every host was told, is down, or is late; late ones are marked down.
+    /// Waits until every host was told, is down, or is late; late ones are marked down and told all
+    /// the same.
     pub async fn told(&self, pending: Pending) {
-        let Some(deadline) = pending.deadline else {
-            return;
-        };
-        for (host, number) in pending.waiting {
-            if timeout_at(deadline, host.told(number)).await.is_err() {
+        for Told {
+            host,
+            number,
+            deadline,
+        } in pending.waiting
+        {
+            if timeout_at(deadline, host.told(number)).await.is_err() && host.mark_late(number) {
                 self.counters.late.fetch_add(1, Ordering::Relaxed);
-                host.mark_down();
+                debug!(host = %host.address(), "late to be told");
             }
         }
     }
@@ -132,10 +145,6 @@ impl Pending {
     /// Waits for these as well.
     pub(crate) fn join(&mut self, other: Self) {
         self.waiting.extend(other.waiting);
-        self.deadline = match (self.deadline, other.deadline) {
-            (Some(a), Some(b)) => Some(a.max(b)),
-            (a, b) => a.or(b),
-        };
     }
 
     /// Whether there is nobody to wait for.

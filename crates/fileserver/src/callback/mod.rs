@@ -14,9 +14,9 @@
 //!    reading and the giving, raised the stamp, and the promise was not given.
 //! 4. A collected promise is gone from the table. Telling its host does not depend on the call that
 //!    made the change: it runs as a task of its own, so a client that hangs up takes no break with
-//!    it. It ends in one of three ways: the host answered; the host answers late; or the host is
-//!    *down*, with the fid in its list of delayed breaks ([`crate::host`]).
-//! 5. A host that is down gets no answer to any call before it was told everything that is delayed,
+//!    it. It ends in one of two ways: the host answered, in time or late; or the host is *down*,
+//!    with the fid in its list of delayed breaks ([`crate::host`]).
+//! 5. A host that is down, or late, gets no answer to any call before it was told everything that is delayed,
 //!    or to forget all (`InitCallBackState3`). So it never mixes what it cached before with what it
 //!    reads after.
 //! 6. A break overtaken by the answer to a fetch is the client's to see: it compares break counters
@@ -28,8 +28,9 @@
 //! The originator of a change keeps its promise: the answer brings it the new status. The one
 //! exception is a directory moved to another parent, whose status no reply carries.
 //!
-//! One unreachable host delays nobody but within [`crate::limits::BREAK_PATIENCE`], once: it is
-//! then down, and a host that is down is not waited for.
+//! One unreachable host delays nobody but within [`crate::limits::BREAK_WAIT_LEAST`] (or a few of
+//! its own round trips), once: it is then down, and a host that is down is not waited for. Why that
+//! is enough: `breaks`.
 
 mod breaks;
 mod lifetime;

@@ -25,13 +25,15 @@ use cellar_wire::ids::{AfsUuid, Fid};
 use cellar_wire::package::Procedure;
 use cellar_wire::rxafscb;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
 
 use super::questions::{self, Who};
 use super::{DOWN, ERRORTRANS, GONE, Host, HostTable, KNOWN, NO_SERVICE, Queued, RESET, VERIFY};
 use crate::callback::CallbackTable;
-use crate::limits::{BREAKS_IN_PARALLEL, CONTACT_PATIENCE, FIDS_PER_BREAK, PROBE_PATIENCE};
+use crate::limits::{
+    BREAK_RETRIES, BREAKS_IN_PARALLEL, CONTACT_PATIENCE, FIDS_PER_BREAK, PROBE_PATIENCE,
+};
 
 /// Why a host cannot be served now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +124,8 @@ impl Contacts {
             return Ok(None);
         }
         let place = host.wait_place().ok_or(Unsettled::Busy)?;
-        let failures = host.record.lock().failures;
-        let talk = timeout(CONTACT_PATIENCE, host.talk.lock()).await;
+        let arrived = Instant::now();
+        let talk = timeout(CONTACT_PATIENCE, host.talk()).await;
         let _talk = talk.map_err(|_| Unsettled::Busy)?;
         drop(place);
         if host.has(GONE) {
@@ -132,7 +134,7 @@ impl Contacts {
         if host.is_settled() {
             return Ok(None);
         }
-        if host.record.lock().failures != failures {
+        if host.failed_after(arrived) {
             return Err(Unsettled::Silent);
         }
         if !host.has(KNOWN) || host.has(VERIFY) {
@@ -155,9 +157,13 @@ impl Contacts {
         let Some(connection) = self.connection(host) else {
             return Err(Unsettled::Silent);
         };
+        let begun = Instant::now();
         let asked = timeout(CONTACT_PATIENCE, questions::who_are_you(&connection)).await;
         let who = match asked.unwrap_or(Err(CallError::Timeout)) {
-            Ok(who) => who,
+            Ok(who) => {
+                host.answered_in(begun.elapsed());
+                who
+            }
             Err(cause) => return Err(self.silent(host, "TellMeAboutYourself", &cause)),
         };
         debug!(host = %address, ?who, "host introduced");
@@ -223,8 +229,10 @@ impl Contacts {
             let Some((fids, entries)) = host.outbox_front(FIDS_PER_BREAK) else {
                 return Ok(());
             };
+            let begun = Instant::now();
             match self.tell(host, &fids).await {
                 Ok(()) => {
+                    host.answered_in(begun.elapsed());
                     self.counters.breaks_told.fetch_add(1, Ordering::Relaxed);
                     host.outbox_told(entries);
                 }
@@ -309,18 +317,45 @@ impl Contacts {
         }
     }
 
-    /// Empties a host's outbox. Ends with an empty one, or with the host down.
+    /// Empties a host's outbox. One that is silent is tried again a few times, so that a short
+    /// absence ends with the host told though it never calls. Ends with an empty outbox, or with
+    /// the host down.
     async fn deliver(&self, host: &Arc<Host>) {
+        for pause in BREAK_RETRIES {
+            if self.try_to_deliver(host).await {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            if !host.has(DOWN) || host.has(GONE) {
+                return;
+            }
+        }
+        self.try_to_deliver(host).await;
+    }
+
+    /// Whether it is empty now.
+    async fn try_to_deliver(&self, host: &Arc<Host>) -> bool {
+        let told = async {
+            let _talk = host.talk().await;
+            // What goes wrong is noted in the host's record.
+            self.catch_up(host).await.is_ok()
+        };
+        tokio::pin!(told);
         // The semaphore is never closed.
-        let _permit = self.permits.acquire().await;
-        let _talk = host.talk.lock().await;
-        // What goes wrong is noted in the host's record.
-        let _noted = self.catch_up(host).await;
+        let permit = self.permits.acquire().await;
+        match timeout(host.break_wait(), &mut told).await {
+            Ok(told) => told,
+            // Nobody waits for this one any more: those behind it must not, either.
+            Err(_) => {
+                drop(permit);
+                told.await
+            }
+        }
     }
 
     /// Tries once to reach a host that nobody calls from: to tell it what it missed.
     pub(crate) async fn probe(&self, host: &Arc<Host>) -> bool {
-        let Ok(_talk) = timeout(PROBE_PATIENCE, host.talk.lock()).await else {
+        let Ok(_talk) = timeout(PROBE_PATIENCE, host.talk()).await else {
             return false;
         };
         let Some(connection) = self.connection(host) else {
@@ -341,7 +376,7 @@ impl Contacts {
     /// Tells a host that is to be dropped to forget everything; whether it hears does not matter,
     /// because it is unknown, and reset, when it comes again.
     pub(crate) async fn dismiss(&self, host: &Arc<Host>) {
-        let Ok(_talk) = timeout(PROBE_PATIENCE, host.talk.lock()).await else {
+        let Ok(_talk) = timeout(PROBE_PATIENCE, host.talk()).await else {
             return;
         };
         host.set(RESET | DOWN);

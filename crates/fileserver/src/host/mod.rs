@@ -27,18 +27,23 @@ mod table;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use cellar_rpc::Connection;
 use cellar_wire::acl::Cps;
 use cellar_wire::ids::{AfsUuid, Fid};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{MutexGuard, Notify};
+use tokio::time::Instant;
 
 pub use contact::{ContactCounters, Contacts, Unsettled};
 pub(crate) use table::canonical;
 pub use table::{HostCounts, HostTable};
 
-use crate::limits::{ADDRESSES_PER_HOST, CALLS_WAITING_PER_HOST, DELAYED_BREAKS_PER_HOST};
+use crate::limits::{
+    ADDRESSES_PER_HOST, BREAK_WAIT_FACTOR, BREAK_WAIT_LEAST, BREAK_WAIT_MOST,
+    CALLS_WAITING_PER_HOST, DELAYED_BREAKS_PER_HOST,
+};
 
 /// The dense number under which a host's promises are kept. Reused after the host is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +58,8 @@ pub struct Host {
     /// Server's seconds of the last call that shows that somebody works there.
     active: AtomicU32,
     waiting: AtomicU32,
+    /// How long the host takes to answer a call, smoothed, microseconds; 0: never asked.
+    answers_in: AtomicU32,
     record: Mutex<Record>,
     /// Held by whoever talks to the host about who it is or what it has to forget.
     talk: tokio::sync::Mutex<()>,
@@ -69,8 +76,11 @@ struct Record {
     connection: Option<Connection>,
     /// Groups of the host, and the generation they belong to.
     cps: Option<(Cps, u64)>,
-    /// Counts failed talks, so that calls that waited for one share its outcome.
-    failures: u64,
+    /// When the talk of now, or the last one, began.
+    talking_since: Option<Instant>,
+    /// When the last talk that failed began: calls that had come by then share its outcome; one
+    /// that came later shows that the host is there.
+    failed_since: Option<Instant>,
     outbox: VecDeque<Fid>,
     /// How many fids were ever put into the outbox, and how many have left it.
     queued: u64,
@@ -116,6 +126,7 @@ impl Host {
             heard: AtomicU32::new(now),
             active: AtomicU32::new(now),
             waiting: AtomicU32::new(0),
+            answers_in: AtomicU32::new(0),
             record: Mutex::new(Record {
                 uuid: None,
                 primary,
@@ -123,7 +134,8 @@ impl Host {
                 epoch: None,
                 connection: None,
                 cps: None,
-                failures: 0,
+                talking_since: None,
+                failed_since: None,
                 outbox: VecDeque::new(),
                 queued: 0,
                 told: 0,
@@ -319,11 +331,55 @@ impl Host {
     pub(crate) fn mark_down(&self) {
         {
             let mut record = self.record.lock();
-            record.failures += 1;
+            record.failed_since = record.talking_since;
             record.delivering = false;
             self.set(DOWN);
         }
         self.moved.notify_waiters();
+    }
+
+    /// Notes how long an answer of the host took.
+    pub(crate) fn answered_in(&self, took: Duration) {
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1);
+        let before = self.answers_in.load(Ordering::Relaxed);
+        let smoothed = match before {
+            0 => took,
+            _ => before - before / 8 + took / 8,
+        };
+        self.answers_in.store(smoothed, Ordering::Relaxed);
+    }
+
+    /// How long a change waits for this host to be told.
+    pub(crate) fn break_wait(&self) -> Duration {
+        let usual = Duration::from_micros(self.answers_in.load(Ordering::Relaxed).into());
+        (usual * BREAK_WAIT_FACTOR).clamp(BREAK_WAIT_LEAST, BREAK_WAIT_MOST)
+    }
+
+    /// Entry `number` has not left the outbox in time: from now on the host is down, and its calls
+    /// wait until it was told, which goes on. `false` if it was told meanwhile.
+    ///
+    /// Under the record's lock: while the entry is in the outbox, somebody is delivering it, and
+    /// takes the mark off when the outbox is empty.
+    pub(crate) fn mark_late(&self, number: u64) -> bool {
+        let record = self.record.lock();
+        let late = record.told < number && !self.has(DOWN | GONE);
+        if late {
+            self.set(DOWN);
+        }
+        late
+    }
+
+    /// Waits until nobody else talks to the host.
+    pub(crate) async fn talk(&self) -> MutexGuard<'_, ()> {
+        let talk = self.talk.lock().await;
+        self.record.lock().talking_since = Some(Instant::now());
+        talk
+    }
+
+    /// Whether a talk that began after `arrived` has failed.
+    pub(crate) fn failed_after(&self, arrived: Instant) -> bool {
+        let failed = self.record.lock().failed_since;
+        failed.is_some_and(|since| since >= arrived)
     }
 
     /// Waits until entry `number` has left the outbox, or the host is down.
@@ -442,6 +498,41 @@ mod tests {
         }
         assert!(host.has(RESET));
         assert_eq!(host.record.lock().outbox.len(), 0);
+    }
+
+    #[test]
+    fn a_late_host_is_down_until_its_outbox_is_empty() {
+        let host = host();
+        assert_eq!(host.queue(Fid::new(1, 2, 3)), Queued::Deliver(1));
+        assert!(host.mark_late(1));
+        assert!(!host.is_settled());
+        assert!(!host.mark_late(1), "it is down already");
+        // What changes now is told by the same task, and nobody waits for it.
+        assert_eq!(host.queue(Fid::new(1, 4, 3)), Queued::Delayed);
+        let (fids, entries) = host.outbox_front(50).unwrap();
+        assert_eq!(fids.len(), 2);
+        host.outbox_told(entries);
+        assert_eq!(host.outbox_front(50), None);
+        assert!(host.is_settled());
+        assert!(!host.mark_late(1), "told too late, but told");
+        assert!(host.is_settled());
+    }
+
+    #[test]
+    fn a_change_waits_longer_for_hosts_that_are_far_away() {
+        let host = host();
+        assert_eq!(host.break_wait(), BREAK_WAIT_LEAST);
+        host.answered_in(Duration::from_micros(300));
+        assert_eq!(host.break_wait(), BREAK_WAIT_LEAST);
+        let far = self::host();
+        far.answered_in(Duration::from_millis(150));
+        assert_eq!(far.break_wait(), Duration::from_millis(600));
+        far.answered_in(Duration::from_secs(8));
+        assert_eq!(far.break_wait(), BREAK_WAIT_MOST);
+        for _ in 0..40 {
+            far.answered_in(Duration::from_millis(1));
+        }
+        assert_eq!(far.break_wait(), BREAK_WAIT_LEAST);
     }
 
     #[test]

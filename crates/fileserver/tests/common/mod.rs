@@ -344,6 +344,8 @@ pub struct CacheManager {
     pub translates_errors: AtomicBool,
     /// Serves no callback calls at all.
     pub deaf: AtomicBool,
+    /// Takes so long for each answer.
+    pub answers_after_millis: AtomicU64,
     pub asked: AtomicU32,
     pub forgot: AtomicU32,
     pub breaks: Mutex<Vec<Fid>>,
@@ -363,6 +365,10 @@ impl Service for CacheManager {
             }
             if self.deaf.load(Ordering::Relaxed) {
                 return Err(AbortCode::RXGEN_OPCODE);
+            }
+            let pause = self.answers_after_millis.load(Ordering::Relaxed);
+            if pause > 0 {
+                tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             match opcode {
                 rxafscb::TellMeAboutYourself::OPCODE => {
@@ -419,6 +425,7 @@ impl Machine {
             silent: AtomicBool::new(false),
             translates_errors: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
+            answers_after_millis: AtomicU64::new(0),
             asked: AtomicU32::new(0),
             forgot: AtomicU32::new(0),
             breaks: Mutex::new(Vec::new()),
