@@ -91,8 +91,8 @@ impl Core {
 
     /// The volume of an id, attached if it is not yet.
     pub(crate) fn volume(self: &Arc<Self>, id: VolumeId) -> Result<Option<Arc<Volume>>> {
-        if let Some(volume) = self.attached.read().get(&id) {
-            return Ok(Some(Arc::clone(volume)));
+        if let Some(volume) = self.attached_volume(id) {
+            return Ok(Some(volume));
         }
         let Some(value) = self.engine.get(&Key::volume(id.0))? else {
             return Ok(None);
@@ -114,7 +114,9 @@ impl Core {
             return Ok(Some(Arc::clone(volume)));
         }
         if attached.len() >= ATTACHED_MAX {
-            attached.retain(|_, volume| Arc::strong_count(volume) > 1);
+            attached.retain(|_, volume| Arc::strong_count(volume) > 1 || volume.usage.is_unsaved());
+            // Those with access counts can go when these are saved.
+            self.reaper.wake();
         }
         let volume = Arc::new(Volume::new(self, Arc::clone(&group), record, counters));
         attached.insert(id, Arc::clone(&volume));
@@ -184,6 +186,21 @@ impl Core {
         if let Some(volume) = self.attached.write().remove(&id) {
             volume.mark_gone();
         }
+    }
+
+    /// The attached volumes.
+    pub(crate) fn attached_volumes(&self) -> Vec<Arc<Volume>> {
+        self.attached.read().values().map(Arc::clone).collect()
+    }
+
+    /// Whether as many volumes are attached as may be.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.attached.read().len() >= ATTACHED_MAX
+    }
+
+    /// An attached volume.
+    pub(crate) fn attached_volume(&self, id: VolumeId) -> Option<Arc<Volume>> {
+        self.attached.read().get(&id).map(Arc::clone)
     }
 
     /// Forgets all attached volumes. They hold this core, and it holds them.

@@ -37,6 +37,7 @@ mod ticket;
 mod txn;
 mod types;
 mod unsettled;
+mod usage;
 mod volume;
 
 pub use body::Reader;

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::record::{CountersRecord, GroupRecord, PartitionRecord, Piece, VolumeRecord};
 use crate::types::{Changed, Context, PartitionUsage, VolumeInfo, VolumeKind, VolumeSpec};
+use crate::usage;
 use crate::volume::{Volume, check_info};
 
 /// The largest epoch: what an RW volume sees.
@@ -197,6 +198,10 @@ impl Partition {
                 break;
             };
             let mut record = VolumeRecord::decode(&value)?;
+            if let Some(volume) = self.core.attached_volume(record.info.id) {
+                infos.push(volume.info());
+                continue;
+            }
             if record.info.kind == VolumeKind::ReadWrite
                 && let Some(value) = self.core.engine.get(&Key::counters(record.group.0))?
             {
@@ -206,6 +211,7 @@ impl Partition {
                 record.info.updated = counters.updated;
                 record.info.update_counter = counters.update_counter;
             }
+            usage::begin_day(&mut record.info, usage::clock());
             infos.push(record.info);
         }
         Ok(infos)
@@ -247,6 +253,7 @@ impl Partition {
 
     /// Carries all changes into the base table, so that the next opening replays nothing.
     pub fn flush(&self) -> Result<()> {
+        self.core.save_usage()?;
         self.core.engine.flush()
     }
 
@@ -256,6 +263,8 @@ impl Partition {
         if let Some(thread) = self.reaper.lock().take() {
             let _ = thread.join();
         }
+        // Statistics: a partition that has stopped ends without them.
+        let _ = self.core.save_usage();
         self.core.engine.close()
     }
 
@@ -277,7 +286,7 @@ impl Drop for Partition {
     }
 }
 
-fn new_info(spec: &VolumeSpec) -> VolumeInfo {
+pub(crate) fn new_info(spec: &VolumeSpec) -> VolumeInfo {
     VolumeInfo {
         id: spec.id,
         name: spec.name.clone(),

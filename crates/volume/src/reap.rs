@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellar_wire::dir::PAGE_SIZE;
 use parking_lot::{Condvar, Mutex};
@@ -30,6 +30,8 @@ use crate::types::FileType;
 const STEP: usize = 256;
 /// How long the thread sleeps when nobody wakes it; then it tries again what met an error.
 const IDLE: Duration = Duration::from_secs(60);
+/// How often access counts go to the table.
+const USAGE_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest pause within a job.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
@@ -99,12 +101,19 @@ pub(crate) fn spawn(core: &Arc<Core>) -> Result<JoinHandle<()>> {
 }
 
 fn run(core: &Weak<Core>) {
+    let mut saved = Instant::now();
     while let Some(core) = core.upgrade() {
         if core.reaper.stopping() || core.engine.check_running().is_err() {
             return;
         }
         if let Err(error) = core.reap_all() {
             tracing::warn!(%error, "background removal will be tried again");
+        }
+        if saved.elapsed() >= USAGE_INTERVAL || core.is_crowded() {
+            saved = Instant::now();
+            if let Err(error) = core.save_usage() {
+                tracing::warn!(%error, "the access counts will be saved later");
+            }
         }
         let mut pending = core.reaper.pending.lock();
         if !*pending {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_wire::ids::VolumeId;
+use cellar_wire::ids::{AfsTime, VolumeId};
 
 use crate::core::{GroupId, GroupState};
 use crate::engine::batch::Batch;
@@ -40,7 +40,8 @@ impl Partition {
             return Err(Error::Invalid("a clone is made of an RW volume"));
         }
         let group = Arc::clone(&source.group);
-        if let Some(existing) = core.volume(spec.id)?
+        let existing = core.volume(spec.id)?;
+        if let Some(existing) = &existing
             && (existing.group.id != group.id || existing.is_writable())
         {
             return Err(Error::VolumeExists(spec.id));
@@ -83,6 +84,13 @@ impl Partition {
         info.updated = counters.record.updated;
         info.update_counter = counters.record.update_counter;
         info.offline_message = Bytes::new();
+        // Accesses are those of the id: a new clone has none, one that is replaced keeps its own.
+        let counted = existing.as_ref().map(|existing| existing.info());
+        (info.day_use, info.day_use_date, info.week_use) = match &counted {
+            Some(old) => (old.day_use, old.day_use_date, old.week_use),
+            None => (0, AfsTime(0), [0; 7]),
+        };
+        info.accessed = counted.map_or(spec.now, |old| old.accessed);
         check_info(&info)?;
         let clone_record = VolumeRecord {
             info,

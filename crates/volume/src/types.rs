@@ -262,11 +262,11 @@ pub struct VolumeInfo {
     pub expires: AfsTime,
     /// Counts changes of the volume.
     pub update_counter: u32,
-    /// Accesses since `day_use_date`.
+    /// Accesses since `day_use_date`; see [`Volume::count_access`](crate::Volume::count_access).
     pub day_use: u32,
-    /// Start of the day that `day_use` counts.
+    /// Start of the day that `day_use` counts: a local midnight.
     pub day_use_date: AfsTime,
-    /// Accesses of the last seven days.
+    /// Accesses of the seven days before that one, yesterday's first.
     pub week_use: [u32; 7],
     /// Shown to users while the volume is off-line; at most 127 bytes.
     pub offline_message: Bytes,

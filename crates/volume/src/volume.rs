@@ -20,6 +20,7 @@ use crate::record::{CountersRecord, Piece, VnodeRecord, VolumeRecord};
 use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
 use crate::types::{Changed, DirEntry, FileType, VnodeStatus, VolumeInfo, VolumeKind};
 use crate::unsettled::Unsettled;
+use crate::usage::{self, Usage};
 
 /// An open volume.
 pub struct Volume {
@@ -37,6 +38,7 @@ pub struct Volume {
     /// Held by renames between directories.
     renames: Mutex<()>,
     pub(crate) unsettled: Unsettled,
+    pub(crate) usage: Usage,
 }
 
 impl std::fmt::Debug for Volume {
@@ -69,6 +71,7 @@ impl Volume {
             gone: AtomicBool::new(false),
             renames: Mutex::new(()),
             unsettled: Unsettled::default(),
+            usage: Usage::default(),
         }
     }
 
@@ -124,7 +127,12 @@ impl Volume {
 
     /// Everything known about the volume.
     pub fn info(&self) -> VolumeInfo {
-        let mut info = self.record.read().info.clone();
+        let mut info = {
+            let record = self.record.read();
+            let mut info = record.info.clone();
+            self.usage.show_in(&mut info, usage::clock());
+            info
+        };
         if self.is_writable() {
             self.counters.lock().show_in(&mut info);
         }
@@ -145,6 +153,7 @@ impl Volume {
         }
         let mut counters = self.lock_counters()?;
         let mut slot = self.record.write();
+        self.usage.fold(&mut slot.info, usage::clock());
         let mut record = slot.clone();
         if self.is_writable() {
             counters.show_in(&mut record.info);

@@ -1,0 +1,219 @@
+//! Accesses of a volume, a day and a week of them, as `vos examine` shows them.
+//!
+//! An access is counted in memory, by one addition that no disk waits for. The counts enter the
+//! volume's record when somebody looks at it or changes it, and the table with the next change of
+//! the record, or in the background some minutes later, at a flush and at the end. A crash loses
+//! the accesses since: they are statistics, and a journal entry for each read would cost more
+//! than the read.
+//!
+//! Days are those of OpenAFS: a day begins at local midnight, and the first access after it moves
+//! what was counted to the week's days, the newest first. On days on which nobody came nothing
+//! is moved, so whoever reads the counts moves them too, for himself.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cellar_wire::ids::AfsTime;
+use chrono::{Local, Offset, TimeZone};
+
+use crate::core::Core;
+use crate::engine::batch::Batch;
+use crate::engine::key::Key;
+use crate::error::Result;
+use crate::types::VolumeInfo;
+use crate::volume::Volume;
+
+/// Seconds of a day.
+const DAY: u32 = 86_400;
+
+/// Accesses that are not in the volume's record yet.
+#[derive(Default)]
+pub(crate) struct Usage {
+    fresh: AtomicU32,
+    /// When the last of them was.
+    last: AtomicU32,
+    /// From when on the record's day is over; 0 if that was not looked at yet.
+    day_ends: AtomicU32,
+    /// The record in memory has counts that the one in the table has not.
+    unsaved: AtomicBool,
+}
+
+impl Usage {
+    /// Whether anything would be lost if the volume was forgotten now.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed) > 0 || self.unsaved.load(Ordering::Relaxed)
+    }
+
+    /// Moves the counts into the volume's record, which the caller has locked for writing.
+    pub(crate) fn fold(&self, info: &mut VolumeInfo, now: AfsTime) {
+        let fresh = self.fresh.swap(0, Ordering::Relaxed);
+        let moved = enter(info, fresh, self.last.load(Ordering::Relaxed), now);
+        if fresh > 0 || moved {
+            self.unsaved.store(true, Ordering::Relaxed);
+        }
+        let ends = info.day_use_date.0.saturating_add(DAY + 1);
+        self.day_ends.store(ends, Ordering::Relaxed);
+    }
+
+    /// Enters the counts in a copy of the record, which the caller has locked for reading.
+    pub(crate) fn show_in(&self, info: &mut VolumeInfo, now: AfsTime) {
+        let fresh = self.fresh.load(Ordering::Relaxed);
+        enter(info, fresh, self.last.load(Ordering::Relaxed), now);
+    }
+}
+
+/// Begins a new day in a record that nobody counts for, if the one that it has is over.
+pub(crate) fn begin_day(info: &mut VolumeInfo, now: AfsTime) {
+    enter(info, 0, 0, now);
+}
+
+/// Adds accesses to the present day and begins a new one if that is over. Says whether it was.
+fn enter(info: &mut VolumeInfo, fresh: u32, last: u32, now: AfsTime) -> bool {
+    if fresh > 0 {
+        info.day_use = info.day_use.saturating_add(fresh);
+        info.accessed = info.accessed.max(AfsTime(last));
+    }
+    let Some(age) = now.0.checked_sub(info.day_use_date.0) else {
+        return false;
+    };
+    if age <= DAY {
+        return false;
+    }
+    let days = (age / DAY) as usize;
+    let before = info.week_use;
+    for (index, day) in info.week_use.iter_mut().enumerate() {
+        *day = match (index + 1).cmp(&days) {
+            std::cmp::Ordering::Less => 0,
+            std::cmp::Ordering::Equal => info.day_use,
+            std::cmp::Ordering::Greater => before[index - days],
+        };
+    }
+    info.day_use = 0;
+    info.day_use_date = midnight(now);
+    true
+}
+
+/// The local midnight before `now`, by the offset from UTC that holds now.
+fn midnight(now: AfsTime) -> AfsTime {
+    let offset = match Local.timestamp_opt(i64::from(now.0), 0).single() {
+        Some(time) => i64::from(time.offset().fix().local_minus_utc()),
+        None => 0,
+    };
+    let of_day = (i64::from(now.0) + offset).rem_euclid(i64::from(DAY));
+    AfsTime(now.0.saturating_sub(of_day as u32))
+}
+
+/// The time of the machine's clock.
+pub(crate) fn clock() -> AfsTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    AfsTime(since.map_or(0, |since| since.as_secs() as u32))
+}
+
+impl Volume {
+    /// Counts one access of the volume: what the file server calls a vnode reference. Costs an
+    /// addition and a look at the clock; never waits. [`Volume::info`] shows the sums of a day and
+    /// a week; a crash may lose those of some minutes.
+    pub fn count_access(&self) {
+        let now = clock();
+        if now.0 >= self.usage.day_ends.load(Ordering::Relaxed) {
+            // What was counted belongs to the day that is over. Should somebody hold the record
+            // just now, the next access finds it.
+            if let Some(mut record) = self.record().try_write() {
+                self.usage.fold(&mut record.info, now);
+            }
+        }
+        self.usage.last.store(now.0, Ordering::Relaxed);
+        self.usage.fresh.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Hands the counts to the journal, if there are new ones.
+    fn save_usage(&self) -> Result<()> {
+        if !self.usage.is_unsaved() {
+            return Ok(());
+        }
+        self.core.engine.admit(0)?;
+        let _state = self.group.state.read();
+        if self.is_gone() {
+            return Ok(());
+        }
+        let mut record = self.record().write();
+        self.usage.fold(&mut record.info, clock());
+        let mut batch = Batch::new();
+        batch.put(Key::volume(self.id().0), record.encode());
+        self.core.engine.commit(batch)?;
+        self.usage.unsaved.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Hands the access counts of all open volumes to the journal.
+    pub(crate) fn save_usage(&self) -> Result<()> {
+        self.attached_volumes()
+            .iter()
+            .try_for_each(|volume| volume.save_usage())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Noon of a day in 2026, wherever the test runs.
+    fn noon() -> AfsTime {
+        AfsTime(midnight(AfsTime(1_790_000_000)).0 + DAY / 2)
+    }
+
+    fn after(days: u32) -> AfsTime {
+        AfsTime(noon().0 + days * DAY)
+    }
+
+    fn info() -> VolumeInfo {
+        crate::partition::new_info(&crate::types::VolumeSpec {
+            id: cellar_wire::ids::VolumeId(1),
+            name: "v".into(),
+            max_quota: 0,
+            owner: cellar_wire::ids::ViceId(0),
+            now: noon(),
+        })
+    }
+
+    #[test]
+    fn days_move_through_the_week_and_out_of_it() {
+        let mut info = info();
+        assert!(
+            enter(&mut info, 3, noon().0, noon()),
+            "the first day begins"
+        );
+        assert_eq!((info.day_use, info.day_use_date), (0, midnight(noon())));
+        info.week_use = [0; 7];
+        assert!(!enter(&mut info, 5, noon().0, noon()));
+        assert_eq!((info.day_use, info.accessed), (5, noon()));
+        assert!(enter(&mut info, 2, noon().0, after(1)));
+        assert_eq!((info.day_use, info.week_use), (0, [7, 0, 0, 0, 0, 0, 0]));
+        enter(&mut info, 4, after(1).0, after(1));
+        assert!(enter(&mut info, 0, 0, after(3)));
+        assert_eq!(info.week_use, [0, 4, 7, 0, 0, 0, 0], "a day without any");
+        assert!(enter(&mut info, 0, 0, after(8)));
+        assert_eq!(info.week_use, [0, 0, 0, 0, 0, 0, 4]);
+        assert!(enter(&mut info, 1, after(8).0, after(100)));
+        assert_eq!(info.week_use, [0; 7]);
+        assert_eq!(info.day_use_date, midnight(after(100)));
+    }
+
+    #[test]
+    fn a_clock_that_went_back_moves_nothing() {
+        let mut info = info();
+        info.day_use_date = midnight(after(3));
+        assert!(!enter(&mut info, 2, noon().0, noon()));
+        assert_eq!((info.day_use, info.week_use), (2, [0; 7]));
+    }
+
+    #[test]
+    fn a_day_begins_at_midnight() {
+        let begins = midnight(noon());
+        assert_eq!(noon().0 - begins.0, DAY / 2);
+        assert_eq!(midnight(begins), begins);
+        assert_eq!(midnight(AfsTime(begins.0 + DAY - 1)), begins);
+    }
+}
