@@ -20,7 +20,8 @@ mod query;
 
 pub use constants::*;
 pub use entry::{
-    Chain, NvldbEntry, Site, SiteUpdate, UuidSite, UvldbEntry, VldbEntry, VldbUpdateEntry,
+    Chain, NvldbEntry, Site, SiteColumns, SiteUpdate, UuidSite, UvldbEntry, VldbEntry,
+    VldbUpdateEntry, WideEntry,
 };
 pub use query::{ListAddrByAttributes, VitalVlHeader, VlCallBack, VldStats, VldbListByAttributes};
 

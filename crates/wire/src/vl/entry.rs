@@ -48,13 +48,14 @@ pub struct VldbEntry {
     pub flags: u32,
 }
 
-/// The entry with at most 13 sites (`nvldbentry`, 119 words).
+/// The entry with at most 13 sites. The servers of sites are named by their addresses in
+/// [`NvldbEntry`], by their UUIDs in [`UvldbEntry`]; all else is the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NvldbEntry {
+pub struct WideEntry<S> {
     /// The read-write volume's name.
     pub name: EntryName,
     /// Where the volumes are.
-    pub sites: List<Site, SITES_MAX>,
+    pub sites: List<S, SITES_MAX>,
     /// Ids of the read-write, read-only and backup volume; 0 for none.
     pub volume_ids: [VolumeId; 3],
     /// The clone of a release in progress, or 0.
@@ -65,21 +66,69 @@ pub struct NvldbEntry {
     pub match_index: u32,
 }
 
+/// The entry with addresses (`nvldbentry`, 119 words).
+pub type NvldbEntry = WideEntry<Site>;
+
 /// The entry with server UUIDs (`uvldbentry`, 262 words).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UvldbEntry {
-    /// The read-write volume's name.
-    pub name: EntryName,
-    /// Where the volumes are.
-    pub sites: List<UuidSite, SITES_MAX>,
-    /// Ids of the read-write, read-only and backup volume; 0 for none.
-    pub volume_ids: [VolumeId; 3],
-    /// The clone of a release in progress, or 0.
-    pub clone_id: VolumeId,
-    /// `VLF_*` and `VLOP_*`.
-    pub flags: u32,
-    /// As in [`NvldbEntry`].
-    pub match_index: u32,
+pub type UvldbEntry = WideEntry<UuidSite>;
+
+/// A site that entries hold as parallel arrays, one a field.
+pub trait SiteColumns: Copy {
+    /// Words that one site takes in all arrays together.
+    const WORDS: usize;
+
+    /// Writes the arrays of `N` slots.
+    fn encode_columns<const N: usize>(sites: &[Self], out: &mut Encoder<'_>);
+
+    /// Reads the arrays; what is in slots past the used ones means nothing.
+    ///
+    /// # Errors
+    /// Truncated.
+    fn decode_columns<const N: usize>(d: &mut Decoder<'_>) -> Result<[Self; N], DecodeError>;
+}
+
+impl SiteColumns for Site {
+    const WORDS: usize = 3;
+
+    fn encode_columns<const N: usize>(sites: &[Self], out: &mut Encoder<'_>) {
+        out.words(column::<_, N>(sites, |site| site.server));
+        out.words(column::<_, N>(sites, |site| site.partition as u32));
+        out.words(column::<_, N>(sites, |site| site.flags));
+    }
+
+    fn decode_columns<const N: usize>(d: &mut Decoder<'_>) -> Result<[Self; N], DecodeError> {
+        let [servers, partitions, flags] = [d.words::<N>()?, d.words::<N>()?, d.words::<N>()?];
+        Ok(std::array::from_fn(|i| Self {
+            server: servers[i],
+            partition: partitions[i] as i32,
+            flags: flags[i],
+        }))
+    }
+}
+
+impl SiteColumns for UuidSite {
+    const WORDS: usize = 11 + 3;
+
+    fn encode_columns<const N: usize>(sites: &[Self], out: &mut Encoder<'_>) {
+        for slot in 0..N {
+            let server = sites.get(slot).map_or(AfsUuid::NIL, |site| site.server);
+            server.encode(out);
+        }
+        out.words(column::<_, N>(sites, |site| site.uniquifier));
+        out.words(column::<_, N>(sites, |site| site.partition as u32));
+        out.words(column::<_, N>(sites, |site| site.flags));
+    }
+
+    fn decode_columns<const N: usize>(d: &mut Decoder<'_>) -> Result<[Self; N], DecodeError> {
+        let servers = <[AfsUuid; N]>::decode(d)?;
+        let [uniquifiers, partitions, flags] = [d.words::<N>()?, d.words::<N>()?, d.words::<N>()?];
+        Ok(std::array::from_fn(|i| Self {
+            server: servers[i],
+            uniquifier: uniquifiers[i],
+            partition: partitions[i] as i32,
+            flags: flags[i],
+        }))
+    }
 }
 
 /// One array of a structure of arrays: a word of each element, zeros after the last.
@@ -100,22 +149,19 @@ fn bounded(count: u32, limit: usize) -> Result<usize, DecodeError> {
     }
 }
 
-fn encode_sites<const N: usize>(sites: &[Site], out: &mut Encoder<'_>) {
+fn encode_sites<S: SiteColumns, const N: usize>(sites: &List<S, N>, out: &mut Encoder<'_>) {
     out.u32(sites.len() as u32);
-    out.words(column::<_, N>(sites, |site| site.server));
-    out.words(column::<_, N>(sites, |site| site.partition as u32));
-    out.words(column::<_, N>(sites, |site| site.flags));
+    S::encode_columns::<N>(sites, out);
 }
 
-fn decode_sites<const N: usize>(d: &mut Decoder<'_>) -> Result<List<Site, N>, DecodeError> {
+fn decode_sites<S: SiteColumns, const N: usize>(
+    d: &mut Decoder<'_>,
+) -> Result<List<S, N>, DecodeError> {
     let count = d.u32()?;
-    let [servers, partitions, flags] = [d.words::<N>()?, d.words::<N>()?, d.words::<N>()?];
-    let sites = (0..bounded(count, N)?).map(|i| Site {
-        server: servers[i],
-        partition: partitions[i] as i32,
-        flags: flags[i],
-    });
-    Ok(List::from_iter_cut(sites))
+    let slots = S::decode_columns::<N>(d)?;
+    Ok(List::from_iter_cut(
+        slots.into_iter().take(bounded(count, N)?),
+    ))
 }
 
 impl Encode for VldbEntry {
@@ -123,7 +169,7 @@ impl Encode for VldbEntry {
         out.reserve(Self::MIN_SIZE);
         self.name.encode(out);
         out.u32(0);
-        encode_sites::<OLD_SITES_MAX>(&self.sites, out);
+        encode_sites(&self.sites, out);
         let [rw, ro, backup] = self.volume_ids;
         out.words([rw.0, ro.0, backup.0, self.clone_id.0, self.flags]);
     }
@@ -147,11 +193,11 @@ impl Decode for VldbEntry {
     }
 }
 
-impl Encode for NvldbEntry {
+impl<S: SiteColumns> Encode for WideEntry<S> {
     fn encode(&self, out: &mut Encoder<'_>) {
         out.reserve(Self::MIN_SIZE);
         self.name.encode(out);
-        encode_sites::<SITES_MAX>(&self.sites, out);
+        encode_sites(&self.sites, out);
         let [rw, ro, backup] = self.volume_ids;
         out.words([
             rw.0,
@@ -161,18 +207,18 @@ impl Encode for NvldbEntry {
             self.flags,
             self.match_index,
         ]);
-        out.words([0; 8]);
+        out.words([0; SPARES]);
     }
 }
 
-impl Decode for NvldbEntry {
-    const MIN_SIZE: usize = 119 * 4;
+impl<S: SiteColumns> Decode for WideEntry<S> {
+    const MIN_SIZE: usize = (65 + 1 + S::WORDS * SITES_MAX + 6 + SPARES) * 4;
 
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let name = EntryName::decode(d)?;
         let sites = decode_sites(d)?;
         let [rw, ro, backup, clone_id, flags, match_index] = d.words()?;
-        let _spares = d.words::<8>()?;
+        let _spares = d.words::<SPARES>()?;
         Ok(Self {
             name,
             sites,
@@ -184,64 +230,8 @@ impl Decode for NvldbEntry {
     }
 }
 
-impl Encode for UvldbEntry {
-    fn encode(&self, out: &mut Encoder<'_>) {
-        out.reserve(Self::MIN_SIZE);
-        self.name.encode(out);
-        out.u32(self.sites.len() as u32);
-        for slot in 0..SITES_MAX {
-            self.sites
-                .get(slot)
-                .map_or(AfsUuid::NIL, |site| site.server)
-                .encode(out);
-        }
-        out.words(column::<_, SITES_MAX>(&self.sites, |site| site.uniquifier));
-        out.words(column::<_, SITES_MAX>(&self.sites, |site| {
-            site.partition as u32
-        }));
-        out.words(column::<_, SITES_MAX>(&self.sites, |site| site.flags));
-        let [rw, ro, backup] = self.volume_ids;
-        out.words([
-            rw.0,
-            ro.0,
-            backup.0,
-            self.clone_id.0,
-            self.flags,
-            self.match_index,
-        ]);
-        out.words([0; 8]);
-    }
-}
-
-impl Decode for UvldbEntry {
-    const MIN_SIZE: usize = 262 * 4;
-
-    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let name = EntryName::decode(d)?;
-        let count = d.u32()?;
-        let servers = <[AfsUuid; SITES_MAX]>::decode(d)?;
-        let uniquifiers = d.words::<SITES_MAX>()?;
-        let partitions = d.words::<SITES_MAX>()?;
-        let site_flags = d.words::<SITES_MAX>()?;
-        let sites = (0..bounded(count, SITES_MAX)?).map(|i| UuidSite {
-            server: servers[i],
-            uniquifier: uniquifiers[i],
-            partition: partitions[i] as i32,
-            flags: site_flags[i],
-        });
-        let sites = List::from_iter_cut(sites);
-        let [rw, ro, backup, clone_id, flags, match_index] = d.words()?;
-        let _spares = d.words::<8>()?;
-        Ok(Self {
-            name,
-            sites,
-            volume_ids: [rw, ro, backup].map(VolumeId),
-            clone_id: VolumeId(clone_id),
-            flags,
-            match_index,
-        })
-    }
-}
+const SPARES: usize = 8;
+const _: () = assert!(NvldbEntry::MIN_SIZE == 119 * 4 && UvldbEntry::MIN_SIZE == 262 * 4);
 
 impl NvldbEntry {
     /// The old form. Of more than 8 sites the first 8 are kept, as OpenAFS's server does.
