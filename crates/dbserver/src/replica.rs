@@ -8,6 +8,7 @@
 //!    told of a change sees it.
 //! 4. Changes of other servers arrive by the same watch. A watch that missed some means: load anew.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,22 +18,56 @@ use cellar_celldb::{
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::Error;
+use crate::{Error, row};
 
 /// How long a writer waits for its own change to come back by the watch, in all.
 const PATIENCE: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(50);
 
-/// What is kept in memory of some tables.
-pub(crate) trait Model: Sized + Send + Sync + 'static {
+/// What is kept in memory of some tables, made row by row from nothing.
+pub(crate) trait Model: Default + Send + Sync + 'static {
     /// The tables it is made from.
     const TABLES: &'static [Table];
+    /// The one of them whose rows have numbers as keys and are found by other fields, too.
+    const INDEXED: Table;
+
+    /// Takes up a row, or its end. A row of [`Model::INDEXED`] is new here: its old form has been
+    /// removed.
+    fn set(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) -> Result<(), DatabaseError>;
+
+    /// Removes a row of [`Model::INDEXED`], if it is there.
+    fn remove(&mut self, number: u32);
 
     /// Reads all of it.
-    fn load(view: &dyn View) -> Result<Self, DatabaseError>;
+    fn load(view: &dyn View) -> Result<Self, DatabaseError> {
+        let mut model = Self::default();
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        for &table in Self::TABLES {
+            let mut outcome = Ok(());
+            view.visit(table, all, &mut |key, value| {
+                outcome = model.set(table, key, Some(value));
+                outcome.is_ok()
+            })?;
+            outcome?;
+        }
+        Ok(model)
+    }
 
-    /// Follows one transaction.
-    fn apply(&mut self, committed: &Committed) -> Result<(), DatabaseError>;
+    /// Follows one transaction. Old forms go first: within one transaction a name may pass from one
+    /// row to another.
+    fn apply(&mut self, committed: &Committed) -> Result<(), DatabaseError> {
+        let changes = &committed.changes;
+        for change in changes
+            .iter()
+            .filter(|change| change.table == Self::INDEXED)
+        {
+            self.remove(row::number(Self::INDEXED, &change.key)?);
+        }
+        for change in changes {
+            self.set(change.table, &change.key, change.value.as_deref())?;
+        }
+        Ok(())
+    }
 }
 
 /// A database and the model of some of its tables.

@@ -3,10 +3,9 @@
 //! Made from `pr.entry`, `pr.member` and `pr.meta`; the other lists are built here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
 use std::sync::Arc;
 
-use cellar_celldb::{Committed, Error as DatabaseError, Table, View};
+use cellar_celldb::{Error as DatabaseError, Table};
 use cellar_wire::pr::{PrEntry, PrName};
 use cellar_wire::{AbortCode, ViceId};
 
@@ -48,41 +47,8 @@ fn take(lists: &mut HashMap<ViceId, BTreeSet<ViceId>>, of: ViceId, id: ViceId) {
 
 impl Model for Protection {
     const TABLES: &'static [Table] = &[tables::ENTRY, tables::MEMBER, tables::META];
+    const INDEXED: Table = tables::ENTRY;
 
-    fn load(view: &dyn View) -> Result<Self, DatabaseError> {
-        let mut model = Self::default();
-        for &table in Self::TABLES {
-            let mut outcome = Ok(());
-            view.visit(
-                table,
-                (Bound::Unbounded, Bound::Unbounded),
-                &mut |key, value| {
-                    outcome = model.set(table, key, Some(value));
-                    outcome.is_ok()
-                },
-            )?;
-            outcome?;
-        }
-        Ok(model)
-    }
-
-    fn apply(&mut self, committed: &Committed) -> Result<(), DatabaseError> {
-        // Old forms go first: within one transaction a name may pass from one record to another.
-        for change in committed
-            .changes
-            .iter()
-            .filter(|change| change.table == tables::ENTRY)
-        {
-            self.remove(row::number(tables::ENTRY, &change.key)?);
-        }
-        for change in &committed.changes {
-            self.set(change.table, &change.key, change.value.as_deref())?;
-        }
-        Ok(())
-    }
-}
-
-impl Protection {
     fn set(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) -> Result<(), DatabaseError> {
         if table == tables::ENTRY {
             let place = row::number(table, key)?;
@@ -106,14 +72,6 @@ impl Protection {
         Ok(())
     }
 
-    fn insert(&mut self, place: u32, record: Record) {
-        self.names.insert(record.name.clone(), record.id);
-        if record.is_group() {
-            put(&mut self.owned, record.owner, record.id);
-        }
-        self.records.insert(place, Arc::new(record));
-    }
-
     fn remove(&mut self, place: u32) {
         if let Some(record) = self.records.remove(&place) {
             self.names.remove(&record.name);
@@ -121,6 +79,16 @@ impl Protection {
                 take(&mut self.owned, record.owner, record.id);
             }
         }
+    }
+}
+
+impl Protection {
+    fn insert(&mut self, place: u32, record: Record) {
+        self.names.insert(record.name.clone(), record.id);
+        if record.is_group() {
+            put(&mut self.owned, record.owner, record.id);
+        }
+        self.records.insert(place, Arc::new(record));
     }
 
     /// The record of `id`.

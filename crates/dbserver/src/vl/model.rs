@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use cellar_celldb::{Committed, Error as DatabaseError, Table, View};
+use cellar_celldb::{Error as DatabaseError, Table};
 use cellar_wire::vl::{
     NvldbEntry, OLD_SITES_MAX, Site, UuidSite, UvldbEntry, VLSF_UUID, VldbEntry,
 };
@@ -55,49 +55,22 @@ pub(crate) struct Locations {
     max_volume_id: u32,
 }
 
-impl Model for Locations {
-    const TABLES: &'static [Table] = &[tables::ENTRY, tables::SERVER, tables::META];
-
-    fn load(view: &dyn View) -> Result<Self, DatabaseError> {
-        let mut model = Self {
+impl Default for Locations {
+    fn default() -> Self {
+        Self {
             entries: BTreeMap::new(),
             names: HashSet::new(),
             ids: Default::default(),
             servers: vec![None; SERVERS_MAX],
             max_volume_id: FIRST_VOLUME_ID,
-        };
-        for &table in Self::TABLES {
-            let mut outcome = Ok(());
-            view.visit(
-                table,
-                (Bound::Unbounded, Bound::Unbounded),
-                &mut |key, value| {
-                    outcome = model.set(table, key, Some(value));
-                    outcome.is_ok()
-                },
-            )?;
-            outcome?;
         }
-        Ok(model)
-    }
-
-    fn apply(&mut self, committed: &Committed) -> Result<(), DatabaseError> {
-        // Old forms go first: within one transaction a name may pass from one entry to another.
-        for change in committed
-            .changes
-            .iter()
-            .filter(|change| change.table == tables::ENTRY)
-        {
-            self.remove_entry(row::number(tables::ENTRY, &change.key)?);
-        }
-        for change in &committed.changes {
-            self.set(change.table, &change.key, change.value.as_deref())?;
-        }
-        Ok(())
     }
 }
 
-impl Locations {
+impl Model for Locations {
+    const TABLES: &'static [Table] = &[tables::ENTRY, tables::SERVER, tables::META];
+    const INDEXED: Table = tables::ENTRY;
+
     fn set(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) -> Result<(), DatabaseError> {
         if table == tables::ENTRY {
             let number = row::number(table, key)?;
@@ -122,6 +95,17 @@ impl Locations {
         Ok(())
     }
 
+    fn remove(&mut self, number: u32) {
+        if let Some(entry) = self.entries.remove(&number) {
+            for (index, id) in self.ids.iter_mut().zip(entry.ids) {
+                index.remove(&id);
+            }
+            self.names.remove::<[u8]>(&entry.name);
+        }
+    }
+}
+
+impl Locations {
     fn insert_entry(&mut self, entry: Arc<Entry>) {
         for (index, id) in self.ids.iter_mut().zip(entry.ids) {
             if id.0 != 0 {
@@ -130,15 +114,6 @@ impl Locations {
         }
         self.names.insert(ByName(Arc::clone(&entry)));
         self.entries.insert(entry.number, entry);
-    }
-
-    fn remove_entry(&mut self, number: u32) {
-        if let Some(entry) = self.entries.remove(&number) {
-            for (index, id) in self.ids.iter_mut().zip(entry.ids) {
-                index.remove(&id);
-            }
-            self.names.remove::<[u8]>(&entry.name);
-        }
     }
 
     /// The entry that has `id` as its volume of that type; -1 is any type.
