@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use cellar_wire::AfsName;
 use cellar_wire::ids::Fid;
+use cellar_wire::package::Procedure;
 use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus};
 
 use crate::client::Client;
@@ -34,10 +35,8 @@ impl Client {
             name: afs_name(name, what)?,
             in_status: status,
         };
-        let reply = self
-            .call_volume(&directory.volume, &what, &arguments)
-            .await?;
-        Ok(self.made(directory, reply.fid, reply.status))
+        let reply = self.change(directory, &arguments, what).await?;
+        Ok(directory.neighbour(reply.fid, reply.status))
     }
 
     /// Makes a directory.
@@ -56,10 +55,8 @@ impl Client {
             name: afs_name(name, what)?,
             in_status: status,
         };
-        let reply = self
-            .call_volume(&directory.volume, &what, &arguments)
-            .await?;
-        Ok(self.made(directory, reply.fid, reply.status))
+        let reply = self.change(directory, &arguments, what).await?;
+        Ok(directory.neighbour(reply.fid, reply.status))
     }
 
     /// Makes a symbolic link.
@@ -74,24 +71,17 @@ impl Client {
         status: AfsStoreStatus,
         what: &str,
     ) -> Result<Node> {
-        let link_contents = AfsPath::new(target).map_err(|_| Error::Path {
-            path: what.to_owned(),
-            problem: PathProblem::BadName,
-        })?;
-        let in_status = AfsStoreStatus {
-            unix_mode: Some(status.unix_mode.unwrap_or(0o755)),
-            ..status
-        };
         let arguments = rxafs::Symlink {
             dir_fid: directory.fid,
             name: afs_name(name, what)?,
-            link_contents,
-            in_status,
+            link_contents: AfsPath::new(target).map_err(|_| bad_name(what))?,
+            in_status: AfsStoreStatus {
+                unix_mode: Some(status.unix_mode.unwrap_or(0o755)),
+                ..status
+            },
         };
-        let reply = self
-            .call_volume(&directory.volume, &what, &arguments)
-            .await?;
-        Ok(self.made(directory, reply.fid, reply.status))
+        let reply = self.change(directory, &arguments, what).await?;
+        Ok(directory.neighbour(reply.fid, reply.status))
     }
 
     /// Makes a mount point.
@@ -129,11 +119,7 @@ impl Client {
             name: afs_name(name, what)?,
             existing_fid: existing,
         };
-        let reply = self
-            .call_volume(&directory.volume, &what, &arguments)
-            .await?;
-        self.changed(directory);
-        Ok(reply.status)
+        Ok(self.change(directory, &arguments, what).await?.status)
     }
 
     /// Removes the name of a file, link or mount point.
@@ -145,9 +131,7 @@ impl Client {
             dir_fid: directory.fid,
             name: afs_name(name, what)?,
         };
-        self.call_volume(&directory.volume, &what, &arguments)
-            .await?;
-        self.changed(directory);
+        self.change(directory, &arguments, what).await?;
         Ok(())
     }
 
@@ -160,9 +144,7 @@ impl Client {
             dir_fid: directory.fid,
             name: afs_name(name, what)?,
         };
-        self.call_volume(&directory.volume, &what, &arguments)
-            .await?;
-        self.changed(directory);
+        self.change(directory, &arguments, what).await?;
         Ok(())
     }
 
@@ -184,9 +166,8 @@ impl Client {
             new_dir_fid: to.0.fid,
             new_name: afs_name(to.1, what)?,
         };
-        self.call_volume(&from.0.volume, &what, &arguments).await?;
-        self.changed(from.0);
-        self.changed(to.0);
+        self.change(from.0, &arguments, what).await?;
+        self.directories().forget(to.0.fid);
         Ok(())
     }
 
@@ -234,28 +215,32 @@ impl Client {
         Ok(all)
     }
 
-    fn made(&self, directory: &Node, fid: Fid, status: AfsFetchStatus) -> Node {
-        self.changed(directory);
-        Node {
-            volume: directory.volume.clone(),
-            fid,
-            status,
-        }
-    }
-
-    /// We changed a directory: our copy is stale, and no break will tell us.
-    fn changed(&self, directory: &Node) {
+    /// Calls a procedure that changes `directory`: our copy of it is stale then, and no break will
+    /// tell us.
+    async fn change<P: Procedure>(
+        &self,
+        directory: &Node,
+        arguments: &P,
+        what: &str,
+    ) -> Result<P::Reply> {
+        let reply = self
+            .call_volume(&directory.volume, &what, arguments)
+            .await?;
         self.directories().forget(directory.fid);
+        Ok(reply)
     }
 }
 
 fn afs_name(name: &[u8], what: &str) -> Result<AfsName> {
-    let bad = || Error::Path {
+    if name.is_empty() || name.len() > crate::path::NAME_BYTES_MAX || name.contains(&b'/') {
+        return Err(bad_name(what));
+    }
+    AfsName::new(name.to_vec()).map_err(|_| bad_name(what))
+}
+
+fn bad_name(what: &str) -> Error {
+    Error::Path {
         path: what.to_owned(),
         problem: PathProblem::BadName,
-    };
-    if name.is_empty() || name.len() > crate::path::NAME_BYTES_MAX || name.contains(&b'/') {
-        return Err(bad());
     }
-    AfsName::new(name.to_vec()).map_err(|_| bad())
 }

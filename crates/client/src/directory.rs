@@ -111,6 +111,20 @@ impl Client {
             .collect())
     }
 
+    /// What is in a directory, with names and statuses, in the directory's own order. A vnode whose
+    /// status cannot be had is of type `Invalid`, with the code.
+    ///
+    /// # Errors
+    /// As [`Client::lookup_name`]; no server of the volume answers.
+    pub async fn children(&self, directory: &Node) -> Result<Vec<(Bytes, Node)>> {
+        let entries = self.read_directory(directory).await?;
+        let fids: Vec<_> = entries.iter().map(|entry| entry.fid).collect();
+        let statuses = self.statuses(directory, &fids).await?;
+        let child =
+            |(entry, status): (Entry, _)| (entry.name, directory.neighbour(entry.fid, status));
+        Ok(entries.into_iter().zip(statuses).map(child).collect())
+    }
+
     async fn pages(&self, directory: &Node) -> Result<Arc<Vec<Page>>> {
         let mut version = directory.status.data_version;
         for _ in 0..TRIES {

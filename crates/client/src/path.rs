@@ -43,6 +43,15 @@ pub struct Node {
 }
 
 impl Node {
+    /// Another vnode of the same volume.
+    pub fn neighbour(&self, fid: Fid, status: AfsFetchStatus) -> Self {
+        Self {
+            volume: self.volume.clone(),
+            fid,
+            status,
+        }
+    }
+
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         self.status.file_type == FileType::Directory

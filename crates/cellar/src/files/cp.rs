@@ -5,14 +5,21 @@
 //! The first failure stops the copy; what was copied stays. Symbolic links are copied as links with
 //! `-r`; mount points are not followed, and named.
 
-mod from_afs;
-mod into_afs;
+mod origin;
 mod source;
+mod target;
 
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 
+use cellar_client::path::split_last;
 use cellar_client::{Client, Follow, Node};
+use tokio::task::LocalSet;
 
+use self::origin::{Kind, Origin};
+use self::source::LocalSource;
+use self::target::{Directory, Place, Target};
 use super::is_afs;
 use super::tasks::Tasks;
 use crate::failure::{Failure, Outcome};
@@ -43,6 +50,14 @@ struct Copy {
     progress: Progress,
 }
 
+impl Copy {
+    /// Says that something is left out, and why.
+    fn say(&self, from: &Origin, why: &str) {
+        self.progress
+            .say(&format!("{}: {why}; left out", from.path()));
+    }
+}
+
 pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     let Some((target, sources)) = options.paths.split_last() else {
         return Err(Failure::usage("what is to be copied, and where to?"));
@@ -58,23 +73,157 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
         progress: Progress::bytes(Some(0)),
         client: session.client.clone(),
     });
-    let outcome = if is_afs(target) {
-        into_afs::copy(&copy, sources, target).await
-    } else {
-        from_afs::copy(&copy, sources, target).await
-    };
+    let outcome = LocalSet::new()
+        .run_until(copy_all(&copy, sources, target))
+        .await;
     copy.progress.finish();
     outcome
 }
 
-/// The directory at an AFS path, if that is what is there.
-async fn existing_directory(client: &Client, path: &str) -> Outcome<Option<Node>> {
+async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome {
+    let directory = existing_directory(&copy.client, target).await?;
+    if directory.is_none() && (sources.len() > 1 || target.ends_with('/')) {
+        return Err(Failure::new(format!(
+            "{target}: is no directory that is there"
+        )));
+    }
+    let mut tasks = Tasks::new();
+    for source in sources {
+        // Into the directory, or to the name given.
+        let to = match &directory {
+            Some(_) if source == "-" => {
+                return Err(Failure::usage("'-' needs the name of a file to write to"));
+            }
+            Some(directory) => {
+                let name = last_name(source)?.to_owned();
+                let bad = || Failure::usage(format!("{source}: not a name for a copy"));
+                directory.child(name.into()).ok_or_else(bad)?
+            }
+            None => new_name(&copy.client, target).await?,
+        };
+        if source == "-" {
+            standard_input(copy, &to).await?;
+            continue;
+        }
+        if !is_afs(source) && !is_afs(target) {
+            let message = "this machine's 'cp' copies files that are not below /afs";
+            return Err(Failure::usage(format!("{source}: {message}")));
+        }
+        let from = Origin::named(&copy.client, source).await?;
+        tree(copy, from, to, &mut tasks).await?;
+    }
+    tasks.finish().await
+}
+
+async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
+    let file = to.file(&copy.client, 0o644, None).await?;
+    let mut source = LocalSource::standard_input();
+    let progress = |bytes| copy.progress.add(bytes);
+    to.fill(&copy.client, file, &mut source, progress).await
+}
+
+/// Copies a file, link or tree.
+fn tree<'a>(
+    copy: &'a Arc<Copy>,
+    from: Origin,
+    to: Target,
+    tasks: &'a mut Tasks,
+) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
+    Box::pin(async move {
+        match from.kind() {
+            Kind::Directory if !copy.recursive => Err(Failure::new(format!(
+                "{}: is a directory; -r copies it",
+                from.path()
+            ))),
+            Kind::Directory => {
+                let made = to.directory(&copy.client, from.mode()).await?;
+                if is_same(from.node(), made.node()) {
+                    let message = format!("{}: cannot be copied into itself", from.path());
+                    return Err(Failure::new(message));
+                }
+                for (name, child) in from.children(&copy.client).await? {
+                    if is_same(child.node(), made.node()) {
+                        continue;
+                    }
+                    match made.child(name) {
+                        Some(to) => tree(copy, child, to, tasks).await?,
+                        None => copy.say(&child, "not a name for a file"),
+                    }
+                }
+                made.finish(from.mode())
+            }
+            Kind::Link => {
+                let text = from.link_text(&copy.client).await?;
+                to.link(&copy.client, text).await
+            }
+            Kind::File => {
+                copy.progress.extend(from.length());
+                let copy = copy.clone();
+                tasks
+                    .start(async move { file(&copy, &from, &to).await })
+                    .await
+            }
+            Kind::Other(what) => {
+                copy.say(&from, what);
+                Ok(())
+            }
+        }
+    })
+}
+
+async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
+    copy.progress.name(last_name(&to.path())?);
+    // Before a file there is emptied for it.
+    let mut source = from.open(&copy.client).await?;
+    let modified = copy.preserve.then(|| from.modified());
+    let made = to.file(&copy.client, from.mode(), modified).await?;
+    if is_same(from.node(), made.node()) {
+        return Err(Failure::new(format!(
+            "{}: is the same file as {}",
+            from.path(),
+            to.path()
+        )));
+    }
+    if from.length() == 0 && made.is_empty() && made.node().is_some() {
+        return Ok(());
+    }
+    let progress = |bytes| copy.progress.add(bytes);
+    to.fill(&copy.client, made, &mut source, progress).await
+}
+
+fn is_same(a: Option<&Node>, b: Option<&Node>) -> bool {
+    a.zip(b)
+        .is_some_and(|(a, b)| a.fid == b.fid && a.volume.cell == b.volume.cell)
+}
+
+/// The directory at a path, if that is what is there.
+async fn existing_directory(client: &Client, path: &str) -> Outcome<Option<Directory>> {
+    if !is_afs(path) {
+        let path = Path::new(path);
+        return Ok(path.is_dir().then(|| Directory::Local(path.to_owned())));
+    }
     match client.find(path, Follow::ALL).await {
-        Ok(node) if node.is_directory() => Ok(Some(node)),
+        Ok(node) if node.is_directory() => {
+            Ok(Some(Directory::Afs(Arc::new(node), path.to_owned())))
+        }
         Ok(_) => Ok(None),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// A path that is no directory, as the name of a copy.
+async fn new_name(client: &Client, path: &str) -> Outcome<Target> {
+    if !is_afs(path) {
+        return Ok(Target::Local(PathBuf::from(path)));
+    }
+    let (parent, name) = split_last(path)?;
+    let parent = client.find(parent, Follow::ALL).await?;
+    Ok(Target::Afs(Place {
+        parent: Arc::new(parent),
+        name: name.to_owned().into(),
+        path: path.to_owned(),
+    }))
 }
 
 /// The last name of a path of either kind.

@@ -98,9 +98,9 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
     if options.directory || !node.is_directory() {
         return Ok(vec![row(client, path.to_owned(), &node).await?]);
     }
-    let mut entries = client.read_directory(&node).await?;
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
     if !options.long && !options.json {
+        let mut entries = client.read_directory(&node).await?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
         let unknown = AfsFetchStatus::failed(cellar_wire::AbortCode(0));
         let name = |entry: Entry| Row {
             name: printable(&entry.name),
@@ -110,16 +110,11 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
         };
         return Ok(entries.into_iter().map(name).collect());
     }
-    let fids: Vec<_> = entries.iter().map(|entry| entry.fid).collect();
-    let statuses = client.statuses(&node, &fids).await?;
-    let mut rows = Vec::with_capacity(entries.len());
-    for (entry, status) in entries.into_iter().zip(statuses) {
-        let child = Node {
-            volume: node.volume.clone(),
-            fid: entry.fid,
-            status,
-        };
-        rows.push(row(client, printable(&entry.name), &child).await?);
+    let mut children = client.children(&node).await?;
+    children.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut rows = Vec::with_capacity(children.len());
+    for (name, child) in children {
+        rows.push(row(client, printable(&name), &child).await?);
     }
     Ok(rows)
 }

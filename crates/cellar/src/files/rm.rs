@@ -100,21 +100,13 @@ fn remove_tree<'a>(
             directory,
             path,
         } = doomed;
-        let entries = client.read_directory(&directory).await?;
-        let fids: Vec<_> = entries.iter().map(|entry| entry.fid).collect();
-        let statuses = client.statuses(&directory, &fids).await?;
         let mut tasks = Tasks::new();
-        for (entry, status) in entries.into_iter().zip(statuses) {
-            let child = Node {
-                volume: directory.volume.clone(),
-                fid: entry.fid,
-                status,
-            };
-            let child_path = join(&path, &printable(&entry.name));
+        for (child_name, child) in client.children(&directory).await? {
+            let child_path = join(&path, &printable(&child_name));
             if child.is_directory() {
                 let doomed = Doomed {
                     parent: directory.clone(),
-                    name: entry.name,
+                    name: child_name,
                     directory: Arc::new(child),
                     path: child_path,
                 };
@@ -130,7 +122,7 @@ fn remove_tree<'a>(
                 tasks
                     .start(async move {
                         client
-                            .remove_file(&directory, &entry.name, &child_path)
+                            .remove_file(&directory, &child_name, &child_path)
                             .await?;
                         progress.add(1);
                         Ok(())

@@ -5,11 +5,26 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use cellar_client::{Fetch, Source};
+use cellar_client::{self as client, Fetch};
 use parking_lot::Mutex;
 
 /// Bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// Either.
+pub(super) enum Source<'a> {
+    Local(LocalSource),
+    Afs(AfsSource<'a>),
+}
+
+impl client::Source for Source<'_> {
+    async fn take(&mut self, max: u64) -> io::Result<Vec<Bytes>> {
+        match self {
+            Self::Local(source) => source.take(max).await,
+            Self::Afs(source) => source.take(max).await,
+        }
+    }
+}
 
 /// A file of this machine, or standard input.
 pub(super) struct LocalSource(Arc<Mutex<Box<dyn Read + Send>>>);
@@ -24,7 +39,7 @@ impl LocalSource {
     }
 }
 
-impl Source for LocalSource {
+impl client::Source for LocalSource {
     async fn take(&mut self, max: u64) -> io::Result<Vec<Bytes>> {
         let file = self.0.clone();
         let read = move || read_up_to(&mut **file.lock(), max);
@@ -78,7 +93,7 @@ impl<'a> AfsSource<'a> {
     }
 }
 
-impl Source for AfsSource<'_> {
+impl client::Source for AfsSource<'_> {
     async fn take(&mut self, max: u64) -> io::Result<Vec<Bytes>> {
         let mut chunks = Vec::new();
         let mut left = usize::try_from(max).unwrap_or(usize::MAX);

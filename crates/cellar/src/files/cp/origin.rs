@@ -1,0 +1,152 @@
+//! What is copied: a file, link or directory of this machine or of AFS, seen alike.
+
+use std::fs::{self, File, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use cellar_client::{Client, Follow, Node};
+use cellar_wire::ids::AfsTime;
+
+use super::source::{AfsSource, LocalSource, Source};
+use crate::failure::{Failure, Outcome};
+use crate::files::{is_afs, join, printable};
+
+/// Where something is that is to be copied.
+pub(super) enum Origin {
+    Local { path: PathBuf, about: Metadata },
+    Afs { path: String, node: Node },
+}
+
+/// What a copy has to do with it.
+pub(super) enum Kind {
+    Directory,
+    Link,
+    File,
+    /// Left out, and this is why.
+    Other(&'static str),
+}
+
+impl Origin {
+    /// What a path of the command line names; a link at its end is followed.
+    pub(super) async fn named(client: &Client, path: &str) -> Outcome<Self> {
+        if is_afs(path) {
+            let node = client.find(path, Follow::ALL).await?;
+            let path = path.to_owned();
+            return Ok(Self::Afs { path, node });
+        }
+        let about = fs::metadata(path).map_err(|cause| Failure::new(format!("{path}: {cause}")))?;
+        Ok(Self::Local {
+            path: PathBuf::from(path),
+            about,
+        })
+    }
+
+    /// As messages name it.
+    pub(super) fn path(&self) -> String {
+        match self {
+            Self::Local { path, .. } => path.display().to_string(),
+            Self::Afs { path, .. } => path.clone(),
+        }
+    }
+
+    /// The node, if it is one of AFS.
+    pub(super) fn node(&self) -> Option<&Node> {
+        match self {
+            Self::Local { .. } => None,
+            Self::Afs { node, .. } => Some(node),
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Local { about, .. } if about.is_dir() => Kind::Directory,
+            Self::Local { about, .. } if about.is_symlink() => Kind::Link,
+            Self::Local { about, .. } if about.is_file() => Kind::File,
+            Self::Local { .. } => Kind::Other("neither file nor directory"),
+            Self::Afs { node, .. } if node.is_directory() => Kind::Directory,
+            Self::Afs { node, .. } if node.is_mount_point() => Kind::Other("a mount point"),
+            Self::Afs { node, .. } if node.is_link() => Kind::Link,
+            Self::Afs { .. } => Kind::File,
+        }
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Self::Local { about, .. } => about.len(),
+            Self::Afs { node, .. } => node.status.length,
+        }
+    }
+
+    pub(super) fn mode(&self) -> u32 {
+        match self {
+            Self::Local { about, .. } => about.permissions().mode() & 0o7777,
+            Self::Afs { node, .. } => node.status.unix_mode,
+        }
+    }
+
+    pub(super) fn modified(&self) -> AfsTime {
+        match self {
+            Self::Local { about, .. } => AfsTime(u32::try_from(about.mtime()).unwrap_or(0)),
+            Self::Afs { node, .. } => node.status.client_mod_time,
+        }
+    }
+
+    /// What is in a directory: names, and what they stand for.
+    pub(super) async fn children(&self, client: &Client) -> Outcome<Vec<(Bytes, Self)>> {
+        match self {
+            Self::Local { path, .. } => {
+                let at = |cause| Failure::new(format!("{}: {cause}", path.display()));
+                let mut children = Vec::new();
+                for entry in fs::read_dir(path).map_err(at)? {
+                    let entry = entry.map_err(at)?;
+                    let name = Bytes::copy_from_slice(entry.file_name().as_bytes());
+                    let path = entry.path();
+                    // Of the link itself, where it is one.
+                    let about = entry
+                        .metadata()
+                        .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+                    children.push((name, Self::Local { path, about }));
+                }
+                children.sort_by(|(a, _), (b, _)| a.cmp(b));
+                Ok(children)
+            }
+            Self::Afs { path, node } => {
+                let children = client.children(node).await?;
+                let named = children.into_iter().map(|(name, node)| {
+                    let path = join(path, &printable(&name));
+                    (name, Self::Afs { path, node })
+                });
+                Ok(named.collect())
+            }
+        }
+    }
+
+    /// The text of a symbolic link.
+    pub(super) async fn link_text(&self, client: &Client) -> Outcome<Bytes> {
+        match self {
+            Self::Local { path, .. } => {
+                let text = fs::read_link(path)
+                    .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+                Ok(Bytes::copy_from_slice(text.as_os_str().as_bytes()))
+            }
+            Self::Afs { node, .. } => Ok(client.link_text(node).await?),
+        }
+    }
+
+    /// The bytes of a file.
+    pub(super) async fn open<'a>(&'a self, client: &'a Client) -> Outcome<Source<'a>> {
+        match self {
+            Self::Local { path, .. } => {
+                let file = File::open(path)
+                    .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
+                Ok(Source::Local(LocalSource::file(file)))
+            }
+            Self::Afs { path, node } => {
+                let fetch = client.fetch(node, 0, u64::MAX).await?.named(path);
+                Ok(Source::Afs(AfsSource::new(fetch)))
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Where a copy goes: a name in a directory of this machine or of AFS, seen alike.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use cellar_client::{Client, Error, Follow, Node, Source};
+use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::AfsStoreStatus;
+
+use crate::failure::{Failure, Outcome};
+use crate::files::{join, make, printable};
+
+/// Bytes of an AFS file that are written to a local one at a time.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// Where something is to be made.
+pub(super) enum Target {
+    Local(PathBuf),
+    Afs(Place),
+}
+
+/// A name in a directory of AFS.
+pub(super) struct Place {
+    pub(super) parent: Arc<Node>,
+    pub(super) name: Bytes,
+    pub(super) path: String,
+}
+
+/// A directory that is there, to be filled.
+pub(super) enum Directory {
+    Local(PathBuf),
+    Afs(Arc<Node>, String),
+}
+
+impl Directory {
+    /// The node, if it is one of AFS.
+    pub(super) fn node(&self) -> Option<&Node> {
+        match self {
+            Self::Local(_) => None,
+            Self::Afs(node, _) => Some(node),
+        }
+    }
+
+    /// A name in it; `None` if that would not be in it: a server must not make us write elsewhere.
+    pub(super) fn child(&self, name: Bytes) -> Option<Target> {
+        if name.contains(&b'/') || matches!(&name[..], b"" | b"." | b"..") {
+            return None;
+        }
+        Some(match self {
+            Self::Local(path) => Target::Local(path.join(OsStr::from_bytes(&name))),
+            Self::Afs(node, path) => Target::Afs(Place {
+                parent: node.clone(),
+                path: join(path, &printable(&name)),
+                name,
+            }),
+        })
+    }
+
+    /// Gives it its mode, when it has been filled: a mode without `w` would have been in the way.
+    pub(super) fn finish(&self, mode: u32) -> Outcome {
+        let Self::Local(path) = self else {
+            return Ok(());
+        };
+        let mode = fs::Permissions::from_mode(mode & 0o777 | 0o700);
+        fs::set_permissions(path, mode)
+            .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
+    }
+}
+
+impl Target {
+    /// As messages name it.
+    pub(super) fn path(&self) -> String {
+        match self {
+            Self::Local(path) => path.display().to_string(),
+            Self::Afs(place) => place.path.clone(),
+        }
+    }
+
+    fn at(&self) -> impl Fn(io::Error) -> Failure + use<> {
+        let path = self.path();
+        move |cause| Failure::new(format!("{path}: {cause}"))
+    }
+
+    /// The directory there, made if there is none.
+    pub(super) async fn directory(&self, client: &Client, mode: u32) -> Outcome<Directory> {
+        match self {
+            Self::Local(path) => {
+                match fs::create_dir(path) {
+                    Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
+                    }
+                    other => other.map_err(self.at())?,
+                }
+                Ok(Directory::Local(path.clone()))
+            }
+            Self::Afs(place) => {
+                let status = AfsStoreStatus {
+                    unix_mode: Some(mode),
+                    ..Default::default()
+                };
+                let Place { parent, name, path } = place;
+                let made = client.make_dir(parent, name, status, path).await;
+                let node = place.or_there(client, made).await?;
+                Ok(Directory::Afs(Arc::new(node), path.clone()))
+            }
+        }
+    }
+
+    /// Makes a symbolic link, in place of a link or file that is there.
+    pub(super) async fn link(&self, client: &Client, text: Bytes) -> Outcome {
+        match self {
+            Self::Local(path) => {
+                if fs::symlink_metadata(path).is_ok_and(|about| !about.is_dir()) {
+                    fs::remove_file(path).map_err(self.at())?;
+                }
+                std::os::unix::fs::symlink(OsStr::from_bytes(&text), path).map_err(self.at())
+            }
+            Self::Afs(Place { parent, name, path }) => {
+                let status = make::new_status(0o777);
+                let made = client.symlink(parent, name, text.clone(), status, path);
+                match made.await {
+                    Err(error) if exists(&error) => {
+                        client.remove_file(parent, name, path).await?;
+                        client.symlink(parent, name, text, status, path).await?;
+                    }
+                    other => drop(other?),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The file there: a new one, or the one that is there, to be overwritten.
+    pub(super) async fn file(
+        &self,
+        client: &Client,
+        mode: u32,
+        modified: Option<AfsTime>,
+    ) -> Outcome<OpenFile> {
+        match self {
+            Self::Local(path) => {
+                let mut options = fs::OpenOptions::new();
+                options.write(true).create(true).truncate(true);
+                let file = options.mode(mode & 0o777).open(path).map_err(self.at())?;
+                Ok(OpenFile::Local(file, modified))
+            }
+            Self::Afs(place) => {
+                let status = AfsStoreStatus {
+                    unix_mode: Some(mode),
+                    client_mod_time: modified,
+                    ..Default::default()
+                };
+                let Place { parent, name, path } = place;
+                let made = client.create_file(parent, name, status, path).await;
+                let node = place.or_there(client, made).await?;
+                Ok(OpenFile::Afs(node, modified))
+            }
+        }
+    }
+
+    /// Fills a file that [`Target::file`] opened. `progress` is told how many bytes went each time.
+    pub(super) async fn fill(
+        &self,
+        client: &Client,
+        file: OpenFile,
+        source: &mut impl Source,
+        progress: impl Fn(u64),
+    ) -> Outcome {
+        match file {
+            OpenFile::Local(mut out, modified) => {
+                loop {
+                    let chunks = source.take(PIECE_BYTES).await.map_err(Failure::from)?;
+                    if chunks.is_empty() {
+                        break;
+                    }
+                    for chunk in chunks {
+                        out.write_all(&chunk).map_err(self.at())?;
+                        progress(chunk.len() as u64);
+                    }
+                }
+                if let Some(modified) = modified {
+                    let when = UNIX_EPOCH + Duration::from_secs(u64::from(modified.0));
+                    out.set_modified(when).map_err(self.at())?;
+                }
+            }
+            OpenFile::Afs(node, modified) => {
+                client
+                    .store(&node, &self.path(), source, modified, progress)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file to be filled, and the modification time that it shall have.
+pub(super) enum OpenFile {
+    Local(fs::File, Option<AfsTime>),
+    Afs(Node, Option<AfsTime>),
+}
+
+impl OpenFile {
+    /// The node, if it is one of AFS.
+    pub(super) fn node(&self) -> Option<&Node> {
+        match self {
+            Self::Local(..) => None,
+            Self::Afs(node, _) => Some(node),
+        }
+    }
+
+    /// Whether there is something in it: no bytes need not be stored into no bytes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.node().is_none_or(|node| node.status.length == 0)
+    }
+}
+
+impl Place {
+    /// What was made, or what has the place's name already, through links and mount points.
+    async fn or_there(&self, client: &Client, made: Result<Node, Error>) -> Result<Node, Error> {
+        match made {
+            Err(error) if exists(&error) => {}
+            other => return other,
+        }
+        let Self { parent, name, path } = self;
+        let found = match client.lookup_name(parent, name).await? {
+            Some(fid) => Some(client.node(&parent.volume, fid).await?),
+            None => None,
+        };
+        match found {
+            Some(node) if !node.is_link() && !node.is_mount_point() => Ok(node),
+            // The long way, from the top: it knows how to follow.
+            _ => client.find(path, Follow::ALL).await,
+        }
+    }
+}
+
+fn exists(error: &Error) -> bool {
+    error.code() == Some(cellar_wire::AbortCode::EEXIST)
+}
