@@ -7,6 +7,7 @@
 //! DIR/db/              the cell databases
 //! DIR/vicepa/ ...      partitions
 //! DIR/callbacks        promises and locks, over a clean restart
+//! DIR/server-etc/      KeyFileExt, UserList, krb.conf: whom the servers trust; only the owner may look
 //! DIR/client-etc/      CellServDB, ThisCell, cacheinfo for stock clients and tools
 //! ```
 
@@ -82,6 +83,11 @@ impl CellDirectory {
 
     pub(crate) fn callback_state(&self) -> PathBuf {
         self.0.join("callbacks")
+    }
+
+    /// The directory that [`cellar_auth::Authority`] is opened over.
+    pub(crate) fn server_etc(&self) -> PathBuf {
+        self.0.join("server-etc")
     }
 
     pub(crate) fn client_etc(&self) -> PathBuf {
