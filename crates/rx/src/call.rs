@@ -129,6 +129,8 @@ pub(crate) struct Call {
     pub(crate) heard_at: Time,
     pub(crate) sent_at: Time,
     pub(crate) progress_at: Time,
+    /// When the peer last took something of what was written, or there was first something to take.
+    pub(crate) taken_at: Time,
     /// Last data sent or progress acknowledged: where the retransmission time starts.
     pub(crate) resend_base: Time,
     pub(crate) backoff: u8,
@@ -174,6 +176,7 @@ impl Call {
             heard_at: Time::ZERO,
             sent_at: Time::ZERO,
             progress_at: Time::ZERO,
+            taken_at: Time::ZERO,
             resend_base: Time::ZERO,
             backoff: 0,
             tail_probed: false,
@@ -206,6 +209,7 @@ impl Call {
         self.heard_at = now;
         self.sent_at = now;
         self.progress_at = now;
+        self.taken_at = now;
         self.resend_base = now;
         self.backoff = 0;
         self.tail_probed = false;

@@ -40,6 +40,9 @@ pub struct Config {
     pub idle_dead_time: Option<Duration>,
     /// Longest life of a call.
     pub hard_dead_time: Option<Duration>,
+    /// Longest time that the peer of a server call may take nothing of what is written for it,
+    /// alive or not.
+    pub stall_dead_time: Duration,
     /// Idle server connections are forgotten after this.
     pub connection_idle: Duration,
     /// Bounds.
@@ -65,9 +68,9 @@ pub struct Limits {
     /// The same on a path whose bandwidth and round trip ask for more: two congestion windows, up
     /// to this. A reader that stalls on a short path is not worth as much memory.
     pub send_buffer_long_path: usize,
-    /// Bytes written and not yet acknowledged over all calls, about: each call may hold its share of
-    /// this, at least 65,536, and as much again as its peer has taken already. So peers that take
-    /// nothing do not fill the memory, and those that do are not held up.
+    /// Bytes written and not yet acknowledged over all calls. A call may hold as many as are free,
+    /// but always 65,536, and one write beyond either: `n` calls whose peers take nothing hold at
+    /// most this and `n` times that.
     pub send_buffers: usize,
     /// Bytes received and not yet read, over all calls; windows shrink as this is approached, and
     /// packets that are not the next one of their call are dropped beyond.
@@ -123,6 +126,7 @@ impl Default for Config {
             dead_time: Duration::from_secs(30),
             idle_dead_time: None,
             hard_dead_time: None,
+            stall_dead_time: Duration::from_secs(60),
             connection_idle: Duration::from_secs(700),
             limits: Limits::default(),
             version: String::from("Cellar"),

@@ -152,11 +152,6 @@ impl SendWindow {
         usize::try_from(self.stream.held()).unwrap_or(usize::MAX)
     }
 
-    /// Bytes hard-acknowledged.
-    pub(crate) fn taken(&self) -> usize {
-        usize::try_from(self.stream.end() - self.stream.held()).unwrap_or(usize::MAX)
-    }
-
     pub(crate) const fn in_flight(&self) -> u64 {
         self.in_flight
     }
@@ -188,13 +183,16 @@ impl SendWindow {
         self.last_sent && !self.outstanding()
     }
 
-    /// The peer has everything it wants, or the call is over: nothing more is sent.
-    pub(crate) fn acknowledge_all(&mut self) {
+    /// The peer has everything it wants, or the call is over: nothing more is sent. Answers how many
+    /// bytes this let go of.
+    pub(crate) fn acknowledge_all(&mut self) -> usize {
+        let held = self.buffered();
         self.drop_packets();
         self.first = self.next;
         self.offset = 0;
         self.finished = true;
         self.last_sent = true;
+        held
     }
 
     /// Picks the next packet: lost ones first, then new data, in packets of `most` user bytes.

@@ -63,6 +63,8 @@ pub struct Statistics {
     pub calls_waited: u32,
     /// Bytes received and not yet read.
     pub receive_buffered: u64,
+    /// Bytes written and not yet acknowledged.
+    pub send_buffered: u64,
     /// Bytes of user data received.
     pub bytes_received: u64,
     /// Bytes of user data sent.
@@ -133,7 +135,7 @@ impl Statistics {
             bytes_sent,
             send_failures
         );
-        add!(mtu_growths, mtu_shrinks);
+        add!(send_buffered, mtu_growths, mtu_shrinks);
     }
 
     /// The 284 bytes that RXSTATS answers (rx-wire facts 4.5).

@@ -140,7 +140,9 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(connection.peer) else {
             return;
         };
+        let held = call.send.buffered();
         let mut outcome = call.send.on_ack(now, ack, peer.rtt.least);
+        self.send_buffered -= held - call.send.buffered();
         if let Some(rtt) = outcome.rtt {
             peer.rtt.sample(rtt);
         }
@@ -150,6 +152,7 @@ impl Endpoint {
             call.tail_probed = false;
             call.resend_base = now;
             call.progress_at = now;
+            call.taken_at = now;
         }
         let (lost, again) = call.send.detect_losses(now, peer.rtt.smoothed);
         call.rack_at = again;
@@ -202,7 +205,7 @@ impl Endpoint {
             return;
         }
         call.heard_at = now;
-        call.send.acknowledge_all();
+        self.send_buffered -= call.send.acknowledge_all();
         call.stops_sending();
         self.after_progress(now, call_slot, true);
     }

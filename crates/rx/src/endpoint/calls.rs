@@ -16,14 +16,14 @@ use crate::time::Time;
 
 /// A client acknowledges the end of a reply after this, unless its next call did, microseconds.
 const FINAL_ACK_DELAY: u64 = 20_000;
-/// What any call may hold written, however many there are: as much as the smallest send buffer.
+/// What any call may hold written, however little is free: as much as the smallest send buffer.
 const LEAST_SEND_SHARE: usize = 65_536;
 
 /// What one call may hold written and unacknowledged.
 pub(super) struct SendBounds {
-    /// Before its peer has taken anything.
-    share: usize,
-    /// Once it has, on any path.
+    /// What all calls together may still take.
+    free: usize,
+    /// On any path.
     least: usize,
     /// On a long path.
     most: usize,
@@ -37,8 +37,8 @@ impl SendBounds {
             .as_ref()
             .map_or(0, |congestion| congestion.window());
         let path = usize::try_from(window.saturating_mul(2)).unwrap_or(usize::MAX);
-        let taken = self.share.saturating_add(call.send.taken());
-        taken.min(path.min(self.most).max(self.least))
+        let wanted = path.min(self.most).max(self.least);
+        wanted.min(self.free).max(LEAST_SEND_SHARE)
     }
 }
 /// An unread window's share whose consumption is told at once.
@@ -163,17 +163,37 @@ impl Endpoint {
         let Some(call) = self.calls.get_mut(slot) else {
             return Err(CallError::Gone);
         };
+        if call.send.buffered() == 0 {
+            call.taken_at = now;
+        }
+        self.send_buffered += data.len();
         call.send.write(data);
         self.server_turns(slot);
         self.queue(slot);
         Ok(WriteOutcome::Accepted)
     }
 
+    /// How many bytes may be written before `write` answers `Full`; when it is 0,
+    /// [`Event::Writable`] will follow.
+    ///
+    /// # Errors
+    /// As [`Endpoint::write`].
+    pub fn room(&mut self, call: CallId) -> Result<usize, CallError> {
+        let bounds = self.send_bounds();
+        let call = self.held(call)?;
+        if call.send.finished() || (!call.server && call.turned) {
+            return Err(CallError::NotWriting);
+        }
+        let room = bounds.of(call).saturating_sub(call.send.buffered());
+        call.want_write |= room == 0;
+        Ok(room)
+    }
+
     /// How much calls may hold written and unacknowledged at this moment.
     pub(super) fn send_bounds(&self) -> SendBounds {
         let limits = &self.config.limits;
         SendBounds {
-            share: (limits.send_buffers / self.calls.len().max(1)).max(LEAST_SEND_SHARE),
+            free: limits.send_buffers.saturating_sub(self.send_buffered),
             least: limits.send_buffer,
             most: limits.send_buffer_long_path,
         }
@@ -457,7 +477,7 @@ impl Endpoint {
             return;
         }
         call.state = CallState::Dally;
-        call.send.acknowledge_all();
+        self.send_buffered -= call.send.acknowledge_all();
         call.stops_sending();
         call.congestion = None;
         call.ack.pong = None;

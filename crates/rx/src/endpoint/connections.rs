@@ -148,6 +148,7 @@ impl Endpoint {
         for channel in connection.channels {
             if let Some(call) = self.calls.remove(channel.call) {
                 self.receive_buffered -= call.receive.bytes();
+                self.send_buffered -= call.send.buffered();
             }
         }
         self.unlink(&connection, slot);

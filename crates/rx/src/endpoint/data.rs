@@ -167,7 +167,7 @@ impl Endpoint {
             return;
         }
         call.turned = true;
-        call.send.acknowledge_all();
+        self.send_buffered -= call.send.acknowledge_all();
         call.stops_sending();
         call.progress_at = now;
         if call.want_write && call.attached {

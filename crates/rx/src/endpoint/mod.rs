@@ -150,6 +150,8 @@ pub struct Endpoint {
     now: Time,
     /// Bytes received and not read, over all calls.
     receive_buffered: usize,
+    /// Bytes written and not acknowledged, over all calls.
+    send_buffered: usize,
     /// Server calls in progress.
     calls_in_progress: usize,
     next_generation: u32,
@@ -205,6 +207,7 @@ impl Endpoint {
             statistics: Statistics::default(),
             now: Time::ZERO,
             receive_buffered: 0,
+            send_buffered: 0,
             calls_in_progress: 0,
             next_generation: 0,
             next_connection,

@@ -32,6 +32,7 @@ impl Endpoint {
         }
         statistics.free_calls = free;
         statistics.receive_buffered = self.receive_buffered as u64;
+        statistics.send_buffered = self.send_buffered as u64;
         statistics
     }
 

@@ -6,6 +6,7 @@
 //! 2. Nothing sent for a sixth of the dead time while a call exists: a ping.
 //! 3. Nothing heard for the dead time: the call fails with -1, or with -8 if packets too large for the path
 //!    may be why (at once, if the peer is heard but acknowledges none of them). Idle dead and hard dead time: -3, and the peer is told.
+//!    So does a server's call whose peer lives and takes nothing of the reply: what it holds is memory.
 
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ struct Limits {
     dead: u64,
     idle: Option<u64>,
     hard: Option<u64>,
+    stall: u64,
 }
 
 impl Endpoint {
@@ -87,6 +89,7 @@ impl Endpoint {
                 .hard_dead_time
                 .or(self.config.hard_dead_time)
                 .map(micros),
+            stall: micros(self.config.stall_dead_time),
         }
     }
 
@@ -281,7 +284,12 @@ fn death_at(call: &Call, limits: &Limits) -> (Time, i32) {
         death.0 = call.heard_at.plus_micros(limits.dead);
     }
     let idle = limits.idle.filter(|_| call.state != CallState::Waiting);
-    for (from, limit) in [(call.progress_at, idle), (call.started_at, limits.hard)] {
+    let stall = (call.server && call.send.buffered() > 0).then_some(limits.stall);
+    for (from, limit) in [
+        (call.progress_at, idle),
+        (call.started_at, limits.hard),
+        (call.taken_at, stall),
+    ] {
         if let Some(limit) = limit {
             let at = from.plus_micros(limit);
             if at < death.0 {

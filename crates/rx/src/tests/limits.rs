@@ -128,6 +128,8 @@ fn the_send_buffer_is_bounded() {
 /// Peers that take nothing share a bound, however many there are; each still gets its least share.
 #[test]
 fn send_buffers_are_bounded_over_all_calls() {
+    const CALLS: u32 = 200;
+    const WRITE: usize = 16_384;
     let limits = Limits {
         send_buffer: 1 << 20,
         send_buffers: 4 << 20,
@@ -137,26 +139,84 @@ fn send_buffers_are_bounded_over_all_calls() {
         limits,
         ..Config::default()
     });
-    let mut held = 0;
-    for n in 0..200 {
+    let mut calls = Vec::new();
+    for n in 0..CALLS {
         let first = Header {
             cid: n << 2,
             ..Desk::header(PacketType::DATA, 1, 1, 1)
         };
         desk.put(first, b"x");
         let call = desk.new_call();
+        let mut held = 0;
         loop {
-            let data = Bytes::from(vec![1; 16_384]);
+            let room = desk.endpoint.room(call).unwrap();
+            let data = Bytes::from(vec![1; WRITE]);
             let now = desk.now;
             match desk.endpoint.write(now, call, data).unwrap() {
-                WriteOutcome::Accepted => held += 16_384,
-                WriteOutcome::Full(_) => break,
+                WriteOutcome::Accepted => held += WRITE,
+                WriteOutcome::Full(_) => {
+                    assert_eq!(room, 0);
+                    break;
+                }
             }
+            assert!(room > 0);
         }
+        assert!(held >= 65_536, "call {n} has {held}");
+        calls.push(call);
     }
-    // The harmonic sum of the shares, and the least share of the later ones.
-    assert!(held > 200 * 65_536, "{held}");
-    assert!(held < 24 << 20, "{held}");
+    let held = |desk: &Desk| desk.endpoint.statistics().send_buffered;
+    let least = u64::from(CALLS) * 65_536;
+    let most = (4 << 20) + u64::from(CALLS) * (65_536 + WRITE as u64);
+    assert!((least..=most).contains(&held(&desk)), "{}", held(&desk));
+    // What they held is free again when they are over.
+    for call in calls {
+        let now = desk.now;
+        desk.endpoint.abort(now, call, 1);
+    }
+    assert_eq!(held(&desk), 0);
+}
+
+/// A peer that lives and takes nothing of the reply loses its call; one that takes a little does not.
+#[test]
+fn a_reply_that_nobody_takes_is_given_up() {
+    let mut desk = Desk::server(Config {
+        connection_idle: Duration::from_secs(100_000),
+        ..Config::default()
+    });
+    desk.put(Desk::header(PacketType::DATA, 1, 1, 1), b"x");
+    let call = desk.new_call();
+    let now = desk.now;
+    let outcome = desk
+        .endpoint
+        .write(now, call, Bytes::from(vec![1; 60_000]))
+        .unwrap();
+    assert_eq!(outcome, WriteOutcome::Accepted);
+    desk.seen();
+    let mut serial = 1;
+    let mut next = 1;
+    let mut lives = |desk: &mut Desk, next: u32| {
+        desk.pass(Duration::from_secs(1));
+        serial += 1;
+        let ack = plain_ack(next, next - 1, 0, AckReason::PING);
+        desk.ack(1, serial, &ack, 0);
+        desk.events.iter().any(|event| {
+            matches!(
+                event,
+                Event::CallFailed {
+                    code: code::CALL_TIMEOUT,
+                    ..
+                }
+            )
+        })
+    };
+    for n in 0..400 {
+        next += u32::from(n % 50 == 49);
+        assert!(!lives(&mut desk, next), "second {n}");
+    }
+    let after = (0..400).find(|_| lives(&mut desk, next)).expect("an end");
+    // The last packet was taken at second 399 of the first loop.
+    assert!((58..=61).contains(&after), "{after}");
+    assert_eq!(desk.endpoint.statistics().send_buffered, 0);
 }
 
 #[test]
