@@ -4,7 +4,8 @@
 //! It is written as `impl Answer<Server> for Arguments` in the file named after it, and used by the
 //! service over Rx, by other roles in the same process and by tests alike.
 
-use cellar_wire::{AbortCode, Procedure};
+use cellar_rpc::Caller;
+use cellar_wire::{AbortCode, AfsTime, Procedure};
 
 use crate::{Error, Identity};
 
@@ -26,18 +27,53 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// The code of its package for a damaged database.
     const DAMAGED: AbortCode;
 
-    /// Counts a call, and whether it was refused.
-    fn count(&self, opcode: u32, refused: bool);
+    /// Whether a procedure is an administrative act, which is written to the audit log.
+    fn is_administrative(_opcode: u32) -> bool {
+        false
+    }
 
-    /// Answers and counts.
+    /// The time.
+    fn now(&self) -> AfsTime;
+
+    /// Who a caller is to this server; `known` is what a ticket or the transport proved.
+    fn identify(&self, _caller: &Caller, known: &cellar_auth::Identity) -> Identity {
+        match known.is_superuser() {
+            true => Identity::Superuser,
+            false => Identity::ANONYMOUS,
+        }
+    }
+
+    /// Whether the rules of this server let `who` use a procedure at all.
+    ///
+    /// # Errors
+    /// The code that refuses.
+    fn admit(&self, _who: Identity, _opcode: u32) -> Result<(), AbortCode> {
+        Ok(())
+    }
+
+    /// Counts a call, and whether it was refused.
+    fn count(&self, _opcode: u32, _refused: bool) {}
+
+    /// Admits, answers and counts.
     fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode>
     where
         Self: Sized,
     {
-        let outcome = arguments
-            .answer(self, who)
-            .map_err(|error| error.abort_code(Self::DAMAGED));
-        self.count(P::OPCODE, outcome.is_err());
+        self.settle(P::OPCODE, who, || arguments.answer(self, who))
+    }
+
+    /// Admits, does `work` and counts.
+    fn settle<T>(
+        &self,
+        opcode: u32,
+        who: Identity,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, AbortCode> {
+        let outcome = self.admit(who, opcode).and_then(|()| {
+            let done = work();
+            done.map_err(|error| error.abort_code(Self::DAMAGED))
+        });
+        self.count(opcode, outcome.is_err());
         outcome
     }
 }

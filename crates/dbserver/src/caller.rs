@@ -9,6 +9,8 @@ pub enum Identity {
     Superuser,
     /// A user of the protection database; [`ViceId::ANONYMOUS`] for who did not say.
     User(ViceId),
+    /// Somebody who has proved a name that the protection database does not have.
+    Stranger,
 }
 
 impl Identity {
@@ -20,11 +22,13 @@ impl Identity {
         self == Self::Superuser
     }
 
-    /// The id by which access is judged; a superuser acts as system:administrators.
+    /// The id by which access is judged; a superuser acts as system:administrators, a stranger as
+    /// nobody.
     pub fn id(self) -> ViceId {
         match self {
             Self::Superuser => ViceId::ADMINISTRATORS,
             Self::User(id) => id,
+            Self::Stranger => ViceId::ANONYMOUS,
         }
     }
 }

@@ -2,38 +2,54 @@
 
 use std::sync::Arc;
 
-use cellar_rpc::{Caller, IncomingCall};
-use cellar_wire::{AbortCode, ViceId};
+use cellar_rpc::IncomingCall;
+use cellar_wire::{AbortCode, Procedure};
 
 use crate::Identity;
 use crate::answer::{Answer, Server};
+use crate::guard::Guard;
 
 /// Answers a call of procedure `P` that came by Rx or by the local socket.
-pub(crate) async fn answer<P, S>(server: &Arc<S>, call: &mut IncomingCall) -> Result<(), AbortCode>
+pub(crate) async fn answer<P, S>(
+    server: &Arc<S>,
+    guard: &Guard,
+    call: &mut IncomingCall,
+) -> Result<(), AbortCode>
 where
     S: Server,
     P: Answer<S>,
 {
-    let arguments: P = call.arguments().await?;
-    let who = identity(call.caller());
-    let reply = if P::BLOCKS {
-        let server = Arc::clone(server);
-        cellar_rpc::blocking(move || server.ask(who, arguments)).await?
-    } else {
-        server.ask(who, arguments)?
-    };
-    call.reply(&reply);
-    Ok(())
+    respond::<P, S>(server, guard, call, P::BLOCKS, S::ask).await
 }
 
-/// Who makes a call. A principal of a security class is a user if the class names it by a
-/// [`ViceId`], and anonymous otherwise.
-pub(crate) fn identity(caller: &Caller) -> Identity {
-    match caller {
-        Caller::Superuser => Identity::Superuser,
-        Caller::Principal(principal) => principal
-            .downcast_ref::<ViceId>()
-            .map_or(Identity::ANONYMOUS, |id| Identity::User(*id)),
-        _ => Identity::ANONYMOUS,
+/// Answers a call of `P` with what `work` makes of it, on a thread that may block if it `blocks`.
+pub(crate) async fn respond<P, S>(
+    server: &Arc<S>,
+    guard: &Guard,
+    call: &mut IncomingCall,
+    blocks: bool,
+    work: impl FnOnce(&S, Identity, P) -> Result<P::Reply, AbortCode> + Send + 'static,
+) -> Result<(), AbortCode>
+where
+    S: Server,
+    P: Procedure,
+{
+    let arguments: P = call.arguments().await?;
+    let known = guard.identify(call.caller());
+    let who = server.identify(call.caller(), &known);
+    let act = match S::is_administrative(P::OPCODE) {
+        true => guard.begin(&arguments),
+        false => None,
+    };
+    let outcome = if blocks {
+        let server = Arc::clone(server);
+        cellar_rpc::blocking(move || work(&server, who, arguments)).await
+    } else {
+        work(server, who, arguments)
+    };
+    if let Some(act) = act {
+        act.end(server.now(), &known, call, &outcome);
     }
+    call.reply(&outcome?);
+    Ok(())
 }

@@ -13,6 +13,7 @@ mod answer;
 mod caller;
 mod dispatch;
 mod error;
+mod guard;
 pub mod pr;
 mod replica;
 mod row;
@@ -22,8 +23,8 @@ mod vote;
 pub use answer::Answer;
 pub use caller::Identity;
 pub use error::Error;
-pub use pr::{Directory, Pr, PrService};
-pub use vl::{Vl, VlService};
+pub use pr::{Directory, Pr, PrService, Rules as PrRules};
+pub use vl::{Rules as VlRules, Vl, VlService};
 pub use vote::{Database, DiskService, VoteService};
 
 /// Where a server takes the time from.

@@ -19,6 +19,7 @@ use cellar_wire::{AbortCode, AfsTime, Procedure, disk, vote};
 
 use crate::answer::{Answer, Server};
 use crate::dispatch::answer;
+use crate::guard::Guard;
 use crate::{Clock, Error, Identity, Pr, Vl};
 
 /// `sync_site_until` of a site that needs no votes: forever.
@@ -107,7 +108,9 @@ impl Vote {
 impl Server for Vote {
     const DAMAGED: AbortCode = AbortCode::UINTERNAL;
 
-    fn count(&self, _: u32, _: bool) {}
+    fn now(&self) -> AfsTime {
+        (self.clock)()
+    }
 }
 
 macro_rules! answers {
@@ -159,15 +162,16 @@ impl Service for VoteService {
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
         Box::pin(async move {
+            let guard = Guard::default();
             match call.opcode().await? {
-                Beacon::OPCODE => answer::<Beacon, _>(&self.0, call).await,
-                GetSyncSite::OPCODE => answer::<GetSyncSite, _>(&self.0, call).await,
-                DebugOld::OPCODE => answer::<DebugOld, _>(&self.0, call).await,
-                SDebugOld::OPCODE => answer::<SDebugOld, _>(&self.0, call).await,
-                Debug::OPCODE => answer::<Debug, _>(&self.0, call).await,
-                SDebug::OPCODE => answer::<SDebug, _>(&self.0, call).await,
-                XDebug::OPCODE => answer::<XDebug, _>(&self.0, call).await,
-                XSDebug::OPCODE => answer::<XSDebug, _>(&self.0, call).await,
+                Beacon::OPCODE => answer::<Beacon, _>(&self.0, &guard, call).await,
+                GetSyncSite::OPCODE => answer::<GetSyncSite, _>(&self.0, &guard, call).await,
+                DebugOld::OPCODE => answer::<DebugOld, _>(&self.0, &guard, call).await,
+                SDebugOld::OPCODE => answer::<SDebugOld, _>(&self.0, &guard, call).await,
+                Debug::OPCODE => answer::<Debug, _>(&self.0, &guard, call).await,
+                SDebug::OPCODE => answer::<SDebug, _>(&self.0, &guard, call).await,
+                XDebug::OPCODE => answer::<XDebug, _>(&self.0, &guard, call).await,
+                XSDebug::OPCODE => answer::<XSDebug, _>(&self.0, &guard, call).await,
                 _ => Err(AbortCode::RXGEN_OPCODE),
             }
         })

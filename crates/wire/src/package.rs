@@ -74,6 +74,8 @@ pub trait Procedure: Encode + Decode + Debug + Clone + Send + Sync + 'static {
     const OPCODE: u32;
     /// The name without the package's prefix.
     const NAME: &'static str;
+    /// The name with the package's prefix, for example `PR_NewEntry`: what logs have.
+    const QUALIFIED_NAME: &'static str = Self::NAME;
     /// What is streamed.
     const STREAM: Stream;
     /// Place in the package's table.
@@ -194,6 +196,8 @@ macro_rules! package {
                 type Reply = $reply;
                 const OPCODE: u32 = $opcode;
                 const NAME: &'static str = stringify!($name);
+                const QUALIFIED_NAME: &'static str =
+                    concat!(stringify!($package), "_", stringify!($name));
                 const STREAM: $crate::package::Stream =
                     $crate::package::stream_of!($($direction)?);
                 const INDEX: usize = Index::$name as usize;

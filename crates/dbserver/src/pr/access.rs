@@ -16,12 +16,15 @@
 use std::collections::BTreeSet;
 
 use cellar_celldb::Error as DatabaseError;
-use cellar_wire::ViceId;
 use cellar_wire::pr::{PRP_MEMBER_MEM, PRP_OWNED_ANY, PRP_STATUS_MEM};
+use cellar_wire::{AbortCode, ViceId};
 
-use super::limits::NESTING_MAX;
+use super::limits::{AROUND_MAX, NESTING_MAX};
 use super::record::Record;
-use crate::Identity;
+use crate::{Error, Identity};
+
+/// Instead of a bit: any member may, whatever the bits are.
+pub(crate) const ANY_MEMBER: u32 = u32::MAX;
 
 /// What membership is judged by.
 pub(crate) trait People {
@@ -71,7 +74,7 @@ pub(crate) fn expand(
             break;
         }
         let mut next = BTreeSet::new();
-        for group in &last {
+        for group in last.iter().filter(|id| id.is_group()) {
             people.groups_of(*group, &mut |above| {
                 if reached.insert(above) {
                     next.insert(above);
@@ -81,6 +84,33 @@ pub(crate) fn expand(
         last = next;
     }
     Ok(reached)
+}
+
+/// Whether `group` is in `wanted`, itself or through groups in groups, however deep.
+///
+/// # Errors
+/// PRTOOMANY: more groups are around it than are looked at.
+pub(crate) fn is_inside(
+    people: &impl People,
+    group: ViceId,
+    wanted: ViceId,
+) -> Result<bool, Error> {
+    let mut reached = BTreeSet::from([group]);
+    let mut left = vec![group];
+    while let Some(group) = left.pop() {
+        if group == wanted {
+            return Ok(true);
+        }
+        if reached.len() > AROUND_MAX {
+            return Err(AbortCode::PRTOOMANY.into());
+        }
+        people.groups_of(group, &mut |around| {
+            if reached.insert(around) {
+                left.push(around);
+            }
+        })?;
+    }
+    Ok(false)
 }
 
 /// Whether the caller is an administrator.
@@ -106,7 +136,7 @@ pub(crate) fn allows(
             return Ok(true);
         }
         if entry.is_group() {
-            if bits & mem != 0 && is_member(people, caller, entry.id)? {
+            if (mem == ANY_MEMBER || bits & mem != 0) && is_member(people, caller, entry.id)? {
                 return Ok(true);
             }
         } else if entry.id == caller {

@@ -15,19 +15,14 @@ use super::access::is_administrator;
 use super::new_entry::group_name;
 use super::record::{Record, cell_part, check_user_name, fold, is_valid_id};
 use super::tables::{MAX_USER, Tables};
+use crate::answer::Server;
 use crate::{Answer, Error, Identity};
 
 impl Answer<Pr> for ChangeEntry {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<ChangeEntryReply, Error> {
-        Pr::check_may_write(who)?;
         Pr::check_not_fixed(self.id)?;
-        let name = if self.name.is_empty() {
-            None
-        } else {
-            Some(fold(&self.name)?)
-        };
         let now = pr.now();
         pr.replica.write(|transaction| {
             let mut tables = Tables(transaction);
@@ -42,6 +37,10 @@ impl Answer<Pr> for ChangeEntry {
                 record = change_id(&mut tables, record, self.newid)?;
             }
             let mut new = record.clone();
+            let name = match self.name.is_empty() {
+                true => None,
+                false => Some(fold(&self.name)?),
+            };
             let change = Change {
                 who,
                 is_admin,
@@ -70,6 +69,7 @@ impl Change<'_> {
             if !old.is_group() || old.is_foreign() {
                 return Err(AbortCode::PRPERM.into());
             }
+            tables.find(self.owner)?;
             new.owner = self.owner;
         }
         match self.name.filter(|name| **name != old.name) {
@@ -174,7 +174,6 @@ impl Answer<Pr> for UpdateEntry {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<UpdateEntryReply, Error> {
-        Pr::check_may_write(who)?;
         if self.id.0 != 0 {
             Pr::check_not_fixed(self.id)?;
         }

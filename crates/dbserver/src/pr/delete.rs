@@ -17,7 +17,6 @@ impl Answer<Pr> for Delete {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<DeleteReply, Error> {
-        Pr::check_may_write(who)?;
         Pr::check_not_fixed(self.id)?;
         pr.replica.write(|transaction| {
             let mut tables = Tables(transaction);

@@ -6,6 +6,8 @@ pub(crate) const LIST_MAX: usize = cellar_wire::pr::PR_MAXGROUPS;
 pub(crate) const PAGE_ENTRIES: usize = 500;
 /// Groups in groups in groups: how many steps count.
 pub(crate) const NESTING_MAX: usize = 5;
+/// Groups that are looked at for one that would be in itself.
+pub(crate) const AROUND_MAX: usize = LIST_MAX;
 /// Ids that are tried before a new entry is refused.
 pub(crate) const TRIES_MAX: usize = 50;
 /// Groups that a new user may create.

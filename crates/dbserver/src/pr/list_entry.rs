@@ -7,7 +7,7 @@ use cellar_wire::pr::{
 use cellar_wire::{AbortCode, List, ViceId};
 
 use super::Pr;
-use super::access::{allows, is_administrator};
+use super::access::{ANY_MEMBER, allows, is_administrator};
 use super::limits::{LIST_MAX, PAGE_ENTRIES};
 use super::record::place;
 use crate::{Answer, Error, Identity};
@@ -71,7 +71,13 @@ impl Answer<Pr> for ListOwned {
         let may = match self.id {
             ViceId(0) => allows(&*model, who, None, 0, 0)?,
             // Any member of a group may see what the group owns.
-            id => allows(&*model, who, Some(model.find(id)?), u32::MAX, PRP_OWNED_ANY)?,
+            id => allows(
+                &*model,
+                who,
+                Some(model.find(id)?),
+                ANY_MEMBER,
+                PRP_OWNED_ANY,
+            )?,
         };
         if !may {
             return Err(AbortCode::PRPERM.into());

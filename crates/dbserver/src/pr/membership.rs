@@ -8,7 +8,7 @@ use cellar_wire::pr::{
 use cellar_wire::{AbortCode, ViceId};
 
 use super::Pr;
-use super::access::{allows, is_member};
+use super::access::{allows, is_inside, is_member};
 use super::model::Protection;
 use super::record::Record;
 use super::tables::Tables;
@@ -18,7 +18,6 @@ impl Answer<Pr> for AddToGroup {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<AddToGroupReply, Error> {
-        Pr::check_may_write(who)?;
         if matches!(self.gid, ViceId::ANYUSER | ViceId::AUTHUSER) || self.uid == ViceId::ANONYMOUS {
             return Err(AbortCode::PRPERM.into());
         }
@@ -32,6 +31,13 @@ impl Answer<Pr> for AddToGroup {
             if !allows(&tables, who, Some(&group), PRP_ADD_MEM, PRP_ADD_ANY)? {
                 return Err(AbortCode::PRPERM.into());
             }
+            // A group that is in itself through others would be what all of these are.
+            if self.uid.is_group()
+                && self.uid != self.gid
+                && is_inside(&tables, self.gid, self.uid)?
+            {
+                return Err(AbortCode::PRINCONSISTENT.into());
+            }
             tables.add_member(self.gid, self.uid)
         })?;
         Ok(AddToGroupReply {})
@@ -42,7 +48,6 @@ impl Answer<Pr> for RemoveFromGroup {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<RemoveFromGroupReply, Error> {
-        Pr::check_may_write(who)?;
         pr.replica.write(|transaction| {
             let mut tables = Tables(transaction);
             tables.find(self.id)?;

@@ -2,13 +2,16 @@
 //!
 //! A handler is in the file named after its procedure, or after what it shares with others. Reads
 //! are answered from `model`, in memory; writes go through `tables` in a transaction and are
-//! answered when they are durable and visible. `access` says who may do what; who did not say who
-//! they are may change nothing, whatever the bits of an entry allow.
+//! answered when they are durable and visible. `access` says who may do what, with OpenAFS's rules in
+//! their order, so that each refusal has the code that `pts` explains.
 
 use std::sync::Arc;
 
+use cellar_auth::Principal;
 use cellar_celldb::CellDb;
-use cellar_wire::{AbortCode, AfsTime, ViceId};
+use cellar_rpc::Caller;
+use cellar_wire::pr::PrName;
+use cellar_wire::{AbortCode, AfsTime, Procedure, ViceId, pr as wire};
 
 use crate::answer::{Answer, Server};
 use crate::replica::Replica;
@@ -37,8 +40,31 @@ mod tests;
 pub use directory::Directory;
 pub use service::PrService;
 
+/// What a cell allows less than OpenAFS's server does by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Only administrators create, change and delete entries or memberships, whoever owns them
+    /// (`-restricted`).
+    pub restricted: bool,
+    /// Who did not say who they are maps names to ids and sees what entries show to anybody as
+    /// members and owned groups, and nothing else (`-restrict_anonymous`).
+    pub restrict_anonymous: bool,
+}
+
+/// Procedures that `restrict_anonymous` is about.
+const HIDDEN: [u32; 7] = [
+    wire::WhereIsIt::OPCODE,
+    wire::IDToName::OPCODE,
+    wire::GetCPS::OPCODE,
+    wire::GetHostCPS::OPCODE,
+    wire::ListMax::OPCODE,
+    wire::ListEntry::OPCODE,
+    wire::ListSuperGroups::OPCODE,
+];
+
 /// The protection server of a cell.
 pub struct Pr {
+    rules: Rules,
     replica: Replica<model::Protection>,
     clock: Clock,
     local_realms: Vec<String>,
@@ -53,10 +79,17 @@ impl Pr {
         let now = clock();
         let replica = Replica::open(db, |transaction| bootstrap::fill(transaction, now))?;
         Ok(Self {
+            rules: Rules::default(),
             replica,
             clock,
             local_realms: vec![cell.to_owned()],
         })
+    }
+
+    /// The same server with other rules.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
     }
 
     /// Answers a procedure to a caller in this process. Those that change something block until it
@@ -68,15 +101,16 @@ impl Pr {
         Server::ask(self, who, arguments)
     }
 
-    fn now(&self) -> AfsTime {
-        (self.clock)()
-    }
-
-    fn check_may_write(who: Identity) -> Result<(), AbortCode> {
-        if who == Identity::ANONYMOUS {
-            Err(AbortCode::PRPERM)
-        } else {
-            Ok(())
+    /// Who somebody with a ticket is here. A name that leads to a group is nobody's.
+    fn known_as(&self, principal: &Principal) -> Identity {
+        if principal.key_holder {
+            return Identity::Superuser;
+        }
+        let name = PrName::new(principal.vice_name().as_bytes()).ok();
+        let id = name.and_then(|name| self.replica.read().id_of(&name));
+        match id.filter(|id| !id.is_group()) {
+            Some(id) => Identity::User(id),
+            None => Identity::Stranger,
         }
     }
 
@@ -108,5 +142,55 @@ impl Pr {
 impl Server for Pr {
     const DAMAGED: AbortCode = AbortCode::PRDBBAD;
 
-    fn count(&self, _: u32, _: bool) {}
+    fn is_administrative(opcode: u32) -> bool {
+        matches!(
+            opcode,
+            wire::INewEntry::OPCODE
+                | wire::NewEntry::OPCODE
+                | wire::AddToGroup::OPCODE
+                | wire::RemoveFromGroup::OPCODE
+                | wire::Delete::OPCODE
+                | wire::ChangeEntry::OPCODE
+                | wire::UpdateEntry::OPCODE
+                | wire::SetFieldsEntry::OPCODE
+                | wire::SetMax::OPCODE
+        )
+    }
+
+    fn now(&self) -> AfsTime {
+        (self.clock)()
+    }
+
+    /// The `UserList` means nothing here: who administers users is in system:administrators.
+    fn identify(&self, caller: &Caller, _: &cellar_auth::Identity) -> Identity {
+        match caller {
+            Caller::Superuser => Identity::Superuser,
+            Caller::Principal(principal) => principal
+                .downcast_ref()
+                .map_or(Identity::ANONYMOUS, |principal| self.known_as(principal)),
+            _ => Identity::ANONYMOUS,
+        }
+    }
+
+    fn admit(&self, who: Identity, opcode: u32) -> Result<(), AbortCode> {
+        let Rules {
+            restricted,
+            restrict_anonymous,
+        } = self.rules;
+        let refused = match who {
+            Identity::Superuser => false,
+            // aklog asks whether it must register somebody.
+            Identity::Stranger => opcode != wire::NameToID::OPCODE,
+            Identity::ANONYMOUS if restrict_anonymous && HIDDEN.contains(&opcode) => true,
+            who if restricted && Self::is_administrative(opcode) => {
+                let administrator = access::is_administrator(&*self.replica.read(), who);
+                !administrator.map_err(|_| Self::DAMAGED)?
+            }
+            Identity::User(_) => false,
+        };
+        if refused {
+            return Err(AbortCode::PRPERM);
+        }
+        Ok(())
+    }
 }

@@ -2,18 +2,19 @@
 //!
 //! A group is named after its owner, `owner:group`; only administrators make others. A user of
 //! another cell, `name@cell`, needs the group `system:authuser@cell`: its id is made from the
-//! group's, and it is a member from the start.
+//! group's, and it is a member from the start. Such a user may enter itself: aklog does so.
 
 use cellar_wire::pr::{
     INewEntry, INewEntryReply, NewEntry, NewEntryReply, PRFOREIGN, PRGRP, PRQUOTA, PrName,
 };
-use cellar_wire::{AbortCode, AfsTime, ViceId};
+use cellar_wire::{AbortCode, AfsTime, Procedure, ViceId};
 
 use super::Pr;
 use super::access::is_administrator;
 use super::limits::{FOREIGN_QUOTA, FOREIGN_USERS_MAX, GROUP_QUOTA};
 use super::record::{AUTHUSER_GROUP, Record, cell_part, check_group_name, check_user_name, fold};
 use super::tables::{MAX_GROUP, MAX_USER, Tables};
+use crate::answer::Server;
 use crate::error::too_long;
 use crate::{Answer, Error, Identity};
 
@@ -21,20 +22,33 @@ impl Answer<Pr> for NewEntry {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<NewEntryReply, Error> {
-        Pr::check_may_write(who)?;
-        let name = fold(&self.name)?;
-        let now = pr.now();
-        let id = pr.replica.write(|transaction| {
-            let new = New {
-                who,
-                name: name.clone(),
-                flag: self.flag as u32,
-                owner: self.owner,
-                now,
-            };
-            new.create(&mut Tables(transaction), None)
-        })?;
+        let id = pr.create(&New::from_call(&self, who, pr.now()))?;
         Ok(NewEntryReply { id })
+    }
+}
+
+impl Pr {
+    /// Answers `asked`, made by somebody of another cell whose name is the one to be entered:
+    /// they may enter themselves, once the group of their cell exists.
+    ///
+    /// # Errors
+    /// As for anybody else; PRPERM when the cell is restricted, or more than a name is given.
+    pub(super) fn register(&self, who: Identity, asked: &NewEntry) -> Result<ViceId, AbortCode> {
+        let creator = Identity::User(who.id());
+        self.settle(NewEntry::OPCODE, creator, || {
+            if asked.owner.0 != 0 || asked.flag != 0 {
+                return Err(AbortCode::PRPERM.into());
+            }
+            self.create(&New {
+                registers_itself: true,
+                ..New::from_call(asked, creator, self.now())
+            })
+        })
+    }
+
+    fn create(&self, new: &New<'_>) -> Result<ViceId, Error> {
+        self.replica
+            .write(|transaction| new.create(&mut Tables(transaction), None))
     }
 }
 
@@ -42,8 +56,6 @@ impl Answer<Pr> for INewEntry {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<INewEntryReply, Error> {
-        Pr::check_may_write(who)?;
-        let name = fold(&self.name)?;
         let now = pr.now();
         if self.id.0 == 0 {
             return Err(AbortCode::PRPERM.into());
@@ -60,10 +72,11 @@ impl Answer<Pr> for INewEntry {
             }
             let new = New {
                 who,
-                name: name.clone(),
+                name: &self.name,
                 flag,
                 owner: self.owner,
                 now,
+                registers_itself: false,
             };
             new.create(&mut tables, Some(self.id))
         })?;
@@ -72,17 +85,30 @@ impl Answer<Pr> for INewEntry {
 }
 
 /// An entry to be made.
-struct New {
+struct New<'a> {
     who: Identity,
-    name: PrName,
+    name: &'a [u8],
     flag: u32,
     owner: ViceId,
     now: AfsTime,
+    /// The caller has proved to be who is to be entered, and comes from another cell.
+    registers_itself: bool,
 }
 
-impl New {
+impl<'a> New<'a> {
+    fn from_call(asked: &'a NewEntry, who: Identity, now: AfsTime) -> Self {
+        New {
+            who,
+            name: &asked.name,
+            flag: asked.flag as u32,
+            owner: asked.owner,
+            now,
+            registers_itself: false,
+        }
+    }
+
     /// Makes it, with a new id unless one is given.
-    fn create(self, tables: &mut Tables<'_, '_>, id: Option<ViceId>) -> Result<ViceId, Error> {
+    fn create(&self, tables: &mut Tables<'_, '_>, id: Option<ViceId>) -> Result<ViceId, Error> {
         let is_admin = is_administrator(tables, self.who)?;
         let is_group = self.flag & PRGRP != 0;
         let may = if self.flag & PRFOREIGN != 0 {
@@ -90,37 +116,37 @@ impl New {
         } else if is_group {
             self.who != Identity::ANONYMOUS
         } else {
-            is_admin && self.owner != ViceId::ANONYMOUS
+            self.registers_itself || (is_admin && self.owner != ViceId::ANONYMOUS)
         };
         if !may {
             return Err(AbortCode::PRPERM.into());
         }
-        let creator = self.who.id();
+        let name = fold(self.name)?;
         let owner = match self.owner {
-            ViceId(0) | ViceId::ANONYMOUS => creator,
+            ViceId(0) | ViceId::ANONYMOUS => self.who.id(),
             owner => owner,
         };
         if is_group {
-            if group_name(tables, &self.name, owner, is_admin)? != self.name {
+            if group_name(tables, &name, owner, is_admin)? != name {
                 return Err(AbortCode::PRBADNAM.into());
             }
         } else {
-            check_user_name(&self.name)?;
+            check_user_name(&name)?;
         }
-        if tables.id_of(&self.name)?.is_some() {
+        if tables.id_of(&name)?.is_some() {
             return Err(AbortCode::PREXIST.into());
         }
         if self.flag & !PRGRP != 0 {
             return Err(AbortCode::PRBADARG.into());
         }
         if is_group {
-            self.create_group(tables, id, owner, is_admin)
+            self.create_group(tables, name, id, owner, is_admin)
         } else {
-            self.create_user(tables, id)
+            self.create_user(tables, name, id)
         }
     }
 
-    fn record(self, id: ViceId, owner: ViceId) -> Record {
+    fn record(&self, name: PrName, id: ViceId, owner: ViceId) -> Record {
         let creator = self.who.id();
         Record {
             flags: self.flag,
@@ -132,19 +158,20 @@ impl New {
             nusers: 0,
             created: self.now,
             changed: self.now,
-            name: self.name,
+            name,
         }
     }
 
     fn create_group(
-        self,
+        &self,
         tables: &mut Tables<'_, '_>,
+        name: PrName,
         id: Option<ViceId>,
         owner: ViceId,
         is_admin: bool,
     ) -> Result<ViceId, Error> {
-        if let Some(cell) = cell_part(&self.name)
-            && self.name[..self.name.len() - cell.len()] != *AUTHUSER_GROUP
+        if let Some(cell) = cell_part(&name)
+            && name[..name.len() - cell.len()] != *AUTHUSER_GROUP
         {
             return Err(AbortCode::PRBADNAM.into());
         }
@@ -158,22 +185,29 @@ impl New {
             }
             None => tables.new_id(true)?,
         };
-        tables.insert(&self.record(id, owner))?;
+        tables.insert(&self.record(name, id, owner))?;
+        // Administrators may name the group itself, and nobody else who does not exist.
+        tables.find(owner)?;
         Ok(id)
     }
 
-    fn create_user(self, tables: &mut Tables<'_, '_>, id: Option<ViceId>) -> Result<ViceId, Error> {
+    fn create_user(
+        &self,
+        tables: &mut Tables<'_, '_>,
+        name: PrName,
+        id: Option<ViceId>,
+    ) -> Result<ViceId, Error> {
         let quotas = |record| Record {
             flags: PRQUOTA,
             ngroups: GROUP_QUOTA,
             nusers: GROUP_QUOTA,
             ..record
         };
-        if let Some(cell) = cell_part(&self.name) {
+        if let Some(cell) = cell_part(&name) {
             let group = PrName::new(&[AUTHUSER_GROUP, cell].concat()).map_err(too_long)?;
             let group = tables.id_of(&group)?.ok_or(AbortCode::PRBADNAM)?;
             let id = foreign_id(tables, group, id)?;
-            let record = self.record(id, ViceId::ADMINISTRATORS);
+            let record = self.record(name, id, ViceId::ADMINISTRATORS);
             tables.insert(&Record {
                 cell_group: group,
                 ..record
@@ -190,7 +224,7 @@ impl New {
             }
             None => tables.new_id(false)?,
         };
-        tables.insert(&quotas(self.record(id, ViceId::ADMINISTRATORS)))?;
+        tables.insert(&quotas(self.record(name, id, ViceId::ADMINISTRATORS)))?;
         Ok(id)
     }
 }

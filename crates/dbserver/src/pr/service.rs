@@ -2,22 +2,38 @@
 
 use std::sync::Arc;
 
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
+use cellar_auth::audit::Audit;
+use cellar_auth::{Authority, Principal};
+use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture, Service};
 use cellar_wire::package::Package;
-use cellar_wire::pr as wire;
+use cellar_wire::pr::{self as wire, NewEntry, NewEntryReply};
 use cellar_wire::{AbortCode, Procedure};
 
 use super::Pr;
-use crate::dispatch::answer;
+use crate::dispatch::{answer, respond};
+use crate::guard::Guard;
+use crate::{Answer, Identity};
 
 /// The service that answers PR calls.
 #[derive(Clone)]
-pub struct PrService(Arc<Pr>);
+pub struct PrService {
+    pr: Arc<Pr>,
+    guard: Guard,
+}
 
 impl PrService {
-    /// A service over a server.
+    /// A service over a server that knows nobody but the local administrator.
     pub fn new(pr: Arc<Pr>) -> Self {
-        Self(pr)
+        let guard = Guard::default();
+        Self { pr, guard }
+    }
+
+    /// The same service for callers with tickets: `authority` says who they are, `audit` takes down
+    /// what they change.
+    #[must_use]
+    pub fn with_authority(self, authority: Authority, audit: Audit) -> Self {
+        let guard = Guard::new(authority, audit);
+        Self { guard, ..self }
     }
 }
 
@@ -27,22 +43,44 @@ impl Service for PrService {
     }
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(dispatch(&self.0, call))
+        Box::pin(dispatch(&self.pr, &self.guard, call))
     }
 }
 
-async fn dispatch(pr: &Arc<Pr>, call: &mut IncomingCall) -> Result<(), AbortCode> {
+async fn dispatch(pr: &Arc<Pr>, guard: &Guard, call: &mut IncomingCall) -> Result<(), AbortCode> {
     macro_rules! dispatch {
         ($opcode:expr; $($procedure:ident)*) => {
             match $opcode {
-                $( wire::$procedure::OPCODE => answer::<wire::$procedure, _>(pr, call).await, )*
+                wire::NewEntry::OPCODE => new_entry(pr, guard, call).await,
+                $( wire::$procedure::OPCODE =>
+                    answer::<wire::$procedure, _>(pr, guard, call).await, )*
                 _ => Err(AbortCode::RXGEN_OPCODE),
             }
         };
     }
     dispatch! { call.opcode().await?;
         NameToID IDToName GetCPS GetHostCPS GetCPS2 ListEntry ListElements ListOwned ListMax
-        IsAMemberOf ListSuperGroups ListEntries INewEntry NewEntry AddToGroup RemoveFromGroup Delete
+        IsAMemberOf ListSuperGroups ListEntries INewEntry AddToGroup RemoveFromGroup Delete
         ChangeEntry UpdateEntry SetFieldsEntry SetMax WhereIsIt DumpEntry
     }
+}
+
+/// NewEntry is the one call in which it counts what a caller is called: users of other cells may
+/// enter themselves.
+async fn new_entry(pr: &Arc<Pr>, guard: &Guard, call: &mut IncomingCall) -> Result<(), AbortCode> {
+    let principal = match call.caller() {
+        Caller::Principal(principal) => principal.downcast_ref::<Principal>(),
+        _ => None,
+    };
+    let foreign = principal
+        .filter(|principal| principal.cell.is_some())
+        .map(Principal::vice_name);
+    let work = move |pr: &Pr, who: Identity, asked: NewEntry| match foreign {
+        Some(name) if asked.name.eq_ignore_ascii_case(name.as_bytes()) => {
+            let id = pr.register(who, &asked)?;
+            Ok(NewEntryReply { id })
+        }
+        _ => pr.ask(who, asked),
+    };
+    respond(pr, guard, call, NewEntry::BLOCKS, work).await
 }

@@ -22,7 +22,6 @@ impl Answer<Pr> for SetFieldsEntry {
         if self.mask == 0 {
             return Ok(SetFieldsEntryReply {});
         }
-        Pr::check_may_write(who)?;
         if matches!(
             self.id,
             ViceId::ANYUSER | ViceId::AUTHUSER | ViceId::ANONYMOUS
@@ -72,7 +71,6 @@ impl Answer<Pr> for SetMax {
     const BLOCKS: bool = true;
 
     fn answer(self, pr: &Pr, who: Identity) -> Result<SetMaxReply, Error> {
-        Pr::check_may_write(who)?;
         pr.replica.write(|transaction| {
             let mut tables = Tables(transaction);
             if !allows(&tables, who, None, 0, 0)? {

@@ -13,6 +13,7 @@ use cellar_wire::{AbortCode, AfsTime};
 use super::Vl;
 use super::entry::{check_release_type, check_type};
 use super::tables::Tables;
+use crate::answer::Server;
 use crate::{Answer, Error, Identity};
 
 impl Answer<Vl> for SetLock {

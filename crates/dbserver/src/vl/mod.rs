@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use cellar_celldb::CellDb;
-use cellar_wire::{AbortCode, AfsTime};
+use cellar_wire::{AbortCode, AfsTime, Procedure, vl as wire};
 
 use crate::answer::{Answer, Server};
 use crate::replica::Replica;
@@ -37,8 +37,29 @@ mod update_entry;
 
 pub use service::VlService;
 
+/// What a cell allows less than OpenAFS's server does by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Only superusers list entries and see statistics (`-restricted_query admin`); lookups of
+    /// single volumes and servers, which clients need, stay open.
+    pub restricted_query: bool,
+}
+
+/// Procedures that `restricted_query` is about.
+const LISTINGS: [u32; 8] = [
+    wire::ListEntry::OPCODE,
+    wire::ListEntryN::OPCODE,
+    wire::ListAttributes::OPCODE,
+    wire::ListAttributesN::OPCODE,
+    wire::ListAttributesN2::OPCODE,
+    wire::LinkedList::OPCODE,
+    wire::LinkedListN::OPCODE,
+    wire::GetStats::OPCODE,
+];
+
 /// The volume location server of a cell.
 pub struct Vl {
+    rules: Rules,
     replica: Replica<model::Locations>,
     clock: Clock,
     counters: get_stats::Counters,
@@ -53,10 +74,17 @@ impl Vl {
         let replica = Replica::open(db, |_| Ok(()))?;
         let counters = get_stats::Counters::new(clock());
         Ok(Self {
+            rules: Rules::default(),
             replica,
             clock,
             counters,
         })
+    }
+
+    /// The same server with other rules.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
     }
 
     /// Answers a procedure to a caller in this process. Those that change something block until it
@@ -73,10 +101,6 @@ impl Vl {
         self.replica.version()
     }
 
-    fn now(&self) -> AfsTime {
-        (self.clock)()
-    }
-
     fn check_administrator(who: Identity) -> Result<(), AbortCode> {
         if who.is_superuser() {
             Ok(())
@@ -88,6 +112,35 @@ impl Vl {
 
 impl Server for Vl {
     const DAMAGED: AbortCode = AbortCode::VL_DBBAD;
+
+    fn is_administrative(opcode: u32) -> bool {
+        matches!(
+            opcode,
+            wire::CreateEntry::OPCODE
+                | wire::CreateEntryN::OPCODE
+                | wire::DeleteEntry::OPCODE
+                | wire::ReplaceEntry::OPCODE
+                | wire::ReplaceEntryN::OPCODE
+                | wire::UpdateEntry::OPCODE
+                | wire::UpdateEntryByName::OPCODE
+                | wire::SetLock::OPCODE
+                | wire::ReleaseLock::OPCODE
+                | wire::GetNewVolumeId::OPCODE
+                | wire::RegisterAddrs::OPCODE
+                | wire::ChangeAddr::OPCODE
+        )
+    }
+
+    fn now(&self) -> AfsTime {
+        (self.clock)()
+    }
+
+    fn admit(&self, who: Identity, opcode: u32) -> Result<(), AbortCode> {
+        if self.rules.restricted_query && LISTINGS.contains(&opcode) {
+            Self::check_administrator(who)?;
+        }
+        Ok(())
+    }
 
     fn count(&self, opcode: u32, refused: bool) {
         self.counters.count(opcode, refused);

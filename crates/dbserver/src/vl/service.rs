@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use cellar_auth::Authority;
+use cellar_auth::audit::Audit;
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
 use cellar_wire::package::Package;
 use cellar_wire::vl as wire;
@@ -16,6 +18,7 @@ use super::entry::Entry;
 use super::model::Locations;
 use crate::answer::Server;
 use crate::dispatch::answer;
+use crate::guard::Guard;
 
 /// Entries that are converted before they are handed to the transport.
 const CHUNK_ENTRIES: usize = 64;
@@ -24,12 +27,24 @@ const SOME: u32 = 1;
 
 /// The service that answers VL calls.
 #[derive(Clone)]
-pub struct VlService(Arc<Vl>);
+pub struct VlService {
+    vl: Arc<Vl>,
+    guard: Guard,
+}
 
 impl VlService {
-    /// A service over a server.
+    /// A service over a server that knows nobody but the local administrator.
     pub fn new(vl: Arc<Vl>) -> Self {
-        Self(vl)
+        let guard = Guard::default();
+        Self { vl, guard }
+    }
+
+    /// The same service for callers with tickets: `authority` says which of them are superusers,
+    /// `audit` takes down what they change.
+    #[must_use]
+    pub fn with_authority(self, authority: Authority, audit: Audit) -> Self {
+        let guard = Guard::new(authority, audit);
+        Self { guard, ..self }
     }
 }
 
@@ -39,17 +54,18 @@ impl Service for VlService {
     }
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(dispatch(&self.0, call))
+        Box::pin(dispatch(&self.vl, &self.guard, call))
     }
 }
 
-async fn dispatch(vl: &Arc<Vl>, call: &mut IncomingCall) -> Result<(), AbortCode> {
+async fn dispatch(vl: &Arc<Vl>, guard: &Guard, call: &mut IncomingCall) -> Result<(), AbortCode> {
     macro_rules! dispatch {
         ($opcode:expr; $($procedure:ident)*) => {
             match $opcode {
-                $( wire::$procedure::OPCODE => answer::<wire::$procedure, _>(vl, call).await, )*
+                $( wire::$procedure::OPCODE =>
+                    answer::<wire::$procedure, _>(vl, guard, call).await, )*
                 opcode => {
-                    let listed = answer_listing(vl, call, opcode).await;
+                    let listed = answer_listing(vl, guard, call, opcode).await;
                     listed.unwrap_or(Err(AbortCode::RXGEN_OPCODE))
                 }
             }
@@ -94,16 +110,18 @@ listing!(LinkedList, true, to_old);
 listing!(LinkedListN, true, to_n);
 
 /// Answers one of the older listings by streaming.
-async fn stream<P: Listing>(vl: &Arc<Vl>, call: &mut IncomingCall) -> Result<(), AbortCode> {
+async fn stream<P: Listing>(
+    vl: &Arc<Vl>,
+    guard: &Guard,
+    call: &mut IncomingCall,
+) -> Result<(), AbortCode> {
     let arguments: P = call.arguments().await?;
+    let who = vl.identify(call.caller(), &guard.identify(call.caller()));
     let server = Arc::clone(vl);
     let gathered = cellar_rpc::blocking(move || {
-        let gathered = server.gather(arguments.attributes());
-        gathered.map_err(|error| error.abort_code(Vl::DAMAGED))
+        server.settle(P::OPCODE, who, || server.gather(arguments.attributes()))
     });
-    let gathered = gathered.await;
-    vl.count(P::OPCODE, gathered.is_err());
-    let gathered = gathered?;
+    let gathered = gathered.await?;
     call.reply(&(gathered.len() as u32));
     if !P::LINKED {
         call.reply(&(gathered.len() as u32));
@@ -130,14 +148,15 @@ async fn stream<P: Listing>(vl: &Arc<Vl>, call: &mut IncomingCall) -> Result<(),
 /// Answers the older listings; `None` when the call is another one.
 async fn answer_listing(
     vl: &Arc<Vl>,
+    guard: &Guard,
     call: &mut IncomingCall,
     opcode: u32,
 ) -> Option<Result<(), AbortCode>> {
     Some(match opcode {
-        ListAttributes::OPCODE => stream::<ListAttributes>(vl, call).await,
-        ListAttributesN::OPCODE => stream::<ListAttributesN>(vl, call).await,
-        LinkedList::OPCODE => stream::<LinkedList>(vl, call).await,
-        LinkedListN::OPCODE => stream::<LinkedListN>(vl, call).await,
+        ListAttributes::OPCODE => stream::<ListAttributes>(vl, guard, call).await,
+        ListAttributesN::OPCODE => stream::<ListAttributesN>(vl, guard, call).await,
+        LinkedList::OPCODE => stream::<LinkedList>(vl, guard, call).await,
+        LinkedListN::OPCODE => stream::<LinkedListN>(vl, guard, call).await,
         _ => return None,
     })
 }

@@ -206,7 +206,14 @@ fn groups_are_named_after_their_owners() {
     cell.add(user(jane), john, -206).unwrap();
     assert_eq!(make(user(john), "jane:sub", -206), Ok(-207));
     assert_eq!(make(ADMIN, "nocolon", jane), Ok(-208));
-    assert_eq!(make(ADMIN, "ghost:g", 999), Ok(-209));
+    assert_eq!(make(ADMIN, "ghost:g", 999), Err(AbortCode::PRNOENT));
+    let own = INewEntry {
+        name: "own:g".try_into().unwrap(),
+        id: ViceId(-300),
+        owner: ViceId(-300),
+    };
+    assert_eq!(cell.ask(ADMIN, own).map(drop), Ok(()), "its own owner");
+    assert_eq!(cell.owned(-300), ids([-300]));
     assert_eq!(make(ADMIN, "JANE:Friends", jane), Err(AbortCode::PREXIST));
     assert_eq!(
         make(ADMIN, &format!("jane:{}", "a".repeat(59)), jane),

@@ -13,6 +13,7 @@ use super::*;
 mod changes;
 mod entries;
 mod membership;
+mod rules;
 mod sequences;
 
 const ADMIN: Identity = Identity::Superuser;

@@ -176,3 +176,20 @@ fn statistics_count_calls_and_refusals() {
     assert_eq!(reply.vital_header.total_entries, [1, 1, 1]);
     assert_eq!(cell.ask(GetCapabilities {}).unwrap().capabilities.len(), 1);
 }
+
+#[test]
+fn a_cell_may_keep_its_listings_to_superusers() {
+    let cell = cell();
+    cell.create(volume("a", 100)).unwrap();
+    let rules = Rules {
+        restricted_query: true,
+    };
+    let vl = cell.vl.with_rules(rules);
+    let first = ListEntryN { previous_index: 0 };
+    let nobody = Identity::ANONYMOUS;
+    assert_eq!(vl.ask(nobody, first.clone()), Err(AbortCode::VL_PERM));
+    assert_eq!(vl.ask(nobody, GetStats {}), Err(AbortCode::VL_PERM));
+    assert!(vl.ask(Identity::Superuser, first).is_ok());
+    let volumename = "a".try_into().unwrap();
+    assert!(vl.ask(nobody, GetEntryByNameN { volumename }).is_ok());
+}
