@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::security::ServerSecurity;
+use crate::time::Time;
 
 /// Settings of an [`crate::Endpoint`].
 #[derive(Clone, Debug)]
@@ -105,6 +106,12 @@ impl Default for Limits {
             peers: 100_000,
             control_packets: 4_096,
         }
+    }
+}
+
+impl Config {
+    pub(crate) fn unix_seconds(&self, at: Time) -> u64 {
+        (self.unix_start_micros.saturating_add(at.as_micros())) / 1_000_000
     }
 }
 

@@ -133,6 +133,7 @@ impl Connection {
         call_number: u32,
         seq: u32,
         ours: bool,
+        unix_seconds: u64,
     ) -> PacketIdentity {
         PacketIdentity {
             epoch: self.epoch,
@@ -141,6 +142,7 @@ impl Connection {
             seq,
             from_client: self.server != ours,
             security_index: self.security_index,
+            unix_seconds,
         }
     }
 

@@ -31,6 +31,8 @@ pub struct PacketIdentity {
     pub from_client: bool,
     /// Security index of the connection.
     pub security_index: u8,
+    /// Seconds since 1970.
+    pub unix_seconds: u64,
 }
 
 /// The connection that a CHALLENGE or RESPONSE is about.
@@ -46,7 +48,8 @@ pub struct ConnectionIdentity {
     pub service: u16,
     /// Security index.
     pub security_index: u8,
-    /// Number of the last call on each channel; 0: none yet.
+    /// For each channel the number of its last call; at a client's `respond`, of the oldest call that
+    /// may still run: one more if the last is over. 0: none yet.
     pub call_numbers: [u32; 4],
     /// Header checksum of the packet that created the connection (server end; else 0).
     pub first_checksum: u16,
@@ -141,11 +144,12 @@ pub trait ServerConnectionSecurity: PacketSecurity {
     fn authenticated(&self) -> bool;
 
     /// Payload of the CHALLENGE; asked for again at each repetition (same nonce, please).
-    /// `random` is fresh from the endpoint's seeded source, for a first nonce.
+    /// `random` is fresh from the endpoint's seeded source, for a first nonce. Empty: none is sent this
+    /// time, the calls go on waiting.
     fn challenge(&mut self, connection: &ConnectionIdentity, random: u64) -> Vec<u8>;
 
     /// Judges a RESPONSE, `checksum` being its header's field. On success returns the call numbers
-    /// that the client claims for its channels (older calls are refused from then on), and
+    /// that the client claims for its channels (calls before them are refused from then on), and
     /// `authenticated` must answer true.
     ///
     /// # Errors

@@ -256,7 +256,7 @@ impl Endpoint {
             let (connection, channel, number) = (held.connection, held.channel, held.number);
             self.receive_buffered -= received.payload.len();
             self.note_consumption(now, call.slot);
-            match self.open(connection, channel, number, seq, received) {
+            match self.open(now, connection, channel, number, seq, received) {
                 Ok(payload) if payload.is_empty() => {}
                 Ok(payload) => return ReadOutcome::Chunk(payload),
                 Err(code) => {
@@ -271,12 +271,14 @@ impl Endpoint {
     /// Takes the security off a packet.
     fn open(
         &mut self,
+        now: Time,
         connection: u32,
         channel: u8,
         number: u32,
         seq: u32,
         received: Received,
     ) -> Result<Bytes, i32> {
+        let unix = self.unix_seconds(now);
         let connection = self
             .connections
             .get_mut(connection)
@@ -284,7 +286,7 @@ impl Endpoint {
         if connection.plain {
             return Ok(received.payload);
         }
-        let identity = connection.packet_identity(channel, number, seq, false);
+        let identity = connection.packet_identity(channel, number, seq, false, unix);
         let Received { payload, checksum } = received;
         match &mut connection.security {
             Security::Client(class) => class.unprotect(&identity, checksum, payload),

@@ -37,6 +37,7 @@ const PROBE_AFTER: u32 = 64;
 /// Everything that making a run touches.
 struct Run<'a> {
     now: Time,
+    unix_seconds: u64,
     call: &'a mut Call,
     connection: &'a mut Connection,
     peer: &'a mut Peer,
@@ -140,6 +141,7 @@ impl<'a> Run<'a> {
         peer.window_packets = u16::try_from(window / size.max(1)).unwrap_or(u16::MAX);
         Self {
             now,
+            unix_seconds: config.unix_seconds(now),
             call,
             connection,
             peer,
@@ -249,7 +251,13 @@ impl<'a> Run<'a> {
         call.send.copy(packet, bytes);
         if !self.connection.plain {
             let connection = &mut *self.connection;
-            let identity = connection.packet_identity(call.channel, call.number, packet.seq, true);
+            let identity = connection.packet_identity(
+                call.channel,
+                call.number,
+                packet.seq,
+                true,
+                self.unix_seconds,
+            );
             let checksum = match &mut connection.security {
                 Security::Client(class) => class.protect(&identity, bytes, body),
                 Security::Server(class) => class.protect(&identity, bytes, body),

@@ -57,6 +57,10 @@ impl Endpoint {
             return;
         };
         let payload = class.challenge(&identity, random);
+        if payload.is_empty() {
+            self.arm_connection(slot);
+            return;
+        }
         let header = connection.header(PacketType::CHALLENGE, 0, 0);
         let (to, local) = (connection.address, connection.local);
         self.send_control(to, local, &header, &payload);
@@ -80,7 +84,15 @@ impl Endpoint {
         if !under_way {
             return;
         }
-        let identity = connection.identity(unix);
+        let mut identity = connection.identity(unix);
+        let channels = identity.call_numbers.iter_mut().zip(connection.channels);
+        for (number, channel) in channels {
+            let over = calls
+                .get(channel.call)
+                .is_none_or(|call| call.state != CallState::Active);
+            // What is over must not be accepted once more, from whoever kept its packets.
+            *number += u32::from(over && *number > 0);
+        }
         let Security::Client(class) = &mut connection.security else {
             return;
         };
@@ -117,7 +129,8 @@ impl Endpoint {
         connection.challenge = None;
         for (channel, number) in connection.channels.iter_mut().zip(claimed) {
             if channel.call == NONE {
-                channel.number = channel.number.max(number);
+                // The call of that number may be under way, and its packets still to come.
+                channel.number = channel.number.max(number.saturating_sub(1));
             }
         }
         let waiting = connection.channels.map(|channel| channel.call);
