@@ -3,9 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cellar_rpc::Caller;
+use cellar_rpc::{Caller, Security};
+use cellar_rx::ServerSecurity;
+use cellar_wire::AfsTime;
 
-use crate::{Identity, Level, Principal, Result, Superusers};
+use crate::kerberos::{self, END_OF_TIME};
+use crate::realms::Realms;
+use crate::rxkad::{Failures, Server};
+use crate::{
+    Error, Figures, Identity, KVNO_ENCRYPTED_PART, Keys, Level, Principal, Result, Superusers,
+    Token, kdf,
+};
 
 /// Rules of a server that no file tells.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +43,15 @@ struct Inner {
     cell: String,
     policy: Policy,
     superusers: Superusers,
+    keys: Keys,
+    realms: Realms,
+    failures: Failures,
 }
 
 impl Authority {
-    /// Reads `UserList` in `directory`. Files that are missing are empty ones; changes are seen
-    /// at the next use.
+    /// Reads `KeyFileExt`, `rxkad.keytab`, `UserList`, `krb.conf` and `krb.excl` in `directory`. Files that
+    /// are missing are empty ones; changes are seen at the next use. A file that stops being readable
+    /// keeps what it said last.
     ///
     /// # Errors
     /// [`crate::Error::File`], [`crate::Error::Malformed`].
@@ -56,6 +68,9 @@ impl Authority {
             cell: cell.to_owned(),
             policy,
             superusers: Superusers::open(directory.join("UserList"), cell)?,
+            keys: Keys::open(directory)?,
+            realms: Realms::open(directory, cell)?,
+            failures: Failures::default(),
         })))
     }
 
@@ -69,6 +84,60 @@ impl Authority {
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.0.policy
+    }
+
+    /// The security class of index 2, for a port.
+    #[must_use]
+    pub fn server_security(&self) -> Arc<dyn ServerSecurity> {
+        Arc::new(Server::new(self.clone()))
+    }
+
+    /// A ticket that says "the bearer holds the cell's key", minted from the newest one. Good until 2038, or
+    /// until that key is retired.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`].
+    pub fn localauth_token(&self) -> Result<Token> {
+        let (info, key) = self.0.keys.newest().ok_or(Error::NoKey)?;
+        let session_key = kdf::random_key();
+        Ok(Token {
+            cell: self.0.cell.clone(),
+            principal: "afs".to_owned(),
+            kvno: KVNO_ENCRYPTED_PART,
+            ticket: kerberos::mint(&key, info.kvno, &session_key)?,
+            session_key,
+            begins: AfsTime(0),
+            expires: AfsTime(END_OF_TIME),
+        })
+    }
+
+    /// Security for calls as a holder of the cell's key: `-localauth`, and servers among themselves. The
+    /// ticket is made once, here: make another when the cell was rekeyed.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`].
+    pub fn localauth(&self, level: Level) -> Result<Security> {
+        Ok(self.localauth_token()?.security(level))
+    }
+
+    /// The keys, to list and change.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.0.keys
+    }
+
+    /// What was let in and refused since [`Self::open`].
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.0.failures.figures()
+    }
+
+    pub(crate) fn realms(&self) -> &Realms {
+        &self.0.realms
+    }
+
+    pub(crate) fn failures(&self) -> &Failures {
+        &self.0.failures
     }
 
     /// The superusers, to list and change.

@@ -104,6 +104,11 @@ impl<T: Default> Watched<T> {
         edit: impl FnOnce(&T) -> Result<(Option<Zeroizing<Vec<u8>>>, R)>,
     ) -> Result<R> {
         let _one_at_a_time = self.change.lock();
+        let directory = directory_of(&self.path).map_err(|error| Error::file(&self.path, error))?;
+        // Other processes too; closing the directory lets go of it.
+        directory
+            .lock()
+            .map_err(|error| Error::file(&self.path, error))?;
         let (_, content) = load(&self.path, self.parse)?;
         let (bytes, result) = edit(&content)?;
         if let Some(bytes) = bytes {
@@ -171,4 +176,11 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         let _ = fs::remove_file(&beside);
         Error::file(path, error)
     })
+}
+
+fn directory_of(path: &Path) -> io::Result<File> {
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rand::RngCore;
 use zeroize::Zeroizing;
 
 use crate::{Error, Result};
@@ -100,6 +101,14 @@ impl SecretKey {
             enctype,
             bytes: Zeroizing::new(bytes.to_vec()),
         })
+    }
+
+    /// A random key of that type, from the system's source of randomness.
+    #[must_use]
+    pub fn random(enctype: Enctype) -> Self {
+        let mut bytes = Zeroizing::new(vec![0; enctype.key_length()]);
+        rand::rng().fill_bytes(&mut bytes);
+        Self { enctype, bytes }
     }
 
     /// Its type.

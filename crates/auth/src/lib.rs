@@ -10,12 +10,18 @@
 
 pub mod audit;
 mod authority;
+mod bytes;
 mod error;
+mod fcrypt;
 mod file;
 mod identity;
+mod kdf;
+mod kerberos;
 mod key;
 mod keys;
 mod principal;
+mod realms;
+mod rxkad;
 mod superusers;
 mod token;
 
@@ -23,7 +29,8 @@ pub use authority::{Authority, Policy};
 pub use error::{Error, Result};
 pub use identity::Identity;
 pub use key::{Enctype, SecretKey};
-
+pub use keys::{KeyInfo, Keys};
 pub use principal::{Level, Principal};
+pub use rxkad::Figures;
 pub use superusers::Superusers;
-pub use token::{KVNO_ENCRYPTED_PART, KVNO_KERBEROS_TICKET, Token};
+pub use token::{KVNO_ENCRYPTED_PART, KVNO_KERBEROS_TICKET, KerberosCredential, Token};

@@ -2,8 +2,13 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+use cellar_rpc::Security;
 use cellar_wire::AfsTime;
 use zeroize::Zeroizing;
+
+use crate::rxkad::Client;
+use crate::{Error, Level, Result, kdf, kerberos};
 
 /// A ticket for a cell's servers with its session key. `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
@@ -23,6 +28,55 @@ pub struct Token {
     pub begins: AfsTime,
     /// When it ends; `u32::MAX`: never.
     pub expires: AfsTime,
+}
+
+/// A service ticket as Kerberos hands it out.
+#[derive(Clone, Copy)]
+pub struct KerberosCredential<'a> {
+    /// The cell whose servers take the ticket.
+    pub cell: &'a str,
+    /// The client it names, `user@REALM`.
+    pub client: &'a str,
+    /// Type of the session key.
+    pub enctype: i32,
+    /// The session key.
+    pub session_key: &'a [u8],
+    /// The ticket, in DER.
+    pub ticket: &'a [u8],
+    /// When it starts to be good.
+    pub begins: AfsTime,
+    /// When it ends.
+    pub expires: AfsTime,
+}
+
+impl Token {
+    /// The token that a Kerberos ticket for `afs/CELL` or `afs` makes: its encrypted part, and the 56 bits that
+    /// rxkad derives from its session key. What aklog does.
+    ///
+    /// # Errors
+    /// [`Error::Ticket`] when it is no Kerberos 5 ticket; [`Error::Enctype`] when rxkad derives nothing from
+    /// such a session key.
+    pub fn from_kerberos(credential: &KerberosCredential<'_>) -> Result<Self> {
+        let session_key = kdf::session_key(credential.enctype, credential.session_key)
+            .ok_or(Error::Enctype(credential.enctype))?;
+        Ok(Self {
+            cell: credential.cell.to_owned(),
+            principal: credential.client.to_owned(),
+            kvno: KVNO_ENCRYPTED_PART,
+            session_key,
+            ticket: kerberos::encrypted_part(credential.ticket)?,
+            begins: credential.begins,
+            expires: credential.expires,
+        })
+    }
+
+    /// Security for calls to the cell's servers, with packets protected at that level.
+    #[must_use]
+    pub fn security(&self, level: Level) -> Security {
+        let token = self.clone();
+        let ticket = Bytes::from(token.ticket.clone());
+        Security::new(move || Box::new(Client::new(&token, ticket.clone(), level)))
+    }
 }
 
 /// The `kvno` of a Kerberos 5 ticket's encrypted part: what current clients send.

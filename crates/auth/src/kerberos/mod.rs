@@ -1,0 +1,10 @@
+//! As much of Kerberos 5 as a server needs to read a ticket, and a holder of the cell's key to make one.
+
+mod asn1;
+mod crypt;
+mod names;
+mod ticket;
+
+pub(crate) use ticket::{
+    END_OF_TIME, Opened, Refusal, encrypted_part, mint, open_encrypted_part, open_ticket,
+};

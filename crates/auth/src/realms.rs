@@ -1,0 +1,69 @@
+//! Which realms are ours: their users are known to the cell by their bare names.
+//!
+//! The cell itself (ignoring case), and the realms in the first line of `krb.conf`. Principals in `krb.excl`,
+//! one a line, are foreign all the same.
+
+use std::path::Path;
+
+use crate::Result;
+use crate::file::Watched;
+
+/// The realms and exceptions of a server.
+pub(crate) struct Realms {
+    cell: String,
+    local: Watched<Words>,
+    excluded: Watched<Words>,
+}
+
+#[derive(Default)]
+struct Words(Vec<String>);
+
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "the form of every parser of a watched file"
+)]
+fn first_line(_: &Path, bytes: &[u8]) -> Result<Words> {
+    let text = String::from_utf8_lossy(bytes);
+    let words = text.lines().next().unwrap_or("").split_ascii_whitespace();
+    Ok(Words(words.map(str::to_owned).collect()))
+}
+
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "the form of every parser of a watched file"
+)]
+fn first_words(_: &Path, bytes: &[u8]) -> Result<Words> {
+    let text = String::from_utf8_lossy(bytes);
+    let words = text
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().next());
+    Ok(Words(words.map(str::to_owned).collect()))
+}
+
+impl Realms {
+    pub(crate) fn open(directory: &Path, cell: &str) -> Result<Self> {
+        Ok(Self {
+            cell: cell.to_owned(),
+            local: Watched::open(directory.join("krb.conf"), first_line)?,
+            excluded: Watched::open(directory.join("krb.excl"), first_words)?,
+        })
+    }
+
+    /// The cell that a principal's name is qualified with; `None`: it is ours.
+    pub(crate) fn foreign(&self, name: &str, instance: &str, realm: &str) -> Option<String> {
+        if realm.is_empty() || realm.eq_ignore_ascii_case(&self.cell) {
+            return None;
+        }
+        let same = |listed: &String| listed.eq_ignore_ascii_case(realm);
+        if self.local.get().0.iter().any(same) {
+            let full = match instance {
+                "" => format!("{name}@{realm}"),
+                _ => format!("{name}.{instance}@{realm}"),
+            };
+            if !self.excluded.get().0.iter().any(|listed| *listed == full) {
+                return None;
+            }
+        }
+        Some(realm.to_ascii_lowercase())
+    }
+}
