@@ -28,6 +28,7 @@ mod token;
 pub use authority::{Authority, Policy};
 pub use error::{Error, Result};
 pub use identity::Identity;
+pub use kerberos::sealed_with;
 pub use key::{Enctype, SecretKey};
 pub use keys::{KeyInfo, Keys};
 pub use principal::{Level, Principal};

@@ -89,6 +89,17 @@ pub(crate) fn encrypted_part(ticket: &[u8]) -> Result<Vec<u8>> {
         .map_err(|_| Error::Ticket("is too long"))
 }
 
+/// Encryption type and version of the key that sealed a ticket, from the ticket in DER or its encrypted part
+/// alone (what a token holds). `None`: it is neither.
+#[must_use]
+pub fn sealed_with(bytes: &[u8]) -> Option<(i32, Option<u32>)> {
+    let part = match parse_ticket(bytes) {
+        Some(ticket) => ticket.enc_part,
+        None => EncryptedData::from_der(bytes).ok()?,
+    };
+    Some((part.etype, part.kvno))
+}
+
 fn parse_ticket(bytes: &[u8]) -> Option<Ticket<'_>> {
     let mut reader = SliceReader::new(bytes).ok()?;
     let ticket: Application<Ticket<'_>> =
