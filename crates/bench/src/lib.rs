@@ -8,6 +8,7 @@ mod cpu;
 mod latency;
 mod load;
 mod operation;
+pub mod relay;
 mod report;
 pub mod rxafs;
 pub mod walk;
