@@ -2,13 +2,18 @@
 //!
 //! * Rights are those that the directory's list grants to the caller's identity and groups, and to
 //!   the groups of its host. A file is governed by the list of its directory.
-//! * Members of `system:administrators` have the *implicit* rights beside (lookup, unless
-//!   configured otherwise), may change every list and are not held by mode bits. They read and
-//!   write files only where a list lets them.
+//! * Members of `system:administrators` have lookup beside, and the *implicit* rights that are
+//!   configured; may change every list, owner and group, and set the set-id bits; and are not held
+//!   by mode bits. They read and write files only where a list lets them. That a host is in the
+//!   group makes nobody on it an administrator.
 //! * The owner of a file, who also may insert, may finish writing it: a drop box; and read it,
-//!   unless the owner is anonymous, which is everybody. The owner of a volume may see and change
-//!   every list in it.
-//! * Of the mode only the owner's bits count, and only on files.
+//!   unless the owner is anonymous, which is everybody. So it is only what the owner has made that
+//!   the owner may read there, and whoever may only insert sees nothing of the others'. The owner
+//!   of a volume may look up and change every list in it.
+//! * Of the mode only the owner's bits count, and only on files: 0400 or 0100 to read, unless for
+//!   the owner; 0200 to write, for the owner too, unless the drop box lets him.
+//! * Set-id bits that others ask for are refused, but for the owner who is finishing a file, as
+//!   `cp -p` and `tar` do: there they are left out.
 //!
 //! Source: FS/CM specification, protection; observed of OpenAFS 1.8's file server.
 
@@ -49,9 +54,15 @@ fn anyuser() -> &'static Cps {
 }
 
 /// The groups that a host is in by itself. What everybody is in is left out: a host's rights are
-/// added to the caller's, and would give back what a negative entry takes away.
+/// added to the caller's, and would give back what a negative entry takes away. So is
+/// `system:administrators`, which by itself would be [`Cps::superuser`].
 fn own_groups(cps: Cps) -> Option<Cps> {
-    let everybody = [ViceId::ANYUSER, ViceId::AUTHUSER, ViceId::ANONYMOUS];
+    let everybody = [
+        ViceId::ANYUSER,
+        ViceId::AUTHUSER,
+        ViceId::ANONYMOUS,
+        ViceId::ADMINISTRATORS,
+    ];
     let own: Vec<ViceId> = cps
         .ids()
         .iter()
@@ -104,7 +115,7 @@ impl Identity {
             anonymous |= host;
         }
         if self.administrator {
-            caller |= self.implicit;
+            caller |= self.implicit | Rights::LOOKUP;
         }
         Access { caller, anonymous }
     }
@@ -137,7 +148,7 @@ impl Identity {
     }
 
     /// Owner and insert: the drop box.
-    fn dropped_here(&self, status: &VnodeStatus, caller: Rights) -> bool {
+    pub(crate) fn dropped_here(&self, status: &VnodeStatus, caller: Rights) -> bool {
         status.kind == FileType::File && caller.contains(Rights::INSERT) && self.owns(status)
     }
 
@@ -218,9 +229,9 @@ impl Identity {
         self.dropped_here(status, caller) || caller.contains(Rights::WRITE)
     }
 
-    /// Whether a mode is only for administrators to set.
-    pub(crate) fn may_set_mode(&self, mode: u32) -> bool {
-        self.administrator || mode & SET_ID_BITS == 0
+    /// Whether a mode may be asked for: set-id bits are for administrators.
+    pub(crate) fn may_set_mode(&self, status: &VnodeStatus, caller: Rights, mode: u32) -> bool {
+        self.administrator || mode & SET_ID_BITS == 0 || self.dropped_here(status, caller)
     }
 
     /// A read lock, or a write lock.
@@ -292,8 +303,9 @@ mod tests {
     #[test]
     fn a_host_s_groups_count_for_everybody_on_it() {
         let list = list(&[(-500, "rl"), (9, "w")], &[]);
+        let host = Cps::new(vec![ViceId(-500), ViceId::ADMINISTRATORS]);
         let mut identity = user(9, &[]);
-        identity.host_cps = Some(Cps::new(vec![ViceId(-500)]));
+        identity.host_cps = own_groups(host);
         let access = identity.access(&list);
         assert_eq!(access.caller.to_string(), "rlw");
         assert_eq!(access.anonymous.to_string(), "rl");
@@ -387,7 +399,12 @@ mod tests {
         assert!(!other.may_store_data(&unwritable, rights));
         assert!(!owner.may_store_data(&unwritable, rights));
         assert!(admin.may_store_data(&unwritable, rights));
-        assert!(!other.may_set_mode(0o4755) && other.may_set_mode(0o777));
-        assert!(admin.may_set_mode(0o4755));
+        let file = status(FileType::File, 7, 0o644);
+        let insert = rights | Rights::INSERT;
+        assert!(!other.may_set_mode(&file, insert, 0o4755));
+        assert!(other.may_set_mode(&file, insert, 0o777));
+        assert!(admin.may_set_mode(&file, Rights::NONE, 0o4755));
+        assert!(!owner.may_set_mode(&file, rights, 0o2755));
+        assert!(owner.may_set_mode(&file, insert, 0o2755), "left out later");
     }
 }

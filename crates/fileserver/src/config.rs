@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cellar_auth::Authority;
+use cellar_auth::audit::Audit;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsUuid;
 
@@ -22,8 +24,14 @@ pub struct Config {
     pub callbacks_max: usize,
     /// Hosts known at most.
     pub hosts_max: usize,
-    /// Rights that members of `system:administrators` have everywhere. Default: lookup.
+    /// Rights that members of `system:administrators` have everywhere, beside lookup. Default:
+    /// none.
     pub implicit_rights: Rights,
+    /// Whom callers are taken for who show a ticket. `None`: nobody but the local administrator is
+    /// more than anonymous.
+    pub authority: Option<Authority>,
+    /// Where administrative acts are recorded. Default: nowhere.
+    pub audit: Audit,
     /// Where callback state is saved over a clean restart; `None` saves nothing.
     pub callback_state: Option<std::path::PathBuf>,
 }
@@ -37,7 +45,9 @@ impl Config {
             clock,
             callbacks_max: CALLBACKS_DEFAULT,
             hosts_max: HOSTS_DEFAULT,
-            implicit_rights: Rights::LOOKUP,
+            implicit_rights: Rights::NONE,
+            authority: None,
+            audit: Audit::none(),
             callback_state: None,
         }
     }

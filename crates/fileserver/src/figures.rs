@@ -24,6 +24,16 @@ pub struct Figures {
     pub refusals: Vec<(&'static str, u64)>,
     /// Hosts; active are those that called within 15 minutes.
     pub hosts: HostCounts,
+    /// Connections of hosts, each with its user.
+    pub clients: usize,
+    /// Volumes that were called for since the start.
+    pub volumes: usize,
+    /// Directories looked at by calls.
+    pub looks_at_directories: u64,
+    /// Files and links looked at by calls.
+    pub looks_at_files: u64,
+    /// Of all partitions together.
+    pub store: StoreFigures,
     /// Callbacks.
     pub callbacks: CallbackFigures,
     /// Talks with hosts.
@@ -32,6 +42,17 @@ pub struct Figures {
     pub locks: usize,
     /// Volume transactions open.
     pub transactions: usize,
+}
+
+/// Figures of the volume store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreFigures {
+    /// Vnodes in memory.
+    pub cached_vnodes: u64,
+    /// Vnodes that had to be read from disk.
+    pub cache_misses: u64,
+    /// Changes.
+    pub commits: u64,
 }
 
 /// Figures of callbacks.
@@ -53,6 +74,20 @@ pub struct CallbackFigures {
     pub delayed: u64,
     /// Hosts marked down because they were late.
     pub late: u64,
+    /// Changes that wait for hosts to be told, now.
+    pub breaking: u64,
+    /// Files deleted.
+    pub files_deleted: u64,
+    /// Promises given, or made longer.
+    pub promised: u64,
+    /// Promises that hosts gave up one by one.
+    pub given_up: u64,
+    /// Hosts that gave up, or lost, all of theirs.
+    pub given_up_whole: u64,
+    /// Promises that ended by themselves.
+    pub timed_out: u64,
+    /// Times that the full table had to make room.
+    pub room_made: u64,
 }
 
 /// Figures of talks with hosts.
@@ -81,6 +116,15 @@ impl Figures {
         let (files, bytes) = server.callbacks.files_and_bytes();
         let (breaks, contacts) = (&server.breaker.counters, &server.contacts.counters);
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let promises = server.callbacks.counts();
+        let [looks_at_directories, looks_at_files] = server.statistics.looks();
+        let mut store = StoreFigures::default();
+        for (_, partition) in server.volumes.partitions() {
+            let counters = partition.counters();
+            store.cached_vnodes += counters.cached_vnodes;
+            store.cache_misses += counters.cache_misses;
+            store.commits += counters.commits;
+        }
         Self {
             now,
             started: server.started,
@@ -91,6 +135,11 @@ impl Figures {
             hosts: server
                 .hosts
                 .counts((now.as_secs() as u32).saturating_sub(ACTIVE_SECS)),
+            clients: server.clients.count(),
+            volumes: server.volumes.found(),
+            looks_at_directories,
+            looks_at_files,
+            store,
             callbacks: CallbackFigures {
                 held: server.callbacks.held(),
                 capacity: server.callbacks.capacity(),
@@ -100,6 +149,13 @@ impl Figures {
                 broken: load(&breaks.broken),
                 delayed: load(&breaks.delayed),
                 late: load(&breaks.late),
+                breaking: load(&breaks.breaking),
+                files_deleted: load(&breaks.files_deleted),
+                promised: promises.promised,
+                given_up: promises.given_up,
+                given_up_whole: load(&contacts.given_up_whole),
+                timed_out: promises.timed_out,
+                room_made: load(&contacts.room_made),
             },
             contacts: ContactFigures {
                 introductions: load(&contacts.introductions),

@@ -15,23 +15,27 @@
 mod abort_map;
 mod access;
 mod afsvol;
+mod audit;
 pub mod callback;
 mod config;
 mod figures;
 pub mod host;
 pub mod limits;
+mod locations;
 pub mod lock;
 pub mod protection;
 mod register;
 mod rxafs;
 mod server;
+mod service;
 mod session;
 mod statistics;
 mod status;
 mod volumes;
 
 pub use config::{Config, WallClock};
-pub use figures::{CallbackFigures, ContactFigures, Figures};
+pub use figures::{CallbackFigures, ContactFigures, Figures, StoreFigures};
+pub use locations::Locations;
 pub use protection::{Cps, Protection, ProtectionError};
 pub use server::FileServer;
 pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};

@@ -84,6 +84,10 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_secs(120);
 /// How long a caller's protection subdomain is used before it is asked for again.
 pub const CPS_REFRESH: Duration = Duration::from_secs(2 * 60 * 60);
 
+/// How long somebody who was found in `UserList` is taken for a superuser before it is looked at
+/// again.
+pub const SUPERUSER_REFRESH: Duration = Duration::from_secs(10);
+
 /// Length of a file lock, from the last set or extend (`AFS_LOCKWAIT`).
 pub const LOCK_SECS: u32 = 300;
 
@@ -105,6 +109,9 @@ pub const VOLUME_TRANSACTIONS: usize = 4096;
 
 /// A volume transaction that nobody touched for this long is ended by the server.
 pub const VOLUME_TRANSACTION_IDLE: Duration = Duration::from_secs(600);
+
+/// How long the volume location server is asked nothing after it did not answer.
+pub const LOCATIONS_HOLD_OFF: Duration = Duration::from_secs(180);
 
 /// Time between tries to register with the volume location servers.
 pub const REGISTER_RETRY: Duration = Duration::from_secs(5);

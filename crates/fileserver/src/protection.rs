@@ -1,12 +1,12 @@
 //! What the file server needs to know from the protection database, behind a trait: one process may
 //! hold both servers, or the database may be across the network.
 
-use std::any::Any;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use cellar_auth::Principal;
 pub use cellar_wire::acl::Cps;
 use cellar_wire::ids::ViceId;
 
@@ -26,17 +26,26 @@ pub enum ProtectionError {
 
 /// The protection database, as a file server uses it.
 ///
-/// Answers may come from a cache; the file server itself keeps subdomains for two hours or until
-/// `FlushCPS`.
+/// Answers may come from a cache; the file server itself keeps ids and subdomains for two hours, or
+/// until [`Protection::version`] changes, or `FlushCPS`.
 pub trait Protection: Send + Sync + 'static {
-    /// The id of whom a security class has identified, in the form the class gives; anonymous
-    /// for somebody without entry. Until there is such a class, everybody is anonymous.
+    /// A number that changes when any of the answers may have changed. Asked for every call: it
+    /// must cost no more than a load. The default, for a database across the network, never
+    /// changes.
+    fn version(&self) -> u64 {
+        0
+    }
+
+    /// The id of whom a ticket names, by [`Principal::vice_name`]; anonymous for somebody without
+    /// entry, as in OpenAFS.
     fn id_of_principal<'a>(
         &'a self,
-        principal: &'a (dyn Any + Send + Sync),
+        principal: &'a Principal,
     ) -> BoxFuture<'a, Result<ViceId, ProtectionError>> {
-        let _ = principal;
-        Box::pin(std::future::ready(Ok(ViceId::ANONYMOUS)))
+        Box::pin(async move {
+            let ids = self.ids_of(&[principal.vice_name().into()]).await?;
+            Ok(ids.first().copied().flatten().unwrap_or(ViceId::ANONYMOUS))
+        })
     }
 
     /// The subdomain of an identity: itself, its groups, `system:anyuser`, and for everybody but

@@ -18,10 +18,13 @@ use crate::config::Config;
 use crate::figures::Figures;
 use crate::host::{Contacts, HostTable};
 use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL};
+use crate::locations::{KnownLocations, Locations};
 use crate::lock::LockTable;
 use crate::protection::Protection;
 use crate::register;
 use crate::rxafs::FileService;
+use crate::service::Answering;
+use crate::session::Clients;
 use crate::statistics::Statistics;
 use crate::volumes::Volumes;
 
@@ -45,6 +48,8 @@ pub(crate) struct Server {
     pub(crate) locks: LockTable,
     pub(crate) statistics: Statistics,
     pub(crate) transactions: Transactions,
+    pub(crate) locations: KnownLocations,
+    pub(crate) clients: Clients,
     /// When the server started.
     pub(crate) started: Duration,
     /// Raised by FlushCPS: what connections know of groups is asked for again.
@@ -80,6 +85,8 @@ impl FileServer {
             locks: LockTable::default(),
             statistics: Statistics::new(),
             transactions: Transactions::default(),
+            locations: KnownLocations::default(),
+            clients: Clients::default(),
             started,
             cps_generation: AtomicU64::new(0),
             making_room: AtomicBool::new(false),
@@ -106,13 +113,13 @@ impl FileServer {
     /// RXAFS, for the port that clients know as the file server's (7000).
     #[must_use]
     pub fn file_service(&self) -> Arc<dyn Service> {
-        Arc::new(FileService::new(self.0.clone()))
+        Arc::new(Answering::<FileService>::new(self.0.clone()))
     }
 
     /// AFSVol, for the volume server's port (7005) and the local administrator's socket.
     #[must_use]
     pub fn volume_service(&self) -> Arc<dyn Service> {
-        Arc::new(VolumeService::new(self.0.clone()))
+        Arc::new(Answering::<VolumeService>::new(self.0.clone()))
     }
 
     /// Starts the work in the background, on `runtime`. `port` is the one with the file service:
@@ -136,6 +143,12 @@ impl FileServer {
             })
             .await;
         });
+    }
+
+    /// Says where volumes are looked up for the oldest clients (GetVolumeInfo): in a database of
+    /// this process, or through a [`Connection`] to its server. The first call counts.
+    pub fn use_locations(&self, locations: Arc<dyn Locations>) {
+        self.0.locations.set(locations);
     }
 
     /// Breaks the promises for everything in a volume, because it was replaced or taken away, and
@@ -182,9 +195,12 @@ impl Server {
         self.wall().as_secs() as u32
     }
 
-    /// Which groups of callers are still valid: those loaded under this number.
+    /// Which groups of callers are still valid: those loaded under this number. It changes by
+    /// FlushCPS, and with the protection database.
     pub(crate) fn cps_generation(&self) -> u64 {
-        self.cps_generation.load(Ordering::Acquire)
+        // Neither ever falls, so no two states have the same sum.
+        let flushes = self.cps_generation.load(Ordering::Acquire);
+        flushes.wrapping_add(self.protection.version())
     }
 
     /// Has the groups of every caller and host asked for again.

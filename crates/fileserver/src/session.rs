@@ -2,12 +2,26 @@
 //!
 //! Kept with the caller's connection, so that a call on a connection that is known costs one look.
 //! The first call of a connection finds or makes the host and asks the protection database; calls
-//! of a host that is not settled wait for it ([`crate::host`]).
+//! of a host that is not settled wait for it ([`crate::host`]). A connection has one security
+//! class, and so one user: a host is as many of these records as it has connections.
+//!
+//! *How long it is believed.* Who somebody is and which groups count is asked again after two
+//! hours, after FlushCPS, and as soon as the protection database says that something changed,
+//! which one in the same process does at once. What a list grants is never kept. A superuser by
+//! `UserList` is asked for again after [`SUPERUSER_REFRESH`]. A ticket that ends ends the rights:
+//! the calls after it get `VICETOKENDEAD`, and the client takes a new connection.
+//!
+//! *Superusers.* A holder of the cell's key, and the local administrator, act as
+//! `system:administrators` itself and have every right. Somebody in `UserList` acts as himself and
+//! is a member of `system:administrators`, whatever the database says.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cellar_auth::{Identity as Authenticated, Principal};
 use cellar_rpc::{Caller, IncomingCall};
+use cellar_wire::AbortCode;
 use cellar_wire::acl::Cps;
 use cellar_wire::ids::{AfsTime, ViceId};
 use tracing::warn;
@@ -15,7 +29,7 @@ use tracing::warn;
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::host::{Host, HostSlot, Unsettled, canonical};
-use crate::limits::CPS_REFRESH;
+use crate::limits::{CPS_REFRESH, SUPERUSER_REFRESH};
 use crate::protection::ProtectionError;
 use crate::server::Server;
 
@@ -23,10 +37,59 @@ use crate::server::Server;
 pub(crate) struct ClientRecord {
     pub(crate) host: Option<Arc<Host>>,
     pub(crate) identity: Identity,
-    /// When the identity's groups were asked for.
+    /// When the caller's ticket ends; `u32::MAX` without one.
+    expires: u32,
+    /// When the identity was asked for.
     loaded: u32,
-    /// The generation of [`Server::cps_generation`] at that time.
+    /// When it is to be asked for again.
+    stale: u32,
+    /// The [`Server::cps_generation`] at that time.
     generation: u64,
+    _counted: Counted,
+}
+
+/// Who a caller turned out to be, and how far that can be relied on.
+struct Known {
+    identity: Identity,
+    /// When the ticket ends.
+    expires: u32,
+    /// Seconds after which to ask again.
+    refresh: u64,
+}
+
+impl Known {
+    /// What does not depend on a ticket.
+    fn without_ticket(identity: Identity) -> Self {
+        Self {
+            identity,
+            expires: u32::MAX,
+            refresh: CPS_REFRESH.as_secs(),
+        }
+    }
+}
+
+/// Counts the records there are: what OpenAFS calls clients.
+#[derive(Default)]
+pub(crate) struct Clients(Arc<AtomicUsize>);
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Clients {
+    fn another(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Counted(self.0.clone())
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// One call's caller.
@@ -37,6 +100,16 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    fn of(client: Arc<ClientRecord>, now: u32) -> Result<Self, Refusal> {
+        if now > client.expires {
+            return Err(Refusal::Code(AbortCode::VICETOKENDEAD));
+        }
+        Ok(Self {
+            client,
+            now: AfsTime(now),
+        })
+    }
+
     pub(crate) fn identity(&self) -> &Identity {
         &self.client.identity
     }
@@ -78,16 +151,10 @@ impl Server {
             && self.is_fresh(&client, now)
         {
             host.heard(now, true);
-            return Ok(Session {
-                client,
-                now: AfsTime(now),
-            });
+            return Session::of(client, now);
         }
         let client = self.introduce(call, now).await?;
-        Ok(Session {
-            client,
-            now: AfsTime(now),
-        })
+        Session::of(client, now)
     }
 
     /// Whether errors travel to the caller as universal errno codes.
@@ -126,8 +193,9 @@ impl Server {
     ) -> Result<Arc<ClientRecord>, Refusal> {
         let Some(port) = call.port() else {
             // The local administrator's socket: no host, and nothing to keep.
-            let identity = self.identity_of(call.caller(), None).await?;
-            return Ok(Arc::new(self.record(None, identity, now)));
+            let generation = self.cps_generation();
+            let known = self.known(call.caller(), None).await?;
+            return Ok(Arc::new(self.record(None, known, now, generation)));
         };
         self.contacts.use_port(port);
         let address = canonical(call.peer().address);
@@ -155,9 +223,11 @@ impl Server {
             }
         }
         let host = settled.ok_or(Refusal::Busy)?;
-        let host_cps = self.host_cps(&host, address).await;
-        let identity = self.identity_of(call.caller(), host_cps).await?;
-        let client = Arc::new(self.record(Some(host), identity, now));
+        // Before anything is asked: what changes meanwhile is asked for again.
+        let generation = self.cps_generation();
+        let host_cps = self.host_cps(&host, address, generation).await;
+        let known = self.known(call.caller(), host_cps).await?;
+        let client = Arc::new(self.record(Some(host), known, now, generation));
         call.set_connection_data(client.clone());
         Ok(client)
     }
@@ -170,23 +240,31 @@ impl Server {
         })
     }
 
-    fn record(&self, host: Option<Arc<Host>>, identity: Identity, now: u32) -> ClientRecord {
+    fn record(
+        &self,
+        host: Option<Arc<Host>>,
+        known: Known,
+        now: u32,
+        generation: u64,
+    ) -> ClientRecord {
         ClientRecord {
             host,
-            identity,
+            identity: known.identity,
+            expires: known.expires,
             loaded: now,
-            generation: self.cps_generation(),
+            stale: now.saturating_add(known.refresh as u32),
+            generation,
+            _counted: self.clients.another(),
         }
     }
 
     fn is_fresh(&self, client: &ClientRecord, now: u32) -> bool {
-        u64::from(now.saturating_sub(client.loaded)) < CPS_REFRESH.as_secs()
-            && client.generation == self.cps_generation()
+        // A clock that was set back makes nothing last longer.
+        (client.loaded..client.stale).contains(&now) && client.generation == self.cps_generation()
     }
 
     /// The groups of a host; none while the database cannot be reached.
-    async fn host_cps(&self, host: &Host, address: SocketAddr) -> Option<Cps> {
-        let generation = self.cps_generation();
+    async fn host_cps(&self, host: &Host, address: SocketAddr, generation: u64) -> Option<Cps> {
         if let Some(cps) = host.known_cps(generation) {
             return Some(cps);
         }
@@ -202,30 +280,72 @@ impl Server {
         }
     }
 
-    async fn identity_of(
-        &self,
-        caller: &Caller,
-        host_cps: Option<Cps>,
-    ) -> Result<Identity, Refusal> {
-        match caller {
-            Caller::Superuser => Ok(Identity::superuser()),
-            Caller::Principal(principal) => {
-                let id = self.protection.id_of_principal(principal.as_ref()).await;
-                let id = id.map_err(|cause| unreachable_protection(&cause))?;
-                if id == ViceId::ANONYMOUS {
-                    return Ok(Identity::anonymous(host_cps));
-                }
-                let cps = self.protection.cps(id).await;
-                let cps = cps.map_err(|cause| unreachable_protection(&cause))?;
-                Ok(Identity::new(
-                    id,
-                    cps,
-                    host_cps,
-                    self.config.implicit_rights,
-                ))
+    /// Who a caller is, as far as tickets and superusers go.
+    pub(crate) fn identify(&self, caller: &Caller) -> Authenticated {
+        match &self.config.authority {
+            Some(authority) => authority.identify(caller),
+            None if caller.is_superuser() => {
+                Authenticated::Superuser("local administrator".to_owned())
             }
-            _ => Ok(Identity::anonymous(host_cps)),
+            None => Authenticated::Anonymous,
         }
+    }
+
+    /// Who a caller is, with all groups.
+    async fn known(&self, caller: &Caller, host_cps: Option<Cps>) -> Result<Known, Refusal> {
+        match (self.identify(caller), principal(caller)) {
+            (Authenticated::Superuser(_), Some(principal)) if !principal.key_holder => {
+                self.user(&principal, host_cps, true).await
+            }
+            (Authenticated::Superuser(_), principal) => Ok(Known {
+                expires: principal.map_or(u32::MAX, |principal| principal.expires.0),
+                ..Known::without_ticket(Identity::superuser())
+            }),
+            (Authenticated::User(principal), _) => self.user(&principal, host_cps, false).await,
+            (Authenticated::Anonymous, _) => {
+                Ok(Known::without_ticket(Identity::anonymous(host_cps)))
+            }
+        }
+    }
+
+    /// Somebody with a ticket. One without entry is anonymous, but for a superuser.
+    async fn user(
+        &self,
+        principal: &Principal,
+        host_cps: Option<Cps>,
+        superuser: bool,
+    ) -> Result<Known, Refusal> {
+        let id = self.protection.id_of_principal(principal).await;
+        let id = id.map_err(|cause| unreachable_protection(&cause))?;
+        let identity = if id != ViceId::ANONYMOUS {
+            let cps = self.protection.cps(id).await;
+            let cps = cps.map_err(|cause| unreachable_protection(&cause))?;
+            let more = superuser.then_some(ViceId::ADMINISTRATORS);
+            let cps = cps.ids().iter().copied().chain(more).collect();
+            Identity::new(id, cps, host_cps, self.config.implicit_rights)
+        } else if superuser {
+            Identity::superuser()
+        } else {
+            Identity::anonymous(host_cps)
+        };
+        let refresh = if superuser {
+            SUPERUSER_REFRESH
+        } else {
+            CPS_REFRESH
+        };
+        Ok(Known {
+            identity,
+            expires: principal.expires.0,
+            refresh: refresh.as_secs(),
+        })
+    }
+}
+
+/// Whom the caller's ticket names.
+fn principal(caller: &Caller) -> Option<Arc<Principal>> {
+    match caller {
+        Caller::Principal(any) => any.clone().downcast().ok(),
+        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cellar_volume::FileType;
 use cellar_wire::rxafs;
 
 use crate::abort_map::Refusal;
@@ -46,8 +47,10 @@ pub enum RefusalKind {
     WrongKind,
     /// Rights that the caller lacks.
     NoRight,
-    /// Volumes that are not here, off line or busy.
+    /// Volumes that are not here, or off line.
     Volume,
+    /// Volumes and hosts that are busy: clients ask again.
+    Busy,
     /// Changes to read-only volumes.
     ReadOnly,
     /// Stores over quota.
@@ -68,7 +71,7 @@ pub enum RefusalKind {
     Other,
 }
 
-const KINDS: [(RefusalKind, &str); 18] = [
+const KINDS: [(RefusalKind, &str); 19] = [
     (RefusalKind::BadArguments, "bad_arguments"),
     (RefusalKind::UnknownOpcode, "unknown_opcode"),
     (RefusalKind::Invalid, "invalid"),
@@ -78,6 +81,7 @@ const KINDS: [(RefusalKind, &str); 18] = [
     (RefusalKind::WrongKind, "wrong_kind"),
     (RefusalKind::NoRight, "no_right"),
     (RefusalKind::Volume, "volume"),
+    (RefusalKind::Busy, "busy"),
     (RefusalKind::ReadOnly, "read_only"),
     (RefusalKind::OverQuota, "over_quota"),
     (RefusalKind::DiskFull, "disk_full"),
@@ -154,6 +158,8 @@ struct Stripe {
     operations: [Operation; PROCEDURES_MAX],
     transfers: [Transfer; 2],
     refusals: [AtomicU64; REFUSALS],
+    /// Directories looked at; files and links.
+    looks: [AtomicU64; 2],
 }
 
 /// Time spent, in microseconds.
@@ -229,6 +235,7 @@ impl Statistics {
             operations: std::array::from_fn(|_| Operation::default()),
             transfers: std::array::from_fn(|_| Transfer::default()),
             refusals: std::array::from_fn(|_| AtomicU64::new(0)),
+            looks: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         Self {
             stripes: (0..STRIPES).map(|_| stripe()).collect(),
@@ -267,6 +274,20 @@ impl Statistics {
         let size = TRANSFER_SIZES.iter().position(|&bound| bytes <= bound);
         transfer.by_size[size.unwrap_or(TRANSFER_SIZES.len())].fetch_add(1, Ordering::Relaxed);
         transfer.durations.add(took);
+    }
+
+    /// A call looked at a vnode.
+    pub(crate) fn looked(&self, kind: FileType) {
+        let which = usize::from(kind != FileType::Directory);
+        self.stripes[my_stripe()].looks[which].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Directories that calls looked at, and files and links.
+    pub(crate) fn looks(&self) -> [u64; 2] {
+        [0, 1].map(|which| {
+            let of = |stripe: &Stripe| stripe.looks[which].load(Ordering::Relaxed);
+            self.stripes.iter().map(of).sum()
+        })
     }
 
     /// A call was refused.
@@ -358,7 +379,8 @@ impl Refusal {
             | Self::ConnectionRefused
             | Self::NotSupported => RefusalKind::Invalid,
             Self::NoFid => RefusalKind::NoFid,
-            Self::NoVolume | Self::Offline | Self::Busy | Self::Moved => RefusalKind::Volume,
+            Self::NoVolume | Self::Offline | Self::Moved => RefusalKind::Volume,
+            Self::Busy => RefusalKind::Busy,
             Self::HostSilent => RefusalKind::HostSilent,
             Self::NoProtection => RefusalKind::NoProtection,
             Self::Locked => RefusalKind::Locked,

@@ -154,6 +154,11 @@ impl Volumes {
             .store(specials.len() + moved.len(), Ordering::Release);
     }
 
+    /// Volumes that were asked for and found.
+    pub(crate) fn found(&self) -> usize {
+        self.homes.read().len()
+    }
+
     /// Forgets where a volume was found: it was deleted.
     pub(crate) fn forget(&self, id: VolumeId) {
         self.homes.write().remove(&id);

@@ -17,11 +17,12 @@ use tracing::info;
 use super::create::volume_name;
 use super::transaction::kind_number;
 use super::{Answered, code, on_disk, superuser};
+use crate::audit;
 use crate::server::Server;
 
 pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let DeleteVolume { trans } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
     let transaction = server
         .transactions
         .used(trans, server.now_secs(), "DeleteVolume")?;
@@ -33,7 +34,9 @@ pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall)
 
 pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let NukeVolume { partition, volume } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
+    audit::about("volume", volume);
+    audit::about("partition", partition);
     let place = PartitionId::new(partition).ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
     if server.volumes.partition(place).is_none() {
         return Err(AbortCode::VOLSERILLEGAL_PARTITION);
@@ -76,7 +79,8 @@ async fn delete(
 
 pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetFlags { trans, flags } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
+    audit::about("flags", format_args!("{flags:#x}"));
     edit(server, trans, "SetFlags", move |info| {
         info.destroy_me = flags & VT_DELETE_ON_SALVAGE != 0;
         info.in_service = flags & VT_OUT_OF_SERVICE == 0;
@@ -89,7 +93,7 @@ pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> 
 
 pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetInfo { trans, info: new } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
     // A field of -1 stays as it is.
     let word = |word: i32| (word != -1).then_some(word as u32);
     let date = |date: AfsTime| (date.0 != u32::MAX).then_some(date);
@@ -110,7 +114,7 @@ pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> A
 
 pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetDate { trans, new_date } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
     edit(server, trans, "SetDate", move |info| {
         info.created = AfsTime(new_date as u32)
     })
@@ -130,8 +134,9 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
         clone,
         backup,
     } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
     let name = volume_name(&name)?;
+    audit::about("name", &name);
     if !(0..=2).contains(&volume_type) {
         return Err(AbortCode::EINVAL);
     }
@@ -163,7 +168,8 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
 /// until the next restart.
 pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetForwarding { trans, new_site } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
+    audit::about("server", std::net::Ipv4Addr::from(new_site));
     let transaction = server
         .transactions
         .used(trans, server.now_secs(), "SetForwarding")?;
@@ -173,9 +179,9 @@ pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall
 }
 
 /// Does nothing, as in every volume server.
-pub(super) async fn signal_restore(call: &mut IncomingCall) -> Answered {
+pub(super) async fn signal_restore(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SignalRestore { .. } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
     call.reply(&SignalRestoreReply {});
     Ok(())
 }

@@ -13,6 +13,7 @@ use cellar_wire::ids::{PartitionId, ViceId, VolumeId};
 use tracing::info;
 
 use super::{Answered, code, on_disk, superuser};
+use crate::audit;
 use crate::server::Server;
 use crate::volumes::Special;
 
@@ -31,8 +32,11 @@ pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall)
         parent,
         volume,
     } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
+    audit::about("volume", volume);
+    audit::about("partition", partition);
     let name = volume_name(&name)?;
+    audit::about("name", &name);
     match volume_type {
         READWRITE => {}
         // A copy that only a restore could fill.
@@ -116,8 +120,10 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
         new_name,
         new_volume,
     } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
+    audit::about("clone", new_volume);
     let name = volume_name(&new_name)?;
+    audit::about("name", &name);
     let kind = match new_type {
         READONLY => VolumeKind::ReadOnly,
         BACKUP => VolumeKind::Backup,
@@ -168,7 +174,8 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
 /// A clone is made anew in its place: same id and name, contents of now.
 pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let ReClone { trans, clone } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
+    audit::about("clone", clone);
     let transaction = server
         .transactions
         .used(trans, server.now_secs(), "ReClone")?;

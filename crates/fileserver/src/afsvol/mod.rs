@@ -16,96 +16,79 @@ mod transaction;
 
 use std::sync::Arc;
 
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
+use cellar_rpc::{IncomingCall, LocalBoxFuture};
 use cellar_volume::Error;
-use cellar_wire::{AbortCode, Package, Procedure, afsvol};
-use tracing::debug;
+use cellar_wire::{AbortCode, Package, afsvol};
 
 pub(crate) use transaction::Transactions;
 
-use crate::abort_map::store_code;
+use crate::abort_map::{Refusal, store_code};
+use crate::audit;
 use crate::server::Server;
+use crate::service::{self, Handlers, route};
 
-/// AFSVol as a service.
-pub(crate) struct VolumeService {
-    server: Arc<Server>,
-}
+/// AFSVol.
+pub(crate) struct VolumeService;
 
 /// The volume server never translates errors: an abort code is the whole answer.
 type Answered = Result<(), AbortCode>;
 
-impl VolumeService {
-    pub(crate) fn new(server: Arc<Server>) -> Self {
-        Self { server }
-    }
+impl Handlers for VolumeService {
+    const PACKAGE: &'static Package = &afsvol::PACKAGE;
 
-    async fn answer(&self, call: &mut IncomingCall) -> Answered {
-        let opcode = call.opcode().await?;
-        let outcome = self.dispatch(opcode, call).await;
-        if let Err(code) = outcome {
-            let name = afsvol::PACKAGE
-                .procedure(opcode)
-                .map_or("unknown", |known| known.name);
-            debug!(host = %call.peer().address, procedure = name, code = code.0, "refused");
-        }
-        outcome
-    }
-
-    fn dispatch<'a>(
-        &'a self,
+    async fn dispatch(
+        server: &Arc<Server>,
         opcode: u32,
-        call: &'a mut IncomingCall,
-    ) -> LocalBoxFuture<'a, Answered> {
-        let server = &self.server;
-        match opcode {
-            afsvol::CreateVolume::OPCODE => Box::pin(create::create_volume(server, call)),
-            afsvol::Clone::OPCODE => Box::pin(create::clone_volume(server, call)),
-            afsvol::ReClone::OPCODE => Box::pin(create::re_clone(server, call)),
-            afsvol::DeleteVolume::OPCODE => Box::pin(change::delete_volume(server, call)),
-            afsvol::NukeVolume::OPCODE => Box::pin(change::nuke_volume(server, call)),
-            afsvol::SetFlags::OPCODE => Box::pin(change::set_flags(server, call)),
-            afsvol::SetInfo::OPCODE => Box::pin(change::set_info(server, call)),
-            afsvol::SetDate::OPCODE => Box::pin(change::set_date(server, call)),
-            afsvol::SetIdsTypes::OPCODE => Box::pin(change::set_ids_types(server, call)),
-            afsvol::TransCreate::OPCODE => Box::pin(transaction::trans_create(server, call)),
-            afsvol::EndTrans::OPCODE => Box::pin(transaction::end_trans(server, call)),
-            afsvol::GetFlags::OPCODE => Box::pin(transaction::get_flags(server, call)),
-            afsvol::GetName::OPCODE => Box::pin(transaction::get_name(server, call)),
-            afsvol::GetStatus::OPCODE => Box::pin(transaction::get_status(server, call)),
-            afsvol::Monitor::OPCODE => Box::pin(transaction::monitor(server, call)),
-            afsvol::ListVolumes::OPCODE => Box::pin(list::list_volumes(server, call)),
-            afsvol::XListVolumes::OPCODE => Box::pin(list::x_list_volumes(server, call)),
-            afsvol::ListOneVolume::OPCODE => Box::pin(list::list_one_volume(server, call)),
-            afsvol::XListOneVolume::OPCODE => Box::pin(list::x_list_one_volume(server, call)),
-            afsvol::ListPartitions::OPCODE => Box::pin(partitions::list_partitions(server, call)),
-            afsvol::XListPartitions::OPCODE => {
-                Box::pin(partitions::x_list_partitions(server, call))
-            }
-            afsvol::PartitionInfo::OPCODE => Box::pin(partitions::partition_info(server, call)),
-            afsvol::PartitionInfo64::OPCODE => Box::pin(partitions::partition_info64(server, call)),
-            afsvol::GetNthVolume::OPCODE => {
-                Box::pin(std::future::ready(Err(AbortCode::VOLSERNO_OP)))
-            }
-            afsvol::SetForwarding::OPCODE => Box::pin(change::set_forwarding(server, call)),
-            afsvol::SignalRestore::OPCODE => Box::pin(change::signal_restore(call)),
-            _ => Box::pin(std::future::ready(Err(AbortCode::RXGEN_OPCODE))),
-        }
+        call: &mut IncomingCall,
+    ) -> service::Answered {
+        handle(server, opcode, call).await.map_err(Refusal::Code)
     }
 }
 
-impl Service for VolumeService {
-    fn package(&self) -> &'static Package {
-        &afsvol::PACKAGE
-    }
-
-    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(self.answer(call))
-    }
+fn handle<'a>(
+    server: &'a Arc<Server>,
+    opcode: u32,
+    call: &'a mut IncomingCall,
+) -> LocalBoxFuture<'a, Answered> {
+    route!(opcode, server, call, {
+        afsvol::CreateVolume => create::create_volume,
+        afsvol::Clone => create::clone_volume,
+        afsvol::ReClone => create::re_clone,
+        afsvol::DeleteVolume => change::delete_volume,
+        afsvol::NukeVolume => change::nuke_volume,
+        afsvol::SetFlags => change::set_flags,
+        afsvol::SetInfo => change::set_info,
+        afsvol::SetDate => change::set_date,
+        afsvol::SetIdsTypes => change::set_ids_types,
+        afsvol::TransCreate => transaction::trans_create,
+        afsvol::EndTrans => transaction::end_trans,
+        afsvol::GetFlags => transaction::get_flags,
+        afsvol::GetName => transaction::get_name,
+        afsvol::GetStatus => transaction::get_status,
+        afsvol::Monitor => transaction::monitor,
+        afsvol::ListVolumes => list::list_volumes,
+        afsvol::XListVolumes => list::x_list_volumes,
+        afsvol::ListOneVolume => list::list_one_volume,
+        afsvol::XListOneVolume => list::x_list_one_volume,
+        afsvol::ListPartitions => partitions::list_partitions,
+        afsvol::XListPartitions => partitions::x_list_partitions,
+        afsvol::PartitionInfo => partitions::partition_info,
+        afsvol::PartitionInfo64 => partitions::partition_info64,
+        afsvol::SetForwarding => change::set_forwarding,
+        afsvol::GetNthVolume => get_nth_volume,
+        afsvol::SignalRestore => change::signal_restore,
+    } else Box::pin(std::future::ready(Err(AbortCode::RXGEN_OPCODE))))
 }
 
-/// Refuses everybody but the superuser.
-fn superuser(call: &IncomingCall) -> Answered {
-    if call.caller().is_superuser() {
+/// As every volume server.
+async fn get_nth_volume(_server: &Arc<Server>, _call: &mut IncomingCall) -> Answered {
+    Err(AbortCode::VOLSERNO_OP)
+}
+
+/// An administrative act: refused to everybody but superusers, and audited.
+fn superuser(server: &Server, call: &IncomingCall) -> Answered {
+    audit::act();
+    if server.identify(call.caller()).is_superuser() {
         Ok(())
     } else {
         Err(AbortCode::VOLSERBAD_ACCESS)

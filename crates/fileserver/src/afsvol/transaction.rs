@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::{Answered, code, on_disk, superuser};
+use crate::audit;
 use crate::limits::{VOLUME_TRANSACTION_IDLE, VOLUME_TRANSACTIONS};
 use crate::server::Server;
 use crate::volumes::{Attached, Special};
@@ -106,6 +107,7 @@ impl Transactions {
         let open = open.ok_or(AbortCode::ENOENT)?;
         open.used = now;
         open.last_procedure = procedure;
+        audit::about("volume", open.volume);
         Ok(open.clone())
     }
 
@@ -220,7 +222,9 @@ pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) 
         partition,
         flags,
     } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
+    audit::about("volume", volume);
+    audit::about("partition", partition);
     let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
     let partition = PartitionId::new(partition).ok_or(AbortCode::VNOVOL)?;
     let (server, now) = (server.clone(), server.now_secs());
@@ -242,7 +246,7 @@ pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) 
 
 pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let EndTrans { trans } = call.arguments().await?;
-    superuser(call)?;
+    superuser(server, call)?;
     let server = server.clone();
     on_disk(move || server.finish_transaction(trans)).await?;
     call.reply(&EndTransReply { rcode: 0 });

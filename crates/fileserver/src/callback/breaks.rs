@@ -33,6 +33,26 @@ pub struct BreakCounters {
     pub delayed: AtomicU64,
     /// Hosts marked down because they were late.
     pub late: AtomicU64,
+    /// Files deleted: their promises were dropped without a word.
+    pub files_deleted: AtomicU64,
+    /// Changes that wait for hosts to be told, now.
+    pub breaking: AtomicU64,
+}
+
+/// A change that waits, counted for as long as it is there: its client may hang up.
+struct Breaking<'a>(&'a AtomicU64);
+
+impl<'a> Breaking<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Breaking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Breaks callbacks.
@@ -86,6 +106,12 @@ impl Breaker {
         pending
     }
 
+    /// Drops the promises for a file that is gone: the break of its directory tells.
+    pub fn forget(&self, fid: Fid, now: u32) {
+        self.counters.files_deleted.fetch_add(1, Ordering::Relaxed);
+        self.callbacks.collect(fid, None, now, &mut Vec::new());
+    }
+
     /// Breaks the promises for everything in a volume: it was replaced, or went away.
     pub fn collect_volume(&self, volume: VolumeId, now: u32) -> Pending {
         let mut pending = Pending::default();
@@ -127,6 +153,10 @@ impl Breaker {
     /// Waits until every host was told, is down, or is late; late ones are marked down and told all
     /// the same.
     pub async fn told(&self, pending: Pending) {
+        if pending.is_nobody() {
+            return;
+        }
+        let _breaking = Breaking::new(&self.counters.breaking);
         for Told {
             host,
             number,

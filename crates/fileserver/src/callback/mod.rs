@@ -40,4 +40,4 @@ mod table;
 pub use breaks::{BreakCounters, Breaker, Pending};
 pub use lifetime::{BULK_HOLDERS, VOLUME_LIFETIME_SECS, lifetime_secs};
 pub(crate) use table::fid_hash;
-pub use table::{CallbackTable, Lifetime, NoPromise, Stamp};
+pub use table::{CallbackTable, Lifetime, NoPromise, Stamp, TableCounts};

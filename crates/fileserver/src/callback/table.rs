@@ -32,6 +32,17 @@ pub enum NoPromise {
     Full,
 }
 
+/// What was ever done to promises, for statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCounts {
+    /// Promises given, or made longer.
+    pub promised: u64,
+    /// Promises that hosts gave up, one by one.
+    pub given_up: u64,
+    /// Promises that ended by themselves.
+    pub timed_out: u64,
+}
+
 /// All promises held.
 pub struct CallbackTable {
     shards: Box<[Shard]>,
@@ -47,6 +58,7 @@ struct Shard {
 
 struct Inner {
     seed: u64,
+    counts: TableCounts,
     files: Vec<FileEntry>,
     free_file: u32,
     promises: Vec<PromiseEntry>,
@@ -84,6 +96,7 @@ impl Inner {
     fn new(seed: u64) -> Self {
         Self {
             seed,
+            counts: TableCounts::default(),
             files: Vec::new(),
             free_file: NONE,
             promises: Vec::new(),
@@ -140,6 +153,19 @@ impl CallbackTable {
         })
     }
 
+    /// What was ever done.
+    #[must_use]
+    pub fn counts(&self) -> TableCounts {
+        let mut all = TableCounts::default();
+        for shard in &self.shards {
+            let counts = shard.inner.lock().counts;
+            all.promised += counts.promised;
+            all.given_up += counts.given_up;
+            all.timed_out += counts.timed_out;
+        }
+        all
+    }
+
     /// To be taken before the status of the file is read.
     #[must_use]
     pub fn stamp(&self, key: Fid) -> Stamp {
@@ -180,6 +206,7 @@ impl CallbackTable {
         if let Some(promise) = existing {
             let entry = &mut inner.promises[promise as usize];
             entry.expires = entry.expires.max(expires);
+            inner.counts.promised += 1;
             return Ok(secs);
         }
         if self.held.fetch_add(1, Ordering::Relaxed) >= self.capacity {
@@ -187,6 +214,7 @@ impl CallbackTable {
             return Err(NoPromise::Full);
         }
         inner.insert(key, key_hash, host, expires);
+        inner.counts.promised += 1;
         Ok(secs)
     }
 
@@ -250,6 +278,7 @@ impl CallbackTable {
             .and_then(|file| inner.find_promise(file, host));
         let Some(promise) = promise else { return false };
         inner.remove_promise(promise);
+        inner.counts.given_up += 1;
         self.held.fetch_sub(1, Ordering::Relaxed);
         true
     }
@@ -291,6 +320,7 @@ impl CallbackTable {
                     gone += 1;
                 }
             }
+            inner.counts.timed_out += gone as u64;
             self.held.fetch_sub(gone, Ordering::Relaxed);
             all += gone;
         }

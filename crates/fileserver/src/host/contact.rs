@@ -61,6 +61,10 @@ pub struct ContactCounters {
     pub silences: AtomicU64,
     /// Hosts dropped after long silence or for want of room.
     pub expired: AtomicU64,
+    /// Hosts that gave up all their promises, or lost them because they were told to forget.
+    pub given_up_whole: AtomicU64,
+    /// Times that the full table of promises had to make room.
+    pub room_made: AtomicU64,
 }
 
 /// Everything needed to talk to hosts.
@@ -169,7 +173,7 @@ impl Contacts {
         debug!(host = %address, ?who, "host introduced");
         match who {
             Who::NoService => {
-                self.callbacks.give_up_all(host.slot());
+                self.give_up_all(host);
                 host.outbox_clear();
                 host.clear(VERIFY | RESET | DOWN | ERRORTRANS);
                 host.set(KNOWN | NO_SERVICE);
@@ -216,7 +220,7 @@ impl Contacts {
         } else {
             known.set_primary(address);
         }
-        self.callbacks.give_up_all(duplicate.slot());
+        self.give_up_all(duplicate);
         self.hosts.merge(duplicate, known, address);
     }
 
@@ -249,7 +253,7 @@ impl Contacts {
 
     /// Makes the host forget everything.
     async fn reset(&self, host: &Arc<Host>) -> Result<(), Unsettled> {
-        self.callbacks.give_up_all(host.slot());
+        self.give_up_all(host);
         host.outbox_clear();
         let Some(connection) = self.connection(host) else {
             return Err(Unsettled::Silent);
@@ -273,6 +277,12 @@ impl Contacts {
             }
             Err(cause) => Err(self.silent(host, "InitCallBackState", &cause)),
         }
+    }
+
+    /// Takes away all promises of a host; returns how many.
+    pub(crate) fn give_up_all(&self, host: &Host) -> usize {
+        self.counters.given_up_whole.fetch_add(1, Ordering::Relaxed);
+        self.callbacks.give_up_all(host.slot())
     }
 
     /// Tells the host about fids, at another of its addresses if this one is silent.

@@ -56,13 +56,14 @@ impl Contacts {
         if self.callbacks.holds_any(host.slot()) {
             self.dismiss(host).await;
         }
-        self.callbacks.give_up_all(host.slot());
+        self.give_up_all(host);
         self.hosts.remove(host);
     }
 
     /// Makes room for promises: takes away all those of the least active hosts, until a tenth of
     /// the table is free. The hosts are told at their next call, or at once if they answer.
     pub(crate) async fn make_room_for_promises(self: &Arc<Self>) {
+        self.counters.room_made.fetch_add(1, Ordering::Relaxed);
         let enough = self.callbacks.capacity() - self.callbacks.capacity() / 10;
         let mut hosts = self.hosts.all();
         hosts.sort_by_key(|host| host.last_active());
@@ -77,7 +78,7 @@ impl Contacts {
             }
             // Before anything else: from now on it gets no answer until it was told.
             host.set(super::RESET | super::DOWN);
-            self.callbacks.give_up_all(host.slot());
+            self.give_up_all(&host);
             cleared += 1;
             let contacts = self.clone();
             work.spawn(async move {

@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 pub use contact::{ContactCounters, Contacts, Unsettled};
 pub(crate) use table::canonical;
-pub use table::{HostCounts, HostTable};
+pub use table::{HostCounts, HostTable, Networks};
 
 use crate::limits::{
     ADDRESSES_PER_HOST, BREAK_WAIT_FACTOR, BREAK_WAIT_LEAST, BREAK_WAIT_MOST,

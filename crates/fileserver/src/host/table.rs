@@ -47,6 +47,42 @@ pub struct HostCounts {
     pub retired: usize,
 }
 
+/// How many hosts are near and far, as the oldest networks were divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    /// In the server's network, or subnet of it (the same 24 bits; for IPv6, 64).
+    pub same: usize,
+    /// In another subnet of its network (of class A, B or C).
+    pub other_subnet: usize,
+    /// In another network.
+    pub other_network: usize,
+}
+
+impl Networks {
+    fn add(&mut self, server: IpAddr, host: IpAddr) {
+        let (same, other_subnet) = match (server, host) {
+            (IpAddr::V4(server), IpAddr::V4(host)) => {
+                let class: u32 = match server.octets()[0] {
+                    0..128 => 0xff00_0000,
+                    128..192 => 0xffff_0000,
+                    _ => 0xffff_ff00,
+                };
+                let differ = u32::from(server) ^ u32::from(host);
+                (differ & 0xffff_ff00 == 0, differ & class == 0)
+            }
+            (IpAddr::V6(server), IpAddr::V6(host)) => {
+                (server.segments()[..4] == host.segments()[..4], false)
+            }
+            _ => (false, false),
+        };
+        match (same, other_subnet) {
+            (true, _) => self.same += 1,
+            (_, true) => self.other_subnet += 1,
+            _ => self.other_network += 1,
+        }
+    }
+}
+
 /// The address as its owner would write it: IPv4 inside IPv6 is IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip() {
@@ -227,6 +263,19 @@ impl HostTable {
             .collect()
     }
 
+    /// How many hosts are near and far from the server at this address; none if it is not known.
+    #[must_use]
+    pub fn networks(&self, server: Option<IpAddr>) -> Networks {
+        let mut networks = Networks::default();
+        if let Some(server) = server {
+            let inner = self.inner.lock();
+            for host in inner.slots.iter().flatten().filter(|host| !host.has(GONE)) {
+                networks.add(server, host.address().ip());
+            }
+        }
+        networks
+    }
+
     /// How many hosts there are; `since` says from when on one counts as active.
     #[must_use]
     pub fn counts(&self, since: u32) -> HostCounts {
@@ -251,6 +300,23 @@ mod tests {
 
     fn address(last: u8, port: u16) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, last], port))
+    }
+
+    #[test]
+    fn hosts_are_near_and_far() {
+        let table = HostTable::new(10);
+        for host in ["10.1.1.2", "10.1.1.3", "10.2.1.2", "192.0.2.1"] {
+            let address = SocketAddr::new(host.parse().unwrap(), 7001);
+            table.find_or_create(address, 0).unwrap();
+        }
+        let networks = table.networks(Some("10.1.1.1".parse().unwrap()));
+        let expected = Networks {
+            same: 2,
+            other_subnet: 1,
+            other_network: 1,
+        };
+        assert_eq!(networks, expected);
+        assert_eq!(table.networks(None), Networks::default());
     }
 
     #[test]

@@ -13,10 +13,10 @@ use cellar_wire::rxafs::{
 };
 use cellar_wire::{List, ids::Fid};
 
-use super::Answered;
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 
 type Found = (AfsFetchStatus, Callback, VolSync);

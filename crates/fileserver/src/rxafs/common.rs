@@ -84,7 +84,7 @@ pub(super) fn collect(
     now: u32,
 ) -> crate::callback::Pending {
     if let Some(fid) = touched.deleted {
-        server.callbacks.collect(fid, None, now, &mut Vec::new());
+        server.breaker.forget(fid, now);
         server.locks.forget(fid);
     }
     let used = touched
@@ -149,24 +149,29 @@ impl Server {
     }
 }
 
-/// Status, list and rights of one fid.
+/// Status, list and rights of one fid: what counts as an access of the volume. OpenAFS's count
+/// takes in the directory that a file's list is from; here a call counts each vnode it is about.
 pub(super) fn look(
+    server: &Server,
     session: &Session,
     attached: &Attached,
     fid: Fid,
 ) -> Result<(VnodeStatus, Arc<AccessList>, Access), Refusal> {
     let (status, list) = attached.volume.status_and_acl(fid)?;
+    attached.volume.count_access();
+    server.statistics.looked(status.kind);
     let access = session.identity().access(&list);
     Ok((status, list, access))
 }
 
 /// Status and rights of a fid that has to be a directory.
 pub(super) fn look_dir(
+    server: &Server,
     session: &Session,
     attached: &Attached,
     fid: Fid,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let (status, _, access) = look(session, attached, fid)?;
+    let (status, _, access) = look(server, session, attached, fid)?;
     if status.kind != cellar_volume::FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));
     }

@@ -12,7 +12,6 @@ use cellar_wire::rxafs::{
     VolSync,
 };
 
-use super::Answered;
 use super::common::{Touched, change, look, look_dir};
 use super::names::new_name;
 use super::promise::with_promise;
@@ -20,6 +19,7 @@ use super::store_status::mode_of_new;
 use crate::abort_map::Refusal;
 use crate::access::{Access, Identity};
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::{Attached, Want};
@@ -103,7 +103,7 @@ pub(super) fn may_insert(
     in_status: &AfsStoreStatus,
 ) -> Result<(Attached, Access, NewVnode), Refusal> {
     let attached = server.volume_of(dir, Want::Change)?;
-    let (_, access) = look_dir(session, &attached, dir)?;
+    let (_, access) = look_dir(server, session, &attached, dir)?;
     if !access.caller.contains(Rights::INSERT) {
         return Err(Refusal::NoRight);
     }
@@ -133,7 +133,7 @@ fn describe(
     let fid = created.status.fid;
     let attached = server.volume_of(fid, Want::Read)?;
     let fresh = || {
-        let (status, _, access) = look(session, &attached, fid)?;
+        let (status, _, access) = look(server, session, &attached, fid)?;
         Ok(server.show(session, &status, access))
     };
     let volume = &attached.volume;

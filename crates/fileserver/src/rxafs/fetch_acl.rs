@@ -9,10 +9,10 @@ use cellar_wire::ids::ViceId;
 use cellar_wire::rxafs::{AfsOpaque, FetchACL, FetchACLReply};
 use tracing::warn;
 
-use super::Answered;
 use super::common::{look, run};
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::status::vol_sync;
 use crate::volumes::Want;
 
@@ -23,7 +23,7 @@ pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> 
         let (server, session) = (server.clone(), session.clone());
         move || {
             let attached = server.volume_of(fid, Want::Read)?;
-            let (status, list, access) = look(&session, &attached, fid)?;
+            let (status, list, access) = look(&server, &session, &attached, fid)?;
             let owner = attached.volume.owner();
             if !session
                 .identity()

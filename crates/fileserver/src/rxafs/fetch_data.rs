@@ -17,12 +17,12 @@ use cellar_wire::rxafs::{
 };
 use tokio::time::Instant;
 
-use super::Answered;
 use super::common::{look, run};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
@@ -99,7 +99,7 @@ async fn open(
         let attached = server.volume_of(fid, Want::Read)?;
         let volume = &attached.volume;
         let read = || {
-            let (status, _, access) = look(&session, &attached, fid)?;
+            let (status, _, access) = look(&server, &session, &attached, fid)?;
             if !session
                 .identity()
                 .may_fetch_data(&status, access.caller, volume.owner())

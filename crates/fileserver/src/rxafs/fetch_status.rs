@@ -7,11 +7,11 @@ use cellar_volume::Ticket;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsFetchStatus, Callback, FetchStatus, FetchStatusReply, VolSync};
 
-use super::Answered;
 use super::common::{look, run};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::Want;
@@ -44,7 +44,7 @@ pub(super) fn status_of(
     let attached = server.volume_of(fid, Want::Read)?;
     let volume = &attached.volume;
     let read = || {
-        let (status, _, access) = look(session, &attached, fid)?;
+        let (status, _, access) = look(server, session, &attached, fid)?;
         let identity = session.identity();
         if identity.may_fetch_status(&status, access.caller, volume.owner()) {
             Ok(server.show(session, &status, access))

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use cellar_rpc::IncomingCall;
 use cellar_wire::rxafs::{FlushCPS, FlushCPSReply};
 
-use super::Answered;
 use crate::abort_map::Refusal;
+use crate::audit;
 use crate::server::Server;
+use crate::service::Answered;
 
 pub(super) async fn flush_cps(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let FlushCPS { .. } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
+    audit::act();
     if !session.identity().administrator {
         return Err(Refusal::NotAdministrator);
     }

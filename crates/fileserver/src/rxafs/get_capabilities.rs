@@ -8,9 +8,9 @@ use cellar_wire::host::Capabilities;
 use cellar_wire::host::server_capability::{ERROR_TRANSLATION, FILES_64_BIT, WRITE_LOCK_ACL};
 use cellar_wire::rxafs::{GetCapabilities, GetCapabilitiesReply};
 
-use super::Answered;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 
 pub(super) async fn get_capabilities(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let GetCapabilities {} = call.arguments().await.map_err(Refusal::Call)?;

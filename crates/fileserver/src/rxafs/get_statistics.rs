@@ -9,11 +9,11 @@ use cellar_wire::rxafs::{
 };
 use cellar_wire::{List, Opaque};
 
-use super::Answered;
 use super::common::run;
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
 use crate::server::Server;
+use crate::service::Answered;
 
 /// Partitions that the old form has room for.
 const DISKS_MAX: usize = 10;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cellar_rpc::IncomingCall;
 use cellar_wire::rxafs::{GetTime, GetTimeReply};
 
-use super::Answered;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 
 pub(super) async fn get_time(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let GetTime {} = call.arguments().await.map_err(Refusal::Call)?;

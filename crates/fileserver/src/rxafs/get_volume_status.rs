@@ -8,10 +8,10 @@ use cellar_wire::AfsName;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsPath, FetchVolumeStatus, GetVolumeStatus, GetVolumeStatusReply};
 
-use super::Answered;
 use super::common::run;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::volumes::Want;
 
 pub(super) async fn get_volume_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {

@@ -3,8 +3,7 @@
 //!
 //! A collection is a structure of C sent word by word. That of the full timings holds `timeval`s
 //! of the server's own size; this is laid out as a 64-bit little-endian server does, which readers
-//! know by its 666 words. What this server has no counter for (the volume package's buffers, LWP's
-//! hosts by network) is 0.
+//! know by its 666 words. What the words of the overall part are: [`super::performance`].
 //!
 //! Source: observed of OpenAFS 1.8's file server and `xstat_fs_test`.
 
@@ -16,16 +15,19 @@ use cellar_wire::rxafs::{
     GetXStats, GetXStatsReply, XSTAT_VERSION, XStats, XStatsVersion, XStatsVersionReply,
 };
 
-use super::Answered;
+use super::performance::{Sources, overall, own_address, word};
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::statistics::{DurationFigures, OperationFigures, TransferFigures};
 
 const CALL_INFO: i32 = 0;
 const PERF_INFO: i32 = 1;
 const FULL_PERF_INFO: i32 = 2;
 const CALLBACK_STATISTICS: i32 = 3;
+
+const CALLBACK_WORDS: usize = 16;
 
 const UNKNOWN_COLLECTION: AbortCode = AbortCode(1);
 
@@ -47,8 +49,8 @@ pub(super) async fn get_x_stats(server: &Arc<Server>, call: &mut IncomingCall) -
     let figures = Figures::collect(server);
     let words = match collection {
         CALL_INFO => Vec::new(),
-        PERF_INFO => overall(&figures),
-        FULL_PERF_INFO => full(&figures),
+        PERF_INFO => performance(server, call, &figures).await,
+        FULL_PERF_INFO => full(performance(server, call, &figures).await, &figures),
         CALLBACK_STATISTICS => callbacks(&figures),
         _ => return Err(Refusal::Code(UNKNOWN_COLLECTION)),
     };
@@ -60,29 +62,23 @@ pub(super) async fn get_x_stats(server: &Arc<Server>, call: &mut IncomingCall) -
     Ok(())
 }
 
-/// Words of the overall part.
-const OVERALL_WORDS: usize = 98;
-/// Where the parts of it begin that are filled.
-const HOSTS_AT: usize = 58;
-const FINAL_AT: usize = 66;
-
-/// Counters have 32 bits and wrap.
-fn word(count: u64) -> i32 {
-    count as i32
-}
-
-fn overall(figures: &Figures) -> Vec<i32> {
-    let mut words = vec![0; OVERALL_WORDS];
-    words[0] = word(figures.calls("GetXStats"));
-    let hosts = figures.hosts.hosts as u64;
-    // Host entries, blocks, entries not deleted, three by network, clients, their blocks.
-    words[HOSTS_AT] = word(hosts + figures.hosts.retired as u64);
-    words[HOSTS_AT + 2] = word(hosts);
-    words[HOSTS_AT + 6] = word(hosts);
-    // System, Rx's busies, the file server's busies, GetCapabilities.
-    words[FINAL_AT + 2] = word(figures.refused("volume"));
-    words[FINAL_AT + 3] = word(figures.calls("GetCapabilities"));
-    words
+/// The overall part, with the figures of the port that was called.
+async fn performance(server: &Server, call: &IncomingCall, figures: &Figures) -> Vec<i32> {
+    let port = call.port();
+    let transport = match port {
+        Some(port) => port.transport_statistics().await.unwrap_or_default(),
+        None => Default::default(),
+    };
+    let bound = port.map_or(&[][..], |port| port.local_addresses());
+    let here = own_address(call.peer().local, bound);
+    overall(&Sources {
+        figures,
+        transport: &transport,
+        port: &port
+            .map(|port| port.statistics().port())
+            .unwrap_or_default(),
+        networks: server.hosts.networks(here),
+    })
 }
 
 /// The procedures in the order of the timings, with all the forms that count as one.
@@ -117,8 +113,7 @@ const TIMED: [&[&str]; 28] = [
     &["GetXStats"],
 ];
 
-fn full(figures: &Figures) -> Vec<i32> {
-    let mut words = overall(figures);
+fn full(mut words: Vec<i32>, figures: &Figures) -> Vec<i32> {
     time(&mut words, figures.started.as_micros() as u64);
     for names in TIMED {
         let forms: Vec<OperationFigures> =
@@ -177,33 +172,33 @@ fn transferred(words: &mut Vec<i32>, figures: &TransferFigures) {
     words.extend(figures.by_size.map(word));
 }
 
+/// Callbacks: files deleted, promises given up, changes that looked for promises, promises given,
+/// times room was made, hosts that gave up all; files with promises, promises, room for so many;
+/// promises that timed out, changes that wait for hosts now. How room was found (five words) is
+/// not told apart.
 fn callbacks(figures: &Figures) -> Vec<i32> {
     let callbacks = &figures.callbacks;
-    let removals = figures.calls("RemoveFile") + figures.calls("RemoveDir");
-    let given_up = figures.calls("GiveUpCallBacks");
-    let promised = figures.calls("FetchStatus") + figures.calls("FetchData64");
-    vec![
-        word(removals),
-        word(given_up),
-        word(callbacks.collections),
-        word(promised),
-        0,
-        word(figures.calls("GiveUpAllCallBacks")),
-        word(callbacks.files as u64),
-        word(callbacks.held as u64),
-        word(callbacks.bytes as u64 / 1024),
-        0,
-        word(callbacks.broken),
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]
+    let counts = [
+        callbacks.files_deleted,
+        callbacks.given_up,
+        callbacks.collections,
+        callbacks.promised,
+        callbacks.room_made,
+        callbacks.given_up_whole,
+        callbacks.files as u64,
+        callbacks.held as u64,
+        callbacks.capacity as u64,
+        callbacks.timed_out,
+        callbacks.breaking,
+    ];
+    let mut words: Vec<i32> = counts.map(word).into();
+    words.resize(CALLBACK_WORDS, 0);
+    words
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::performance::OVERALL_WORDS;
     use super::*;
 
     #[test]
@@ -216,6 +211,5 @@ mod tests {
         assert_eq!(words.len(), 30);
         // What readers tell the 64-bit layout by.
         assert_eq!(OVERALL_WORDS + 4 + TIMED.len() * 18 + 2 * 30, 666);
-        assert_eq!(OVERALL_WORDS - FINAL_AT, 4 + 28);
     }
 }

@@ -7,9 +7,9 @@ use cellar_wire::rxafs::{
     GiveUpAllCallBacks, GiveUpAllCallBacksReply, GiveUpCallBacks, GiveUpCallBacksReply,
 };
 
-use super::Answered;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::ClientRecord;
 
 pub(super) async fn give_up_callbacks(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -40,7 +40,7 @@ pub(super) async fn give_up_all_callbacks(
         None => server.hosts.find(call.peer().address),
     };
     if let Some(host) = host {
-        let given_up = server.callbacks.give_up_all(host.slot());
+        let given_up = server.contacts.give_up_all(&host);
         tracing::debug!(host = %call.peer().address, given_up, "client gave up all callbacks");
     }
     call.reply(&GiveUpAllCallBacksReply {});

@@ -7,11 +7,11 @@ use cellar_volume::{Changed, Error};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{Link, LinkReply};
 
-use super::Answered;
 use super::common::{Touched, change, check_fid, look_dir};
 use super::names::new_name;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::status::vol_sync;
 use crate::volumes::Want;
 
@@ -34,7 +34,7 @@ pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> Answe
             if existing_fid.vnode.is_directory() {
                 return Err(Refusal::Store(Error::IsDirectory));
             }
-            let (_, access) = look_dir(&session, &attached, dir_fid)?;
+            let (_, access) = look_dir(&server, &session, &attached, dir_fid)?;
             if !access.caller.contains(Rights::INSERT) {
                 return Err(Refusal::NoRight);
             }

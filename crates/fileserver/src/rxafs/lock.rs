@@ -14,11 +14,11 @@ use cellar_wire::rxafs::{
     SetLockReply, VolSync,
 };
 
-use super::Answered;
 use super::common::{look, run};
 use crate::abort_map::Refusal;
 use crate::lock::{LockError, LockType};
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::Want;
@@ -82,7 +82,7 @@ async fn set(
     let (server, session) = (server.clone(), session.clone());
     run(move || {
         let attached = server.volume_of(fid, Want::Read)?;
-        let (status, _, access) = look(&session, &attached, fid)?;
+        let (status, _, access) = look(&server, &session, &attached, fid)?;
         if !session.identity().may_lock(&status, access.caller, write) {
             return Err(Refusal::NoRight);
         }

@@ -14,12 +14,14 @@ mod flush_cps;
 mod get_capabilities;
 mod get_statistics;
 mod get_time;
+mod get_volume_info;
 mod get_volume_status;
 mod get_x_stats;
 mod give_up_callbacks;
 mod link;
 mod lock;
 mod names;
+mod performance;
 mod promise;
 mod refused;
 mod remove;
@@ -31,147 +33,101 @@ mod store_status;
 mod symlink;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Service, ServiceOptions};
-use cellar_wire::{AbortCode, Package, Procedure, rxafs};
-use tokio::time::Instant;
-use tracing::debug;
+use cellar_rpc::{IncomingCall, LocalBoxFuture, ServiceOptions};
+use cellar_wire::{Package, Procedure, rxafs};
 
-use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::{Answered, Handlers, route};
 
-/// RXAFS as a service.
-pub(crate) struct FileService {
-    server: Arc<Server>,
-}
+/// RXAFS.
+pub(crate) struct FileService;
 
-type Answered = Result<(), Refusal>;
+impl Handlers for FileService {
+    const PACKAGE: &'static Package = &rxafs::PACKAGE;
 
-impl FileService {
-    pub(crate) fn new(server: Arc<Server>) -> Self {
-        Self { server }
-    }
-
-    async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
-        let server = &self.server;
-        let opcode = match call.opcode().await {
-            Ok(opcode) => opcode,
-            Err(code) => {
-                server.statistics.refused(Refusal::Call(code).kind());
-                return Err(code);
-            }
-        };
-        let procedure = rxafs::PACKAGE.procedure(opcode);
-        let begun = Instant::now();
-        let outcome = match opcode {
+    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered {
+        match opcode {
             // What clients call all the time, without another allocation.
             rxafs::FetchStatus::OPCODE => fetch_status::fetch_status(server, call).await,
             rxafs::GetTime::OPCODE => get_time::get_time(server, call).await,
-            _ => self.dispatch(opcode, call).await,
-        };
-        if let Some(procedure) = procedure {
-            server
-                .statistics
-                .operation(procedure.index, outcome.is_err(), begun.elapsed());
-        }
-        let Err(refusal) = outcome else { return Ok(()) };
-        server.statistics.refused(refusal.kind());
-        let code = refusal.code(server.understands_uae(call));
-        debug!(
-            host = %call.peer().address,
-            procedure = procedure.map_or("unknown", |procedure| procedure.name),
-            code = code.0,
-            ?refusal,
-            "refused"
-        );
-        Err(code)
-    }
-
-    fn dispatch<'a>(
-        &'a self,
-        opcode: u32,
-        call: &'a mut IncomingCall,
-    ) -> LocalBoxFuture<'a, Answered> {
-        let server = &self.server;
-        match opcode {
-            rxafs::FetchData::OPCODE => Box::pin(fetch_data::fetch_data(server, call)),
-            rxafs::FetchData64::OPCODE => Box::pin(fetch_data::fetch_data64(server, call)),
-            rxafs::FetchACL::OPCODE => Box::pin(fetch_acl::fetch_acl(server, call)),
-            rxafs::StoreData::OPCODE => Box::pin(store_data::store_data(server, call)),
-            rxafs::StoreData64::OPCODE => Box::pin(store_data::store_data64(server, call)),
-            rxafs::OldStoreACL::OPCODE => Box::pin(store_acl::old_store_acl(server, call)),
-            rxafs::StoreACL::OPCODE => Box::pin(store_acl::store_acl(server, call)),
-            rxafs::StoreStatus::OPCODE => Box::pin(store_status::store_status(server, call)),
-            rxafs::RemoveFile::OPCODE => Box::pin(remove::remove_file(server, call)),
-            rxafs::RemoveDir::OPCODE => Box::pin(remove::remove_dir(server, call)),
-            rxafs::CreateFile::OPCODE => Box::pin(create::create_file(server, call)),
-            rxafs::MakeDir::OPCODE => Box::pin(create::make_dir(server, call)),
-            rxafs::Rename::OPCODE => Box::pin(rename::rename(server, call)),
-            rxafs::Symlink::OPCODE => Box::pin(symlink::symlink(server, call)),
-            rxafs::Link::OPCODE => Box::pin(link::link(server, call)),
-            rxafs::BulkStatus::OPCODE => Box::pin(bulk_status::bulk_status(server, call)),
-            rxafs::InlineBulkStatus::OPCODE => {
-                Box::pin(bulk_status::inline_bulk_status(server, call))
-            }
-            rxafs::SetLock::OPCODE => Box::pin(lock::set_lock(server, call)),
-            rxafs::ExtendLock::OPCODE => Box::pin(lock::extend_lock(server, call)),
-            rxafs::ReleaseLock::OPCODE => Box::pin(lock::release_lock(server, call)),
-            rxafs::OldSetLock::OPCODE => Box::pin(lock::old_set_lock(server, call)),
-            rxafs::OldExtendLock::OPCODE => Box::pin(lock::old_extend_lock(server, call)),
-            rxafs::OldReleaseLock::OPCODE => Box::pin(lock::old_release_lock(server, call)),
-            _ => self.dispatch_rare(opcode, call),
+            _ => files(server, opcode, call).await,
         }
     }
 
-    /// Calls about the server, volumes and hosts, and those that are always refused.
-    fn dispatch_rare<'a>(
-        &'a self,
-        opcode: u32,
-        call: &'a mut IncomingCall,
-    ) -> LocalBoxFuture<'a, Answered> {
-        let server = &self.server;
-        match opcode {
-            rxafs::GetStatistics::OPCODE => Box::pin(get_statistics::get_statistics(server, call)),
-            rxafs::GetStatistics64::OPCODE => {
-                Box::pin(get_statistics::get_statistics64(server, call))
-            }
-            rxafs::XStatsVersion::OPCODE => Box::pin(get_x_stats::x_stats_version(server, call)),
-            rxafs::GetXStats::OPCODE => Box::pin(get_x_stats::get_x_stats(server, call)),
-            rxafs::GiveUpCallBacks::OPCODE => {
-                Box::pin(give_up_callbacks::give_up_callbacks(server, call))
-            }
-            rxafs::GiveUpAllCallBacks::OPCODE => {
-                Box::pin(give_up_callbacks::give_up_all_callbacks(server, call))
-            }
-            rxafs::GetVolumeStatus::OPCODE => {
-                Box::pin(get_volume_status::get_volume_status(server, call))
-            }
-            rxafs::SetVolumeStatus::OPCODE => {
-                Box::pin(set_volume_status::set_volume_status(server, call))
-            }
-            rxafs::GetCapabilities::OPCODE => {
-                Box::pin(get_capabilities::get_capabilities(server, call))
-            }
-            rxafs::FlushCPS::OPCODE => Box::pin(flush_cps::flush_cps(server, call)),
-            _ => Box::pin(refused::refuse(opcode, call)),
-        }
-    }
-}
-
-impl Service for FileService {
-    fn package(&self) -> &'static Package {
-        &rxafs::PACKAGE
-    }
-
-    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(self.answer(call))
-    }
-
-    fn options(&self) -> ServiceOptions {
+    fn options() -> ServiceOptions {
         // A forged address must not make this server ask somebody else who they are.
         ServiceOptions {
             reach_check: true,
             ..ServiceOptions::default()
         }
     }
+
+    fn ended(server: &Server, procedure: Option<usize>, outcome: &Answered, took: Duration) {
+        if let Some(index) = procedure {
+            server.statistics.operation(index, outcome.is_err(), took);
+        }
+        if let Err(refusal) = outcome {
+            server.statistics.refused(refusal.kind());
+        }
+    }
+
+    fn understands_uae(server: &Server, call: &IncomingCall) -> bool {
+        server.understands_uae(call)
+    }
+}
+
+/// Calls about files.
+fn files<'a>(
+    server: &'a Arc<Server>,
+    opcode: u32,
+    call: &'a mut IncomingCall,
+) -> LocalBoxFuture<'a, Answered> {
+    route!(opcode, server, call, {
+        rxafs::FetchData => fetch_data::fetch_data,
+        rxafs::FetchData64 => fetch_data::fetch_data64,
+        rxafs::FetchACL => fetch_acl::fetch_acl,
+        rxafs::StoreData => store_data::store_data,
+        rxafs::StoreData64 => store_data::store_data64,
+        rxafs::OldStoreACL => store_acl::old_store_acl,
+        rxafs::StoreACL => store_acl::store_acl,
+        rxafs::StoreStatus => store_status::store_status,
+        rxafs::RemoveFile => remove::remove_file,
+        rxafs::RemoveDir => remove::remove_dir,
+        rxafs::CreateFile => create::create_file,
+        rxafs::MakeDir => create::make_dir,
+        rxafs::Rename => rename::rename,
+        rxafs::Symlink => symlink::symlink,
+        rxafs::Link => link::link,
+        rxafs::BulkStatus => bulk_status::bulk_status,
+        rxafs::InlineBulkStatus => bulk_status::inline_bulk_status,
+        rxafs::SetLock => lock::set_lock,
+        rxafs::ExtendLock => lock::extend_lock,
+        rxafs::ReleaseLock => lock::release_lock,
+        rxafs::OldSetLock => lock::old_set_lock,
+        rxafs::OldExtendLock => lock::old_extend_lock,
+        rxafs::OldReleaseLock => lock::old_release_lock,
+    } else about_the_server(server, opcode, call))
+}
+
+/// Calls about the server, volumes and hosts, and those that are always refused.
+fn about_the_server<'a>(
+    server: &'a Arc<Server>,
+    opcode: u32,
+    call: &'a mut IncomingCall,
+) -> LocalBoxFuture<'a, Answered> {
+    route!(opcode, server, call, {
+        rxafs::GetStatistics => get_statistics::get_statistics,
+        rxafs::GetStatistics64 => get_statistics::get_statistics64,
+        rxafs::XStatsVersion => get_x_stats::x_stats_version,
+        rxafs::GetXStats => get_x_stats::get_x_stats,
+        rxafs::GiveUpCallBacks => give_up_callbacks::give_up_callbacks,
+        rxafs::GiveUpAllCallBacks => give_up_callbacks::give_up_all_callbacks,
+        rxafs::GetVolumeStatus => get_volume_status::get_volume_status,
+        rxafs::SetVolumeStatus => set_volume_status::set_volume_status,
+        rxafs::GetCapabilities => get_capabilities::get_capabilities,
+        rxafs::FlushCPS => flush_cps::flush_cps,
+        rxafs::GetVolumeInfo => get_volume_info::get_volume_info,
+    } else Box::pin(refused::refuse(opcode, call)))
 }

@@ -2,12 +2,21 @@
 //!
 //! Source: FS/CM specification; observed of OpenAFS 1.8's file server.
 
-use cellar_wire::AfsName;
+use cellar_wire::{AbortCode, AfsName};
 
 use crate::abort_map::Refusal;
 
 /// The longest name, bytes. One byte less than the wire carries.
 const NAME_MAX: usize = 255;
+
+/// A text without NUL: one with it is no text, and refused as what does not parse.
+pub(super) fn text(bytes: &[u8]) -> Result<&[u8], Refusal> {
+    if bytes.contains(&0) {
+        Err(Refusal::Call(AbortCode::RXGEN_SS_UNMARSHAL))
+    } else {
+        Ok(bytes)
+    }
+}
 
 /// A name that is to be made: not empty, `.` or `..`, without slash and NUL, and not ending in
 /// `@sys`, which clients replace by the name of their system.

@@ -4,8 +4,8 @@
 use cellar_rpc::IncomingCall;
 use cellar_wire::{AbortCode, Procedure, rxafs};
 
-use super::Answered;
 use crate::abort_map::Refusal;
+use crate::service::Answered;
 
 /// What stock servers answer to CallBackRxConnAddr.
 const NOT_BUILT_FOR_IT: AbortCode = AbortCode(1);
@@ -27,12 +27,6 @@ pub(super) async fn refuse(opcode: u32, call: &mut IncomingCall) -> Answered {
             Err(Refusal::Invalid)
         }
         // Locations are the volume location database's, since long.
-        rxafs::GetVolumeInfo::OPCODE => {
-            call.arguments::<rxafs::GetVolumeInfo>()
-                .await
-                .map_err(read)?;
-            Err(Refusal::NoVolume)
-        }
         rxafs::NGetVolumeInfo::OPCODE => {
             call.arguments::<rxafs::NGetVolumeInfo>()
                 .await

@@ -11,11 +11,11 @@ use cellar_wire::rxafs::{
     AfsFetchStatus, RemoveDir, RemoveDirReply, RemoveFile, RemoveFileReply, VolSync,
 };
 
-use super::Answered;
 use super::common::{Touched, change, look_dir};
 use super::names::old_name;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::Want;
@@ -48,7 +48,7 @@ async fn remove(
         move || {
             let name = old_name(&name)?;
             let attached = server.volume_of(dir, Want::Change)?;
-            let (_, access) = look_dir(&session, &attached, dir)?;
+            let (_, access) = look_dir(&server, &session, &attached, dir)?;
             if !access.caller.contains(Rights::DELETE) {
                 return Err(Refusal::NoRight);
             }

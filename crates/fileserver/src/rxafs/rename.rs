@@ -11,11 +11,11 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{Rename, RenameReply};
 
-use super::Answered;
 use super::common::{Touched, change, check_fid, look_dir};
 use super::names::{new_name, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::status::vol_sync;
 use crate::volumes::Want;
 
@@ -36,8 +36,8 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             if old_dir_fid.volume != new_dir_fid.volume {
                 return Err(Refusal::Store(Error::CrossDevice));
             }
-            let (_, old_access) = look_dir(&session, &attached, old_dir_fid)?;
-            let (_, new_access) = look_dir(&session, &attached, new_dir_fid)?;
+            let (_, old_access) = look_dir(&server, &session, &attached, old_dir_fid)?;
+            let (_, new_access) = look_dir(&server, &session, &attached, new_dir_fid)?;
             let allowed = old_access.caller.contains(Rights::DELETE)
                 && new_access.caller.contains(Rights::INSERT);
             if !allowed {

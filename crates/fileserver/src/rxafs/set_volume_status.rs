@@ -8,10 +8,11 @@ use cellar_volume::Changed;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsPath, SetVolumeStatus, SetVolumeStatusReply};
 
-use super::Answered;
 use super::common::{Touched, change};
 use crate::abort_map::Refusal;
+use crate::audit;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::volumes::Want;
 
 /// Bytes of a message that a volume keeps.
@@ -26,6 +27,16 @@ pub(super) async fn set_volume_status(server: &Arc<Server>, call: &mut IncomingC
         ..
     } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
+    audit::act();
+    audit::about("volume", volume);
+    for (what, quota) in [
+        ("min_quota", status.min_quota),
+        ("max_quota", status.max_quota),
+    ] {
+        if let Some(quota) = quota {
+            audit::about(what, quota);
+        }
+    }
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {

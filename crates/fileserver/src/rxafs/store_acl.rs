@@ -12,10 +12,11 @@ use cellar_wire::rxafs::{
 };
 use tracing::warn;
 
-use super::Answered;
 use super::common::{Touched, change, check_fid, look, run};
 use crate::abort_map::Refusal;
+use crate::audit;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::Want;
@@ -43,6 +44,11 @@ async fn store(
     text: AfsOpaque,
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     check_fid(fid)?;
+    if session.identity().administrator {
+        audit::act();
+        audit::about("fid", fid);
+        audit::about("list", shown(&text));
+    }
     // Rights first: who may not change the list learns nothing about names.
     {
         let (server, session) = (server.clone(), session.clone());
@@ -70,7 +76,7 @@ async fn store(
 
 fn may_store(server: &Server, session: &Session, fid: Fid) -> Result<(), Refusal> {
     let attached = server.volume_of(fid, Want::Change)?;
-    let (status, _, access) = look(session, &attached, fid)?;
+    let (status, _, access) = look(server, session, &attached, fid)?;
     if status.kind != FileType::Directory {
         return Err(Refusal::Store(Error::NotDirectory));
     }
@@ -104,6 +110,14 @@ async fn parse(server: &Server, text: &[u8]) -> Result<AccessList, Refusal> {
         *ids.get(place)?
     };
     text.resolve(id_of).map_err(refused)
+}
+
+/// A list on one line.
+fn shown(text: &[u8]) -> String {
+    let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text)
+        .trim_end()
+        .replace(['\n', '\t'], " ")
 }
 
 fn refused(cause: AclTextError) -> Refusal {

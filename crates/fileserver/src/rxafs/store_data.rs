@@ -22,7 +22,6 @@ use cellar_wire::rxafs::{
 };
 use tokio::time::Instant;
 
-use super::Answered;
 use super::common::{Touched, change, collect, finish, look, run};
 use super::store_status::allowed_attributes;
 use crate::abort_map::Refusal;
@@ -30,6 +29,7 @@ use crate::access::Access;
 use crate::callback::Pending;
 use crate::limits::{STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
 use crate::server::Server;
+use crate::service::Answered;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
@@ -141,7 +141,7 @@ fn check(
     asked: &Asked,
 ) -> Result<(crate::volumes::Attached, StoreSpec, Access), Refusal> {
     let attached = server.volume_of(asked.fid, Want::Change)?;
-    let (status, _, access) = look(session, &attached, asked.fid)?;
+    let (status, _, access) = look(server, session, &attached, asked.fid)?;
     if status.kind != FileType::File {
         return Err(Refusal::Store(Error::IsDirectory));
     }
@@ -149,7 +149,8 @@ fn check(
     if !identity.may_store_data(&status, access.caller) {
         return Err(Refusal::NoRight);
     }
-    let mut attributes: SetStatus = allowed_attributes(identity, &status, &asked.in_status)?;
+    let mut attributes: SetStatus =
+        allowed_attributes(identity, &status, access.caller, &asked.in_status)?;
     // Without a time of the client's, a store happens now.
     attributes.client_time.get_or_insert(session.now);
     let spec = StoreSpec {

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, FileType, SetStatus, VnodeStatus};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsStoreStatus, StoreStatus, StoreStatusReply};
 
-use super::Answered;
 use super::common::{Touched, change, look};
 use crate::abort_map::Refusal;
 use crate::access::Identity;
+use crate::audit;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::status::vol_sync;
 use crate::volumes::Want;
 
@@ -21,13 +24,14 @@ const MODE: u32 = 0o7777;
 pub(super) async fn store_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let StoreStatus { fid, in_status } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
+    note_privilege(session.identity(), fid, &in_status);
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
             let attached = server.volume_of(fid, Want::Change)?;
-            let (status, _, access) = look(&session, &attached, fid)?;
+            let (status, _, access) = look(&server, &session, &attached, fid)?;
             let identity = session.identity();
-            let set = allowed_attributes(identity, &status, &in_status)?;
+            let set = allowed_attributes(identity, &status, access.caller, &in_status)?;
             if !identity.may_store_status(&status, access.caller) && !identity.administrator {
                 return Err(Refusal::NoRight);
             }
@@ -48,11 +52,32 @@ pub(super) async fn store_status(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-/// What of the attributes a caller may set; others than administrators change no owner, no group
-/// and no set-id bits.
+/// What only an administrator may do is recorded.
+fn note_privilege(identity: &Identity, fid: Fid, asked: &AfsStoreStatus) {
+    let set_id = asked.unix_mode.filter(|mode| mode & !ORDINARY_MODE != 0);
+    let privileged = asked.owner.is_some() || asked.group.is_some() || set_id.is_some();
+    if !identity.administrator || !privileged {
+        return;
+    }
+    audit::act();
+    audit::about("fid", fid);
+    if let Some(owner) = asked.owner {
+        audit::about("owner", owner);
+    }
+    if let Some(group) = asked.group {
+        audit::about("group", group);
+    }
+    if let Some(mode) = set_id {
+        audit::about("mode", format_args!("{mode:o}"));
+    }
+}
+
+/// What of the attributes a caller with these rights may set; others than administrators change no
+/// owner, no group and no set-id bits.
 pub(super) fn allowed_attributes(
     identity: &Identity,
     status: &VnodeStatus,
+    rights: Rights,
     asked: &AfsStoreStatus,
 ) -> Result<SetStatus, Refusal> {
     // A client that sends what is so already asks for no change.
@@ -61,39 +86,29 @@ pub(super) fn allowed_attributes(
     if !identity.administrator && (owner.is_some() || group.is_some()) {
         return Err(Refusal::NotAdministrator);
     }
+    let mode = asked.unix_mode;
+    if mode.is_some_and(|mode| !identity.may_set_mode(status, rights, mode)) {
+        return Err(Refusal::NoRight);
+    }
     Ok(SetStatus {
-        mode: allowed_mode(identity, asked)?,
+        mode: mode.map(|mode| permitted(identity, mode)),
         owner,
         group,
         client_time: asked.client_mod_time,
     })
 }
 
-/// The mode that a caller may set.
-pub(super) fn allowed_mode(
-    identity: &Identity,
-    asked: &AfsStoreStatus,
-) -> Result<Option<u16>, Refusal> {
-    let Some(mode) = asked.unix_mode else {
-        return Ok(None);
-    };
-    if !identity.may_set_mode(mode) {
-        return Err(Refusal::NoRight);
-    }
+/// A mode without the bits that the caller may not set.
+fn permitted(identity: &Identity, mode: u32) -> u16 {
     let mask = if identity.administrator {
         MODE
     } else {
         ORDINARY_MODE
     };
-    Ok(Some((mode & mask) as u16))
+    (mode & mask) as u16
 }
 
-/// The mode of something new: bits that the caller may not set are left out.
+/// The mode of something new.
 pub(super) fn mode_of_new(identity: &Identity, asked: &AfsStoreStatus) -> Option<u16> {
-    let mask = if identity.administrator {
-        MODE
-    } else {
-        ORDINARY_MODE
-    };
-    asked.unix_mode.map(|mode| (mode & mask) as u16)
+    asked.unix_mode.map(|mode| permitted(identity, mode))
 }

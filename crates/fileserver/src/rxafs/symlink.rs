@@ -8,12 +8,12 @@ use cellar_volume::Changed;
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{Symlink, SymlinkReply};
 
-use super::Answered;
 use super::common::{Touched, change};
 use super::create::may_insert;
 use super::names::new_name;
 use crate::abort_map::Refusal;
 use crate::server::Server;
+use crate::service::Answered;
 use crate::status::vol_sync;
 
 const EXECUTE_BITS: u16 = 0o111;

@@ -6,6 +6,8 @@
     reason = "each test program uses a part of this"
 )]
 
+pub mod stated;
+
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -43,7 +45,24 @@ pub const NOW: u64 = 1_800_000_000;
 #[derive(Default)]
 pub struct Names {
     pub host_groups: Mutex<Vec<(IpAddr, ViceId)>>,
+    /// User and group.
+    pub members: Mutex<Vec<(ViceId, ViceId)>>,
+    /// Raised by [`Names::join`], as by a database of the same process.
+    version: AtomicU64,
     pub unreachable: AtomicBool,
+}
+
+impl Names {
+    /// Makes somebody a member, and says that something has changed.
+    pub fn join(&self, user: i32, group: i32) {
+        self.join_unseen(user, group);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Makes somebody a member, as a database elsewhere does.
+    pub fn join_unseen(&self, user: i32, group: i32) {
+        self.members.lock().push((ViceId(user), ViceId(group)));
+    }
 }
 
 pub const NAMES: &[(&str, i32)] = &[
@@ -53,13 +72,24 @@ pub const NAMES: &[(&str, i32)] = &[
     ("anonymous", 32766),
     ("alice", 7),
     ("bob", 8),
+    ("carol", 9),
     ("friends", -300),
     ("lab", -400),
 ];
 
 impl Protection for Names {
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
     fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
-        Box::pin(async move { Ok(Cps::new(vec![id, ViceId::ANYUSER, ViceId::AUTHUSER])) })
+        Box::pin(async move {
+            let members = self.members.lock();
+            let groups = members.iter().filter(|(user, _)| *user == id);
+            let groups = groups.map(|(_, group)| *group);
+            let everybody = [id, ViceId::ANYUSER, ViceId::AUTHUSER];
+            Ok(groups.chain(everybody).collect())
+        })
     }
 
     fn host_cps(&self, address: IpAddr) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
@@ -157,6 +187,8 @@ impl Cell {
         let wall = Arc::new(move || Duration::from_secs(wall.load(Ordering::Relaxed)));
         let mut config = Config::new(uuid(0xfe), wall);
         config.callback_state = Some(dir.path().join("callbacks"));
+        let authority = cellar_auth::Authority::open(dir.path(), "test.cell");
+        config.authority = Some(authority.unwrap());
         let config = configure(config);
         let disk = Arc::new(SimDisk::new(1 << 30));
         let partition = open_partition(&disk);
@@ -180,7 +212,9 @@ impl Cell {
             ..RuntimeConfig::default()
         })
         .unwrap();
-        let at = PortConfig::new("127.0.0.1:0".parse().unwrap()).service(server.file_service());
+        let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
+            .service(server.file_service())
+            .security(stated::INDEX, Arc::new(stated::Everybody));
         let port = runtime.open(at).unwrap();
         port.add_service(&server.volume_service());
         server.start(&runtime, &port);
@@ -408,6 +442,7 @@ impl Service for CacheManager {
 
 /// A client machine.
 pub struct Machine {
+    server: SocketAddr,
     pub service: Arc<CacheManager>,
     pub runtime: Runtime,
     pub port: Port,
@@ -450,11 +485,23 @@ impl Machine {
         let connection =
             port.connect_with(server, rxafs::PACKAGE.service_id, Security::null(), options);
         Self {
+            server,
             service,
             runtime,
             port,
             connection,
         }
+    }
+
+    /// A connection of a user of this machine, to the file service.
+    pub fn user(&self, name: &str) -> Connection {
+        self.principal(stated::user(name), rxafs::PACKAGE.service_id)
+    }
+
+    /// A connection of anybody, to any service.
+    pub fn principal(&self, who: cellar_auth::Principal, service: u16) -> Connection {
+        self.port
+            .connect(self.server, service, stated::security(who))
     }
 
     pub async fn call<P: Procedure>(&self, call: &P) -> Result<P::Reply, CallError> {
