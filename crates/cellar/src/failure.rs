@@ -54,9 +54,15 @@ impl Failure {
     /// Prints it, after the name of the command.
     pub(crate) fn report(&self, command: &str) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("{command}: {}", self.message.trim_end());
+            eprintln!("{command}: {self}");
         }
         ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message.trim_end())
     }
 }
 

@@ -11,12 +11,16 @@ use tracing_subscriber::EnvFilter;
 mod cell_directory;
 mod failure;
 mod files;
+mod identity;
+mod key;
+mod login;
 mod output;
 mod progress;
 mod rxperf;
 mod session;
 mod statistics;
 mod suite;
+mod tokens;
 mod up;
 
 use failure::Outcome;
@@ -61,6 +65,14 @@ enum Command {
     Up(up::Options),
     #[command(flatten)]
     Files(files::Command),
+    /// Get a Kerberos ticket and a token: act as yourself.
+    Login(login::Options),
+    /// List the tokens that you have.
+    Tokens(tokens::TokensOptions),
+    /// Give tokens up.
+    Logout(tokens::LogoutOptions),
+    /// The keys of a cell's servers.
+    Key(key::Options),
     /// Volumes: create, remove, list and examine them (as OpenAFS's vos).
     #[command(disable_help_flag = true)]
     Vos(Words),
@@ -111,6 +123,10 @@ impl Command {
         let name = match self {
             Self::Up(_) => "up",
             Self::Files(files) => files.name(),
+            Self::Login(_) => "login",
+            Self::Tokens(_) => "tokens",
+            Self::Logout(_) => "logout",
+            Self::Key(_) => "key",
             Self::Vos(_) => return "vos".to_owned(),
             Self::Pts(_) => return "pts".to_owned(),
             Self::Fs(_) => return "fs".to_owned(),
@@ -126,6 +142,10 @@ impl Command {
         match self {
             Self::Up(options) => up::run(options),
             Self::Files(command) => block_on(files::run(command)),
+            Self::Login(options) => block_on(login::run(options)),
+            Self::Tokens(options) => block_on(tokens::tokens(options)),
+            Self::Logout(options) => block_on(tokens::logout(options)),
+            Self::Key(options) => key::run(options),
             Self::Vos(words) => block_on(suite::vos::run(words.words)),
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
             Self::Fs(words) => block_on(suite::fs::run(words.words)),

@@ -8,9 +8,10 @@
 //!    `ThisCell` beside it names the home cell.
 //!
 //! A command that changes databases or volumes speaks through the administrator's socket of the
-//! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else is
-//! anonymous, over UDP.
+//! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else goes over
+//! UDP, with the user's token if he has one ([`crate::identity`]).
 
+use std::collections::HashMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use cellar_rpc::Runtime;
 
 use crate::cell_directory::{self, CellDirectory};
 use crate::failure::{Failure, Outcome};
+use crate::identity::IdentityOptions;
 
 /// What the command line says about the cell.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -38,14 +40,19 @@ pub(crate) struct CellOptions {
     /// Act as administrator, through the socket in --dir (root, or the owner of the cell).
     #[arg(long)]
     pub(crate) admin: bool,
+    #[command(flatten)]
+    pub(crate) identity: IdentityOptions,
+    /// Act as the token says, also where the administrator's socket could be used.
+    #[arg(skip)]
+    pub(crate) by_token: bool,
 }
 
 /// Whether the administrator's socket is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum As {
-    /// Never: over UDP, anonymous.
+    /// Never: over UDP, as the token says.
     Anybody,
-    /// If there is one that opens; else anonymous.
+    /// If there is one that opens; else over UDP.
     AdministratorIfPossible,
     /// Or fail, saying why.
     Administrator,
@@ -79,10 +86,20 @@ impl CellOptions {
                  'cellar up', or name one of its database servers: --cell NAME --server ADDRESS",
             ));
         };
-        let who = if self.admin { As::Administrator } else { who };
+        let by_token = self.by_token || self.identity.noauth || self.identity.localauth;
+        let who = match who {
+            _ if self.admin => As::Administrator,
+            As::AdministratorIfPossible if by_token => As::Anybody,
+            who => who,
+        };
         let administrator = match administrator(directory.as_ref(), who).await? {
             Some(connection) => Some((home.name.clone(), connection)),
             None => None,
+        };
+        let security = match &administrator {
+            // Nobody else is called.
+            Some(_) if cells.len() == 1 => HashMap::new(),
+            _ => self.identity.securities(&cells, directory.as_ref()).await?,
         };
         let runtime = Runtime::client_only()
             .map_err(|cause| Failure::new(format!("cannot open a UDP port for calls: {cause}")))?;
@@ -92,6 +109,7 @@ impl CellOptions {
             Config {
                 cells,
                 administrator,
+                security,
             },
         )?;
         Ok(Session {
@@ -99,6 +117,11 @@ impl CellOptions {
             cell: home,
             runtime,
         })
+    }
+
+    /// The cells that are known here, the home cell first.
+    pub(crate) fn known_cells(&self) -> Outcome<Vec<Cell>> {
+        Ok(self.find(None)?.cells)
     }
 
     fn find(&self, path: Option<&str>) -> Outcome<Found> {

@@ -17,6 +17,7 @@ use serde::Serialize;
 use syntax::{CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, flag, optional};
 
 use crate::failure::{Failure, Outcome, USAGE};
+use crate::identity::IdentityOptions;
 use crate::output::{out, outln};
 use crate::session::CellOptions;
 
@@ -38,12 +39,18 @@ static COMMON: [Parameter; 13] = [
     flag("json", ": print JSON"),
     flag("noresolve", ": print addresses, not names"),
     flag("noauth", ": act as anybody, not as the local administrator"),
+    flag(
+        "auth",
+        ": act as your token says, not as the local administrator",
+    ),
+    flag(
+        "localauth",
+        ": act as administrator by the cell's key, on a server",
+    ),
     flag("help", ": print this"),
     optional("config", IGNORED),
-    flag("localauth", IGNORED),
-    flag("auth", IGNORED),
     flag("verbose", IGNORED),
-    flag("encrypt", IGNORED),
+    flag("encrypt", ": encrypt; it is always done"),
     flag("force", IGNORED),
 ];
 
@@ -75,6 +82,13 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
             .collect(),
         dir: dir.or(env_dir),
         admin: false,
+        identity: IdentityOptions {
+            noauth: invocation.has("noauth"),
+            // What administrators do is worth it, and small.
+            encrypt: true,
+            localauth: invocation.has("localauth"),
+        },
+        by_token: invocation.has("auth"),
     }
 }
 
@@ -111,7 +125,7 @@ fn number<T: std::str::FromStr>(what: &str, text: &str) -> Outcome<T> {
 }
 
 /// Prints a value as JSON.
-fn print_json(value: &(impl Serialize + ?Sized)) -> Outcome {
+pub(crate) fn print_json(value: &(impl Serialize + ?Sized)) -> Outcome {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::new(format!("cannot print JSON: {error}")))?;
     outln!("{text}");

@@ -1,11 +1,12 @@
 //! The client: everything that is shared by all operations on all cells.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_rpc::{CallOptions, Connection, Port};
+use cellar_rpc::{CallOptions, Connection, Port, Security};
 use cellar_wire::ids::{AfsUuid, Fid, VolumeId};
 use cellar_wire::rxafs::{self, AfsFetchStatus};
 
@@ -32,6 +33,9 @@ pub struct Config {
     pub cells: Vec<Cell>,
     /// An administrator's socket, and the cell it belongs to.
     pub administrator: Option<(CellName, Connection)>,
+    /// As whom the servers of each cell are called: all of them, VL, PR and file servers alike. A
+    /// cell that is not named is called anonymously.
+    pub security: HashMap<CellName, Security>,
 }
 
 /// A client without a mount: paths, files and directories of cells, over RPCs.
@@ -58,6 +62,9 @@ impl Client {
         let service = CallbackService::new(uuid, addresses, directories.clone());
         port.add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
         let servers = Arc::new(Servers::new(port, config.administrator));
+        for (cell, security) in config.security {
+            servers.set_security(&cell, security);
+        }
         Ok(Self {
             cells: config.cells,
             locations: Locations::new(servers.clone()),

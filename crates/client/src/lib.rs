@@ -4,6 +4,8 @@
 //! from `/afs` ([`path`]), volumes are found in the VLDB ([`volume_location`]), and every operation on
 //! a volume rotates over its servers until one serves it ([`rotate`], [`Course`]). What a cache manager
 //! adds later (kept statuses, promises, chunks) goes between [`Client`] and these.
+//! Who calls is proved by tokens, which come from Kerberos ([`kerberos`]) and may be handed to the kernel's
+//! AFS client too ([`kernel_keys`]).
 
 mod change;
 mod client;
@@ -17,6 +19,8 @@ mod store;
 mod volume;
 
 pub mod cell;
+pub mod kerberos;
+pub mod kernel_keys;
 pub mod mount_point;
 pub mod path;
 pub mod protection;

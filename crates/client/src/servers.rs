@@ -1,5 +1,6 @@
-//! Connections to servers, one for each address and service, and which addresses were silent.
+//! Connections to servers, one for each cell, address and service, and which addresses were silent.
 //!
+//! Who calls is decided cell by cell: a cell without a security of its own is called anonymously.
 //! With an administrator's socket every call of the cell that owns it goes there instead of UDP: the
 //! one process behind it plays all roles, and knows its callers by their Unix identity.
 
@@ -17,7 +18,7 @@ use crate::cell::CellName;
 /// How long an address that did not answer is asked after all others.
 pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
 
-/// Connections kept; when more are needed the pool starts anew.
+/// Connections kept for a cell; when more are needed its pool starts anew.
 const CONNECTIONS_MAX: usize = 10_000;
 
 /// The pool.
@@ -25,8 +26,24 @@ const CONNECTIONS_MAX: usize = 10_000;
 pub struct Servers {
     port: Port,
     administrator: Option<(CellName, Connection)>,
-    connections: Mutex<HashMap<(SocketAddr, u16), Connection>>,
+    cells: Mutex<HashMap<CellName, OfCell>>,
     down: Mutex<HashMap<SocketAddr, Instant>>,
+}
+
+/// How the servers of a cell are called, and the connections to them.
+#[derive(Debug)]
+struct OfCell {
+    security: Security,
+    connections: HashMap<(SocketAddr, u16), Connection>,
+}
+
+impl Default for OfCell {
+    fn default() -> Self {
+        Self {
+            security: Security::null(),
+            connections: HashMap::new(),
+        }
+    }
 }
 
 impl Servers {
@@ -36,9 +53,19 @@ impl Servers {
         Self {
             port,
             administrator,
-            connections: Mutex::default(),
+            cells: Mutex::default(),
             down: Mutex::default(),
         }
+    }
+
+    /// Calls to `cell` are secured like this from now on: a token was got, renewed or given up.
+    /// Calls under way end as they began.
+    pub fn set_security(&self, cell: &CellName, security: Security) {
+        let of_cell = OfCell {
+            security,
+            connections: HashMap::new(),
+        };
+        self.cells.lock().insert(cell.clone(), of_cell);
     }
 
     /// The port that calls come from: file servers call back there.
@@ -65,24 +92,33 @@ impl Servers {
         {
             return socket.clone();
         }
-        let mut connections = self.connections.lock();
-        if connections.len() >= CONNECTIONS_MAX {
-            connections.clear();
+        let mut cells = self.cells.lock();
+        if !cells.contains_key(cell) {
+            cells.insert(cell.clone(), OfCell::default());
         }
-        connections
+        let connect = |security: &Security| {
+            self.port
+                .connect(peer, package.service_id, security.clone())
+        };
+        let Some(of_cell) = cells.get_mut(cell) else {
+            return connect(&Security::null());
+        };
+        if of_cell.connections.len() >= CONNECTIONS_MAX {
+            of_cell.connections.clear();
+        }
+        of_cell
+            .connections
             .entry((peer, package.service_id))
-            .or_insert_with(|| {
-                self.port
-                    .connect(peer, package.service_id, Security::null())
-            })
+            .or_insert_with(|| connect(&of_cell.security))
             .clone()
     }
 
     /// The connections to one service that were made so far, without those that are down.
     pub(crate) fn connections_to(&self, package: &'static Package) -> Vec<Connection> {
-        let connections = self.connections.lock();
-        let to_it = connections
-            .iter()
+        let cells = self.cells.lock();
+        let to_it = cells
+            .values()
+            .flat_map(|of_cell| &of_cell.connections)
             .filter(|((_, service), _)| *service == package.service_id);
         to_it
             .filter(|((peer, _), _)| !self.is_down(*peer))

@@ -176,6 +176,7 @@ impl Bench {
         let config = Config {
             cells: vec![cell],
             administrator: None,
+            security: Default::default(),
         };
         Self {
             client: Client::new(port, config).expect("client"),

@@ -145,7 +145,7 @@ impl Origin {
             }
             Self::Afs { path, node } => {
                 let fetch = client.fetch(node, 0, u64::MAX).await?.named(path);
-                Ok(Source::Afs(AfsSource::new(fetch)))
+                Ok(Source::Afs(Box::new(AfsSource::new(fetch))))
             }
         }
     }

@@ -14,7 +14,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Either.
 pub(super) enum Source<'a> {
     Local(LocalSource),
-    Afs(AfsSource<'a>),
+    Afs(Box<AfsSource<'a>>),
 }
 
 impl client::Source for Source<'_> {

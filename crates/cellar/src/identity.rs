@@ -1,0 +1,141 @@
+//! As whom the servers of each cell are called.
+//!
+//! 1. `--noauth`: as anybody.
+//! 2. `--localauth`, on a server: as the cell's own service, by a ticket that is made from the cell's key.
+//!    Whoever can read the key is the cell's administrator.
+//! 3. Else with the tokens that the user's Kerberos credential cache holds ([`kerberos`]); as anybody in
+//!    cells without one.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cellar_auth::{Authority, Level};
+use cellar_client::kerberos::{self, CacheName};
+use cellar_client::{Cell, CellName};
+use cellar_rpc::Security;
+
+use crate::cell_directory::CellDirectory;
+use crate::failure::{Failure, Outcome};
+
+/// Where OpenAFS's servers have their keys: Debian's place, then the traditional one.
+const OPENAFS_SERVER_DIRECTORIES: [&str; 2] = ["/etc/openafs/server", "/usr/afs/etc"];
+
+/// What the command line says about it.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct IdentityOptions {
+    /// Act as anybody, without token.
+    #[arg(long, conflicts_with = "localauth")]
+    pub(crate) noauth: bool,
+    /// Encrypt what is sent and received (with a token, or --localauth).
+    #[arg(long)]
+    pub(crate) encrypt: bool,
+    /// Act as administrator by the cell's key, on a server of the cell.
+    #[arg(long)]
+    pub(crate) localauth: bool,
+}
+
+impl IdentityOptions {
+    fn level(self) -> Level {
+        if self.encrypt {
+            Level::Crypt
+        } else {
+            Level::Clear
+        }
+    }
+
+    /// How to call the servers of `cells`, the first of which is the home cell; `directory` is that
+    /// cell's, if it is on this machine.
+    pub(crate) async fn securities(
+        self,
+        cells: &[Cell],
+        directory: Option<&CellDirectory>,
+    ) -> Outcome<HashMap<CellName, Security>> {
+        if self.noauth {
+            return Ok(HashMap::new());
+        }
+        if !self.localauth {
+            return Ok(tokens(self.level()).await);
+        }
+        let home = cells.first().map(|cell| cell.name.clone());
+        let home = home.ok_or_else(|| Failure::new("--localauth: which cell?"))?;
+        let security = localauth(&home, directory, self.level())?;
+        Ok(HashMap::from([(home, security)]))
+    }
+}
+
+/// The best token for each cell. A cache that cannot be read is said, and no reason to fail: many
+/// commands need no token.
+async fn tokens(level: Level) -> HashMap<CellName, Security> {
+    let tickets = match kerberos::cell_tickets(&CacheName::own(), None).await {
+        Ok(tickets) => tickets,
+        Err(error) => {
+            eprintln!("cellar: no token, going on as anybody: {error}");
+            return HashMap::new();
+        }
+    };
+    let now = now();
+    let mut best: HashMap<CellName, &kerberos::Ticket> = HashMap::new();
+    for ticket in tickets.iter().filter(|ticket| ticket.ends > now) {
+        let cell = ticket.server.afs_cell();
+        let Some(Ok(cell)) = cell.as_deref().map(CellName::new) else {
+            continue;
+        };
+        let other = best.get(&cell);
+        if other.is_none_or(|other| other.ends < ticket.ends) {
+            best.insert(cell, ticket);
+        }
+    }
+    let security = |(cell, ticket): (CellName, &kerberos::Ticket)| match ticket.token(&cell) {
+        Ok(token) => Some((cell, token.security(level))),
+        Err(error) => {
+            eprintln!("cellar: no token for {cell}, going on as anybody: {error}");
+            None
+        }
+    };
+    best.into_iter().filter_map(security).collect()
+}
+
+fn localauth(
+    cell: &CellName,
+    directory: Option<&CellDirectory>,
+    level: Level,
+) -> Outcome<Security> {
+    let place = match directory {
+        Some(directory) => directory.server_etc(),
+        None => openafs_server(cell).ok_or_else(|| {
+            Failure::new(format!(
+                "--localauth works on a server of cell {cell} only: give --dir, the directory of \
+                 a cell on this machine"
+            ))
+        })?,
+    };
+    let authority = Authority::open(&place, cell.as_str())?;
+    authority.localauth(level).map_err(|error| {
+        Failure::new(format!(
+            "--localauth: {error}. The keys are in {}; only root and the owner of the cell may \
+             read them",
+            place.display()
+        ))
+    })
+}
+
+/// The directory of an OpenAFS server's keys, if this machine is one of the cell.
+fn openafs_server(cell: &CellName) -> Option<PathBuf> {
+    OPENAFS_SERVER_DIRECTORIES
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|place| {
+            let this_cell = std::fs::read_to_string(place.join("ThisCell")).unwrap_or_default();
+            let name = this_cell.split_whitespace().next().map(CellName::new);
+            matches!(name, Some(Ok(name)) if name == *cell)
+        })
+}
+
+/// Now, in Unix seconds.
+pub(crate) fn now() -> u32 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}

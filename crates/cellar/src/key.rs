@@ -1,0 +1,241 @@
+//! `cellar key`: the keys of a cell's servers. Several versions are good at a time, so a cell changes its key
+//! without a pause; no command prints one.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use cellar_auth::{Authority, Enctype, SecretKey};
+use clap::Subcommand;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use crate::cell_directory::{self, CellDirectory};
+use crate::failure::{Failure, Outcome};
+use crate::output::outln;
+use crate::suite::print_json;
+
+/// The longest key in text that is read from standard input, in bytes.
+const KEY_TEXT_MAX: u64 = 1024;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A new key for the cell, without a pause:
+  kadmin -q 'ktadd -k new.keytab afs/CELL'     the KDC makes the next version; tickets with it come at once
+  cellar key import-keytab new.keytab          on every server
+  cellar key retire VERSION                    the old one, when the last ticket with it has ended
+To have no gap at all, set the KDC's key from 'cellar key export' after every server has it.")]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// Directory of the cell on this machine.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR", default_value = cell_directory::DEFAULT)]
+    dir: PathBuf,
+    /// Directory of an OpenAFS server's keys instead (/etc/openafs/server); needs --cell.
+    #[arg(long, value_name = "DIR", requires = "cell")]
+    server_dir: Option<PathBuf>,
+    /// The cell. Default: the one in --dir.
+    #[arg(long, value_name = "NAME")]
+    cell: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List versions and types of the keys.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Add a key, given in hexadecimal on standard input.
+    Add {
+        /// Its version.
+        #[arg(long, value_name = "NUMBER")]
+        kvno: u32,
+        /// Its encryption type.
+        #[arg(long, value_name = "TYPE", value_parser = enctype, default_value = "aes256-cts-hmac-sha1-96")]
+        enctype: Enctype,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Add the cell's keys of a keytab: those of afs/CELL and afs, or of a principal.
+    ImportKeytab {
+        /// The keytab.
+        file: PathBuf,
+        /// Take the keys of this principal.
+        #[arg(long, value_name = "NAME@REALM")]
+        principal: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Write all keys to a file that only its owner can read.
+    Export {
+        /// The file.
+        file: PathBuf,
+        /// As a keytab, under this principal; else in the form of OpenAFS's KeyFileExt.
+        #[arg(long, value_name = "NAME@REALM")]
+        keytab_principal: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Remove all keys of a version. Tickets that were sealed with them are worth nothing from then on.
+    Retire {
+        /// The version.
+        kvno: u32,
+        /// Even if no other key is left.
+        #[arg(long)]
+        last: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Make a random key of the next version, for a cell without a KDC.
+    Random {
+        /// Its encryption type.
+        #[arg(long, value_name = "TYPE", value_parser = enctype, default_value = "aes256-cts-hmac-sha1-96")]
+        enctype: Enctype,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+impl Place {
+    fn authority(&self) -> Outcome<Authority> {
+        if let (Some(directory), Some(cell)) = (&self.server_dir, &self.cell) {
+            return Ok(Authority::open(directory, cell)?);
+        }
+        let directory = CellDirectory::new(&self.dir);
+        let identity = directory.identity()?.ok_or_else(|| {
+            Failure::new(format!(
+                "{} holds no cell: give --dir, or --server-dir and --cell for an OpenAFS server",
+                self.dir.display()
+            ))
+        })?;
+        if let Some(cell) = &self.cell
+            && !cell.eq_ignore_ascii_case(identity.cell.name.as_str())
+        {
+            return Err(Failure::usage(format!(
+                "{} holds cell {}, not {cell}",
+                self.dir.display(),
+                identity.cell.name
+            )));
+        }
+        let place = directory.server_etc();
+        Ok(Authority::open(&place, identity.cell.name.as_str())?)
+    }
+}
+
+pub(crate) fn run(options: Options) -> Outcome {
+    match options.what {
+        What::List { json, place } => list(&place.authority()?, json),
+        What::Add {
+            kvno,
+            enctype,
+            place,
+        } => {
+            let added = place.authority()?.keys().add(kvno, &read_key(enctype)?)?;
+            outln!(
+                "Key version {kvno}, {enctype}{}",
+                if added { "" } else { ": was there" }
+            );
+            Ok(())
+        }
+        What::ImportKeytab {
+            file,
+            principal,
+            place,
+        } => {
+            let authority = place.authority()?;
+            let cell = authority.cell().to_owned();
+            let keys = authority.keys();
+            let added = keys.import_keytab(&file, principal.as_deref(), &cell)?;
+            if added.is_empty() {
+                outln!("All of its keys were there.");
+            }
+            for key in added {
+                outln!("Key version {}, {}", key.kvno, key.enctype);
+            }
+            Ok(())
+        }
+        What::Export {
+            file,
+            keytab_principal,
+            place,
+        } => {
+            let authority = place.authority()?;
+            let count = match keytab_principal {
+                Some(principal) => authority.keys().export_keytab(&file, &principal)?,
+                None => authority.keys().export_key_file_ext(&file)?,
+            };
+            outln!("{count} keys written to {}", file.display());
+            Ok(())
+        }
+        What::Retire { kvno, last, place } => {
+            let authority = place.authority()?;
+            let others = authority.keys().list().iter().any(|key| key.kvno != kvno);
+            if !others && !last {
+                return Err(Failure::new(
+                    "no other key would be left, and nobody could prove who he is: add the new \
+                     one first (--last does it all the same)",
+                ));
+            }
+            match authority.keys().retire(kvno)? {
+                0 => Err(Failure::new(format!("there is no key of version {kvno}"))),
+                _ => Ok(()),
+            }
+        }
+        What::Random { enctype, place } => {
+            let key = place.authority()?.keys().add_random(enctype)?;
+            outln!("Key version {}, {}", key.kvno, key.enctype);
+            Ok(())
+        }
+    }
+}
+
+fn list(authority: &Authority, as_json: bool) -> Outcome {
+    let keys = authority.keys().list();
+    if as_json {
+        let row =
+            |key: &cellar_auth::KeyInfo| json!({ "kvno": key.kvno, "enctype": key.enctype.name() });
+        return print_json(&keys.iter().map(row).collect::<Vec<_>>());
+    }
+    if keys.is_empty() {
+        outln!(
+            "No keys: nobody can prove who he is. 'cellar key import-keytab FILE' adds the KDC's."
+        );
+    }
+    for key in keys {
+        outln!("Key version {}, {}", key.kvno, key.enctype);
+    }
+    Ok(())
+}
+
+fn enctype(text: &str) -> Result<Enctype, String> {
+    let named = |enctype: &Enctype| enctype.name() == text || text.parse() == Ok(enctype.number());
+    Enctype::ALL.into_iter().find(named).ok_or_else(|| {
+        let names: Vec<_> = Enctype::ALL.iter().map(|enctype| enctype.name()).collect();
+        format!("one of {}", names.join(", "))
+    })
+}
+
+/// A key from standard input: arguments can be seen by everybody on the machine.
+fn read_key(enctype: Enctype) -> Outcome<SecretKey> {
+    let mut text = Zeroizing::new(String::with_capacity(KEY_TEXT_MAX as usize));
+    std::io::stdin()
+        .lock()
+        .take(KEY_TEXT_MAX)
+        .read_to_string(&mut text)?;
+    let digits = text.trim();
+    let bad = || Failure::usage("the key on standard input is not hexadecimal");
+    if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
+        return Err(bad());
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
+    for at in (0..digits.len()).step_by(2) {
+        bytes.push(u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| bad())?);
+    }
+    Ok(SecretKey::new(enctype, &bytes)?)
+}

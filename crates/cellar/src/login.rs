@@ -1,0 +1,208 @@
+//! `cellar login`: a Kerberos ticket and with it a token, in one step; and, with `--keep`, fresh ones for as
+//! long as a service or batch job runs.
+//!
+//! The token is the ticket for the cell's service in the user's credential cache; `cellar`'s own commands
+//! take it from there ([`crate::identity`]). Where the kernel has an AFS client, it gets the token too.
+
+mod foreign;
+mod keep;
+mod obtain;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use cellar_client::CellName;
+use cellar_client::kerberos::CacheName;
+use cellar_client::kernel_keys::Place;
+use cellar_wire::ids::AfsTime;
+use serde_json::json;
+
+use crate::failure::{Failure, Outcome};
+use crate::output::outln;
+use crate::session::CellOptions;
+use crate::suite::print_json;
+use obtain::{Held, Proof, Request};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cellar login                         a token from the Kerberos tickets that you have
+  cellar login alice                   ask for alice's password first
+  cellar login --cell example.org --realm EXAMPLE.ORG
+  cellar login --keytab /etc/backup.keytab --keep                  fresh tokens, until it is stopped
+  cellar login --keytab ~/job.keytab --keep -- ./job.sh            ... while a job runs")]
+pub(crate) struct Options {
+    /// Who you are: NAME or NAME@REALM. Default: whom you have tickets of; with --keytab its first
+    /// principal.
+    principal: Option<String>,
+    /// The cell; may be given several times. Default: the one in --dir, else that of ThisCell.
+    #[arg(long = "cell", value_name = "NAME")]
+    cells: Vec<String>,
+    /// A database server of the cell.
+    #[arg(long, value_name = "ADDRESS")]
+    server: Vec<String>,
+    /// Directory of a cell on this machine. Default: ./cell-data if it is there.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
+    dir: Option<PathBuf>,
+    /// The Kerberos realm of the cell's service (and of PRINCIPAL, if it names none).
+    #[arg(long, value_name = "REALM")]
+    realm: Option<String>,
+    /// Prove who you are with a key from this file, not with a password.
+    #[arg(long, value_name = "FILE")]
+    keytab: Option<PathBuf>,
+    /// The credential cache to use. Default: KRB5CCNAME, else your usual one; for a COMMAND one of its
+    /// own.
+    #[arg(long, value_name = "NAME")]
+    cache: Option<String>,
+    /// How long new tickets shall be good, as kinit has it: 10h, 7d. The KDC may give less.
+    #[arg(long, short, value_name = "TIME")]
+    lifetime: Option<String>,
+    /// How long new tickets shall be renewable.
+    #[arg(long, short, value_name = "TIME")]
+    renewable: Option<String>,
+    /// Whether the kernel's AFS client gets the token too.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    kernel: Kernel,
+    /// Which of the kernel's keyrings it goes to.
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "session")]
+    keyring: KeyringName,
+    /// Do not enter yourself into the protection database of a cell of another realm.
+    #[arg(long)]
+    no_register: bool,
+    /// Go on, and renew in time.
+    #[arg(long)]
+    keep: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// With --keep: run this with a credential cache and keyring of its own; end with it.
+    #[arg(last = true, requires = "keep", value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kernel {
+    /// If it has one.
+    Auto,
+    /// Or fail.
+    Always,
+    /// No.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum KeyringName {
+    /// This shell's or service's.
+    Session,
+    /// That of all your sessions.
+    User,
+}
+
+pub(crate) async fn run(options: Options) -> Outcome {
+    let request = request(&options).await?;
+    if options.keep {
+        return keep::run(request, options.cache, &options.command).await;
+    }
+    let cache = options.cache.map_or_else(CacheName::own, CacheName::named);
+    let held = request.obtain(&cache).await?;
+    if options.json {
+        let all: Vec<_> = held.iter().map(as_json).collect();
+        return print_json(&all);
+    }
+    for held in &held {
+        outln!("{}", sentence(held));
+    }
+    Ok(())
+}
+
+async fn request(options: &Options) -> Outcome<Request> {
+    let cell_options = CellOptions {
+        server: options.server.clone(),
+        dir: options.dir.clone(),
+        ..CellOptions::default()
+    };
+    let known = cell_options.known_cells();
+    let names: Vec<CellName> = if options.cells.is_empty() {
+        let home = known.as_ref().ok().and_then(|cells| cells.first());
+        let home = home.ok_or_else(|| Failure::usage("which cell? Give --cell NAME"))?;
+        vec![home.name.clone()]
+    } else {
+        let names = options.cells.iter().map(|name| CellName::new(name));
+        names.collect::<Result<_, _>>()?
+    };
+    if !options.server.is_empty() && names.len() > 1 {
+        return Err(Failure::usage(
+            "--server is one of one cell's: give one --cell",
+        ));
+    }
+    let mut known = known.unwrap_or_default();
+    if let (false, [name], Some(cell)) = (
+        options.server.is_empty(),
+        names.as_slice(),
+        known.first_mut(),
+    ) {
+        cell.name = name.clone();
+    }
+    let cell = |name: CellName| {
+        let details = known.iter().find(|cell| cell.name == name).cloned();
+        (name, details)
+    };
+    let principal = options.principal.as_ref().map(|name| match &options.realm {
+        Some(realm) if !name.contains('@') => format!("{name}@{realm}"),
+        _ => name.clone(),
+    });
+    let proof = match (&options.keytab, principal) {
+        (Some(keytab), Some(principal)) => Proof::Keytab(keytab.clone(), principal),
+        (Some(keytab), None) => {
+            let first = cellar_client::kerberos::programs::first_of_keytab(keytab).await?;
+            Proof::Keytab(keytab.clone(), first)
+        }
+        (None, Some(principal)) => Proof::Asked(Some(principal)),
+        (None, None) => Proof::TicketsThere,
+    };
+    let mut kinit = Vec::new();
+    for (letter, value) in [("-l", &options.lifetime), ("-r", &options.renewable)] {
+        if let Some(value) = value {
+            kinit.extend([letter.to_owned(), value.clone()]);
+        }
+    }
+    Ok(Request {
+        cells: names.into_iter().map(cell).collect(),
+        realm: options.realm.clone(),
+        proof,
+        kinit,
+        kernel: match options.kernel {
+            Kernel::Auto => Some(false),
+            Kernel::Always => Some(true),
+            Kernel::Never => None,
+        },
+        place: match options.keyring {
+            KeyringName::Session => Place::Session,
+            KeyringName::User => Place::User,
+        },
+        register: !options.no_register,
+    })
+}
+
+fn sentence(held: &Held) -> String {
+    let until = cellar_admin::date::ctime(AfsTime(held.ticket.ends));
+    let kernel = if held.in_kernel {
+        "; the kernel's client has it too"
+    } else {
+        ""
+    };
+    let Held { cell, ticket, .. } = held;
+    format!(
+        "{} has a token for cell {cell} until {until}{kernel}",
+        ticket.client
+    )
+}
+
+fn as_json(held: &Held) -> serde_json::Value {
+    json!({
+        "cell": held.cell.as_str(),
+        "principal": held.ticket.client.to_string(),
+        "service": held.ticket.server.to_string(),
+        "expires": held.ticket.ends,
+        "kernel": held.in_kernel,
+    })
+}

@@ -1,0 +1,356 @@
+//! `cellar login --keep`: tickets and tokens that never run out, for services and batch jobs.
+//!
+//! 1. The first round must succeed before anything is said to be ready. A KDC that does not answer yet (a
+//!    machine that boots) is asked again, as later.
+//! 2. The next round comes when half to six tenths of the tickets' life are over: chance keeps a thousand
+//!    jobs that started together from asking together, and the rest of the life is there for retrying.
+//! 3. After a failed round: again after 5 s, twice as long each time, at most 5 min, a fifth more or less.
+//!    What was held stays good meanwhile.
+//! 4. A cache in a file is replaced in one step by one that was filled elsewhere: nobody meets it empty, as
+//!    he would while `kinit` writes it. Old tickets in it are gone then, as after `kinit`.
+//! 5. Sleeping is counted by the wall clock, looked at every minute: a machine that was suspended finds
+//!    out at once that its tickets are old. SIGHUP starts a round now.
+//! 6. With a command, cache and session keyring are its own; they go when it ends, and its exit code is ours.
+//!    Without one, systemd is told when the tokens are there (`Type=notify`). SIGTERM and SIGINT end it.
+//!
+//! The kernel's keyrings are a thread's: all that touches them, and the start of the command, is done on the
+//! main thread, which is where commands run.
+
+use std::ffi::OsString;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use cellar_client::kerberos::{self, CacheName, PrivateFile, programs};
+use cellar_client::kernel_keys::{self, Place};
+use rustix::process::{Pid, Signal};
+use sd_notify::NotifyState;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::obtain::{Proof, Request};
+use crate::failure::{Failure, Outcome};
+use crate::identity::now;
+
+/// The shortest and longest time between two rounds, in seconds.
+const ROUND_SECONDS: (u32, u32) = (5, 4 * 3600);
+/// The first and the longest wait after a failure, in seconds.
+const RETRY_SECONDS: (u32, u32) = (5, 300);
+/// How often the wall clock is looked at.
+const LOOK: Duration = Duration::from_secs(60);
+
+pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsString]) -> Outcome {
+    let private = match (&cache, command.is_empty()) {
+        (None, false) => Some(PrivateFile::new()?),
+        _ => None,
+    };
+    let target = match (&cache, &private) {
+        (Some(name), _) => CacheName::named(name.clone()),
+        (None, Some(private)) => CacheName::file(&private.path()),
+        (None, None) => CacheName::own(),
+    };
+    if matches!(request.proof, Proof::Asked(_)) && !command.is_empty() && cache.is_none() {
+        // Asked once, in the cache that is kept.
+        request.prove(&target).await?;
+    } else if let Some(private) = &private
+        && matches!(request.proof, Proof::TicketsThere)
+    {
+        copy_own(private).await?;
+    }
+    if !command.is_empty()
+        && request.kernel.is_some()
+        && request.place == Place::Session
+        && kernel_keys::kernel_has_client()
+    {
+        kernel_keys::join_new_session()?;
+    }
+    let mut keeper = Keeper {
+        request,
+        target,
+        ends: 0,
+        failures: 0,
+        kept_proof: false,
+    };
+    let mut signals = Signals::new()?;
+    let mut job = None;
+    loop {
+        let wait = keeper.round().await?;
+        if keeper.ends > now() && job.is_none() {
+            job = match command.split_first() {
+                Some((program, arguments)) => Some(start(program, arguments, &keeper.target)?),
+                None => None,
+            };
+            tell_systemd(command.is_empty(), &keeper);
+        } else {
+            tell_systemd(command.is_empty() && keeper.ends > 0, &keeper);
+        }
+        match sleep(wait, &mut signals, job.as_mut()).await? {
+            Woken::Again => {}
+            Woken::Stopped => {
+                tell(&[NotifyState::Stopping]);
+                return Ok(());
+            }
+            Woken::Ended(status) => return exit_code(status),
+        }
+    }
+}
+
+struct Keeper {
+    request: Request,
+    target: CacheName,
+    /// When what is held runs out; 0: nothing is held yet.
+    ends: u32,
+    /// Rounds that failed since the last that did not.
+    failures: u32,
+    /// The user has been asked: from now on tickets are renewed.
+    kept_proof: bool,
+}
+
+impl Keeper {
+    /// One round; answers how many seconds to wait for the next.
+    async fn round(&mut self) -> Outcome<u32> {
+        match self.obtain().await {
+            Ok(ends) => {
+                if self.failures > 0 {
+                    tracing::warn!("tokens are renewed again");
+                }
+                let stuck = self.renews() && self.ends != 0 && ends <= self.ends;
+                (self.ends, self.failures) = (ends, 0);
+                if stuck {
+                    tracing::warn!("the tickets cannot be renewed further; they end soon");
+                    if ends <= now().saturating_add(1) {
+                        return Err(Failure::new(
+                            "the tickets have run out, and cannot be renewed further",
+                        ));
+                    }
+                    return Ok(ends.saturating_sub(now()).max(1));
+                }
+                Ok(until_next_round(now(), ends, chance()))
+            }
+            Err(failure) => {
+                // Nobody is there to answer a password's question a second time.
+                if self.ends == 0 && self.renews() && !self.kept_proof {
+                    return Err(failure);
+                }
+                self.failures += 1;
+                let wait = until_next_try(self.failures, chance());
+                let held = self.ends.saturating_sub(now());
+                tracing::warn!(%failure, held_seconds = held, next_try_seconds = wait, "no new tokens");
+                Ok(wait)
+            }
+        }
+    }
+
+    fn renews(&self) -> bool {
+        !matches!(self.request.proof, Proof::Keytab(..))
+    }
+
+    /// Gets new tickets and hands the tokens over; answers when the first of them ends.
+    async fn obtain(&mut self) -> Outcome<u32> {
+        let file = self.target_file().await?;
+        let fresh = file.as_ref().map(|_| PrivateFile::new()).transpose()?;
+        let work = match &fresh {
+            Some(fresh) => CacheName::file(&fresh.path()),
+            None => self.target.clone(),
+        };
+        if !self.renews() {
+            self.request.prove(&work).await?;
+        } else {
+            if !self.kept_proof {
+                self.request.prove(&self.target).await?;
+                self.kept_proof = true;
+            }
+            if let (Some(file), Some(fresh)) = (&file, &fresh) {
+                kerberos::copy(file, &fresh.path())?;
+            }
+            if self.ends != 0 {
+                programs::renew(&work).await?;
+            }
+        }
+        let tickets = self.request.tokens(&work).await?;
+        if let (Some(file), Some(fresh)) = (&file, &fresh) {
+            kerberos::copy(&fresh.path(), file)?;
+        }
+        let held = self.request.hand_over(tickets).await?;
+        let ends = held.iter().map(|held| held.ticket.ends).min();
+        ends.ok_or_else(|| Failure::new("no token"))
+    }
+
+    /// The file of the cache, if it is one.
+    async fn target_file(&self) -> Outcome<Option<std::path::PathBuf>> {
+        Ok(kerberos::file_of(&self.target).await?)
+    }
+}
+
+/// Copies the user's tickets into a private cache.
+async fn copy_own(private: &PrivateFile) -> Outcome {
+    let own = CacheName::own();
+    let file = kerberos::file_of(&own).await?;
+    let file = file.ok_or_else(|| {
+        Failure::new(
+            "your tickets are not in a file, so a job cannot have a copy of them: give --keytab, \
+             or --cache with the name of the cache to use",
+        )
+    })?;
+    if kerberos::granting(&own, now()).await?.is_none() {
+        return Err(kerberos::Error::NoTicket.into());
+    }
+    Ok(kerberos::copy(&file, &private.path())?)
+}
+
+/// Seconds from now to the next round, for tickets that end at `ends`. `chance` is from 0 to 1.
+fn until_next_round(now: u32, ends: u32, chance: f64) -> u32 {
+    let life = f64::from(ends.saturating_sub(now));
+    let wait = life * (0.5 + 0.1 * chance);
+    (wait as u32).clamp(ROUND_SECONDS.0, ROUND_SECONDS.1)
+}
+
+/// Seconds to the next try after so many failures in a row. `chance` is from 0 to 1.
+fn until_next_try(failures: u32, chance: f64) -> u32 {
+    let doublings = failures.saturating_sub(1).min(16);
+    let wait = (RETRY_SECONDS.0 << doublings).min(RETRY_SECONDS.1);
+    ((f64::from(wait) * (0.8 + 0.4 * chance)) as u32).max(1)
+}
+
+fn chance() -> f64 {
+    rand::random()
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Outcome<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::TERM,
+            _ = self.interrupt.recv() => Signal::INT,
+            _ = self.hangup.recv() => Signal::HUP,
+        }
+    }
+}
+
+/// Why a sleep ended.
+enum Woken {
+    /// It is time for a round.
+    Again,
+    /// We were told to stop.
+    Stopped,
+    /// The command has ended.
+    Ended(ExitStatus),
+}
+
+/// Sleeps `seconds` by the wall clock. Signals are a command's, if there is one.
+async fn sleep(seconds: u32, signals: &mut Signals, mut job: Option<&mut Child>) -> Outcome<Woken> {
+    let until = now().saturating_add(seconds);
+    loop {
+        let left = until.saturating_sub(now());
+        if left == 0 {
+            return Ok(Woken::Again);
+        }
+        let pid = job.as_ref().and_then(|job| job.id());
+        let ended = async {
+            match &mut job {
+                Some(job) => job.wait().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(LOOK.min(Duration::from_secs(left.into()))) => {}
+            status = ended => return Ok(Woken::Ended(status?)),
+            signal = signals.next() => match pid {
+                Some(pid) => {
+                    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+                    if let Some(pid) = pid {
+                        // It may have ended just now.
+                        let _sent = rustix::process::kill_process(pid, signal);
+                    }
+                }
+                None if signal == Signal::HUP => return Ok(Woken::Again),
+                None => return Ok(Woken::Stopped),
+            },
+        }
+    }
+}
+
+fn start(program: &OsString, arguments: &[OsString], cache: &CacheName) -> Outcome<Child> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if let Some(name) = cache.name() {
+        command.env("KRB5CCNAME", name);
+    }
+    command
+        .spawn()
+        .map_err(|cause| Failure::new(format!("{}: {cause}", program.display())))
+}
+
+/// The command's exit code becomes ours; as shells have it, 128 and the signal that ended it.
+fn exit_code(status: ExitStatus) -> Outcome {
+    use std::os::unix::process::ExitStatusExt as _;
+    if status.success() {
+        return Ok(());
+    }
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    let code = code.and_then(|code| u8::try_from(code).ok());
+    Err(Failure::said(code.unwrap_or(crate::failure::FAILED)))
+}
+
+/// Tells systemd how things are; only without a command, which may speak for itself.
+fn tell_systemd(ours_to_tell: bool, keeper: &Keeper) {
+    if !ours_to_tell {
+        return;
+    }
+    let until = cellar_admin::date::ctime(cellar_wire::ids::AfsTime(keeper.ends));
+    let status = match keeper.failures {
+        0 => format!("Tokens until {until}"),
+        failures => format!("Tokens until {until}; {failures} attempts to renew them failed"),
+    };
+    if keeper.ends > now() {
+        tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    } else {
+        tell(&[NotifyState::Status(&status)]);
+    }
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    // Nobody listens outside of systemd.
+    if let Err(cause) = sd_notify::notify(state) {
+        tracing::debug!(%cause, "systemd was not told");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_come_after_half_of_the_life() {
+        assert_eq!(until_next_round(1000, 1000 + 36_000, 0.0), 14_400);
+        assert_eq!(until_next_round(1000, 1000 + 10_000, 0.0), 5000);
+        assert_eq!(until_next_round(1000, 1000 + 10_000, 1.0), 6000);
+        // Short tickets, and ended ones, make no storm.
+        assert_eq!(until_next_round(1000, 1002, 0.5), 5);
+        assert_eq!(until_next_round(1000, 10, 0.5), 5);
+    }
+
+    #[test]
+    fn tries_come_ever_later() {
+        let waits: Vec<_> = (1..=8)
+            .map(|failures| until_next_try(failures, 0.5))
+            .collect();
+        assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(until_next_try(u32::MAX, 1.0), 360);
+        assert_eq!(until_next_try(1, 0.0), 4);
+    }
+}

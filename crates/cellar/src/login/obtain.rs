@@ -1,0 +1,163 @@
+//! One round: tickets from the KDC, tokens for the cells, and where they go.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cellar_admin::HostNames;
+use cellar_client::kerberos::{
+    self, CacheName, DomainRealm, KerberosPrincipal, RealmHints, Ticket, candidates, programs,
+};
+use cellar_client::kernel_keys::{self, Place};
+use cellar_client::{Cell, CellName};
+
+use super::foreign;
+use crate::failure::{Failure, Outcome};
+use crate::identity::now;
+
+/// How it is proved who asks.
+pub(super) enum Proof {
+    /// On the terminal; for this principal, or the one the realm knows the user by.
+    Asked(Option<String>),
+    /// By the tickets that are in the cache; on the terminal if there are none.
+    TicketsThere,
+    /// By a keytab's key of a principal.
+    Keytab(PathBuf, String),
+}
+
+/// What is wanted.
+pub(super) struct Request {
+    /// The cells, and what is known about them.
+    pub(super) cells: Vec<(CellName, Option<Cell>)>,
+    pub(super) realm: Option<String>,
+    pub(super) proof: Proof,
+    /// Options for `kinit`.
+    pub(super) kinit: Vec<String>,
+    /// Whether the kernel gets the tokens: `Some(true)`: or fail, `Some(false)`: if it has a client.
+    pub(super) kernel: Option<bool>,
+    pub(super) place: Place,
+    /// Whether to make an entry in the protection databases of other realms' cells.
+    pub(super) register: bool,
+}
+
+/// A token that was got.
+pub(super) struct Held {
+    pub(super) cell: CellName,
+    pub(super) ticket: Ticket,
+    pub(super) in_kernel: bool,
+}
+
+impl Request {
+    /// Proves who asks, gets a token for each cell, and hands them over.
+    pub(super) async fn obtain(&self, cache: &CacheName) -> Outcome<Vec<Held>> {
+        self.prove(cache).await?;
+        let held = self.tokens(cache).await?;
+        self.hand_over(held).await
+    }
+
+    /// Gets a ticket-granting ticket into the cache, unless one is there and will do.
+    pub(super) async fn prove(&self, cache: &CacheName) -> Outcome {
+        match &self.proof {
+            Proof::Asked(principal) => {
+                programs::kinit(cache, principal.as_deref(), &self.kinit).await?;
+            }
+            Proof::TicketsThere => {
+                if kerberos::granting(cache, now()).await?.is_none() {
+                    programs::kinit(cache, None, &self.kinit).await?;
+                }
+            }
+            Proof::Keytab(keytab, principal) => {
+                programs::kinit_with_keytab(cache, principal, keytab, &self.kinit).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets a ticket for each cell's service into the cache.
+    pub(super) async fn tokens(&self, cache: &CacheName) -> Outcome<Vec<(CellName, Ticket)>> {
+        let granting = kerberos::granting(cache, now()).await?;
+        let (user, _) = granting.ok_or(kerberos::Error::NoTicket)?;
+        let domains = DomainRealm::load();
+        let mut held = Vec::new();
+        for (cell, details) in &self.cells {
+            let ticket = self.token(cache, cell, details.as_ref(), &user, &domains);
+            held.push((cell.clone(), ticket.await?));
+        }
+        Ok(held)
+    }
+
+    async fn token(
+        &self,
+        cache: &CacheName,
+        cell: &CellName,
+        details: Option<&Cell>,
+        user: &KerberosPrincipal,
+        domains: &DomainRealm,
+    ) -> Outcome<Ticket> {
+        let mut hints = RealmHints {
+            told: self.realm.as_deref(),
+            user: &user.realm,
+            server: None,
+        };
+        let services = candidates(cell.as_str(), hints, domains);
+        let unknown = match kerberos::get_token(cache, cell.as_str(), &services, now()).await {
+            Err(error @ kerberos::Error::NoService { .. }) if self.realm.is_none() => error,
+            other => return Ok(other?),
+        };
+        // Only now is it worth asking how the database server is called.
+        let address = details.and_then(|cell| cell.database_servers.first().copied());
+        let name = match address {
+            Some(address) if !address.is_loopback() => {
+                let mut names = HostNames::new(true);
+                names.learn([address]).await;
+                Some(names.name(address)).filter(|name| name.parse::<IpAddr>().is_err())
+            }
+            _ => None,
+        };
+        hints.server = name.as_deref();
+        let more = candidates(cell.as_str(), hints, domains);
+        let more: Vec<_> = more
+            .into_iter()
+            .filter(|service| !services.contains(service))
+            .collect();
+        if more.is_empty() {
+            return Err(unknown.into());
+        }
+        Ok(kerberos::get_token(cache, cell.as_str(), &more, now()).await?)
+    }
+
+    /// Hands the tokens to the kernel, and makes the user known in cells of other realms.
+    pub(super) async fn hand_over(&self, tickets: Vec<(CellName, Ticket)>) -> Outcome<Vec<Held>> {
+        let mut all = Vec::new();
+        for (cell, ticket) in tickets {
+            let token = ticket.token(&cell)?;
+            let details = self.cells.iter().find(|(name, _)| *name == cell);
+            if let Some((_, Some(details))) = details
+                && self.register
+                && ticket.client.realm != ticket.server.realm
+            {
+                foreign::register(details, &ticket, &token).await;
+            }
+            let in_kernel = match self.kernel.map(|must| (must, self.place)) {
+                None => false,
+                Some((must, place)) => match kernel_keys::add(place, &cell, &token) {
+                    Ok(()) => true,
+                    Err(kernel_keys::Error::NoKernelClient) if !must => false,
+                    Err(error) if must => return Err(error.into()),
+                    Err(error) => {
+                        eprintln!("cellar login: the kernel's client has no token: {error}");
+                        false
+                    }
+                },
+            };
+            all.push(Held {
+                cell,
+                ticket,
+                in_kernel,
+            });
+        }
+        if all.is_empty() {
+            return Err(Failure::new("no cell"));
+        }
+        Ok(all)
+    }
+}

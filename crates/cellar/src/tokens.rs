@@ -1,0 +1,137 @@
+//! `cellar tokens` and `cellar logout`: which tokens are held, and giving them up.
+
+use cellar_client::CellName;
+use cellar_client::kerberos::{self, CacheName, programs};
+use cellar_client::kernel_keys;
+use cellar_wire::ids::AfsTime;
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome};
+use crate::identity::now;
+use crate::output::outln;
+use crate::suite::print_json;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TokensOptions {
+    /// Those for this cell only.
+    #[arg(long, value_name = "NAME")]
+    cell: Option<CellName>,
+    /// The credential cache to look into. Default: KRB5CCNAME, else your usual one.
+    #[arg(long, value_name = "NAME")]
+    cache: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogoutOptions {
+    /// Give up the tokens for this cell only.
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    cell: Option<CellName>,
+    /// The credential cache to take them from. Default: KRB5CCNAME, else your usual one.
+    #[arg(long, value_name = "NAME")]
+    cache: Option<String>,
+    /// Destroy the credential cache with all tickets, as kdestroy does.
+    #[arg(long)]
+    all: bool,
+}
+
+/// A token, wherever it is.
+#[derive(Serialize)]
+struct Row {
+    cell: String,
+    /// `cache` or `kernel`.
+    place: &'static str,
+    /// Kernel keys do not say.
+    principal: Option<String>,
+    service: Option<String>,
+    /// Unix seconds.
+    expires: u32,
+    expired: bool,
+    /// Version and encryption type of the service's key that seals the ticket.
+    kvno: Option<u32>,
+    enctype: Option<String>,
+}
+
+pub(crate) async fn tokens(options: TokensOptions) -> Outcome {
+    let cache = options.cache.map_or_else(CacheName::own, CacheName::named);
+    let cell = options.cell.as_ref().map(CellName::as_str);
+    let mut rows = Vec::new();
+    for ticket in kerberos::cell_tickets(&cache, cell).await? {
+        let sealed = ticket.sealed_with();
+        rows.push(Row {
+            cell: ticket.server.afs_cell().unwrap_or_default(),
+            place: "cache",
+            principal: Some(ticket.client.to_string()),
+            service: Some(ticket.server.to_string()),
+            expires: ticket.ends,
+            expired: ticket.ends <= now(),
+            kvno: sealed.and_then(|(_, kvno)| kvno),
+            enctype: sealed.map(|(enctype, _)| kerberos::enctype_name(enctype)),
+        });
+    }
+    for token in kernel_keys::list()? {
+        if cell.is_none_or(|cell| cell == token.cell) {
+            rows.push(Row {
+                cell: token.cell,
+                place: "kernel",
+                principal: None,
+                service: None,
+                expires: token.expires,
+                expired: token.expires <= now(),
+                kvno: token.sealed_with.and_then(|(_, kvno)| kvno),
+                enctype: token
+                    .sealed_with
+                    .map(|(enctype, _)| kerberos::enctype_name(enctype)),
+            });
+        }
+    }
+    if options.json {
+        return print_json(&rows);
+    }
+    if rows.is_empty() {
+        outln!("No tokens: 'cellar login' gets one.");
+    }
+    for row in &rows {
+        outln!("{}", sentence(row));
+    }
+    Ok(())
+}
+
+fn sentence(row: &Row) -> String {
+    let date = cellar_admin::date::ctime(AfsTime(row.expires));
+    let until = if row.expired { "expired" } else { "until" };
+    let who = match &row.principal {
+        Some(principal) => format!("{principal} in cell {}", row.cell),
+        None => format!("The kernel's client in cell {}", row.cell),
+    };
+    let key = match (row.kvno, &row.enctype) {
+        (Some(kvno), Some(enctype)) => format!(" (key version {kvno}, {enctype})"),
+        (Some(kvno), None) => format!(" (key version {kvno})"),
+        (None, Some(enctype)) => format!(" ({enctype})"),
+        (None, None) => String::new(),
+    };
+    format!("{who}, {until} {date}{key}")
+}
+
+pub(crate) async fn logout(options: LogoutOptions) -> Outcome {
+    let cache = options.cache.map_or_else(CacheName::own, CacheName::named);
+    let cell = options.cell.as_ref();
+    let from_kernel = kernel_keys::remove(cell)?;
+    let from_cache = if options.all {
+        let before = kerberos::cell_tickets(&cache, None).await?.len();
+        if programs::list(&cache).await?.is_some() {
+            programs::destroy(&cache).await?;
+        }
+        before
+    } else {
+        kerberos::forget_token(&cache, cell.map(CellName::as_str)).await?
+    };
+    if let Some(cell) = cell
+        && from_kernel + from_cache == 0
+    {
+        return Err(Failure::new(format!("you have no token for cell {cell}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! A Kerberos credential cache in a file, as MIT's and Heimdal's libraries write it (forms 3 and 4).
+//!
+//! ```text
+//! 05 04  u16 length, header fields          (form 3: 05 03, no header)
+//! principal                                 the owner
+//! credential...                             to the end of the file
+//! principal:  u32 type, u32 n, realm, n components            each string: u32 length, bytes
+//! credential: principal client, principal server, key, u32 x 4 times (authenticated, start, end, renew until),
+//!             u8, u32 flags, addresses, authorization data, ticket, second ticket
+//! key:        u16 type (form 3: twice), u32 length, bytes
+//! ```
+//!
+//! Every count is big-endian and is checked against what is left before anything is allocated. Entries
+//! that are no tickets (the library's settings, tickets it has crossed out by an end time of 0) are left
+//! out. Source: MIT krb5 documentation, "Credential cache file format".
+
+use std::fmt;
+use std::ops::Range;
+
+use zeroize::Zeroizing;
+
+use super::principal::KerberosPrincipal;
+
+/// The longest cache that is read, in bytes: thousands of tickets.
+pub const CACHE_BYTES_MAX: u64 = 16 << 20;
+
+/// Components of one name. Real ones have at most a handful.
+const COMPONENTS_MAX: u32 = 64;
+
+/// The realm under which the library keeps its settings among the tickets.
+const SETTINGS_REALM: &str = "X-CACHECONF:";
+
+/// Why bytes are not a credential cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadCache {
+    /// It does not begin as one.
+    #[error("not a Kerberos credential cache")]
+    NotACache,
+    /// It is of a form from before Kerberos 1.3 (2003).
+    #[error("a credential cache of a form that is no longer written (version {0})")]
+    Old(u8),
+    /// It breaks off, or a count in it is absurd.
+    #[error("a damaged credential cache")]
+    Damaged,
+}
+
+/// A ticket with its session key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Ticket {
+    /// Whose it is.
+    pub client: KerberosPrincipal,
+    /// For which service.
+    pub server: KerberosPrincipal,
+    /// Encryption type of the session key.
+    pub enctype: i32,
+    /// The session key.
+    pub session_key: Zeroizing<Vec<u8>>,
+    /// When it begins and ends to be good, in Unix seconds.
+    pub begins: u32,
+    /// See `begins`.
+    pub ends: u32,
+    /// Until when it can be renewed, in Unix seconds; 0: not at all.
+    pub renew_until: u32,
+    /// The ticket itself, as the KDC made it (DER).
+    pub ticket: Vec<u8>,
+    /// Where in the file it stands.
+    place: (usize, usize),
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket")
+            .field("client", &self.client)
+            .field("server", &self.server)
+            .field("enctype", &self.enctype)
+            .field("ends", &self.ends)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whose cache it is, and the tickets in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialCache {
+    /// The owner.
+    pub owner: KerberosPrincipal,
+    /// The tickets, in the order in which they came.
+    pub tickets: Vec<Ticket>,
+}
+
+impl CredentialCache {
+    /// Reads a cache.
+    ///
+    /// # Errors
+    /// [`BadCache`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, BadCache> {
+        let mut reader = Reader { bytes, at: 0 };
+        let form = match bytes {
+            [5, form @ (3 | 4), ..] => *form,
+            [5, form @ (1 | 2), ..] => return Err(BadCache::Old(*form)),
+            _ => return Err(BadCache::NotACache),
+        };
+        reader.at = 2;
+        if form == 4 {
+            let length = usize::from(reader.u16()?);
+            reader.take(length)?;
+        }
+        let owner = reader.principal()?;
+        let mut tickets = Vec::new();
+        while reader.at < bytes.len() {
+            if let Some(ticket) = reader.ticket(form)? {
+                tickets.push(ticket);
+            }
+        }
+        Ok(Self { owner, tickets })
+    }
+
+    /// The best ticket for a cell's servers at `now` (Unix seconds): the one that ends last.
+    pub fn for_cell(&self, cell: &str, now: u32) -> Option<&Ticket> {
+        self.tickets
+            .iter()
+            .filter(|ticket| ticket.server.afs_cell().as_deref() == Some(cell))
+            .filter(|ticket| ticket.ends > now)
+            .max_by_key(|ticket| ticket.ends)
+    }
+
+    /// The owner's ticket to get tickets of his own realm with, if it is good at `now`.
+    pub fn granting(&self, now: u32) -> Option<&Ticket> {
+        self.tickets.iter().find(|ticket| {
+            ticket.server.is_ticket_granting()
+                && ticket.server.realm == self.owner.realm
+                && ticket.server.components.get(1) == Some(&self.owner.realm)
+                && ticket.ends > now
+        })
+    }
+
+    /// The bytes of a cache without the tickets that `unwanted` names.
+    ///
+    /// # Errors
+    /// [`BadCache`].
+    pub fn without(
+        bytes: &[u8],
+        unwanted: impl Fn(&Ticket) -> bool,
+    ) -> Result<Zeroizing<Vec<u8>>, BadCache> {
+        let cache = Self::parse(bytes)?;
+        let mut kept = Zeroizing::new(Vec::with_capacity(bytes.len()));
+        let mut from = 0;
+        for ticket in cache.tickets.iter().filter(|ticket| unwanted(ticket)) {
+            let (start, end) = ticket.place;
+            kept.extend_from_slice(bytes.get(from..start).ok_or(BadCache::Damaged)?);
+            from = end;
+        }
+        kept.extend_from_slice(bytes.get(from..).ok_or(BadCache::Damaged)?);
+        Ok(kept)
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], BadCache> {
+        let end = self.at.checked_add(length).ok_or(BadCache::Damaged)?;
+        let Range { start, end } = self.at..end;
+        let taken = self.bytes.get(start..end).ok_or(BadCache::Damaged)?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, BadCache> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, BadCache> {
+        let bytes = self.take(2)?;
+        Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    fn u32(&mut self) -> Result<u32, BadCache> {
+        let bytes = self.take(4)?;
+        Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    fn counted(&mut self) -> Result<&'a [u8], BadCache> {
+        let length = usize::try_from(self.u32()?).map_err(|_| BadCache::Damaged)?;
+        self.take(length)
+    }
+
+    fn text(&mut self) -> Result<String, BadCache> {
+        Ok(String::from_utf8_lossy(self.counted()?).into_owned())
+    }
+
+    fn principal(&mut self) -> Result<KerberosPrincipal, BadCache> {
+        let _type = self.u32()?;
+        let count = self.u32()?;
+        if count > COMPONENTS_MAX {
+            return Err(BadCache::Damaged);
+        }
+        let realm = self.text()?;
+        let components = (0..count).map(|_| self.text()).collect::<Result<_, _>>()?;
+        Ok(KerberosPrincipal { components, realm })
+    }
+
+    /// Address or authorization data: a list of (type, bytes), not looked at.
+    fn skip_list(&mut self) -> Result<(), BadCache> {
+        for _ in 0..self.u32()? {
+            self.u16()?;
+            self.counted()?;
+        }
+        Ok(())
+    }
+
+    /// One entry; `None` if it is no ticket.
+    fn ticket(&mut self, form: u8) -> Result<Option<Ticket>, BadCache> {
+        let start = self.at;
+        let client = self.principal()?;
+        let server = self.principal()?;
+        let mut enctype = self.u16()?;
+        if form == 3 {
+            enctype = self.u16()?;
+        }
+        let session_key = Zeroizing::new(self.counted()?.to_vec());
+        let authenticated = self.u32()?;
+        let starts = self.u32()?;
+        let ends = self.u32()?;
+        let renew_until = self.u32()?;
+        let _is_session_key = self.u8()?;
+        let _flags = self.u32()?;
+        self.skip_list()?;
+        self.skip_list()?;
+        let ticket = self.counted()?.to_vec();
+        let _second = self.counted()?;
+        if server.realm == SETTINGS_REALM || ends == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Ticket {
+            client,
+            server,
+            enctype: i32::from(enctype.cast_signed()),
+            session_key,
+            begins: if starts == 0 { authenticated } else { starts },
+            ends,
+            renew_until,
+            ticket,
+            place: (start, self.at),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,474 @@
+//! Tokens from Kerberos: a user's credential cache is the only store of tokens for our own commands.
+//!
+//! 1. `cellar login` puts a ticket for the cell's service into the user's credential cache, whatever kind
+//!    that is ([`get_token`]).
+//! 2. Every command makes its token from that ticket ([`cached_token`]). It asks no KDC: a command in a
+//!    cell without Kerberos, or on a machine without network, is not delayed.
+//! 3. Logging out takes the ticket away again ([`forget_token`]).
+//!
+//! The cache of form FILE is read directly; for others MIT's programs make a copy of one ticket
+//! (decision 0009).
+
+mod configuration;
+mod credential_cache;
+mod principal;
+pub mod programs;
+mod service;
+
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use cellar_auth::{KerberosCredential, Token};
+use cellar_wire::ids::AfsTime;
+use zeroize::Zeroizing;
+
+use crate::cell::CellName;
+
+pub use configuration::DomainRealm;
+pub use credential_cache::{BadCache, CACHE_BYTES_MAX, CredentialCache, Ticket};
+pub use principal::KerberosPrincipal;
+pub use programs::CacheName;
+pub use service::{RealmHints, candidates};
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// One of MIT's programs is not there.
+    #[error(
+        "no program '{0}' here: install MIT Kerberos' programs (Debian: krb5-user; others: krb5-workstation)"
+    )]
+    NoProgram(&'static str),
+    /// One of them cannot be run.
+    #[error("cannot run {program}: {cause}")]
+    Program {
+        /// Which.
+        program: &'static str,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// One of them does not come to an end.
+    #[error("{0} got no answer for a minute: does the KDC answer?")]
+    Silent(&'static str),
+    /// One of them failed, and this is what it printed.
+    #[error("{message}")]
+    Refused {
+        /// Which.
+        program: &'static str,
+        /// Its words.
+        message: String,
+    },
+    /// One of them failed and has said why.
+    #[error("{0} failed")]
+    Said(&'static str),
+    /// The user has no credential cache, or no good ticket in it.
+    #[error("you have no Kerberos ticket: 'cellar login PRINCIPAL' gets one")]
+    NoTicket,
+    /// No realm knows the cell's service.
+    #[error(
+        "no realm knows a service for cell {cell}. Tried {tried}: give --realm, or ask the cell's administrator ('addprinc afs/{cell}')"
+    )]
+    NoService {
+        /// The cell.
+        cell: String,
+        /// The principals that were tried.
+        tried: String,
+    },
+    /// The credential cache cannot be read or written.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The credential cache makes no sense.
+    #[error("{}: {cause}", path.display())]
+    BadCache {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: BadCache,
+    },
+    /// A keytab without keys.
+    #[error("{}: no keys in this keytab", .0.display())]
+    EmptyKeytab(PathBuf),
+    /// Single tickets cannot be taken out of such a cache.
+    #[error(
+        "single tickets cannot be taken out of {0}: 'cellar logout --all' destroys the whole cache"
+    )]
+    NotRemovable(String),
+}
+
+impl Error {
+    /// Whether a KDC does not know the service (or no way to its realm): another name may do.
+    ///
+    /// The programs tell by their words only; any refusal but "the KDC cannot be reached" counts.
+    pub fn is_unknown_service(&self) -> bool {
+        matches!(self, Self::Refused { message, .. }
+            if !message.contains("Cannot contact") && !message.contains("No credentials cache")
+                && !message.contains("Ticket expired"))
+    }
+}
+
+/// A ticket for a cell's servers, from the user's cache, if there is a good one at `now` (Unix seconds).
+///
+/// # Errors
+/// The cache is there but cannot be read.
+pub async fn cached_token(
+    cache: &CacheName,
+    cell: &str,
+    now: u32,
+) -> Result<Option<Ticket>, Error> {
+    let tickets = cell_tickets(cache, Some(cell)).await?;
+    Ok(tickets
+        .into_iter()
+        .filter(|ticket| ticket.ends > now)
+        .max_by_key(|ticket| ticket.ends))
+}
+
+/// All tickets for cells in the user's cache, or those of one cell, expired ones included.
+///
+/// # Errors
+/// As [`cached_token`].
+pub async fn cell_tickets(cache: &CacheName, cell: Option<&str>) -> Result<Vec<Ticket>, Error> {
+    let is_wanted = |service: &KerberosPrincipal| {
+        let of = service.afs_cell();
+        of.is_some() && (cell.is_none() || of.as_deref() == cell)
+    };
+    let (file, listing) = match cache.path() {
+        Some(path) => (Some(path), None),
+        None => match programs::list(cache).await {
+            Ok(Some(listing)) => (programs::path_of(&listing.cache), Some(listing)),
+            Ok(None) => return Ok(Vec::new()),
+            // Without the programs there is no login either.
+            Err(Error::NoProgram(_)) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        },
+    };
+    if let Some(path) = file {
+        let tickets = read_cache(&path)?.map_or_else(Vec::new, |cache| cache.tickets);
+        let wanted = |ticket: &Ticket| is_wanted(&ticket.server);
+        return Ok(tickets.into_iter().filter(wanted).collect());
+    }
+    let mut tickets = Vec::new();
+    let services = listing.into_iter().flat_map(|listing| listing.services);
+    for service in services.filter(|service| is_wanted(service)) {
+        tickets.extend(copied(cache, &service).await?);
+    }
+    Ok(tickets)
+}
+
+/// Gets a ticket for the cell into the cache and answers it.
+///
+/// # Errors
+/// [`Error::NoTicket`] without a ticket-granting ticket; [`Error::NoService`]; the KDC does not answer.
+pub async fn get_token(
+    cache: &CacheName,
+    cell: &str,
+    services: &[KerberosPrincipal],
+    now: u32,
+) -> Result<Ticket, Error> {
+    for service in services {
+        match programs::get_service(cache, service).await {
+            Ok(()) => {
+                // A KDC may answer with a ticket of another form of the name; the cell is what counts.
+                let found = cached_token(cache, cell, now).await?;
+                return found.ok_or(Error::NoTicket);
+            }
+            Err(error) if error.is_unknown_service() => {
+                tracing::debug!(%service, %error, "not the cell's service");
+            }
+            Err(Error::Refused { message, .. })
+                if message.contains("No credentials cache")
+                    || message.contains("Ticket expired") =>
+            {
+                return Err(Error::NoTicket);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let tried: Vec<_> = services.iter().map(ToString::to_string).collect();
+    Err(Error::NoService {
+        cell: cell.to_owned(),
+        tried: tried.join(", "),
+    })
+}
+
+/// Takes a cell's tickets out of the cache, or those of all cells. Answers how many there were.
+///
+/// # Errors
+/// [`Error::NotRemovable`] if the cache is of a kind that lets no single tickets be removed.
+pub async fn forget_token(cache: &CacheName, cell: Option<&str>) -> Result<usize, Error> {
+    let tickets = cell_tickets(cache, cell).await?;
+    if tickets.is_empty() {
+        return Ok(0);
+    }
+    let path = match file_of(cache).await? {
+        Some(path) => path,
+        None => return Err(Error::NotRemovable(cache.name().unwrap_or_default())),
+    };
+    let bytes = read_file(&path)?.unwrap_or_default();
+    let gone = |ticket: &Ticket| {
+        let of = ticket.server.afs_cell();
+        of.is_some() && (cell.is_none() || of.as_deref() == cell)
+    };
+    let rest = CredentialCache::without(&bytes, gone).map_err(|cause| Error::BadCache {
+        path: path.clone(),
+        cause,
+    })?;
+    replace(&path, &rest)?;
+    Ok(tickets.len())
+}
+
+/// The file of a cache, if it is in one.
+///
+/// # Errors
+/// MIT's programs, which must be asked for the name of the user's own cache, do not run.
+pub async fn file_of(cache: &CacheName) -> Result<Option<PathBuf>, Error> {
+    if let Some(path) = cache.path() {
+        return Ok(Some(path));
+    }
+    if cache.name().is_some() {
+        // Of another kind; but one cache of a directory is a file.
+        let listing = programs::list(cache).await?;
+        return Ok(listing.and_then(|listing| programs::path_of(&listing.cache)));
+    }
+    let name = match programs::list(cache).await? {
+        Some(listing) => listing.cache,
+        // There is none yet. The library would say which it would make, in words.
+        None => programs::default_name().await?,
+    };
+    Ok(programs::path_of(&name))
+}
+
+/// Copies a cache from file to file, in one step. The new one is the owner's only.
+///
+/// # Errors
+/// [`Error::File`]; [`Error::NoTicket`] if there is none.
+pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    let bytes = read_file(from)?.ok_or(Error::NoTicket)?;
+    replace(to, &bytes)
+}
+
+/// Whose the cache is, and until when it can get further tickets; `None` if it cannot at `now`.
+///
+/// # Errors
+/// The cache is there but cannot be read.
+pub async fn granting(
+    cache: &CacheName,
+    now: u32,
+) -> Result<Option<(KerberosPrincipal, Ticket)>, Error> {
+    let path = match cache.path() {
+        Some(path) => Some(path),
+        None => match programs::list(cache).await? {
+            None => return Ok(None),
+            Some(listing) => match programs::path_of(&listing.cache) {
+                Some(path) => Some(path),
+                None => return granting_elsewhere(cache, &listing, now).await,
+            },
+        },
+    };
+    let Some(found) = path.as_deref().map(read_cache).transpose()?.flatten() else {
+        return Ok(None);
+    };
+    let ticket = found.granting(now).cloned();
+    Ok(ticket.map(|ticket| (found.owner, ticket)))
+}
+
+async fn granting_elsewhere(
+    cache: &CacheName,
+    listing: &programs::Listing,
+    now: u32,
+) -> Result<Option<(KerberosPrincipal, Ticket)>, Error> {
+    for service in &listing.services {
+        let own = service.components.get(1) == Some(&service.realm);
+        if service.is_ticket_granting() && own {
+            let tickets = copied(cache, service).await?;
+            let good = tickets.into_iter().find(|ticket| ticket.ends > now);
+            return Ok(good.map(|ticket| (ticket.client.clone(), ticket)));
+        }
+    }
+    Ok(None)
+}
+
+/// A ticket from a cache that is no file, by way of a private one.
+async fn copied(cache: &CacheName, service: &KerberosPrincipal) -> Result<Vec<Ticket>, Error> {
+    let private = PrivateFile::new()?;
+    match programs::copy_service(cache, service, &private.path()).await {
+        Ok(()) => {}
+        // It went meanwhile, or has expired.
+        Err(Error::Refused { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    }
+    Ok(read_cache(private.path())?.map_or_else(Vec::new, |cache| cache.tickets))
+}
+
+/// A name for a cache that only its owner can read, in a directory of its own; removed when dropped.
+#[derive(Debug)]
+pub struct PrivateFile(tempfile::TempDir);
+
+impl PrivateFile {
+    /// Makes the directory, where this user's runtime files are, else in the directory for temporary
+    /// ones.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn new() -> Result<Self, Error> {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let places = runtime.into_iter().chain([std::env::temp_dir()]);
+        let mut last = None;
+        for place in places {
+            // Mode 0700.
+            match tempfile::Builder::new()
+                .prefix("cellar-")
+                .tempdir_in(&place)
+            {
+                Ok(directory) => return Ok(Self(directory)),
+                Err(cause) => last = Some(Error::File { path: place, cause }),
+            }
+        }
+        Err(last.unwrap_or(Error::NoTicket))
+    }
+
+    /// The file, which is not there yet.
+    pub fn path(&self) -> PathBuf {
+        self.0.path().join("krb5cc")
+    }
+}
+
+/// The name of an encryption type, as Kerberos writes it; its number where it is none that cells use.
+pub fn enctype_name(number: i32) -> String {
+    match cellar_auth::Enctype::from_number(number) {
+        Some(enctype) => enctype.name().to_owned(),
+        None => format!("encryption type {number}"),
+    }
+}
+
+/// Reads a cache from a file; `None` if there is none.
+///
+/// # Errors
+/// [`Error::File`], [`Error::BadCache`].
+pub fn read_cache(path: impl AsRef<Path>) -> Result<Option<CredentialCache>, Error> {
+    let path = path.as_ref();
+    let Some(bytes) = read_file(path)? else {
+        return Ok(None);
+    };
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let cache = CredentialCache::parse(&bytes);
+    cache.map(Some).map_err(|cause| Error::BadCache {
+        path: path.to_owned(),
+        cause,
+    })
+}
+
+fn read_file(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+    let at = |cause| Error::File {
+        path: path.to_owned(),
+        cause,
+    };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(at(cause)),
+    };
+    let length = file.metadata().map_err(at)?.len();
+    // Of the full size at once: growing would leave copies of keys behind.
+    let capacity = usize::try_from(length.min(CACHE_BYTES_MAX)).unwrap_or(0);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity + 1));
+    let read = file.take(CACHE_BYTES_MAX).read_to_end(&mut bytes);
+    read.map_err(at)?;
+    Ok(Some(bytes))
+}
+
+/// Replaces a cache in one step, with the owner's rights only.
+///
+/// # Errors
+/// [`Error::File`].
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    use std::io::Write as _;
+    let at = |cause| Error::File {
+        path: path.to_owned(),
+        cause,
+    };
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new()
+        .permissions(std::fs::Permissions::from_mode(0o600))
+        .prefix(".krb5cc-")
+        .tempfile_in(directory.unwrap_or(Path::new(".")))
+        .map_err(at)?;
+    file.write_all(bytes).map_err(at)?;
+    // Root may do this for somebody else's cache.
+    if let Ok(old) = std::fs::metadata(path) {
+        let owner = (Some(old.uid()), Some(old.gid()));
+        std::os::unix::fs::fchown(file.as_file(), owner.0, owner.1).map_err(at)?;
+    }
+    file.persist(path).map_err(|error| at(error.error))?;
+    Ok(())
+}
+
+impl Ticket {
+    /// The token for a cell's servers that the ticket makes.
+    ///
+    /// # Errors
+    /// [`cellar_auth::Error`]: it is no ticket, or of a type of session key that rxkad cannot use.
+    pub fn token(&self, cell: &CellName) -> Result<Token, cellar_auth::Error> {
+        Token::from_kerberos(&KerberosCredential {
+            cell: cell.as_str(),
+            client: &self.client.to_string(),
+            enctype: self.enctype,
+            session_key: &self.session_key,
+            ticket: &self.ticket,
+            begins: AfsTime(self.begins),
+            expires: AfsTime(self.ends),
+        })
+    }
+
+    /// Encryption type and version of the service's key that the ticket is sealed with.
+    pub fn sealed_with(&self) -> Option<(i32, Option<u32>)> {
+        cellar_auth::sealed_with(&self.ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_refusals_let_another_name_be_tried() {
+        let refused = |message: &str| Error::Refused {
+            program: "kvno",
+            message: message.to_owned(),
+        };
+        let unknown =
+            "kvno: Server afs/x@R not found in Kerberos database while getting credentials";
+        assert!(refused(unknown).is_unknown_service());
+        let silent =
+            "kvno: Cannot contact any KDC for realm 'R' while getting credentials for afs/x@R";
+        assert!(!refused(silent).is_unknown_service());
+        assert!(!Error::NoTicket.is_unknown_service());
+    }
+
+    #[test]
+    fn a_cache_is_replaced_with_its_owners_rights() {
+        let home = tempfile::tempdir().expect("tempdir");
+        let path = home.path().join("cc");
+        replace(&path, b"one").expect("new");
+        replace(&path, b"two").expect("again");
+        assert_eq!(std::fs::read(&path).expect("read"), b"two");
+        let mode = std::fs::metadata(&path)
+            .expect("there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(home.path()).expect("dir").count(), 1);
+    }
+}

@@ -1,0 +1,162 @@
+//! Kerberos principals: their parts, how they are written, and whom AFS takes them for.
+
+use std::fmt;
+
+/// A principal: `alice@TEST.CELL`, `afs/test.cell@TEST.CELL`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KerberosPrincipal {
+    /// What stands before the realm, between slashes; at least one.
+    pub components: Vec<String>,
+    /// The realm; empty: not said.
+    pub realm: String,
+}
+
+impl KerberosPrincipal {
+    /// From its written form, in which a backslash takes `/`, `@`, and itself literally.
+    ///
+    /// Source: RFC 1964 §2.1.1, as MIT's programs print and read it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut components = vec![String::new()];
+        let mut realm: Option<String> = None;
+        let mut chars = text.chars();
+        while let Some(c) = chars.next() {
+            let literal = match c {
+                '\\' => match chars.next()? {
+                    'n' => '\n',
+                    't' => '\t',
+                    'b' => '\u{8}',
+                    '0' => '\0',
+                    other => other,
+                },
+                '/' if realm.is_none() => {
+                    components.push(String::new());
+                    continue;
+                }
+                '@' if realm.is_none() => {
+                    realm = Some(String::new());
+                    continue;
+                }
+                '@' => return None,
+                other => other,
+            };
+            match &mut realm {
+                Some(realm) => realm.push(literal),
+                None => components.last_mut()?.push(literal),
+            }
+        }
+        components
+            .iter()
+            .any(|part| !part.is_empty())
+            .then(|| Self {
+                components,
+                realm: realm.unwrap_or_default(),
+            })
+    }
+
+    /// The service of a cell's servers: `afs/CELL@REALM`, or `afs@REALM`.
+    pub fn afs_service(cell: Option<&str>, realm: &str) -> Self {
+        let components = std::iter::once("afs").chain(cell);
+        Self {
+            components: components.map(str::to_owned).collect(),
+            realm: realm.to_owned(),
+        }
+    }
+
+    /// The cell for whose servers this is the service, if it is one: `afs/CELL` names it; plain `afs`
+    /// is that of the cell that is called as the realm is.
+    pub fn afs_cell(&self) -> Option<String> {
+        match self.components.as_slice() {
+            [service] if service == "afs" && !self.realm.is_empty() => {
+                Some(self.realm.to_ascii_lowercase())
+            }
+            [service, cell] if service == "afs" && !cell.is_empty() => {
+                Some(cell.to_ascii_lowercase())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is a ticket-granting service.
+    pub fn is_ticket_granting(&self) -> bool {
+        matches!(self.components.as_slice(), [service, _] if service == "krbtgt")
+    }
+
+    /// As a cell's protection database knows the principal when its realm is not the cell's own:
+    /// `alice@test.cell`, `alice.admin@test.cell`, in lower case.
+    pub fn foreign_name(&self) -> String {
+        format!("{}@{}", self.components.join("."), self.realm).to_ascii_lowercase()
+    }
+}
+
+impl fmt::Display for KerberosPrincipal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, component) in self.components.iter().enumerate() {
+            if index > 0 {
+                f.write_str("/")?;
+            }
+            escaped(component, f)?;
+        }
+        if !self.realm.is_empty() {
+            f.write_str("@")?;
+            escaped(&self.realm, f)?;
+        }
+        Ok(())
+    }
+}
+
+fn escaped(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use fmt::Write as _;
+    for c in text.chars() {
+        match c {
+            '/' | '@' | '\\' => write!(f, "\\{c}")?,
+            '\n' => f.write_str("\\n")?,
+            '\t' => f.write_str("\\t")?,
+            '\u{8}' => f.write_str("\\b")?,
+            '\0' => f.write_str("\\0")?,
+            other => f.write_char(other)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in [
+            "alice@TEST.CELL",
+            "afs/test.cell@TEST.CELL",
+            "alice",
+            "host/a.b.c@R",
+            "odd\\/name\\@x/y\\\\@R",
+            "new\\nline@R",
+        ] {
+            let principal = KerberosPrincipal::parse(text).expect(text);
+            assert_eq!(principal.to_string(), text);
+        }
+        for bad in ["", "@", "@R", "a@b@c", "a\\"] {
+            assert_eq!(KerberosPrincipal::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn services_of_cells() {
+        let cell = |text| KerberosPrincipal::parse(text).and_then(|p| p.afs_cell());
+        assert_eq!(cell("afs/Test.Cell@R").as_deref(), Some("test.cell"));
+        assert_eq!(cell("afs@TEST.CELL").as_deref(), Some("test.cell"));
+        assert_eq!(cell("afs/a/b@R"), None);
+        assert_eq!(cell("host/test.cell@R"), None);
+        assert_eq!(cell("afs"), None);
+        let service = KerberosPrincipal::afs_service(Some("test.cell"), "R");
+        assert_eq!(service.to_string(), "afs/test.cell@R");
+    }
+
+    #[test]
+    fn names_in_other_cells() {
+        let name = |text| KerberosPrincipal::parse(text).map(|p| p.foreign_name());
+        assert_eq!(name("Alice@TEST.CELL").as_deref(), Some("alice@test.cell"));
+        assert_eq!(name("alice/admin@R").as_deref(), Some("alice.admin@r"));
+    }
+}

@@ -1,0 +1,330 @@
+//! MIT's Kerberos programs: they know every kind of credential cache and every way to prove who one is
+//! (passwords, smart cards, one-time codes), and read the site's configuration (decision 0009).
+//!
+//! What they print for people is not read but for four things that have not changed in twenty years: the
+//! name of the cache in `klist`'s first line, or in its complaint that there is none; the services in its list;
+//! and the principals of a keytab.
+//! Tickets are read from a cache of form FILE: a copy of one ticket is made there by
+//! `kvno --cached-only --out-cache`, which works for all kinds of caches (MIT 1.19 and later).
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::Error;
+use super::principal::KerberosPrincipal;
+
+/// How long a program that asks nobody but the KDC may take. MIT's library gives up a realm's silent KDCs
+/// after less than this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The most output that is looked at, in bytes.
+const OUTPUT_MAX: usize = 1 << 20;
+
+/// What `klist` says about a credential cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The name of the cache, with its kind.
+    pub cache: String,
+    /// The services that there are tickets for.
+    pub services: Vec<KerberosPrincipal>,
+}
+
+/// A credential cache to work on: the one that is named, or the user's own (`KRB5CCNAME` or the
+/// library's default).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheName(Option<String>);
+
+impl CacheName {
+    /// The user's own.
+    pub fn own() -> Self {
+        Self(None)
+    }
+
+    /// The one of that name, `KIND:REST` or a path.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self(Some(name.into()))
+    }
+
+    /// One in a file.
+    pub fn file(path: &Path) -> Self {
+        Self::named(format!("FILE:{}", path.display()))
+    }
+
+    /// The name; `None`: whatever the library's default is.
+    pub fn name(&self) -> Option<String> {
+        let from_environment = || std::env::var("KRB5CCNAME").ok();
+        let name = self.0.clone().or_else(from_environment);
+        name.filter(|name| !name.is_empty())
+    }
+
+    /// The file, if it is known to be one without asking the library.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.name().as_deref().and_then(path_of)
+    }
+}
+
+/// The file behind a cache's name: `FILE:PATH`, `PATH`, or one cache of a directory, `DIR::PATH`.
+pub fn path_of(name: &str) -> Option<PathBuf> {
+    let path = match name.split_once(':') {
+        Some(("FILE", path)) => path,
+        Some(("DIR", rest)) => rest.strip_prefix(':')?,
+        Some(_) => return None,
+        None => name,
+    };
+    (!path.is_empty()).then(|| PathBuf::from(path))
+}
+
+fn program(name: &'static str, cache: &CacheName) -> Command {
+    let mut command = Command::new(name);
+    // Their English is read.
+    command.env("LC_ALL", "C").kill_on_drop(true);
+    if let Some(cache) = &cache.0 {
+        command.env("KRB5CCNAME", cache);
+    }
+    command
+}
+
+fn cannot_run(program: &'static str, cause: std::io::Error) -> Error {
+    if cause.kind() == std::io::ErrorKind::NotFound {
+        Error::NoProgram(program)
+    } else {
+        Error::Program { program, cause }
+    }
+}
+
+/// Runs a program and answers what it printed.
+async fn run(name: &'static str, mut command: Command) -> Result<String, Error> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = tokio::time::timeout(PATIENCE, command.output())
+        .await
+        .map_err(|_| Error::Silent(name))?
+        .map_err(|cause| cannot_run(name, cause))?;
+    let text = |bytes: &[u8]| {
+        String::from_utf8_lossy(&bytes[..bytes.len().min(OUTPUT_MAX)])
+            .trim()
+            .to_owned()
+    };
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(Error::Refused {
+        program: name,
+        message: text(&output.stderr),
+    })
+}
+
+/// Gets tickets with a password or whatever else the realm asks for, on the terminal.
+///
+/// # Errors
+/// It does not run, or did not succeed: then it has said why.
+pub async fn kinit(
+    cache: &CacheName,
+    principal: Option<&str>,
+    options: &[String],
+) -> Result<(), Error> {
+    let mut command = program("kinit", cache);
+    command.env_remove("LC_ALL").args(options).args(principal);
+    let status = command
+        .status()
+        .await
+        .map_err(|cause| cannot_run("kinit", cause))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Error::Said("kinit"))
+    }
+}
+
+/// Gets tickets with a key from a keytab.
+///
+/// # Errors
+/// It does not run, or is refused.
+pub async fn kinit_with_keytab(
+    cache: &CacheName,
+    principal: &str,
+    keytab: &Path,
+    options: &[String],
+) -> Result<(), Error> {
+    let mut command = program("kinit", cache);
+    command.arg("-k").arg("-t").arg(keytab);
+    command.args(options).arg(principal);
+    run("kinit", command).await.map(drop)
+}
+
+/// Renews the cache's ticket-granting ticket. All other tickets are gone then.
+///
+/// # Errors
+/// It does not run, or is refused.
+pub async fn renew(cache: &CacheName) -> Result<(), Error> {
+    let mut command = program("kinit", cache);
+    command.arg("-R");
+    run("kinit", command).await.map(drop)
+}
+
+/// Gets a ticket for a service into the cache, if there is none yet.
+///
+/// # Errors
+/// It does not run, or is refused: [`Error::is_unknown_service`] where another name may do.
+pub async fn get_service(cache: &CacheName, service: &KerberosPrincipal) -> Result<(), Error> {
+    let mut command = program("kvno", cache);
+    command.arg("-q").arg(service.to_string());
+    run("kvno", command).await.map(drop)
+}
+
+/// Copies a ticket of the cache into a new one in a file.
+///
+/// # Errors
+/// It does not run, or there is no such ticket.
+pub async fn copy_service(
+    cache: &CacheName,
+    service: &KerberosPrincipal,
+    to: &Path,
+) -> Result<(), Error> {
+    let mut command = program("kvno", cache);
+    let mut file = std::ffi::OsString::from("FILE:");
+    file.push(to);
+    command
+        .args(["-q", "--cached-only", "--out-cache"])
+        .args([file.as_os_str(), OsStr::new(&service.to_string())]);
+    run("kvno", command).await.map(drop)
+}
+
+/// What is in a cache; `None` if there is none.
+///
+/// # Errors
+/// It does not run.
+pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
+    match run("klist", program("klist", cache)).await {
+        Ok(text) => Ok(parse_listing(&text)),
+        Err(Error::Refused { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The name that the user's own cache has when there is none yet.
+///
+/// # Errors
+/// It does not run.
+pub async fn default_name() -> Result<String, Error> {
+    let message = match run("klist", program("klist", &CacheName::own())).await {
+        Ok(text) => return Ok(parse_listing(&text).map_or_else(String::new, |l| l.cache)),
+        Err(Error::Refused { message, .. }) => message,
+        Err(error) => return Err(error),
+    };
+    Ok(parse_missing(&message).unwrap_or_default())
+}
+
+/// `klist: No credentials cache found (filename: /tmp/krb5cc_0)`; other kinds say `(KIND: NAME)`.
+fn parse_missing(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("(filename: ")?;
+    let (path, _) = rest.rsplit_once(')')?;
+    Some(format!("FILE:{path}"))
+}
+
+/// Destroys a cache.
+///
+/// # Errors
+/// It does not run, or cannot.
+pub async fn destroy(cache: &CacheName) -> Result<(), Error> {
+    let mut command = program("kdestroy", cache);
+    command.arg("-q");
+    run("kdestroy", command).await.map(drop)
+}
+
+/// The first principal of a keytab.
+///
+/// # Errors
+/// The keytab cannot be read, or is empty.
+pub async fn first_of_keytab(keytab: &Path) -> Result<String, Error> {
+    let mut command = program("klist", &CacheName::own());
+    command.arg("-k").arg(keytab);
+    let text = run("klist", command).await?;
+    first_principal(&text).ok_or_else(|| Error::EmptyKeytab(keytab.to_owned()))
+}
+
+/// `Keytab name: …`, `KVNO Principal`, `---- …`, then `   1 alice@TEST.CELL`.
+fn first_principal(text: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (version, principal) = line.trim().split_once(char::is_whitespace)?;
+        version.parse::<u32>().ok()?;
+        Some(principal.trim().to_owned())
+    })
+}
+
+/// `Ticket cache: FILE:/tmp/krb5cc_0`, `Default principal: …`, then a ticket a line whose last word is the
+/// service.
+fn parse_listing(text: &str) -> Option<Listing> {
+    let cache = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Ticket cache: "))?;
+    let services = text.lines().filter_map(|line| {
+        // Dates come first: lines of flags and addresses do not begin with a digit.
+        line.starts_with(|c: char| c.is_ascii_digit())
+            .then(|| line.split_whitespace().last())
+            .flatten()
+            .and_then(KerberosPrincipal::parse)
+    });
+    Some(Listing {
+        cache: cache.trim().to_owned(),
+        services: services.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listings_are_read() {
+        let text = "Ticket cache: KEYRING:persistent:0:0\nDefault principal: bob@TEST.CELL\n\n\
+             Valid starting     Expires            Service principal\n\
+             11/21/26 15:01:21  11/22/26 15:01:21  krbtgt/TEST.CELL@TEST.CELL\n\
+             \trenew until 11/28/26 15:01:21\n\
+             11/21/26 15:01:21  11/22/26 15:01:21  afs/test.cell@TEST.CELL\n";
+        let listing = parse_listing(text).expect("a listing");
+        assert_eq!(listing.cache, "KEYRING:persistent:0:0");
+        let services: Vec<_> = listing.services.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            services,
+            ["krbtgt/TEST.CELL@TEST.CELL", "afs/test.cell@TEST.CELL"]
+        );
+        assert_eq!(parse_listing(""), None);
+        let missing = "klist: No credentials cache found (filename: /tmp/krb5cc_0)";
+        assert_eq!(
+            parse_missing(missing).as_deref(),
+            Some("FILE:/tmp/krb5cc_0")
+        );
+        assert_eq!(
+            parse_missing("klist: Credentials cache keyring 'x' not found"),
+            None
+        );
+    }
+
+    #[test]
+    fn keytabs_are_read() {
+        let text = "Keytab name: FILE:/k\nKVNO Principal\n---- -----\n   2 alice@TEST.CELL\n   2 bob@TEST.CELL";
+        assert_eq!(first_principal(text).as_deref(), Some("alice@TEST.CELL"));
+        assert_eq!(
+            first_principal("Keytab name: FILE:/k\nKVNO Principal\n"),
+            None
+        );
+    }
+
+    #[test]
+    fn files_behind_names() {
+        let path = |name| path_of(name).map(|path| path.display().to_string());
+        assert_eq!(path("FILE:/tmp/cc").as_deref(), Some("/tmp/cc"));
+        assert_eq!(path("/tmp/cc").as_deref(), Some("/tmp/cc"));
+        assert_eq!(path("DIR::/run/cc/tkt1").as_deref(), Some("/run/cc/tkt1"));
+        assert_eq!(path("DIR:/run/cc"), None);
+        assert_eq!(path("KCM:0"), None);
+        assert_eq!(path(""), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! Under which principals a cell's service may be known, in the order in which they are tried.
+//!
+//! As OpenAFS's `aklog` does it:
+//!
+//! 1. the realm that was told, and no other; else
+//! 2. the user's own realm;
+//! 3. the realm that `[domain_realm]` gives for the cell's database server, or for the cell's name;
+//! 4. the cell's name in capitals;
+//! 5. the domain of the database server in capitals.
+//!
+//! In each realm `afs/CELL` is tried, then, where realm and cell are called alike, plain `afs`: elsewhere
+//! that would be another cell's key. Source: aklog(1); seen in openafs@4083ffd08 src/aklog/aklog.c,
+//! `rxkad_get_ticket`.
+
+use super::configuration::DomainRealm;
+use super::principal::KerberosPrincipal;
+
+/// What is known about a cell's realm.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealmHints<'a> {
+    /// The realm, as the caller was told.
+    pub told: Option<&'a str>,
+    /// The realm of the user.
+    pub user: &'a str,
+    /// The name of one of the cell's database servers.
+    pub server: Option<&'a str>,
+}
+
+/// The principals to try for `cell`, each once.
+pub fn candidates(
+    cell: &str,
+    hints: RealmHints<'_>,
+    domains: &DomainRealm,
+) -> Vec<KerberosPrincipal> {
+    let realms: Vec<String> = match hints.told {
+        Some(realm) => vec![realm.to_owned()],
+        None => {
+            let of_server = hints.server.and_then(|server| domains.realm_of(server));
+            let domain = hints.server.and_then(|server| server.split_once('.'));
+            let found = [
+                Some(hints.user.to_owned()),
+                of_server.map(str::to_owned),
+                domains.realm_of(cell).map(str::to_owned),
+                Some(cell.to_ascii_uppercase()),
+                domain.map(|(_, domain)| domain.to_ascii_uppercase()),
+            ];
+            found.into_iter().flatten().collect()
+        }
+    };
+    let mut services = Vec::new();
+    for realm in realms.iter().filter(|realm| !realm.is_empty()) {
+        let alike = realm.eq_ignore_ascii_case(cell);
+        let forms = [Some(Some(cell)), alike.then_some(None)];
+        for instance in forms.into_iter().flatten() {
+            let service = KerberosPrincipal::afs_service(instance, realm);
+            if !services.contains(&service) {
+                services.push(service);
+            }
+        }
+    }
+    services
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(cell: &str, hints: RealmHints<'_>) -> Vec<String> {
+        let found = candidates(cell, hints, &DomainRealm::default());
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn own_realm_first_and_plain_afs_only_where_names_agree() {
+        let hints = RealmHints {
+            user: "TEST.CELL",
+            ..RealmHints::default()
+        };
+        assert_eq!(
+            tried("test.cell", hints),
+            ["afs/test.cell@TEST.CELL", "afs@TEST.CELL"]
+        );
+        assert_eq!(
+            tried("other.cell", hints),
+            [
+                "afs/other.cell@TEST.CELL",
+                "afs/other.cell@OTHER.CELL",
+                "afs@OTHER.CELL"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_realm_that_was_told_is_the_only_one() {
+        let hints = RealmHints {
+            told: Some("R"),
+            user: "TEST.CELL",
+            server: Some("db.example.org"),
+        };
+        assert_eq!(tried("test.cell", hints), ["afs/test.cell@R"]);
+    }
+
+    #[test]
+    fn the_servers_domain_comes_last() {
+        let hints = RealmHints {
+            told: None,
+            user: "U",
+            server: Some("db1.example.org"),
+        };
+        assert_eq!(
+            tried("cell", hints),
+            [
+                "afs/cell@U",
+                "afs/cell@CELL",
+                "afs@CELL",
+                "afs/cell@EXAMPLE.ORG"
+            ]
+        );
+    }
+}
