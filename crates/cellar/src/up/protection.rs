@@ -1,20 +1,26 @@
-//! The protection database for the file server of the same process.
+//! The databases for the file server of the same process.
 
 use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_dbserver::{Directory, Pr};
+use cellar_dbserver::{Directory, Identity, Pr, Vl};
 use cellar_fileserver::protection::BoxFuture;
-use cellar_fileserver::{Protection, ProtectionError};
+use cellar_fileserver::{Locations, Protection, ProtectionError};
+use cellar_wire::AbortCode;
 use cellar_wire::acl::Cps;
 use cellar_wire::ids::ViceId;
+use cellar_wire::vl::{GetEntryByNameO, VldbEntry, VolumeNameArgument};
 
 /// Answers from the database's memory.
 pub(super) struct OwnProtection(pub(super) Arc<Pr>);
 
 impl Protection for OwnProtection {
+    fn version(&self) -> u64 {
+        Directory::version(&*self.0)
+    }
+
     fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
         let cps = Directory::cps(&*self.0, id).map_or_else(Cps::anonymous, Cps::new);
         Box::pin(ready(Ok(cps)))
@@ -47,5 +53,21 @@ impl Protection for OwnProtection {
                 .map(|name| Bytes::copy_from_slice(name.as_bytes()))
         };
         Box::pin(ready(Ok(ids.iter().map(name).collect())))
+    }
+}
+
+/// Where volumes are, from the database's memory.
+pub(super) struct OwnLocations(pub(super) Arc<Vl>);
+
+impl Locations for OwnLocations {
+    fn entry<'a>(
+        &'a self,
+        name: &'a VolumeNameArgument,
+    ) -> BoxFuture<'a, Result<VldbEntry, AbortCode>> {
+        let asked = GetEntryByNameO {
+            volumename: name.clone(),
+        };
+        let answer = self.0.ask(Identity::Superuser, asked);
+        Box::pin(ready(answer.map(|reply| reply.entry)))
     }
 }

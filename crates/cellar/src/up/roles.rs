@@ -16,7 +16,7 @@ use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
 use cellar_wire::vl;
 
 use super::bozo::{Instance, Overseer};
-use super::protection::OwnProtection;
+use super::protection::{OwnLocations, OwnProtection};
 use super::statistics::Statistics;
 use super::{Options, bootstrap, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity};
@@ -106,6 +106,7 @@ impl Roles {
         let mut config = FileConfig::new(bootstrap::uuid(identity), Arc::new(wall_clock));
         config.callback_state = Some(directory.callback_state());
         let fileserver = FileServer::new(config, Arc::new(OwnProtection(self.pr.clone())));
+        fileserver.use_locations(Arc::new(OwnLocations(self.vl.clone())));
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
