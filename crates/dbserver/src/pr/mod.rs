@@ -52,9 +52,8 @@ pub struct Rules {
 }
 
 /// Procedures that `restrict_anonymous` is about.
-const HIDDEN: [u32; 7] = [
+const HIDDEN: [u32; 6] = [
     wire::WhereIsIt::OPCODE,
-    wire::IDToName::OPCODE,
     wire::GetCPS::OPCODE,
     wire::GetHostCPS::OPCODE,
     wire::ListMax::OPCODE,
@@ -99,6 +98,15 @@ impl Pr {
     /// What a remote caller would be told.
     pub fn ask<P: Answer<Self>>(&self, who: Identity, arguments: P) -> Result<P::Reply, AbortCode> {
         Server::ask(self, who, arguments)
+    }
+
+    /// Asking for no names at all is open to everybody: `pts` does so when it was given names alone.
+    fn check_may_see_names(&self, who: Identity) -> Result<(), AbortCode> {
+        let hidden = self.rules.restrict_anonymous && who == Identity::ANONYMOUS;
+        if hidden || who == Identity::Stranger {
+            return Err(AbortCode::PRPERM);
+        }
+        Ok(())
     }
 
     /// Who somebody with a ticket is here. A name that leads to a group is nobody's.
@@ -180,7 +188,9 @@ impl Server for Pr {
         let refused = match who {
             Identity::Superuser => false,
             // aklog asks whether it must register somebody.
-            Identity::Stranger => opcode != wire::NameToID::OPCODE,
+            Identity::Stranger => {
+                !matches!(opcode, wire::NameToID::OPCODE | wire::IDToName::OPCODE)
+            }
             Identity::ANONYMOUS if restrict_anonymous && HIDDEN.contains(&opcode) => true,
             who if restricted && Self::is_administrative(opcode) => {
                 let administrator = access::is_administrator(&*self.replica.read(), who);

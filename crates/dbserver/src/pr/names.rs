@@ -30,8 +30,11 @@ impl Answer<Pr> for NameToID {
 impl Answer<Pr> for IDToName {
     const BLOCKS: bool = false;
 
-    fn answer(self, pr: &Pr, _: Identity) -> Result<IDToNameReply, Error> {
+    fn answer(self, pr: &Pr, who: Identity) -> Result<IDToNameReply, Error> {
         check_length(self.ids.len())?;
+        if !self.ids.is_empty() {
+            pr.check_may_see_names(who)?;
+        }
         let model = pr.replica.read();
         let names = self.ids.iter().map(|id| name_of(&model, *id));
         Ok(IDToNameReply {

@@ -67,6 +67,13 @@ fn strangers_only_learn_ids() {
     assert_eq!(cell.ask(who, asked).unwrap().ids.into_vec(), ids([jane]));
     let entry = ListEntry { id: ViceId(jane) };
     assert_eq!(cell.ask(who, entry.clone()), Err(AbortCode::PRPERM));
+    let names = |ids: &[i32]| {
+        let ids = IdList::from_iter_cut(ids.iter().copied().map(ViceId));
+        cell.ask(who, IDToName { ids })
+            .map(|reply| reply.names.len())
+    };
+    assert_eq!(names(&[jane]), Err(AbortCode::PRPERM));
+    assert_eq!(names(&[]), Ok(0));
     assert!(cell.ask(NOBODY, entry).is_ok());
     assert_eq!(cell.ask(who, ListMax {}), Err(AbortCode::PRPERM));
     let new = cell.new_entry(who, "mallory:g", PRGRP, 0);
@@ -134,6 +141,8 @@ fn a_cell_may_leave_all_changes_to_administrators() {
     assert_eq!(cell.add(user(john), jane, group), Ok(()), "he is one");
     // What is shown to who does not say who they are.
     assert_eq!(cell.ask(NOBODY, ListMax {}), Err(no));
+    let ids = IdList::from_iter_cut([ViceId(jane)]);
+    assert_eq!(cell.ask(NOBODY, IDToName { ids }), Err(no));
     assert_eq!(cell.ask(NOBODY, ListEntry { id: ViceId(jane) }), Err(no));
     let elements = ListElements { id: ViceId(group) };
     assert!(cell.ask(NOBODY, elements).is_ok());
