@@ -1,0 +1,53 @@
+# One session of a client's commands, typed to OpenAFS's servers and to Cellar's. A test that needs it says 'needs: tools
+# kerberos openafs cellar' and sources this file after realm.sh.
+#
+# Cellar's cell is the runner's. OpenAFS's lives where the second client would be; the client's commands run at the
+# first, as users of one realm that both cells believe.
+
+OPENAFS_ADDR=10.99.0.22
+
+# principal NAME...: more users of the realm.
+principal() {
+    local name
+    for name; do
+        "$interop/kdc/kdc" admin --dir "$kdc" -- addprinc -pw "$name-password" "$name"
+        "$interop/kdc/kdc" admin --dir "$kdc" -- ktadd -norandkey -k "$kdc/$name.keytab" "$name"
+    done >>"$IT_DIR/realm.log" 2>&1
+}
+
+# at_openafs FUNCTION...: with OpenAFS's cell in the place of Cellar's.
+at_openafs() {
+    local client=$IT_NETNS-c1
+    (
+        IT_PEER=openafs IT_DIR=$IT_DIR/openafs IT_ADDR=$OPENAFS_ADDR IT_NETNS=$IT_NETNS-c2 users_etc=$share/etc.openafs
+        at_client() { ip netns exec "$client" "$@"; }
+        mkdir -p "$IT_DIR"
+        "$@"
+    )
+}
+
+# session NAME TRANSCRIPT: types sessions/NAME; @SERVER@ in it is the server's address.
+session() {
+    local line who words
+    while IFS= read -r line; do
+        [[ $line =~ ^([a-z]+):\ (.*)$ ]] || continue
+        who=${BASH_REMATCH[1]}
+        echo "$line"
+        read -ra words <<<"${BASH_REMATCH[2]//@SERVER@/$IT_ADDR}"
+        (
+            cd "$interop/sessions" || exit
+            as "$who" timeout 60 "${words[@]}" </dev/null 2>&1
+            echo "status $?"
+        ) | sed "s/$IT_ADDR/SERVER/g; s/^/    /"
+    done <"$interop/sessions/$1" >"$2"
+}
+
+# compare NAME: both transcripts must be the same but for what sessions/NAME.differences explains.
+compare() {
+    local counted
+    counted=$("$programs/compare-sessions.py" "$IT_DIR/$1.openafs" "$IT_DIR/$1.cellar" "$interop/sessions/$1.differences") || {
+        echo "$counted"
+        fail "$1: the answers differ"
+    }
+    say "$1: ${counted##*$'\n'}"
+}
