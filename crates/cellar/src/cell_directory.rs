@@ -8,6 +8,7 @@
 //! DIR/vicepa/ ...      partitions
 //! DIR/callbacks        promises and locks, over a clean restart
 //! DIR/server-etc/      KeyFileExt, UserList, krb.conf: whom the servers trust; only the owner may look
+//! DIR/audit.log        who did what administrative act
 //! DIR/client-etc/      CellServDB, ThisCell, cacheinfo for stock clients and tools
 //! ```
 
@@ -90,6 +91,11 @@ impl CellDirectory {
         self.0.join("server-etc")
     }
 
+    /// Who did what administrative act, a JSON object a line.
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.0.join("audit.log")
+    }
+
     pub(crate) fn client_etc(&self) -> PathBuf {
         self.0.join("client-etc")
     }
@@ -117,9 +123,19 @@ impl CellDirectory {
             cause,
         })?;
         let cell = &identity.cell;
-        self.replace(&etc.join("CellServDB"), &cell.cell_serv_db())?;
-        self.replace(&etc.join("ThisCell"), &format!("{}\n", cell.name))?;
+        self.write_cell(&etc, cell)?;
         self.replace(&etc.join("cacheinfo"), "/afs:/var/cache/openafs:100000\n")
+    }
+
+    /// Writes which cell the servers belong to beside their keys, where OpenAFS's commands look for it
+    /// with `-localauth -config`.
+    pub(crate) fn write_server_etc(&self, identity: &Identity) -> Result<(), DirectoryError> {
+        self.write_cell(&self.server_etc(), &identity.cell)
+    }
+
+    fn write_cell(&self, etc: &Path, cell: &Cell) -> Result<(), DirectoryError> {
+        self.replace(&etc.join("CellServDB"), &cell.cell_serv_db())?;
+        self.replace(&etc.join("ThisCell"), &format!("{}\n", cell.name))
     }
 
     /// Replaces a small file in one step: old or new after a crash, never half.

@@ -16,6 +16,7 @@ mod lock;
 mod protection;
 mod roles;
 mod statistics;
+mod trust;
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -118,13 +119,20 @@ pub(crate) fn run(options: Options) -> Outcome {
         identity.complete = true;
         directory.write_identity(&identity)?;
     }
+    let without_realm = roles.trust.is_alone();
     let running = roles.start(&directory, &identity)?;
     // Only now: an address that cannot be bound must not be what the next start tries.
     if known.as_ref() != Some(&identity) {
         directory.write_identity(&identity)?;
     }
     // Whoever started us may not read; the cell serves all the same.
-    let banner = banner::text(&directory, &identity, is_new, start.elapsed());
+    let banner = banner::text(
+        &directory,
+        &identity,
+        is_new,
+        without_realm,
+        start.elapsed(),
+    );
     let _unread = std::io::stdout().write_all(banner.as_bytes());
     let signal = wait_for_signal()?;
     tracing::info!(signal, "stopping");

@@ -12,6 +12,7 @@ pub(super) fn text(
     directory: &CellDirectory,
     identity: &Identity,
     is_new: bool,
+    without_realm: bool,
     took: Duration,
 ) -> String {
     let cell = &identity.cell;
@@ -60,6 +61,13 @@ pub(super) fn text(
         let _ = writeln!(
             text,
             "  Only this machine can reach it; 'cellar up{option} --bind ADDRESS' lets others in."
+        );
+    }
+    if without_realm {
+        let _ = writeln!(
+            text,
+            "  No Kerberos realm yet: on this machine root and this account are its administrators, by a key
+  that was made for the cell; everybody else is anonymous. docs/operating/kerberos.md goes on."
         );
     }
     let _ = writeln!(

@@ -8,6 +8,7 @@ use cellar_dbserver::{
     Clock, Database, DiskService, Identity as Caller, Pr, PrService, Vl, VlService, VoteService,
 };
 use cellar_fileserver::{Config as FileConfig, FileServer};
+use cellar_rpc::ServerSecurity;
 use cellar_rpc::local::Listener;
 use cellar_rpc::{Port, PortConfig, Runtime, RuntimeConfig, Service};
 use cellar_volume::disk::FileDisk;
@@ -18,14 +19,19 @@ use cellar_wire::vl;
 use super::bozo::{Instance, Overseer};
 use super::protection::{OwnLocations, OwnProtection};
 use super::statistics::Statistics;
+use super::trust::Trust;
 use super::{Options, bootstrap, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
+
+/// The security class of Kerberos tickets, in Rx.
+const RXKAD_INDEX: u8 = 2;
 
 /// Everything that is opened, before any port is.
 pub(super) struct Roles {
     pub(super) vl: Arc<Vl>,
     pr: Arc<Pr>,
+    pub(super) trust: Trust,
     partitions: Vec<(PartitionId, Arc<Partition>)>,
     runtime: Runtime,
 }
@@ -45,6 +51,7 @@ impl Roles {
         identity: &Identity,
         options: &Options,
     ) -> Outcome<Self> {
+        let trust = Trust::open(directory, identity)?;
         let databases = directory.databases();
         let at = |cause: &dyn std::fmt::Display| {
             Failure::new(format!("{}: {cause}", databases.display()))
@@ -67,6 +74,7 @@ impl Roles {
         Ok(Self {
             vl: Arc::new(vl),
             pr: Arc::new(pr),
+            trust,
             partitions: vec![partition],
             runtime,
         })
@@ -105,6 +113,8 @@ impl Roles {
     pub(super) fn start(self, directory: &CellDirectory, identity: &Identity) -> Outcome<Running> {
         let mut config = FileConfig::new(bootstrap::uuid(identity), Arc::new(wall_clock));
         config.callback_state = Some(directory.callback_state());
+        config.authority = Some(self.trust.authority.clone());
+        config.audit = self.trust.audit.clone();
         let fileserver = FileServer::new(config, Arc::new(OwnProtection(self.pr.clone())));
         fileserver.use_locations(Arc::new(OwnLocations(self.vl.clone())));
         for (id, partition) in &self.partitions {
@@ -149,6 +159,8 @@ struct Services {
     pr_votes: Arc<dyn Service>,
     disk: Arc<dyn Service>,
     bozo: Arc<dyn Service>,
+    /// What every port takes beside anonymous callers.
+    rxkad: Arc<dyn ServerSecurity>,
 }
 
 impl Services {
@@ -164,15 +176,19 @@ impl Services {
             Instance::new("vlserver", "", ports.location),
         ];
         let now = AfsTime(wall_clock().as_secs() as u32);
+        let Trust { authority, audit } = &roles.trust;
+        let vl = VlService::new(roles.vl.clone());
+        let pr = PrService::new(roles.pr.clone());
         Self {
             files: fileserver.file_service(),
             volumes: fileserver.volume_service(),
-            vl: Arc::new(VlService::new(roles.vl.clone())),
+            vl: Arc::new(vl.with_authority(authority.clone(), audit.clone())),
             vl_votes: votes(roles.vl.clone()),
-            pr: Arc::new(PrService::new(roles.pr.clone())),
+            pr: Arc::new(pr.with_authority(authority.clone(), audit.clone())),
             pr_votes: votes(roles.pr.clone()),
             disk: Arc::new(DiskService),
             bozo: Arc::new(Overseer::new(identity.cell.clone(), instances, now)),
+            rxkad: authority.server_security(),
         }
     }
 
@@ -204,6 +220,7 @@ impl Services {
             let address = SocketAddr::new(identity.bind, number);
             let mut config = PortConfig::new(address);
             config.services = services.into_iter().cloned().collect();
+            config = config.security(RXKAD_INDEX, self.rxkad.clone());
             let port = runtime
                 .open(config)
                 .map_err(|cause| port_failure(&cause, address))?;
@@ -278,7 +295,7 @@ fn v4_addresses(identity: &Identity) -> impl Iterator<Item = u32> + '_ {
 
 /// Makes a directory that only its owner may look into: access lists decide about what is in it, not
 /// who has an account on this machine.
-fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
+pub(super) fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new()
         .recursive(true)

@@ -1,0 +1,50 @@
+//! Whom the servers of this process trust: one configuration directory for all of them.
+//!
+//! A new cell has no KDC. So that it can be used all the same, a random key is made for it, of version 0, which no KDC
+//! gives out: `-localauth` makes tickets of it, and nobody else can. As soon as a realm's key is imported, which has a
+//! higher version, that one is used instead; `cellar key retire 0` takes the first one away.
+
+use cellar_auth::audit::Audit;
+use cellar_auth::{Authority, Enctype, SecretKey};
+
+use crate::cell_directory::{CellDirectory, Identity};
+use crate::failure::{Failure, Outcome};
+
+/// The version of the key that a cell is made with.
+const FIRST_KVNO: u32 = 0;
+
+/// What every service is given.
+pub(super) struct Trust {
+    pub(super) authority: Authority,
+    pub(super) audit: Audit,
+}
+
+impl Trust {
+    /// Reads the server's configuration directory, making what a new cell lacks.
+    pub(super) fn open(directory: &CellDirectory, identity: &Identity) -> Outcome<Self> {
+        let etc = directory.server_etc();
+        let at =
+            |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", etc.display()));
+        super::roles::private_directory(&etc).map_err(|cause| at(&cause))?;
+        directory.write_server_etc(identity)?;
+        let name = identity.cell.name.as_str();
+        let authority = Authority::open(&etc, name).map_err(|cause| at(&cause))?;
+        if authority.keys().list().is_empty() {
+            let key = SecretKey::random(Enctype::Aes256Sha1);
+            authority
+                .keys()
+                .add(FIRST_KVNO, &key)
+                .map_err(|cause| at(&cause))?;
+        }
+        let log = directory.audit_log();
+        let audit = Audit::open(&log)
+            .map_err(|cause| Failure::new(format!("{}: {cause}", log.display())))?;
+        Ok(Self { authority, audit })
+    }
+
+    /// Whether the cell's only key is the one that it was made with: no realm gives tickets for it.
+    pub(super) fn is_alone(&self) -> bool {
+        let keys = self.authority.keys().list();
+        keys.iter().all(|key| key.kvno == FIRST_KVNO)
+    }
+}
