@@ -1,9 +1,10 @@
-//! What runs on a server machine: the operations of `bos` that only look.
+//! What runs on a server machine, and who may do everything there: the operations of `bos`.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use cellar_client::{Cell, Client};
+use cellar_rpc::{CallError, Connection};
 use cellar_wire::AbortCode;
 use cellar_wire::bozo;
 use cellar_wire::ids::AfsTime;
@@ -14,6 +15,12 @@ use crate::error::{Error, Result};
 
 /// Instances, command lines or hosts asked for: bounds a server that never says "end".
 const ITEMS_MAX: i32 = 1000;
+
+/// Bytes of a log that are taken.
+const LOG_MAX: usize = 1 << 30;
+
+/// What ListSUsers answers past the last one.
+const NO_MORE_USERS: AbortCode = AbortCode(1);
 
 /// A server process, or a group of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -91,6 +98,33 @@ impl Instance {
     }
 }
 
+/// A version of the cell's key, as the overseer shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Key {
+    /// The version.
+    pub kvno: i32,
+    /// A checksum of the key; 0 where the server shows none.
+    pub checksum: u32,
+    /// When the key file was changed; 0 where the server does not say.
+    #[serde(serialize_with = "crate::json::time")]
+    pub changed: AfsTime,
+}
+
+impl Key {
+    /// As `bos listkeys` prints it.
+    pub fn line(&self) -> String {
+        match self.checksum {
+            0 => format!("key version is {}\n", self.kvno),
+            checksum => format!("key {} has cksum {checksum}\n", self.kvno),
+        }
+    }
+}
+
+/// Text for the wire.
+fn text(text: &str) -> Result<bozo::BozoString> {
+    bozo::BozoString::try_from(text).map_err(|_| Error::Usage(format!("{text}: too long")))
+}
+
 /// The overseer of one machine.
 #[derive(Clone, Copy)]
 pub struct Overseer<'a> {
@@ -109,18 +143,20 @@ impl<'a> Overseer<'a> {
         }
     }
 
-    async fn call<P: cellar_wire::Procedure>(&self, arguments: &P) -> Result<P::Reply> {
+    fn connection(&self) -> Connection {
         let peer = SocketAddr::new(self.server, self.cell.ports.overseer);
-        let connection = self
-            .client
-            .servers()
-            .connection(&self.cell.name, peer, &bozo::PACKAGE);
-        connection.call(arguments).await.map_err(|cause| {
-            Error::refused(
-                format!("failed to contact the overseer of {}", self.server),
-                cause,
-            )
-        })
+        let servers = self.client.servers();
+        servers.connection(&self.cell.name, peer, &bozo::PACKAGE)
+    }
+
+    fn refused(&self, cause: CallError) -> Error {
+        let what = format!("the overseer of {}", self.server);
+        Error::refused(what, cause)
+    }
+
+    async fn call<P: cellar_wire::Procedure>(&self, arguments: &P) -> Result<P::Reply> {
+        let answer = self.connection().call(arguments).await;
+        answer.map_err(|cause| self.refused(cause))
     }
 
     /// The names of its instances.
@@ -144,8 +180,7 @@ impl<'a> Overseer<'a> {
     /// # Errors
     /// There is none of that name, or it does not answer.
     pub async fn instance(&self, name: &str, long: bool) -> Result<Instance> {
-        let instance = bozo::BozoString::try_from(name)
-            .map_err(|_| Error::Usage(format!("{name}: too long")))?;
+        let instance = text(name)?;
         let status = self
             .call(&bozo::GetStatus {
                 instance: instance.clone(),
@@ -213,11 +248,82 @@ impl<'a> Overseer<'a> {
         for index in 0..ITEMS_MAX {
             match self.call(&bozo::ListSUsers { index }).await {
                 Ok(reply) => names.push(reply.name.to_string()),
-                Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
+                Err(error) if error.code() == Some(NO_MORE_USERS) => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(names)
+    }
+
+    /// Adds a superuser.
+    ///
+    /// # Errors
+    /// It is one already, or the caller may not.
+    pub async fn add_superuser(&self, name: &str) -> Result<()> {
+        let name = text(name)?;
+        self.call(&bozo::AddSUser { name }).await.map(drop)
+    }
+
+    /// Takes a superuser off the list.
+    ///
+    /// # Errors
+    /// It is none, or the caller may not.
+    pub async fn remove_superuser(&self, name: &str) -> Result<()> {
+        let name = text(name)?;
+        self.call(&bozo::DeleteSUser { name }).await.map(drop)
+    }
+
+    /// The versions of the cell's keys, and when they were changed if the server says so.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub async fn keys(&self) -> Result<Vec<Key>> {
+        let mut keys = Vec::new();
+        for index in 0..ITEMS_MAX {
+            match self.call(&bozo::ListKeys { index }).await {
+                Ok(reply) => keys.push(Key {
+                    kvno: reply.kvno,
+                    checksum: reply.key_info.key_checksum,
+                    changed: AfsTime(reply.key_info.modified_seconds.max(0) as u32),
+                }),
+                Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Removes the keys of a version: tickets sealed with them are worth nothing from then on.
+    ///
+    /// # Errors
+    /// There is none, or the caller may not.
+    pub async fn remove_key(&self, kvno: i32) -> Result<()> {
+        self.call(&bozo::DeleteKey { kvno }).await.map(drop)
+    }
+
+    /// A log, without its end of transfer.
+    ///
+    /// # Errors
+    /// There is no such log, or the caller may not.
+    pub async fn log(&self, name: &str) -> Result<Vec<u8>> {
+        let name = text(name)?;
+        let refused = |cause| self.refused(cause);
+        let mut call = self
+            .connection()
+            .open(&bozo::GetLog { name })
+            .await
+            .map_err(refused)?;
+        let mut log = Vec::new();
+        while log.len() < LOG_MAX {
+            match call.read_chunk().await.map_err(refused)? {
+                Some(bytes) => log.extend_from_slice(&bytes),
+                None => break,
+            }
+        }
+        if log.last() == Some(&0) {
+            log.pop();
+        }
+        Ok(log)
     }
 }
 

@@ -1,10 +1,11 @@
-//! `cellar bos`: what can be looked at. Roles of a `cellar up` live and die with it.
+//! `cellar bos`: what runs, who are superusers, which keys there are. Roles of a `cellar up` live and die with
+//! it, so nothing is started or stopped from here.
 
 use cellar_admin::bos::Overseer;
 use serde_json::json;
 
-use super::syntax::{Command, Suite, flag, one, optional_list};
-use super::{COMMON, cell_options, parse, print_json, server_address};
+use super::syntax::{Command, Suite, flag, list, one, optional_list};
+use super::{COMMON, cell_options, number, parse, print_json, server_address};
 use crate::failure::Outcome;
 use crate::output::{out, outln};
 use crate::session::As;
@@ -39,6 +40,50 @@ static SUITE: Suite = Suite {
             parameters: &[one("server", "machine name")],
             examples: &["127.0.0.1"],
         },
+        Command {
+            name: "adduser",
+            aliases: &[],
+            about: "Add superusers.",
+            parameters: &[one("server", "machine name"), list("user", "user names")],
+            examples: &["127.0.0.1 ann"],
+        },
+        Command {
+            name: "removeuser",
+            aliases: &[],
+            about: "Take users off the list of superusers.",
+            parameters: &[one("server", "machine name"), list("user", "user names")],
+            examples: &["127.0.0.1 ann"],
+        },
+        Command {
+            name: "listkeys",
+            aliases: &[],
+            about: "Show the versions of the cell's key.",
+            parameters: &[
+                one("server", "machine name"),
+                flag("showkey", ": keys are not shown"),
+            ],
+            examples: &["127.0.0.1"],
+        },
+        Command {
+            name: "removekey",
+            aliases: &[],
+            about: "Remove versions of the cell's key.",
+            parameters: &[
+                one("server", "machine name"),
+                list("kvno", "key version number"),
+            ],
+            examples: &["127.0.0.1 1"],
+        },
+        Command {
+            name: "getlog",
+            aliases: &[],
+            about: "Show a log of the server.",
+            parameters: &[
+                one("server", "machine name"),
+                one("file", "log file to examine"),
+            ],
+            examples: &["127.0.0.1 AuditLog"],
+        },
     ],
 };
 
@@ -50,15 +95,15 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     let named = invocation.required("server");
     // The machine itself says what runs on it; no database is asked.
     let server = server_address(named)?;
-    let session = match cell_options(&invocation, None)
-        .session(None, As::Anybody)
-        .await
-    {
+    let who = match invocation.command {
+        "status" | "listhosts" | "listusers" => As::Anybody,
+        _ => As::AdministratorIfPossible,
+    };
+    let session = match cell_options(&invocation, None).session(None, who).await {
         Ok(session) => session,
         Err(_) => {
-            cell_options(&invocation, Some(named))
-                .session(None, As::Anybody)
-                .await?
+            let named = cell_options(&invocation, Some(named));
+            named.session(None, who).await?
         }
     };
     let overseer = Overseer::new(&session.client, &session.cell, server);
@@ -92,13 +137,45 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
             }
             Ok(())
         }
-        _ => {
+        "listusers" => {
             let users = overseer.superusers().await?;
             if json {
                 return print_json(&users);
             }
             let users: String = users.iter().map(|user| format!("{user} ")).collect();
             outln!("SUsers are: {users}");
+            Ok(())
+        }
+        "listkeys" => {
+            let keys = overseer.keys().await?;
+            if json {
+                return print_json(&keys);
+            }
+            for key in &keys {
+                out!("{}", key.line());
+            }
+            outln!("All done.");
+            Ok(())
+        }
+        "getlog" => {
+            let name = invocation.required("file");
+            let log = overseer.log(name).await?;
+            out!("{}", String::from_utf8_lossy(&log));
+            Ok(())
+        }
+        "removekey" => {
+            for kvno in invocation.list("kvno") {
+                overseer.remove_key(number("-kvno", kvno)?).await?;
+            }
+            Ok(())
+        }
+        command => {
+            for user in invocation.list("user") {
+                match command {
+                    "adduser" => overseer.add_superuser(user).await?,
+                    _ => overseer.remove_superuser(user).await?,
+                }
+            }
             Ok(())
         }
     }

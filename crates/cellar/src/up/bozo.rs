@@ -1,8 +1,14 @@
-//! The overseer that this process is to its roles: enough for `bos status` and `bos listhosts`.
+//! The overseer that this process is to its roles: what `bos` asks of one.
 //!
-//! The roles live and die with the process, so there is nothing to start or stop: those calls are
-//! refused, everything that looks is answered.
+//! The roles live and die with the process, so nothing can be installed, started or stopped one by one;
+//! everything that looks is answered, and `administer` has what superusers may do.
 
+mod administer;
+
+use std::path::PathBuf;
+
+use cellar_auth::Authority;
+use cellar_auth::audit::Audit;
 use cellar_client::Cell;
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
 use cellar_wire::AbortCode;
@@ -12,6 +18,10 @@ use cellar_wire::package::{Package, Procedure};
 
 /// The number that asks GetInstanceParm for the notifier.
 const NOTIFIER: i32 = 999;
+/// `mask` of a [`NetKTime`]: never.
+const NEVER: i32 = 0x10;
+/// What ListSUsers answers past the last one.
+const NO_MORE_USERS: AbortCode = AbortCode(1);
 
 /// A role, as the overseer names it.
 #[derive(Clone, Debug)]
@@ -38,6 +48,9 @@ pub(super) struct Overseer {
     instances: Vec<Instance>,
     started: AfsTime,
     command: String,
+    authority: Option<Authority>,
+    audit: Option<Audit>,
+    logs: Vec<(&'static str, PathBuf)>,
 }
 
 impl Overseer {
@@ -48,7 +61,26 @@ impl Overseer {
             instances,
             started,
             command,
+            authority: None,
+            audit: None,
+            logs: Vec::new(),
         }
+    }
+
+    /// The same overseer for callers with tickets: `authority` says which are superusers, and has
+    /// the keys and the list that they change; `audit` takes down what they do.
+    pub(super) fn with_authority(self, authority: Authority, audit: Audit) -> Self {
+        Self {
+            authority: Some(authority),
+            audit: Some(audit),
+            ..self
+        }
+    }
+
+    /// A log that superusers may read by that name.
+    pub(super) fn with_log(mut self, name: &'static str, path: PathBuf) -> Self {
+        self.logs.push((name, path));
+        self
     }
 
     fn instance(&self, name: &BozoString) -> Result<&Instance, AbortCode> {
@@ -131,25 +163,39 @@ impl Overseer {
                 });
             }
             ListSUsers::OPCODE => {
-                let _: ListSUsers = call.arguments().await?;
-                return Err(AbortCode::BZDOM);
+                let arguments: ListSUsers = call.arguments().await?;
+                let names = self.authority.as_ref().map(|all| all.superusers().list());
+                let index = usize::try_from(arguments.index).map_err(|_| NO_MORE_USERS)?;
+                let name = names.as_ref().and_then(|names| names.get(index));
+                let name = text(name.ok_or(NO_MORE_USERS)?);
+                call.reply(&ListSUsersReply { name });
+            }
+            GetDates::OPCODE => {
+                // No program of ours lies where `bos install` would put one.
+                let _: GetDates = call.arguments().await?;
+                call.reply(&GetDatesReply {
+                    new_time: 0,
+                    bak_time: 0,
+                    old_time: 0,
+                });
             }
             GetRestartTime::OPCODE => {
-                let _: GetRestartTime = call.arguments().await?;
+                let arguments: GetRestartTime = call.arguments().await?;
+                if !matches!(arguments.restart_type, RESTART_GENERAL | RESTART_BINARIES) {
+                    return Err(AbortCode::BZDOM);
+                }
                 let time = NetKTime {
-                    mask: 0x10,
+                    mask: NEVER,
                     ..NetKTime::default()
                 };
                 call.reply(&GetRestartTimeReply { time });
             }
             GetRestrictedMode::OPCODE => {
+                // For good: what this mode forbids to everybody cannot be done here at all.
                 let _: GetRestrictedMode = call.arguments().await?;
-                call.reply(&GetRestrictedModeReply { mode: 0 });
+                call.reply(&GetRestrictedModeReply { mode: 1 });
             }
-            opcode if bozo::PACKAGE.procedure(opcode).is_some() => {
-                return Err(AbortCode::BZACCESS);
-            }
-            _ => return Err(AbortCode::RXGEN_OPCODE),
+            opcode => return self.administer(call, opcode).await,
         }
         Ok(())
     }

@@ -1,0 +1,302 @@
+//! What only superusers may ask of the overseer: the list of superusers, the cell's keys, logs.
+//!
+//! What cannot be done is refused with a code that `bos` explains: BZACCESS where OpenAFS's overseer in
+//! restricted mode says so too (programs, commands, instances) and for DES keys, which nothing here uses;
+//! BZBUSY for stopping a role while the process lives.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use cellar_auth::Authority;
+use cellar_auth::audit::Record;
+use cellar_rpc::{Caller, IncomingCall, blocking};
+use cellar_wire::AbortCode;
+use cellar_wire::bozo::*;
+use cellar_wire::ids::AfsTime;
+use cellar_wire::package::Procedure;
+
+use super::{NEVER, Overseer};
+use crate::up::wall_clock;
+
+/// EEXIST: the user is a superuser already.
+const EXISTS: AbortCode = AbortCode(17);
+/// ENOENT: the user is none.
+const MISSING: AbortCode = AbortCode(2);
+/// EINVAL: not a user's name.
+const INVALID: AbortCode = AbortCode(22);
+/// AFSCONF_NOTFOUND: no key of that version.
+const NO_KEY: AbortCode = AbortCode(70_354_689);
+
+/// Bytes of a log that are read at a time.
+const LOG_CHUNK: usize = 64 << 10;
+
+impl Overseer {
+    /// Who calls.
+    fn identify(&self, caller: &Caller) -> cellar_auth::Identity {
+        match &self.authority {
+            Some(authority) => authority.identify(caller),
+            None if caller.is_superuser() => {
+                cellar_auth::Identity::Superuser("local administrator".to_owned())
+            }
+            None => cellar_auth::Identity::Anonymous,
+        }
+    }
+
+    /// The keys and superusers.
+    fn authority(&self) -> Result<Authority, AbortCode> {
+        self.authority.clone().ok_or(AbortCode::BZACCESS)
+    }
+
+    /// Answers what only superusers may ask.
+    pub(super) async fn administer(
+        &self,
+        call: &mut IncomingCall,
+        opcode: u32,
+    ) -> Result<(), AbortCode> {
+        macro_rules! answer {
+            ($($procedure:ident($arguments:pat) => $outcome:expr;)*) => {
+                match opcode {
+                    $( $procedure::OPCODE => {
+                        self.act::<$procedure>(call, async |$arguments| $outcome).await
+                    } )*
+                    GetLog::OPCODE => self.get_log(call).await,
+                    _ => Err(AbortCode::RXGEN_OPCODE),
+                }
+            };
+        }
+        answer! {
+            AddSUser(user) => self.add_superuser(user).await;
+            DeleteSUser(user) => self.delete_superuser(user).await;
+            ListKeys(asked) => self.list_keys(&asked);
+            DeleteKey(key) => self.delete_key(key).await;
+            SetStatus(asked) => self.set_status(&asked.instance, asked.status)
+                .map(|()| SetStatusReply {});
+            SetTStatus(asked) => self.set_status(&asked.instance, asked.status)
+                .map(|()| SetTStatusReply {});
+            Restart(asked) => self.set_status(&asked.instance, GOAL_SHUTDOWN)
+                .map(|()| RestartReply {});
+            ShutdownAll(_) => Err::<ShutdownAllReply, _>(AbortCode::BZBUSY);
+            RestartAll(_) => Err::<RestartAllReply, _>(AbortCode::BZBUSY);
+            ReBozo(_) => Err::<ReBozoReply, _>(AbortCode::BZBUSY);
+            // Everything runs as soon as anything answers.
+            StartupAll(_) => Ok(StartupAllReply {});
+            WaitAll(_) => Ok(WaitAllReply {});
+            SetNoAuthFlag(asked) => match asked.flag {
+                0 => Ok(SetNoAuthFlagReply {}),
+                _ => Err(AbortCode::BZACCESS),
+            };
+            SetRestartTime(asked) => match asked.time.mask {
+                NEVER => Ok(SetRestartTimeReply {}),
+                _ => Err(AbortCode::BZACCESS),
+            };
+            AddKey(_) => Err::<AddKeyReply, _>(AbortCode::BZACCESS);
+            CreateBnode(_) => Err::<CreateBnodeReply, _>(AbortCode::BZACCESS);
+            DeleteBnode(_) => Err::<DeleteBnodeReply, _>(AbortCode::BZACCESS);
+            SetCellName(_) => Err::<SetCellNameReply, _>(AbortCode::BZACCESS);
+            AddCellHost(_) => Err::<AddCellHostReply, _>(AbortCode::BZACCESS);
+            DeleteCellHost(_) => Err::<DeleteCellHostReply, _>(AbortCode::BZACCESS);
+            Install(_) => Err::<InstallReply, _>(AbortCode::BZACCESS);
+            UnInstall(_) => Err::<UnInstallReply, _>(AbortCode::BZACCESS);
+            Exec(_) => Err::<ExecReply, _>(AbortCode::BZACCESS);
+            Prune(_) => Err::<PruneReply, _>(AbortCode::BZACCESS);
+            SetRestrictedMode(_) => Err::<SetRestrictedModeReply, _>(AbortCode::BZACCESS);
+        }
+    }
+
+    /// Does `work` for a superuser, and takes down who asked for what.
+    async fn act<P: Procedure>(
+        &self,
+        call: &mut IncomingCall,
+        work: impl AsyncFnOnce(P) -> Result<P::Reply, AbortCode>,
+    ) -> Result<(), AbortCode> {
+        let arguments: P = call.arguments().await?;
+        let who = self.identify(call.caller());
+        // Keys do not belong into logs.
+        let what = match P::OPCODE {
+            AddKey::OPCODE => String::new(),
+            _ => format!("{arguments:?}"),
+        };
+        let outcome = match who.is_superuser() {
+            true => work(arguments).await,
+            false => Err(AbortCode::BZACCESS),
+        };
+        self.record(
+            call,
+            P::QUALIFIED_NAME,
+            &who,
+            &what,
+            outcome.as_ref().err().copied(),
+        );
+        call.reply(&outcome?);
+        Ok(())
+    }
+
+    fn record(
+        &self,
+        call: &IncomingCall,
+        act: &'static str,
+        who: &cellar_auth::Identity,
+        what: &str,
+        refused: Option<AbortCode>,
+    ) {
+        let Some(audit) = &self.audit else { return };
+        let now = AfsTime(wall_clock().as_secs() as u32);
+        // The local administrator's socket has no address.
+        let address = Some(call.peer().address).filter(|address| address.port() != 0);
+        let code = refused.map_or(0, |code| code.0);
+        audit.record(Record::new(now, act, who, address, code).with("arguments", what));
+    }
+
+    async fn add_superuser(&self, user: AddSUser) -> Result<AddSUserReply, AbortCode> {
+        let authority = self.authority()?;
+        let added = blocking(move || {
+            let name = String::from_utf8_lossy(&user.name);
+            authority
+                .superusers()
+                .add(&name)
+                .map_err(|error| code(&error))
+        });
+        match added.await? {
+            true => Ok(AddSUserReply {}),
+            false => Err(EXISTS),
+        }
+    }
+
+    async fn delete_superuser(&self, user: DeleteSUser) -> Result<DeleteSUserReply, AbortCode> {
+        let authority = self.authority()?;
+        let removed = blocking(move || {
+            let name = String::from_utf8_lossy(&user.name);
+            authority
+                .superusers()
+                .remove(&name)
+                .map_err(|error| code(&error))
+        });
+        match removed.await? {
+            true => Ok(DeleteSUserReply {}),
+            false => Err(MISSING),
+        }
+    }
+
+    /// The versions of the cell's keys and nothing else: neither the keys, which are no DES keys,
+    /// nor checksums by which one could be searched for.
+    fn list_keys(&self, asked: &ListKeys) -> Result<ListKeysReply, AbortCode> {
+        let mut versions: Vec<u32> = self
+            .authority()?
+            .keys()
+            .list()
+            .iter()
+            .map(|key| key.kvno)
+            .collect();
+        versions.dedup();
+        let index = usize::try_from(asked.index).map_err(|_| AbortCode::BZDOM)?;
+        let kvno = versions.get(index).ok_or(AbortCode::BZDOM)?;
+        Ok(ListKeysReply {
+            kvno: *kvno as i32,
+            key: BozoKey::default(),
+            key_info: BozoKeyInfo::default(),
+        })
+    }
+
+    async fn delete_key(&self, key: DeleteKey) -> Result<DeleteKeyReply, AbortCode> {
+        let authority = self.authority()?;
+        let kvno = u32::try_from(key.kvno).map_err(|_| NO_KEY)?;
+        let retired = move || authority.keys().retire(kvno).map_err(|error| code(&error));
+        match blocking(retired).await? {
+            0 => Err(NO_KEY),
+            _ => Ok(DeleteKeyReply {}),
+        }
+    }
+
+    /// Roles run for as long as the process does.
+    fn set_status(&self, instance: &BozoString, status: i32) -> Result<(), AbortCode> {
+        self.instance(instance)?;
+        match status {
+            GOAL_NORMAL => Ok(()),
+            _ => Err(AbortCode::BZBUSY),
+        }
+    }
+
+    /// Streams a log; a NUL ends it.
+    async fn get_log(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        let asked: GetLog = call.arguments().await?;
+        let who = self.identify(call.caller());
+        let path = self
+            .logs
+            .iter()
+            .find(|(name, _)| name.as_bytes() == asked.name.as_bytes());
+        let outcome = match (who.is_superuser(), path) {
+            (false, _) => Err(AbortCode::BZACCESS),
+            (true, None) => Err(AbortCode::BZNOENT),
+            (true, Some((_, path))) => Ok(path),
+        };
+        let what = format!("{asked:?}");
+        self.record(
+            call,
+            GetLog::QUALIFIED_NAME,
+            &who,
+            &what,
+            outcome.as_ref().err().copied(),
+        );
+        let mut log = Log::open(outcome?).await?;
+        while let Some(bytes) = log.next().await? {
+            call.write(bytes).await?;
+        }
+        call.write(Bytes::from_static(&[0])).await?;
+        call.reply(&GetLogReply {});
+        Ok(())
+    }
+}
+
+/// What `bos` is told when a file of ours cannot be changed.
+fn code(error: &cellar_auth::Error) -> AbortCode {
+    if matches!(error, cellar_auth::Error::Name(_)) {
+        return INVALID;
+    }
+    tracing::error!(%error, "the overseer could not change a file");
+    AbortCode::BZIO
+}
+
+/// A log as it is when it is opened: what is written meanwhile is not chased.
+struct Log {
+    file: Option<File>,
+    left: u64,
+}
+
+impl Log {
+    async fn open(path: &Path) -> Result<Self, AbortCode> {
+        let path = PathBuf::from(path);
+        let opened = blocking(move || {
+            let file = File::open(path)?;
+            let left = file.metadata()?.len();
+            Ok::<_, io::Error>((file, left))
+        });
+        let (file, left) = opened.await.map_err(|_| AbortCode::BZNOENT)?;
+        Ok(Self {
+            file: Some(file),
+            left,
+        })
+    }
+
+    /// The next bytes, without NULs.
+    async fn next(&mut self) -> Result<Option<Bytes>, AbortCode> {
+        let Some(mut file) = self.file.take().filter(|_| self.left > 0) else {
+            return Ok(None);
+        };
+        let wanted = self.left.min(LOG_CHUNK as u64);
+        let read = blocking(move || {
+            let mut bytes = Vec::new();
+            (&mut file).take(wanted).read_to_end(&mut bytes)?;
+            Ok::<_, io::Error>((file, bytes))
+        });
+        let (file, mut bytes) = read.await.map_err(|_| AbortCode::BZIO)?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        self.left -= bytes.len() as u64;
+        self.file = Some(file);
+        bytes.retain(|byte| *byte != 0);
+        Ok(Some(bytes.into()))
+    }
+}
