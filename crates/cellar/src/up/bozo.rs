@@ -48,32 +48,31 @@ pub(super) struct Overseer {
     instances: Vec<Instance>,
     started: AfsTime,
     command: String,
-    authority: Option<Authority>,
-    audit: Option<Audit>,
+    /// Who is a superuser; has the keys and the list that superusers change.
+    authority: Authority,
+    /// Takes down what they do.
+    audit: Audit,
+    /// What they may read, by name.
     logs: Vec<(&'static str, PathBuf)>,
 }
 
 impl Overseer {
-    pub(super) fn new(cell: Cell, instances: Vec<Instance>, started: AfsTime) -> Self {
+    pub(super) fn new(
+        cell: Cell,
+        instances: Vec<Instance>,
+        started: AfsTime,
+        authority: Authority,
+        audit: Audit,
+    ) -> Self {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
         Self {
             cell,
             instances,
             started,
             command,
-            authority: None,
-            audit: None,
+            authority,
+            audit,
             logs: Vec::new(),
-        }
-    }
-
-    /// The same overseer for callers with tickets: `authority` says which are superusers, and has
-    /// the keys and the list that they change; `audit` takes down what they do.
-    pub(super) fn with_authority(self, authority: Authority, audit: Audit) -> Self {
-        Self {
-            authority: Some(authority),
-            audit: Some(audit),
-            ..self
         }
     }
 
@@ -164,9 +163,9 @@ impl Overseer {
             }
             ListSUsers::OPCODE => {
                 let arguments: ListSUsers = call.arguments().await?;
-                let names = self.authority.as_ref().map(|all| all.superusers().list());
+                let names = self.authority.superusers().list();
                 let index = usize::try_from(arguments.index).map_err(|_| NO_MORE_USERS)?;
-                let name = names.as_ref().and_then(|names| names.get(index));
+                let name = names.get(index);
                 let name = text(name.ok_or(NO_MORE_USERS)?);
                 call.reply(&ListSUsersReply { name });
             }

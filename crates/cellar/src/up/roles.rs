@@ -120,7 +120,7 @@ impl Roles {
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
-        let services = Services::new(&self, &fileserver, identity);
+        let services = Services::new(&self, &fileserver, directory, identity);
         let answering = services
             .open(&self.runtime, &fileserver, identity)
             .and_then(|ports| {
@@ -164,7 +164,12 @@ struct Services {
 }
 
 impl Services {
-    fn new(roles: &Roles, fileserver: &FileServer, identity: &Identity) -> Self {
+    fn new(
+        roles: &Roles,
+        fileserver: &FileServer,
+        directory: &CellDirectory,
+        identity: &Identity,
+    ) -> Self {
         let ports = &identity.cell.ports;
         let addresses: Vec<u32> = v4_addresses(identity).collect();
         let votes = |database: Arc<dyn Database>| -> Arc<dyn Service> {
@@ -177,6 +182,8 @@ impl Services {
         ];
         let now = AfsTime(wall_clock().as_secs() as u32);
         let Trust { authority, audit } = &roles.trust;
+        let (cell, trusted) = (identity.cell.clone(), authority.clone());
+        let overseer = Overseer::new(cell, instances, now, trusted, audit.clone());
         let vl = VlService::new(roles.vl.clone());
         let pr = PrService::new(roles.pr.clone());
         Self {
@@ -187,7 +194,7 @@ impl Services {
             pr: Arc::new(pr.with_authority(authority.clone(), audit.clone())),
             pr_votes: votes(roles.pr.clone()),
             disk: Arc::new(DiskService),
-            bozo: Arc::new(Overseer::new(identity.cell.clone(), instances, now)),
+            bozo: Arc::new(overseer.with_log("AuditLog", directory.audit_log())),
             rxkad: authority.server_security(),
         }
     }

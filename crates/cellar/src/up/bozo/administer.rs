@@ -9,9 +9,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use cellar_auth::Authority;
 use cellar_auth::audit::Record;
-use cellar_rpc::{Caller, IncomingCall, blocking};
+use cellar_rpc::{IncomingCall, blocking};
 use cellar_wire::AbortCode;
 use cellar_wire::bozo::*;
 use cellar_wire::ids::AfsTime;
@@ -33,22 +32,6 @@ const NO_KEY: AbortCode = AbortCode(70_354_689);
 const LOG_CHUNK: usize = 64 << 10;
 
 impl Overseer {
-    /// Who calls.
-    fn identify(&self, caller: &Caller) -> cellar_auth::Identity {
-        match &self.authority {
-            Some(authority) => authority.identify(caller),
-            None if caller.is_superuser() => {
-                cellar_auth::Identity::Superuser("local administrator".to_owned())
-            }
-            None => cellar_auth::Identity::Anonymous,
-        }
-    }
-
-    /// The keys and superusers.
-    fn authority(&self) -> Result<Authority, AbortCode> {
-        self.authority.clone().ok_or(AbortCode::BZACCESS)
-    }
-
     /// Answers what only superusers may ask.
     pub(super) async fn administer(
         &self,
@@ -112,7 +95,7 @@ impl Overseer {
         work: impl AsyncFnOnce(P) -> Result<P::Reply, AbortCode>,
     ) -> Result<(), AbortCode> {
         let arguments: P = call.arguments().await?;
-        let who = self.identify(call.caller());
+        let who = self.authority.identify(call.caller());
         // Keys do not belong into logs.
         let what = match P::OPCODE {
             AddKey::OPCODE => String::new(),
@@ -141,16 +124,16 @@ impl Overseer {
         what: &str,
         refused: Option<AbortCode>,
     ) {
-        let Some(audit) = &self.audit else { return };
         let now = AfsTime(wall_clock().as_secs() as u32);
         // The local administrator's socket has no address.
         let address = Some(call.peer().address).filter(|address| address.port() != 0);
         let code = refused.map_or(0, |code| code.0);
-        audit.record(Record::new(now, act, who, address, code).with("arguments", what));
+        self.audit
+            .record(Record::new(now, act, who, address, code).with("arguments", what));
     }
 
     async fn add_superuser(&self, user: AddSUser) -> Result<AddSUserReply, AbortCode> {
-        let authority = self.authority()?;
+        let authority = self.authority.clone();
         let added = blocking(move || {
             let name = String::from_utf8_lossy(&user.name);
             authority
@@ -165,7 +148,7 @@ impl Overseer {
     }
 
     async fn delete_superuser(&self, user: DeleteSUser) -> Result<DeleteSUserReply, AbortCode> {
-        let authority = self.authority()?;
+        let authority = self.authority.clone();
         let removed = blocking(move || {
             let name = String::from_utf8_lossy(&user.name);
             authority
@@ -183,7 +166,7 @@ impl Overseer {
     /// nor checksums by which one could be searched for.
     fn list_keys(&self, asked: &ListKeys) -> Result<ListKeysReply, AbortCode> {
         let mut versions: Vec<u32> = self
-            .authority()?
+            .authority
             .keys()
             .list()
             .iter()
@@ -200,7 +183,7 @@ impl Overseer {
     }
 
     async fn delete_key(&self, key: DeleteKey) -> Result<DeleteKeyReply, AbortCode> {
-        let authority = self.authority()?;
+        let authority = self.authority.clone();
         let kvno = u32::try_from(key.kvno).map_err(|_| NO_KEY)?;
         let retired = move || authority.keys().retire(kvno).map_err(|error| code(&error));
         match blocking(retired).await? {
@@ -221,7 +204,7 @@ impl Overseer {
     /// Streams a log; a NUL ends it.
     async fn get_log(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
         let asked: GetLog = call.arguments().await?;
-        let who = self.identify(call.caller());
+        let who = self.authority.identify(call.caller());
         let path = self
             .logs
             .iter()
