@@ -71,7 +71,7 @@ impl Volume {
     ) -> Result<Changed<VnodeStatus>> {
         self.check_fid(fid)?;
         self.check_writable()?;
-        self.core.engine.admit(0)?;
+        let _room = self.core.engine.admit(0)?;
         let cell = self.cell(fid.vnode);
         let mut locked = self.lock(&cell, fid)?;
         let mut txn = Txn::begin(self)?;

@@ -102,7 +102,7 @@ impl Volume {
         self.check_fid(dir)?;
         self.check_writable()?;
         check_new_name(name)?;
-        self.core.engine.admit(CREATE_GROWTH)?;
+        let _room = self.core.engine.admit(CREATE_GROWTH)?;
         let dir_cell = self.cell(dir.vnode);
         let mut parent = self.lock(&dir_cell, dir)?;
         parent.load_dir(self, dir)?;
@@ -219,7 +219,7 @@ impl Volume {
         if target.vnode.is_directory() {
             return Err(Error::IsDirectory);
         }
-        self.core.engine.admit(CREATE_GROWTH)?;
+        let _room = self.core.engine.admit(CREATE_GROWTH)?;
         let (dir_cell, file_cell) = (self.cell(dir.vnode), self.cell(target.vnode));
         let mut parent = self.lock(&dir_cell, dir)?;
         parent.load_dir(self, dir)?;

@@ -47,6 +47,8 @@ pub trait Disk: Send + Sync + Debug {
 pub trait DiskFile: Send + Sync + Debug {
     /// Its length in bytes.
     fn length(&self) -> io::Result<u64>;
+    /// Bytes of the file system that it takes, holes not counted.
+    fn used(&self) -> io::Result<u64>;
     /// Fills `buffer` from `offset`; `UnexpectedEof` if the file ends before.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     /// The same if it needs no wait for the device; `WouldBlock` otherwise.

@@ -10,8 +10,9 @@
 //!    next group fills: many changes share one sync.
 //! 4. When a journal file is full, the table of its changes is frozen, with the block map as of
 //!    that moment among its values, and a new table and file begin.
-//! 5. The flusher applies a frozen table to the base in one durable transaction that also records
-//!    the last group's number. Then the journal file is free for reuse.
+//! 5. The flusher applies a frozen table to the base in durable transactions, of which the last
+//!    also records the last group's number. Then the journal file is free for reuse. Changes are
+//!    admitted only while there is room for that (`room`).
 //!
 //! Opening applies the groups after that number to the base: they are whole (checksum) and without
 //! a gap (numbers). After a failed journal write or sync, nothing is written any more: what Linux
@@ -23,6 +24,7 @@ mod committer;
 mod flusher;
 pub(crate) mod journal;
 pub(crate) mod key;
+pub(crate) mod room;
 pub(crate) mod space;
 pub(crate) mod table;
 
@@ -42,6 +44,7 @@ use base::{Base, View};
 use batch::{Batch, Run};
 use journal::{HEADER, JournalFile};
 use key::Key;
+use room::{Fit, Promise, Room};
 use space::Space;
 use table::Table;
 
@@ -54,8 +57,6 @@ const ROOM_WAITS: u32 = 20;
 const GROUP_BYTES_EAGER: usize = 4 << 20;
 /// Numbers of journal files are below this; other names are not ours.
 const FILES_NUMBERED_MAX: u32 = 16;
-/// The file that keeps room for removals.
-const RESERVE_FILE: &str = "reserve";
 
 /// The table, open.
 pub(crate) struct Engine {
@@ -71,11 +72,8 @@ pub(crate) struct Engine {
     base: Mutex<Option<Base>>,
     stopped: AtomicBool,
     stop_reason: Mutex<Option<String>>,
-    /// A flush found no room: only changes that free some are taken.
-    full: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Bytes that may still be added before room on the disk is looked at again.
-    allowance: std::sync::atomic::AtomicI64,
+    pub(crate) ledger: Arc<Room>,
     pub(crate) statistics: Statistics,
 }
 
@@ -167,11 +165,13 @@ impl Engine {
         }
         disk.sync_names()
             .map_err(|error| io("the journal", error))?;
-        let opened = match Opened::open(&disk, &options, &files) {
+        let (journal_bytes, reserve) = (options.journal_bytes, options.reserve_bytes);
+        let ledger = Arc::new(Room::new(Arc::clone(&disk), reserve, journal_bytes)?);
+        let opened = match Opened::open(&disk, &options, &files, &ledger) {
             Err(Error::DiskFull) => {
                 tracing::warn!("no room to open the partition: giving up its reserve");
-                spend_reserve(disk.as_ref());
-                Opened::open(&disk, &options, &files)
+                room::spend_reserve(disk.as_ref());
+                Opened::open(&disk, &options, &files, &ledger)
             }
             other => other,
         };
@@ -181,6 +181,7 @@ impl Engine {
             space,
             last,
         } = opened?;
+        ledger.found_unused(base.unused(&view));
         let engine = Arc::new(Self {
             queue: Mutex::new(Queue {
                 open: OpenGroup::new(last + 1),
@@ -208,60 +209,46 @@ impl Engine {
             base: Mutex::new(Some(base)),
             stopped: AtomicBool::new(false),
             stop_reason: Mutex::new(None),
-            full: AtomicBool::new(false),
+            ledger,
             threads: Mutex::default(),
-            allowance: std::sync::atomic::AtomicI64::new(0),
             statistics: Statistics::default(),
         });
-        engine.restore_reserve();
+        if let Err(error) = engine.ledger.set_reserve_aside() {
+            tracing::warn!(%error, "no room for the reserve that keeps removals possible");
+        }
         let threads = [committer::spawn(&engine)?, flusher::spawn(&engine)?];
         engine.threads.lock().extend(threads);
         Ok(engine)
     }
 
-    /// Refuses early what could not be done: called before an operation changes anything.
-    /// `growth` is about how many bytes it adds, 0 for what only frees.
-    pub(crate) fn admit(&self, growth: u64) -> Result<()> {
+    /// Refuses early what could not be done: called before an operation changes or locks anything.
+    /// `growth` is about how many bytes it adds, 0 for what only frees. The promise of their room
+    /// is to be held until the operation has ended.
+    pub(crate) fn admit(&self, growth: u64) -> Result<Promise> {
         self.check_running()?;
-        if growth > 0 {
-            if self.full.load(Ordering::Relaxed) {
-                return Err(Error::DiskFull);
-            }
-            if self.allowance.fetch_sub(growth as i64, Ordering::Relaxed) < growth as i64 {
-                self.renew_allowance(growth)?;
-            }
-        }
-        let mut queue = self.queue.lock();
+        let promise = self.ledger.enter(growth);
         let mut waited = 0;
-        while queue.frozen >= FROZEN_MAX {
-            may_block()?;
+        loop {
+            let fit = self.ledger.fits(growth)?;
+            let mut queue = self.queue.lock();
+            match fit {
+                Fit::Yes if queue.frozen < FROZEN_MAX => return Ok(promise),
+                Fit::Yes | Fit::AfterFlush => may_block()?,
+                Fit::No => return Err(Error::DiskFull),
+            }
             // Every wait has an end: a flush that takes this long has no room, or no disk.
-            if waited == ROOM_WAITS || (growth > 0 && self.full.load(Ordering::Relaxed)) {
+            if waited == ROOM_WAITS {
                 return Err(Error::DiskFull);
+            }
+            if fit == Fit::AfterFlush && queue.frozen < FROZEN_MAX {
+                self.begin_flush(&mut queue);
             }
             if self.room.wait_for(&mut queue, ROOM_WAIT).timed_out() {
                 waited += 1;
             }
             drop(queue);
             self.check_running()?;
-            queue = self.queue.lock();
         }
-        Ok(())
-    }
-
-    fn renew_allowance(&self, growth: u64) -> Result<()> {
-        let space = self
-            .disk
-            .space()
-            .map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
-        let free = space.free.saturating_sub(self.options.reserve_bytes / 2);
-        if free < growth.saturating_mul(2) {
-            self.allowance.store(0, Ordering::Relaxed);
-            return Err(Error::DiskFull);
-        }
-        let allowance = (free / 8).min(4 << 20) as i64;
-        self.allowance.store(allowance, Ordering::Relaxed);
-        Ok(())
     }
 
     pub(crate) fn check_running(&self) -> Result<()> {
@@ -301,7 +288,8 @@ impl Engine {
         let filled = journal::padded((queue.open.bytes.len() + length) as u64);
         let levels = Arc::clone(&self.levels.read());
         let full = queue.file_used + filled > self.options.journal_bytes
-            || levels.active.bytes() as u64 > self.options.journal_bytes * 3 / 2;
+            || levels.active.bytes() > self.options.journal_bytes * 3 / 2
+            || self.ledger.is_enough(&levels.active);
         let active = if full && !levels.active.is_empty() {
             self.freeze(&mut queue, &levels)
         } else {
@@ -315,7 +303,7 @@ impl Engine {
         queue.open.changes += 1;
         self.space
             .apply(&batch.taken, &batch.released, &|key| self.get(key))?;
-        active.apply(batch.entries);
+        self.ledger.enter_table(&active, batch.entries);
         active.set_last_group(queue.open.number);
         queue.open.released.extend(batch.released);
         queue.open.wrote_blocks |= batch.wrote_blocks;
@@ -341,7 +329,7 @@ impl Engine {
     /// Ends the active table and journal file; returns the new active table.
     fn freeze(&self, queue: &mut Queue, levels: &Arc<Levels>) -> Arc<Table> {
         let old = Arc::clone(&levels.active);
-        old.apply(self.space.freeze());
+        self.ledger.enter_table(&old, self.space.freeze());
         let fresh: Arc<Table> = Arc::default();
         // Whatever is in the open group belongs to the old file.
         if queue.open.is_empty() {
@@ -446,27 +434,29 @@ impl Engine {
 
     /// Writes everything to the base and waits for it.
     pub(crate) fn flush(&self) -> Result<()> {
-        {
-            let mut queue = self.queue.lock();
-            self.check_running()?;
-            let levels = self.levels();
-            if !levels.active.is_empty() {
-                self.freeze(&mut queue, &levels);
-            }
-            queue.hurry = true;
-            queue.committer_waits = false;
-        }
-        self.work.notify_all();
         let mut queue = self.queue.lock();
+        self.check_running()?;
+        self.begin_flush(&mut queue);
         while queue.frozen > 0 {
             self.check_running()?;
-            if self.full.load(Ordering::Relaxed) {
+            if self.ledger.is_full() {
                 return Err(Error::DiskFull);
             }
             self.room
                 .wait_for(&mut queue, std::time::Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    /// Freezes what there is, for the flusher to carry into the base.
+    fn begin_flush(&self, queue: &mut Queue) {
+        let levels = self.levels();
+        if !levels.active.is_empty() {
+            self.freeze(queue, &levels);
+        }
+        queue.hurry = true;
+        queue.committer_waits = false;
+        self.work.notify_all();
     }
 
     /// Flushes and takes no more changes.
@@ -509,25 +499,6 @@ impl Engine {
 
     pub(crate) fn disk(&self) -> &dyn Disk {
         self.disk.as_ref()
-    }
-
-    /// Makes the reserve file if there is room for it and as much again.
-    fn restore_reserve(&self) {
-        let bytes = self.options.reserve_bytes / 2;
-        let result = self.disk.open(RESERVE_FILE).and_then(|file| {
-            if file.length()? >= bytes {
-                return Ok(());
-            }
-            if self.disk.space()?.free < bytes * 2 {
-                return Err(std::io::ErrorKind::StorageFull.into());
-            }
-            file.allocate(0, bytes)?;
-            file.sync()?;
-            self.disk.sync_names()
-        });
-        if let Err(error) = result {
-            tracing::warn!(%error, "no room for the reserve that keeps removals possible");
-        }
     }
 }
 
@@ -601,17 +572,20 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(disk: &Arc<dyn Disk>, options: &Options, files: &[JournalFile]) -> Result<Self> {
+    fn open(
+        disk: &Arc<dyn Disk>,
+        options: &Options,
+        files: &[JournalFile],
+        ledger: &Arc<Room>,
+    ) -> Result<Self> {
         let file = disk
             .open("base")
             .and_then(|file| disk.sync_names().map(|()| file))
             .map_err(|error| Error::Partition(format!("opening the base table: {error}")))?;
         let base = Base::open(file, options.base_cache_bytes)?;
         let view = base.view()?;
-        let reserve = options.reserve_bytes / 2;
-        let space = Arc::new(Space::open(Arc::clone(disk), reserve, &|key| {
-            view.get(key)
-        })?);
+        let room = Arc::clone(ledger);
+        let space = Arc::new(Space::open(Arc::clone(disk), room, &|key| view.get(key))?);
         let mut groups = Vec::new();
         for file in files {
             groups.extend(file.read()?);
@@ -642,12 +616,11 @@ impl Opened {
         space.end_replay();
         tracing::info!(groups = last - view.applied, "replayed the journal");
         drop(view);
-        table
-            .with_all(|entries| base.apply(entries.iter(), last))
-            .map_err(|error| match error {
-                base::ApplyError::Full => Error::DiskFull,
-                base::ApplyError::Other(error) => error,
-            })?;
+        table.set_last_group(last);
+        let mut next = Some(Key::first());
+        while let Some(from) = next {
+            next = flusher::apply_part(&base, &table, &from, ledger.part_of_flush())?;
+        }
         let view = base.view()?;
         Ok(Self {
             base,
@@ -655,12 +628,5 @@ impl Opened {
             space,
             last,
         })
-    }
-}
-
-/// Gives the reserve back to the file system, so that a flush finds room.
-fn spend_reserve(disk: &dyn Disk) {
-    if let Ok(file) = disk.open(RESERVE_FILE) {
-        let _ = file.set_length(0);
     }
 }

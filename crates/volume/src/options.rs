@@ -26,7 +26,9 @@ pub struct Options {
     pub cached_vnodes: usize,
     /// Bodies and directory pages kept with them. Default 32 MiB.
     pub cached_body_bytes: usize,
-    /// Space kept back so that removals and the journal always work. Default 128 MiB.
+    /// Space kept back so that tables can always be flushed and removals always work: files for
+    /// bodies and journals leave that much free, half of it lies in a file, an eighth is for
+    /// removals alone. At most an eighth of the file system. Default 128 MiB.
     pub reserve_bytes: u64,
     /// A body up to this long is kept in the table, not in blocks of its own; at most 16 KiB.
     /// Default 4 KiB: see the decision record for the measurement.

@@ -116,7 +116,7 @@ impl Partition {
         let info = new_info(spec);
         check_info(&info)?;
         let engine = &self.core.engine;
-        engine.admit(16 << 10)?;
+        let _room = engine.admit(16 << 10)?;
         let _making = self.volumes.lock();
         if engine.get(&Key::volume(spec.id.0))?.is_some() {
             return Err(Error::VolumeExists(spec.id));
@@ -224,8 +224,7 @@ impl Partition {
             .disk()
             .space()
             .map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
-        let kept = engine.options().reserve_bytes / 2;
-        let free = space.free.saturating_sub(kept) + engine.space.allocated_but_unused();
+        let free = engine.ledger.available()? + engine.space.allocated_but_unused();
         Ok(PartitionUsage {
             total_blocks: space.total / 1024,
             free_blocks: free.min(space.total) / 1024,

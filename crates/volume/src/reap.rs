@@ -170,7 +170,7 @@ impl Core {
     fn finish_job(&self, job: &Key) -> Result<()> {
         let mut batch = Batch::new();
         batch.delete(*job);
-        self.engine.admit(0)?;
+        let _room = self.engine.admit(0)?;
         self.engine.commit(batch).map(drop)
     }
 
@@ -205,7 +205,7 @@ impl Core {
             if self.reaper.stopping() {
                 return Err(Error::Stopped("closing".into()));
             }
-            self.engine.admit(0)?;
+            let _room = self.engine.admit(0)?;
             let rw = self.rw_of(group)?;
             let cell = rw
                 .as_ref()
@@ -322,7 +322,7 @@ impl Core {
                 if self.reaper.stopping() {
                     return Ok(());
                 }
-                self.engine.admit(0)?;
+                let _room = self.engine.admit(0)?;
                 let mut batch = Batch::new();
                 let mut scan = self.engine.scan(&prefix, &prefix)?;
                 let mut ahead = scan.next()?;

@@ -109,7 +109,7 @@ impl Volume {
         self.check_fid(dir)?;
         self.check_writable()?;
         check_old_name(name)?;
-        self.core.engine.admit(0)?;
+        let _room = self.core.engine.admit(0)?;
         for _ in 0..LOCK_TRIES {
             let child = self.lookup(dir, name)?;
             match (directory, child.vnode.is_directory()) {

@@ -56,7 +56,7 @@ impl Volume {
         self.check_writable()?;
         check_old_name(old)?;
         check_new_name(new)?;
-        self.core.engine.admit(RENAME_GROWTH)?;
+        let _room = self.core.engine.admit(RENAME_GROWTH)?;
         let names = Names {
             old_dir,
             old,

@@ -31,7 +31,7 @@ impl Partition {
             ));
         }
         let core = &self.core;
-        core.engine.admit(4 << 10)?;
+        let _room = core.engine.admit(4 << 10)?;
         let _making = self.volumes.lock();
         let source = core
             .volume(spec.source)?
@@ -117,7 +117,7 @@ impl Partition {
     /// removed RW volume stay.
     pub fn delete_volume(&self, id: VolumeId) -> Result<Changed<()>> {
         let core = &self.core;
-        core.engine.admit(0)?;
+        let _room = core.engine.admit(0)?;
         let _making = self.volumes.lock();
         let volume = core.volume(id)?.ok_or(Error::NoVolume(id))?;
         let group = Arc::clone(&volume.group);

@@ -20,6 +20,7 @@ use crate::attributes::set_attributes;
 use crate::cells::Loaded;
 use crate::create::grown;
 use crate::engine::key::Key;
+use crate::engine::room::Promise;
 use crate::engine::space::Allocation;
 use crate::error::{Error, Result};
 use crate::record::{
@@ -30,6 +31,8 @@ use crate::txn::{OldPiece, Txn};
 use crate::types::{Changed, Context, FileType, StoreSpec, VnodeStatus, blocks_of};
 use crate::volume::Volume;
 
+/// What a store adds to the table beside the body, about, in bytes.
+const RECORDS_GROWTH: u64 = 4096;
 /// Bytes gathered before blocks are written.
 const GATHER_BYTES: usize = 512 << 10;
 /// Set-user-id and set-group-id.
@@ -46,6 +49,8 @@ pub struct Store {
 
 /// Bytes of a store: those in blocks already, and those in memory.
 struct Incoming {
+    /// Of its records in the table.
+    _room: Promise,
     fid: Fid,
     spec: StoreSpec,
     announced: u64,
@@ -144,13 +149,15 @@ impl Volume {
         }
         // What goes to blocks finds its room, or not, when blocks are handed out.
         let inline = self.core.engine.options().inline_bytes as u64;
-        let table = if length <= inline {
-            length
-        } else {
-            length / 256
+        let growth = match length {
+            // It cuts the file, or gives it a hole at its end.
+            0 => 0,
+            _ if length <= inline => length + RECORDS_GROWTH,
+            _ => length / 256 + RECORDS_GROWTH,
         };
-        self.core.engine.admit(table + 4096)?;
+        let room = self.core.engine.admit(growth)?;
         Ok(Incoming {
+            _room: room,
             fid,
             spec: *spec,
             announced: length,

@@ -131,7 +131,7 @@ impl Volume {
         if !self.usage.is_unsaved() {
             return Ok(());
         }
-        self.core.engine.admit(0)?;
+        let _room = self.core.engine.admit(0)?;
         let _state = self.group.state.read();
         if self.is_gone() {
             return Ok(());

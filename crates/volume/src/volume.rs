@@ -146,7 +146,7 @@ impl Volume {
         _now: AfsTime,
         edit: impl FnOnce(&mut VolumeInfo),
     ) -> Result<Changed<VolumeInfo>> {
-        self.core.engine.admit(0)?;
+        let _room = self.core.engine.admit(0)?;
         let _state = self.group.state.read();
         if self.is_gone() {
             return Err(Error::NoVolume(self.id));

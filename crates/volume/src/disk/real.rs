@@ -4,7 +4,7 @@ mod direct;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -109,6 +109,10 @@ struct RealFile {
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn used(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.blocks() * 512)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

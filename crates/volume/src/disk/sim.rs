@@ -360,6 +360,11 @@ impl DiskFile for SimFile {
         Ok(self.disk.0.lock().files[self.index].live.length)
     }
 
+    fn used(&self) -> io::Result<u64> {
+        let state = self.disk.0.lock();
+        Ok((state.files[self.index].live.pages.len() * PAGE) as u64)
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let state = self.disk.0.lock();
         let content = &state.files[self.index].live;

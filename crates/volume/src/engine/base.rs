@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{
-    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition,
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition,
 };
 
 use super::key::Key;
@@ -24,10 +25,18 @@ use crate::error::{Error, Result};
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("store");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const APPLIED: &str = "applied";
+const LIVE: &str = "live";
+/// What an entry takes beside its value, and a little more.
+const ENTRY_BYTES: u64 = 48;
+/// Pages are that full at least: those that deletes leave emptier are merged with others.
+const FULL_PART: u64 = 3;
+/// Room that redb has for its own tables, about.
+const OWN_BYTES: u64 = 512 << 10;
 
 /// The base table, open.
 pub(crate) struct Base {
     database: Database,
+    file: Arc<dyn DiskFile>,
 }
 
 /// The base table as it was at one moment.
@@ -35,6 +44,8 @@ pub(crate) struct View {
     table: ReadOnlyTable<&'static [u8], &'static [u8]>,
     /// Number of the last journal group that is in it.
     pub(crate) applied: u64,
+    /// Bytes of all entries, where that was counted from the first one on.
+    live: Option<u64>,
 }
 
 /// Entries of a view in key order.
@@ -65,14 +76,6 @@ impl StorageBackend for Backend {
     }
 }
 
-/// Why a change of the base failed.
-pub(crate) enum ApplyError {
-    /// There was no room; nothing changed, but the base must be opened anew.
-    Full,
-    /// Anything else.
-    Other(Error),
-}
-
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result,
@@ -97,7 +100,7 @@ impl Base {
         let database = guarded(|| {
             let database = Builder::new()
                 .set_cache_size(cache_bytes)
-                .create_with_backend(Backend(file))?;
+                .create_with_backend(Backend(Arc::clone(&file)))?;
             let there = database.begin_read()?;
             if there.open_table(TABLE).is_ok() && there.open_table(META).is_ok() {
                 drop(there);
@@ -113,6 +116,7 @@ impl Base {
         });
         Ok(Self {
             database: database.map_err(|error| failed(&error))?,
+            file,
         })
     }
 
@@ -120,25 +124,36 @@ impl Base {
     pub(crate) fn view(&self) -> Result<View> {
         guarded(|| {
             let transaction = self.database.begin_read()?;
-            let applied = transaction
-                .open_table(META)?
-                .get(APPLIED)?
-                .map_or(0, |v| v.value());
+            let meta = transaction.open_table(META)?;
+            let number = |name| Ok::<_, redb::Error>(meta.get(name)?.map(|v| v.value()));
             Ok(View {
                 table: transaction.open_table(TABLE)?,
-                applied,
+                applied: number(APPLIED)?.unwrap_or(0),
+                live: number(LIVE)?,
             })
         })
         .map_err(|error| failed(&error))
     }
 
-    /// Applies changes in key order and records `applied`, in one durable transaction.
+    /// Bytes of the file system that the file has and no entry needs: what the table can still grow
+    /// by in them, at least.
+    pub(crate) fn unused(&self, view: &View) -> u64 {
+        let (Some(live), Ok(used)) = (view.live, self.file.used()) else {
+            return 0;
+        };
+        used.saturating_sub(live.saturating_mul(FULL_PART) + OWN_BYTES)
+    }
+
+    /// Applies changes in key order in one durable transaction, and with the last ones of a journal
+    /// file records its last group's number.
+    ///
+    /// After `DiskFull` nothing has changed, but the base must be opened anew.
     pub(crate) fn apply<'a>(
         &self,
         changes: impl Iterator<Item = (&'a Key, &'a Option<Bytes>)>,
-        applied: u64,
-    ) -> Result<(), ApplyError> {
-        let result = guarded(|| {
+        applied: Option<u64>,
+    ) -> Result<()> {
+        guarded(|| {
             let mut transaction = self.database.begin_write()?;
             transaction
                 .set_durability(Durability::Immediate)
@@ -146,21 +161,33 @@ impl Base {
             transaction.set_quick_repair(true);
             {
                 let mut table = transaction.open_table(TABLE)?;
+                let mut meta = transaction.open_table(META)?;
+                let counted = meta.get(LIVE)?.map(|v| v.value());
+                let counts = counted.is_some() || meta.get(APPLIED)?.is_none();
+                let mut live = counted.unwrap_or(0);
                 for (key, value) in changes {
-                    match value {
-                        Some(value) => drop(table.insert(key.as_slice(), value.as_ref())?),
-                        None => drop(table.remove(key.as_slice())?),
+                    let old = match value {
+                        Some(value) => {
+                            live += value.len() as u64 + ENTRY_BYTES;
+                            table.insert(key.as_slice(), value.as_ref())?
+                        }
+                        None => table.remove(key.as_slice())?,
+                    };
+                    if let Some(old) = old {
+                        live = live.saturating_sub(old.value().len() as u64 + ENTRY_BYTES);
                     }
                 }
-                transaction.open_table(META)?.insert(APPLIED, applied)?;
+                if counts {
+                    meta.insert(LIVE, live)?;
+                }
+                if let Some(applied) = applied {
+                    meta.insert(APPLIED, applied)?;
+                }
             }
             transaction.commit()?;
             Ok(())
-        });
-        result.map_err(|error| match &error {
-            redb::Error::Io(cause) if crate::disk::is_full(cause) => ApplyError::Full,
-            other => ApplyError::Other(failed(other)),
         })
+        .map_err(|error| failed(&error))
     }
 }
 

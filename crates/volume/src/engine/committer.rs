@@ -160,7 +160,9 @@ impl Engine {
             if let Some(file) = queue.free_files.pop() {
                 return Ok(file);
             }
-            if queue.files < FILES_MAX {
+            if queue.files < FILES_MAX
+                && let Some(_promise) = self.ledger.grow(self.options.journal_bytes)
+            {
                 let number = queue.files;
                 queue.files += 1;
                 drop(queue);

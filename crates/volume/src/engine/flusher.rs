@@ -1,15 +1,27 @@
 //! The flusher: one thread a partition that carries frozen tables into the base.
 //!
-//! When the file system has no room for that, the reserve file is given up and the flush tried
-//! again; until it succeeds, changes that add anything are refused with `DiskFull`.
+//! A table goes there in transactions of bounded cost (`room`), its part of the block map and the
+//! number of its last group with the last of them. Until then the table stays in front of the base:
+//! whoever reads meets its entries first, whatever of them is in the base already. After a crash
+//! in between, the journal holds all of it still, and is applied again: puts and deletes of the
+//! same keys. Only the map's bitmaps and counts are read before that, and they are in the last
+//! transaction.
+//!
+//! When the file system has no room for a transaction all the same, the reserve is given up and
+//! the transaction tried again, smaller; until it succeeds, changes that add anything are
+//! refused with `DiskFull`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::base::{ApplyError, Base};
+use bytes::Bytes;
+
+use super::base::{Base, View};
 use super::journal::JournalFile;
+use super::key::Key;
+use super::room::entry_cost;
 use super::table::Table;
 use super::{Engine, Levels};
 use crate::error::{Error, Result};
@@ -18,6 +30,8 @@ use crate::error::{Error, Result};
 /// between attempts on a full disk.
 const IDLE: Duration = Duration::from_millis(500);
 
+/// A transaction that found no room is tried again with less; this many times it is halved.
+const SMALLER_MAX: u32 = 8;
 /// Journal files that are made before they are needed.
 const FILES_SPARE: u32 = 3;
 
@@ -51,14 +65,7 @@ fn run(engine: &Weak<Engine>) {
                 drop(queue);
                 engine.room.notify_all();
             }
-            Err(FlushError::Full) => {
-                engine.queue.lock().to_flush.push_front((table, file));
-                if engine.check_running().is_err() {
-                    return;
-                }
-                std::thread::sleep(IDLE / 5);
-            }
-            Err(FlushError::Other(error)) => {
+            Err(error) => {
                 engine.stop(error.to_string());
                 return;
             }
@@ -66,14 +73,38 @@ fn run(engine: &Weak<Engine>) {
     }
 }
 
-enum FlushError {
-    Full,
-    Other(Error),
+/// Carries the entries of a table from `from` on into the base, as many as cost up to `budget`;
+/// answers where to go on. The last part has the block map and the number of the last group.
+pub(super) fn apply_part(
+    base: &Base,
+    table: &Table,
+    from: &Key,
+    budget: u64,
+) -> Result<Option<Key>> {
+    table.with_all(|entries| {
+        let cost = |(_, value): (&Key, &Option<Bytes>)| entry_cost(value.as_ref());
+        let map = || entries.iter().filter(|(key, _)| key.is_of_map());
+        let rest = || entries.range(from..).filter(|(key, _)| !key.is_of_map());
+        let mut sum = map().map(cost).sum::<u64>().min(budget / 2);
+        let end = rest().skip(1).find(|&entry| {
+            sum += cost(entry);
+            sum > budget
+        });
+        match end {
+            Some((end, _)) => base.apply(rest().take_while(|(key, _)| *key < end), None)?,
+            None => base.apply(rest().chain(map()), Some(table.last_group()))?,
+        }
+        Ok(end.map(|(key, _)| *key))
+    })
 }
 
 impl Engine {
     /// Makes a third journal file when the first is full, so that the committer need not.
     fn make_spare_file(&self) {
+        let bytes = self.options.journal_bytes;
+        let Some(_promise) = self.ledger.grow(bytes) else {
+            return;
+        };
         let number = {
             let mut queue = self.queue.lock();
             if queue.files >= FILES_SPARE || !queue.free_files.is_empty() {
@@ -82,7 +113,6 @@ impl Engine {
             queue.files += 1;
             queue.files - 1
         };
-        let bytes = self.options.journal_bytes;
         let made = JournalFile::open(self.disk.as_ref(), number, bytes)
             .and_then(|file| self.disk.sync_names().map(|()| file));
         match made {
@@ -92,45 +122,41 @@ impl Engine {
         }
     }
 
-    fn flush_table(&self, table: &Arc<Table>) -> Result<(), FlushError> {
-        let mut slot = self.base.lock();
-        let Some(base) = slot.as_ref() else {
-            *slot = Some(self.reopen_base().map_err(FlushError::Other)?);
-            return Err(FlushError::Full);
-        };
-        let applied = table.last_group();
-        match table.with_all(|entries| base.apply(entries.iter(), applied)) {
-            Ok(()) => {
-                let view = base.view().map_err(FlushError::Other)?;
-                let mut levels = self.levels.write();
-                let mut frozen = levels.frozen.clone();
-                frozen.retain(|other| !Arc::ptr_eq(other, table));
-                let active = Arc::clone(&levels.active);
-                *levels = Arc::new(Levels {
-                    active,
-                    frozen,
-                    base: Arc::new(view),
-                });
-                drop(levels);
-                self.statistics.flushes.fetch_add(1, Ordering::Relaxed);
-                if self.full.swap(false, Ordering::Relaxed) {
-                    tracing::info!("the partition has room again");
-                    self.restore_reserve();
+    fn flush_table(&self, table: &Arc<Table>) -> Result<()> {
+        let mut from = Key::first();
+        let mut smaller = 0;
+        loop {
+            match self.flush_part(table, &from, self.ledger.part_of_flush() >> smaller) {
+                Ok(None) => break,
+                Ok(Some(next)) => from = next,
+                Err(Error::DiskFull) => {
+                    self.ledger.overflowed();
+                    smaller = (smaller + 2).min(SMALLER_MAX);
+                    std::thread::sleep(IDLE / 5);
                 }
-                Ok(())
+                Err(error) => return Err(error),
             }
-            Err(ApplyError::Full) => {
-                if !self.full.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("the partition is full: only removals are taken");
-                }
-                super::spend_reserve(self.disk.as_ref());
-                // A failed transaction leaves the base unusable until it is opened again.
-                *slot = None;
-                *slot = Some(self.reopen_base().map_err(FlushError::Other)?);
-                Err(FlushError::Full)
-            }
-            Err(ApplyError::Other(error)) => Err(FlushError::Other(error)),
+            self.check_running()?;
         }
+        self.statistics.flushes.fetch_add(1, Ordering::Relaxed);
+        self.ledger.flushed(table);
+        self.ledger.relieved();
+        Ok(())
+    }
+
+    fn flush_part(&self, table: &Arc<Table>, from: &Key, budget: u64) -> Result<Option<Key>> {
+        let mut slot = self.base.lock();
+        // A failed transaction leaves the base unusable until it is opened again.
+        let base = match slot.take() {
+            Some(base) => base,
+            None => self.reopen_base()?,
+        };
+        let next = apply_part(&base, table, from, budget)?;
+        let view = base.view()?;
+        self.ledger.found_unused(base.unused(&view));
+        self.show_base(view, next.is_none().then_some(table));
+        *slot = Some(base);
+        Ok(next)
     }
 
     fn reopen_base(&self) -> Result<Base> {
@@ -139,15 +165,19 @@ impl Engine {
             .open("base")
             .map_err(|error| Error::Partition(format!("opening the base table: {error}")))?;
         let base = Base::open(file, self.options.base_cache_bytes)?;
-        let view = base.view()?;
+        self.show_base(base.view()?, None);
+        Ok(base)
+    }
+
+    /// Lets reads find this state of the base, and no more a table that is all in it.
+    fn show_base(&self, view: View, flushed: Option<&Arc<Table>>) {
         let mut levels = self.levels.write();
-        let (active, frozen) = (Arc::clone(&levels.active), levels.frozen.clone());
+        let mut frozen = levels.frozen.clone();
+        frozen.retain(|table| !flushed.is_some_and(|flushed| Arc::ptr_eq(table, flushed)));
         *levels = Arc::new(Levels {
-            active,
+            active: Arc::clone(&levels.active),
             frozen,
             base: Arc::new(view),
         });
-        drop(levels);
-        Ok(base)
     }
 }

@@ -77,6 +77,16 @@ impl Key {
         self
     }
 
+    /// The first of all.
+    pub(crate) fn first() -> Self {
+        Self::partition()
+    }
+
+    /// Whether it is of the block map.
+    pub(crate) fn is_of_map(&self) -> bool {
+        [Kind::Region as u8, Kind::RegionCounts as u8].contains(&self.bytes[0])
+    }
+
     pub(crate) fn partition() -> Self {
         Self::new(Kind::Partition)
     }

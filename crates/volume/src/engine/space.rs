@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 
 use super::batch::Run;
 use super::key::Key;
+use super::room::Room;
 use crate::disk::{Disk, DiskFile, is_full};
 use crate::error::{Error, Result};
 use crate::ticket::is_nonblocking;
@@ -47,8 +48,7 @@ pub(crate) type Load<'a> = &'a dyn Fn(&Key) -> Result<Option<Bytes>>;
 /// The map of all blocks, and the files that hold them.
 pub(crate) struct Space {
     disk: Arc<dyn Disk>,
-    /// Bytes of the file system that blocks leave to the table.
-    reserve: u64,
+    room: Arc<Room>,
     inner: Mutex<Inner>,
     files: Mutex<HashMap<u64, BlockFile>>,
 }
@@ -138,7 +138,7 @@ fn count_free(words: &[u64; WORDS]) -> u16 {
 
 impl Space {
     /// The map as the table has it; `load` reads the table.
-    pub(crate) fn open(disk: Arc<dyn Disk>, reserve: u64, load: Load<'_>) -> Result<Self> {
+    pub(crate) fn open(disk: Arc<dyn Disk>, room: Arc<Room>, load: Load<'_>) -> Result<Self> {
         let mut inner = Inner::default();
         for index in 0.. {
             let Some(value) = load(&Key::region_counts(index))? else {
@@ -157,7 +157,7 @@ impl Space {
             .map_err(|error| Error::Partition(format!("listing the disk: {error}")))?;
         let space = Self {
             disk,
-            reserve,
+            room,
             inner: Mutex::new(inner),
             files: Mutex::default(),
         };
@@ -275,7 +275,7 @@ impl Space {
                 }
             }
         }
-        while grow && missing > 0 && self.has_room(u64::from(missing) * BLOCK_BYTES) {
+        while grow && missing > 0 && self.room.grow(u64::from(missing) * BLOCK_BYTES).is_some() {
             inner.image_free.push(REGION_BLOCKS as u16);
             inner.free.push(REGION_BLOCKS as u16);
             let index = inner.free.len() - 1;
@@ -292,13 +292,6 @@ impl Space {
             }
         }
         Ok(missing)
-    }
-
-    /// Whether the file system has room for that many bytes more.
-    fn has_room(&self, bytes: u64) -> bool {
-        self.disk
-            .space()
-            .is_ok_and(|space| space.free >= bytes.saturating_add(self.reserve))
     }
 
     fn give_back(&self, runs: &[Run]) {
@@ -476,9 +469,9 @@ impl Space {
             let step = (file.allocated / 8).clamp(1 << 20, 64 << 20) & !(BLOCK_BYTES - 1);
             let generous = end.max(file.allocated + step);
             for target in [generous, end] {
-                if !self.has_room(target - file.allocated) {
+                let Some(_promise) = self.room.grow(target - file.allocated) else {
                     continue;
-                }
+                };
                 match file.file.allocate(file.allocated, target - file.allocated) {
                     Ok(()) => {
                         file.allocated = target;
@@ -732,7 +725,13 @@ mod tests {
     use crate::disk::SimDisk;
 
     fn space() -> Arc<Space> {
-        Arc::new(Space::open(Arc::new(SimDisk::new(1 << 30)), 0, &|_| Ok(None)).unwrap())
+        space_on(1 << 30, 0)
+    }
+
+    fn space_on(bytes: u64, reserve: u64) -> Arc<Space> {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(bytes));
+        let room = Arc::new(Room::new(Arc::clone(&disk), reserve, 0).unwrap());
+        Arc::new(Space::open(disk, room, &|_| Ok(None)).unwrap())
     }
 
     #[test]
@@ -788,8 +787,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_gives_nothing_and_keeps_nothing() {
-        let disk = Arc::new(SimDisk::new(1 << 20));
-        let space = Arc::new(Space::open(disk, 0, &|_| Ok(None)).unwrap());
+        let space = space_on(1 << 20, 0);
         let load: Load<'_> = &|_| Ok(None);
         assert!(matches!(space.allocate(1000, load), Err(Error::DiskFull)));
         assert_eq!(space.allocate(100, load).unwrap().runs()[0].start, 0);
@@ -798,8 +796,7 @@ mod tests {
     #[test]
     fn blocks_given_back_on_a_full_disk_are_found() {
         // Several regions, of which the last is only partly backed by the disk.
-        let disk = Arc::new(SimDisk::new(200 << 20));
-        let space = Arc::new(Space::open(disk, 4 << 20, &|_| Ok(None)).unwrap());
+        let space = space_on(200 << 20, 4 << 20);
         let load: Load<'_> = &|_| Ok(None);
         let mut kept = Vec::new();
         while let Ok(allocation) = space.allocate(128, load) {

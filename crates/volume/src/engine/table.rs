@@ -1,40 +1,59 @@
 //! Changes that are in the journal and not yet in the base: one ordered table a journal file.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::key::Key;
 
-/// Memory that an entry takes beside its value, about.
-const ENTRY_BYTES: usize = 120;
+/// Memory that an entry takes beside its value, about; more than it takes in the base.
+const ENTRY_BYTES: i64 = 120;
 
 /// Changes by key; `None` hides what lies below.
 #[derive(Default)]
 pub(crate) struct Table {
     map: RwLock<BTreeMap<Key, Option<Bytes>>>,
-    bytes: AtomicUsize,
+    bytes: AtomicI64,
+    /// Of that, what is put: what the base may grow by, but for the shape of its pages.
+    growth: AtomicI64,
     /// Number of the last journal group whose changes are here.
     last_group: AtomicU64,
 }
 
+/// What an entry adds to the sizes of its table.
+#[derive(Default)]
+struct Weight {
+    bytes: i64,
+    growth: i64,
+}
+
+impl Weight {
+    fn of(value: &Option<Bytes>) -> Self {
+        let bytes = value.as_ref().map_or(0, |value| value.len() as i64) + ENTRY_BYTES;
+        let growth = if value.is_some() { bytes } else { 0 };
+        Self { bytes, growth }
+    }
+}
+
 impl Table {
-    /// Puts changes in.
-    pub(crate) fn apply(&self, entries: impl IntoIterator<Item = (Key, Option<Bytes>)>) {
+    /// Puts changes in. Says by how much that changes [`Table::growth`].
+    pub(crate) fn apply(&self, entries: impl IntoIterator<Item = (Key, Option<Bytes>)>) -> i64 {
         let mut map = self.map.write();
-        let mut grown = 0usize;
-        let mut shrunk = 0usize;
+        let mut bytes = 0;
+        let mut growth = 0;
         for (key, value) in entries {
-            grown += value.as_ref().map_or(0, Bytes::len) + ENTRY_BYTES;
-            if let Some(old) = map.insert(key, value) {
-                shrunk += old.map_or(0, |old| old.len()) + ENTRY_BYTES;
-            }
+            let new = Weight::of(&value);
+            let old = map.insert(key, value);
+            let old = old.as_ref().map_or(Weight::default(), Weight::of);
+            bytes += new.bytes - old.bytes;
+            growth += new.growth - old.growth;
         }
         drop(map);
-        self.bytes.fetch_add(grown, Ordering::Relaxed);
-        self.bytes.fetch_sub(shrunk, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.growth.fetch_add(growth, Ordering::Relaxed);
+        growth
     }
 
     /// What is known of a key here: nothing, that it is gone, or its value.
@@ -56,8 +75,13 @@ impl Table {
     }
 
     /// Memory in use, about.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Bytes of what is put here, keys included and deletes not.
+    pub(crate) fn growth(&self) -> u64 {
+        self.growth.load(Ordering::Relaxed).max(0) as u64
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -42,6 +42,17 @@ pub(crate) fn new() -> NewVnode {
     }
 }
 
+pub(crate) fn create_volume(partition: &Partition) {
+    let spec = VolumeSpec {
+        id: VOLUME,
+        name: "vol".into(),
+        max_quota: 0,
+        owner: ViceId(100),
+        now: AfsTime(1),
+    };
+    partition.create_volume(&spec).unwrap().wait().unwrap();
+}
+
 impl World {
     pub(crate) fn new() -> Self {
         Self::with_capacity(64 << 20)
@@ -50,14 +61,7 @@ impl World {
     pub(crate) fn with_capacity(bytes: u64) -> Self {
         let disk = SimDisk::new(bytes);
         let partition = Partition::open(Arc::new(disk.clone()), options()).unwrap();
-        let spec = VolumeSpec {
-            id: VOLUME,
-            name: "vol".into(),
-            max_quota: 0,
-            owner: ViceId(100),
-            now: AfsTime(1),
-        };
-        partition.create_volume(&spec).unwrap().wait().unwrap();
+        create_volume(&partition);
         Self { disk, partition }
     }
 
