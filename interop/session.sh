@@ -38,7 +38,7 @@ session() {
             cd "$interop/sessions" || exit
             as "$who" timeout 60 "${words[@]}" </dev/null 2>&1
             echo "status $?"
-        ) | sed "s/$IT_ADDR/SERVER/g; s/^/    /"
+        ) | tr -d "\r" | sed "s/$IT_ADDR/SERVER/g; s/^/    /"
     done <"$interop/sessions/$1" >"$2"
 }
 
