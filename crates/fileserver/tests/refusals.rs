@@ -224,10 +224,10 @@ fn names_and_fids_and_kinds() {
         };
         for (title, code) in [
             (&b""[..], 22),
-            (b".", 22),
-            (b"..", 22),
+            (b".", 17),
+            (b"..", 17),
             (b"a/b", 22),
-            (b"a\0b", 22),
+            (b"a\0b", -453),
             (b"x.@sys", 22),
             (b"file", 17),
             (&[b'x'; 256], 36),
@@ -243,6 +243,8 @@ fn names_and_fids_and_kinds() {
         assert_eq!(machine.code(&remove(root, "missing")).await, 2);
         assert_eq!(machine.code(&remove(root, "dir")).await, 21);
         assert_eq!(machine.code(&remove(root, "..")).await, 22);
+        assert_eq!(machine.code(&remove(root, "a/b")).await, 2);
+        assert_eq!(machine.code(&remove(root, "")).await, 2);
         assert_eq!(machine.code(&remove(file, "x")).await, 20);
         let remove_dir = |title: &str| rxafs::RemoveDir {
             dir_fid: root,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use cellar_rpc::Runtime;
 use cellar_wire::rxafs;
 
-use crate::answers::Words;
 use crate::cell::{Cell, PATIENCE, PORTS, Random, mode, name, run, store, within};
+use crate::words::Words;
 
 /// A packet's header and what follows, as one would write it by hand.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 //!
 //! * [`messages`]: requests that stock programs sent, cut at every byte, with bits flipped, with
 //!   opcodes and services that do not exist;
-//! * [`answers`]: well-formed requests for what cannot be: which code each gets, also compared with
-//!   another server;
+//! * [`answers`]: well-formed requests for what cannot be: which code each gets, from us and from
+//!   OpenAFS;
 //! * [`streams`]: transfers that lie about their lengths, stop midway, or are never read;
 //! * [`datagrams`]: garbage, floods of connections, packets forged for other people's calls.
 //!
@@ -17,3 +17,4 @@ mod cell;
 mod datagrams;
 mod messages;
 mod streams;
+mod words;

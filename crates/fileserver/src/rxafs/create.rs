@@ -13,7 +13,7 @@ use cellar_wire::rxafs::{
 };
 
 use super::common::{Touched, change, look, look_dir};
-use super::names::new_name;
+use super::names::{check_free, new_name};
 use super::promise::with_promise;
 use super::store_status::mode_of_new;
 use crate::abort_map::Refusal;
@@ -81,6 +81,7 @@ async fn create(
         move || {
             let name = new_name(&name)?;
             let (attached, access, new) = may_insert(&server, &session, dir, &in_status)?;
+            check_free(name)?;
             let volume = &attached.volume;
             let Changed { outcome, durable } = if directory {
                 volume.make_dir(dir, name, &new, session.context())?

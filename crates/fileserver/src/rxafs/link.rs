@@ -8,7 +8,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{Link, LinkReply};
 
 use super::common::{Touched, change, check_fid, look_dir};
-use super::names::new_name;
+use super::names::{check_free, new_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 use crate::service::Answered;
@@ -38,6 +38,7 @@ pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> Answe
             if !access.caller.contains(Rights::INSERT) {
                 return Err(Refusal::NoRight);
             }
+            check_free(name)?;
             let volume = &attached.volume;
             let Changed { outcome, durable } =
                 volume.link(dir_fid, name, existing_fid, session.context())?;

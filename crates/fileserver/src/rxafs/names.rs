@@ -1,7 +1,11 @@
 //! What a name in a directory may be.
 //!
+//! What can be no name is refused at once; what could be one, and is taken (`.` and `..`) or can
+//! never be there, only when it is looked for: who may not look learns nothing.
+//!
 //! Source: FS/CM specification; observed of OpenAFS 1.8's file server.
 
+use cellar_volume::Error;
 use cellar_wire::{AbortCode, AfsName};
 
 use crate::abort_map::Refusal;
@@ -18,11 +22,11 @@ pub(super) fn text(bytes: &[u8]) -> Result<&[u8], Refusal> {
     }
 }
 
-/// A name that is to be made: not empty, `.` or `..`, without slash and NUL, and not ending in
-/// `@sys`, which clients replace by the name of their system.
+/// A name that is to be made: without slash, and not ending in `@sys`, which clients replace by the
+/// name of their system.
 pub(super) fn new_name(name: &AfsName) -> Result<&[u8], Refusal> {
     let bytes = old_name(name)?;
-    if bytes.ends_with(b"@sys") {
+    if bytes.contains(&b'/') || bytes.ends_with(b"@sys") {
         Err(Refusal::Invalid)
     } else {
         Ok(bytes)
@@ -31,10 +35,7 @@ pub(super) fn new_name(name: &AfsName) -> Result<&[u8], Refusal> {
 
 /// A name that is to be found, to be removed or renamed.
 pub(super) fn old_name(name: &AfsName) -> Result<&[u8], Refusal> {
-    let bytes = name.as_bytes();
-    if matches!(bytes, b"" | b"." | b"..") || bytes.iter().any(|&byte| matches!(byte, 0 | b'/')) {
-        return Err(Refusal::Invalid);
-    }
+    let bytes = text(name.as_bytes())?;
     if bytes.len() > NAME_MAX {
         Err(Refusal::NameTooLong)
     } else {
@@ -42,42 +43,56 @@ pub(super) fn old_name(name: &AfsName) -> Result<&[u8], Refusal> {
     }
 }
 
+/// Whether something new may have the name, as far as a name tells: every directory has its `.`
+/// and `..`.
+pub(super) fn check_free(name: &[u8]) -> Result<(), Refusal> {
+    match name {
+        b"." | b".." => Err(Refusal::Store(Error::Exists)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether something can have the name.
+pub(super) fn check_possible(name: &[u8]) -> Result<(), Refusal> {
+    if name.is_empty() || name.contains(&b'/') {
+        Err(Refusal::Store(Error::NotFound))
+    } else {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn name(text: &[u8]) -> AfsName {
+        AfsName::try_from(text).unwrap()
+    }
+
     #[test]
-    fn names() {
-        let name = |text: &[u8]| AfsName::try_from(text).unwrap();
-        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0", b"\0"] {
-            assert!(
-                matches!(old_name(&name(bad)), Err(Refusal::Invalid)),
-                "{bad:?}"
-            );
-            assert!(
-                matches!(new_name(&name(bad)), Err(Refusal::Invalid)),
-                "{bad:?}"
-            );
-        }
-        for good in [
-            &b"a"[..],
-            b"...",
-            b" ",
-            b"\xff\xfe",
-            b"sys",
-            b"@sysx",
-            &[b'x'; 255],
-        ] {
+    fn what_can_be_no_name_is_refused_at_once() {
+        for good in [&b"a"[..], b"...", b" ", b"\xff\xfe", b"@sysx", &[b'x'; 255]] {
             assert_eq!(new_name(&name(good)).unwrap(), good);
+            assert_eq!(old_name(&name(good)).unwrap(), good);
         }
-        assert!(matches!(
-            new_name(&name(&[b'x'; 256])),
-            Err(Refusal::NameTooLong)
-        ));
-        assert!(matches!(
-            new_name(&name(b"bin.@sys")),
-            Err(Refusal::Invalid)
-        ));
-        assert_eq!(old_name(&name(b"bin.@sys")).unwrap(), b"bin.@sys");
+        for bad in [&b"a/b"[..], b"/", b"@sys", b"bin.@sys"] {
+            assert!(matches!(new_name(&name(bad)), Err(Refusal::Invalid)));
+            assert_eq!(old_name(&name(bad)).unwrap(), bad);
+        }
+        for long in [new_name(&name(&[b'x'; 256])), old_name(&name(&[b'x'; 256]))] {
+            assert!(matches!(long, Err(Refusal::NameTooLong)));
+        }
+        for nul in [&b"a\0b"[..], b"\0"] {
+            let unparsed = Refusal::Call(AbortCode::RXGEN_SS_UNMARSHAL).code(true);
+            assert_eq!(new_name(&name(nul)).unwrap_err().code(true), unparsed);
+            assert_eq!(old_name(&name(nul)).unwrap_err().code(true), unparsed);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_there_is_not_found() {
+        assert!(check_free(b"a").is_ok() && check_possible(b"a").is_ok());
+        assert!(check_free(b"..").is_err() && check_possible(b"..").is_ok());
+        assert!(check_possible(b"").is_err() && check_possible(b"a/b").is_err());
     }
 }

@@ -12,7 +12,7 @@ use cellar_wire::rxafs::{
 };
 
 use super::common::{Touched, change, look_dir};
-use super::names::old_name;
+use super::names::{check_possible, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 use crate::service::Answered;
@@ -52,6 +52,7 @@ async fn remove(
             if !access.caller.contains(Rights::DELETE) {
                 return Err(Refusal::NoRight);
             }
+            check_possible(name)?;
             let volume = &attached.volume;
             let Changed { outcome, durable } = if directory {
                 volume.remove_dir(dir, name, session.context())?

@@ -12,7 +12,7 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{Rename, RenameReply};
 
 use super::common::{Touched, change, check_fid, look_dir};
-use super::names::{new_name, old_name};
+use super::names::{check_possible, new_name, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 use crate::service::Answered;
@@ -31,6 +31,10 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
         let (server, session) = (server.clone(), session.clone());
         move || {
             let (old, new) = (old_name(&old)?, new_name(&new)?);
+            let special = |name: &[u8]| matches!(name, b"" | b"." | b"..");
+            if special(old) || special(new) {
+                return Err(Refusal::Invalid);
+            }
             check_fid(new_dir_fid)?;
             let attached = server.volume_of(old_dir_fid, Want::Change)?;
             if old_dir_fid.volume != new_dir_fid.volume {
@@ -43,6 +47,7 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             if !allowed {
                 return Err(Refusal::NoRight);
             }
+            check_possible(old)?;
             let volume = &attached.volume;
             match volume.lookup(new_dir_fid, new) {
                 Ok(_) if !new_access.caller.contains(Rights::DELETE) => {

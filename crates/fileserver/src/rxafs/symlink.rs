@@ -10,7 +10,7 @@ use cellar_wire::rxafs::{Symlink, SymlinkReply};
 
 use super::common::{Touched, change};
 use super::create::may_insert;
-use super::names::new_name;
+use super::names::{check_free, new_name, text};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 use crate::service::Answered;
@@ -30,11 +30,12 @@ pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> An
         let (server, session) = (server.clone(), session.clone());
         move || {
             let name = new_name(&name)?;
-            let target = link_contents.as_bytes();
-            if target.is_empty() || target.contains(&0) {
+            let target = text(link_contents.as_bytes())?;
+            if target.is_empty() {
                 return Err(Refusal::Invalid);
             }
             let (attached, access, new) = may_insert(&server, &session, dir_fid, &in_status)?;
+            check_free(name)?;
             let mount_point = new.mode.is_some_and(|mode| mode & EXECUTE_BITS == 0);
             let administers =
                 access.caller.contains(Rights::ADMINISTER) || session.identity().administrator;
