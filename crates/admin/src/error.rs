@@ -1,5 +1,6 @@
 //! Why an administrative operation failed, with what was attempted.
 
+use cellar_client::token_sentence;
 use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 
@@ -71,12 +72,13 @@ fn explain(code: AbortCode, cause: &CallError) -> String {
         | AbortCode::EACCES
         | AbortCode::EPERM
         | AbortCode::BZACCESS => format!(
-            "{code}. Changes need the local administrator: run this on the server's machine as root \
-             or as the owner of the cell's directory, with --dir DIR"
+            "{code}. Changes need an administrator with a token ('cellar login'): a superuser ('bos \
+             listusers'), for users and groups a member of system:administrators. Or root or the \
+             owner of the cell's directory, on the server's own machine, with --dir DIR"
         ),
         AbortCode::VL_ENTRYLOCKED => {
             format!("{code}. 'vos unlock' ends a lock that was left behind")
         }
-        _ => cause.to_string(),
+        _ => token_sentence(cause).map_or_else(|| cause.to_string(), str::to_owned),
     }
 }

@@ -33,7 +33,7 @@ pub enum Error {
         cause: CallError,
     },
     /// A database server refused.
-    #[error("{what}: {cause}")]
+    #[error("{what}: {}", token_sentence(cause).map_or_else(|| cause.to_string(), str::to_owned))]
     Database {
         /// What was asked.
         what: String,
@@ -163,16 +163,48 @@ impl Error {
     }
 }
 
+/// The sentence for a server that does not take the caller's token, and what he can do about it.
+pub fn token_sentence(cause: &CallError) -> Option<&'static str> {
+    let CallError::Aborted(code) = cause else {
+        return None;
+    };
+    match code.to_plain() {
+        AbortCode::RXKADEXPIRED | AbortCode::VICETOKENDEAD => {
+            Some("your token has expired: 'cellar login' gets a new one")
+        }
+        AbortCode::RXKADUNKNOWNKEY => Some(
+            "the server does not have the key that your ticket is sealed with: 'cellar tokens' \
+             shows its version, 'cellar key list' on the server those it has. If the cell's key was \
+             changed, 'cellar logout' and 'cellar login' get a ticket with the new one",
+        ),
+        AbortCode::RXKADBADTICKET | AbortCode::RXKADTICKETLEN => Some(
+            "the server cannot read your ticket: do clocks agree, and has the cell the key of its \
+             realm ('cellar key import-keytab')?",
+        ),
+        AbortCode::RXKADNOAUTH => Some(
+            "the server does not take your ticket yet: the clocks of this machine, the KDC and the \
+             server do not agree",
+        ),
+        AbortCode::RXKADLEVELFAIL => {
+            Some("the server demands more protection of what is sent: use --encrypt")
+        }
+        _ => None,
+    }
+}
+
 /// The sentence for a file server's refusal: what the user can do about it, where something can
 /// be done.
 fn file_sentence(cause: &CallError) -> String {
     let CallError::Aborted(code) = cause else {
         return format!("{cause}");
     };
+    if let Some(sentence) = token_sentence(cause) {
+        return sentence.to_owned();
+    }
     match code.to_plain() {
         AbortCode::EACCES => "permission denied: the access list gives you no right to this \
-                              ('cellar fs listacl' shows it; --admin acts as administrator on \
-                              the server's own machine)"
+                              ('cellar fs listacl' shows it, 'cellar tokens' as whom you act; \
+                              --admin acts as administrator on the server's own machine)"
             .to_owned(),
         AbortCode::ENOENT => "no such file or directory".to_owned(),
         AbortCode::EEXIST => "exists already".to_owned(),

@@ -31,7 +31,7 @@ pub use cell::{Cell, CellName, Ports};
 pub use client::{Client, Config, volume_of};
 pub use course::Course;
 pub use directory::Entry;
-pub use error::{Error, PathProblem, Result};
+pub use error::{Error, PathProblem, Result, token_sentence};
 pub use fetch::Fetch;
 pub use mount_point::{MountPoint, VolumeKind};
 pub use path::{Follow, Node};

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use cellar_client::kerberos::{self, CacheName, PrivateFile, programs};
 use cellar_client::kernel_keys::{self, Place};
+use cellar_wire::ids::AfsTime;
 use rustix::process::{Pid, Signal};
 use sd_notify::NotifyState;
 use tokio::process::{Child, Command};
@@ -73,7 +74,7 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
     let mut signals = Signals::new()?;
     let mut job = None;
     loop {
-        let wait = keeper.round().await?;
+        let wait = keeper.round(job.is_some()).await?;
         if keeper.ends > now() && job.is_none() {
             job = match command.split_first() {
                 Some((program, arguments)) => Some(start(program, arguments, &keeper.target)?),
@@ -106,8 +107,9 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// One round; answers how many seconds to wait for the next.
-    async fn round(&mut self) -> Outcome<u32> {
+    /// One round; answers how many seconds to wait for the next. A job goes on without tokens rather than
+    /// being left alone.
+    async fn round(&mut self, has_job: bool) -> Outcome<u32> {
         match self.obtain().await {
             Ok(ends) => {
                 if self.failures > 0 {
@@ -117,19 +119,21 @@ impl Keeper {
                 (self.ends, self.failures) = (ends, 0);
                 if stuck {
                     tracing::warn!("the tickets cannot be renewed further; they end soon");
-                    if ends <= now().saturating_add(1) {
-                        return Err(Failure::new(
-                            "the tickets have run out, and cannot be renewed further",
-                        ));
-                    }
                     return Ok(ends.saturating_sub(now()).max(1));
                 }
+                let until = cellar_admin::date::ctime(AfsTime(ends));
+                tracing::info!(%until, "new tokens");
                 Ok(until_next_round(now(), ends, chance()))
             }
             Err(failure) => {
                 // Nobody is there to answer a password's question a second time.
                 if self.ends == 0 && self.renews() && !self.kept_proof {
                     return Err(failure);
+                }
+                if self.renews() && self.ends != 0 && self.ends <= now() && !has_job {
+                    let message = "the tickets have run out and cannot be renewed; --keytab would \
+                                   get new ones";
+                    return Err(Failure::new(message));
                 }
                 self.failures += 1;
                 let wait = until_next_try(self.failures, chance());
@@ -311,7 +315,7 @@ fn tell_systemd(ours_to_tell: bool, keeper: &Keeper) {
     if !ours_to_tell {
         return;
     }
-    let until = cellar_admin::date::ctime(cellar_wire::ids::AfsTime(keeper.ends));
+    let until = cellar_admin::date::ctime(AfsTime(keeper.ends));
     let status = match keeper.failures {
         0 => format!("Tokens until {until}"),
         failures => format!("Tokens until {until}; {failures} attempts to renew them failed"),
