@@ -113,6 +113,7 @@ impl<T: Default> Watched<T> {
         let (bytes, result) = edit(&content)?;
         if let Some(bytes) = bytes {
             replace(&self.path, &bytes)?;
+            self.get();
         }
         Ok(result)
     }

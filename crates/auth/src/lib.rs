@@ -14,6 +14,8 @@ mod bytes;
 mod error;
 mod fcrypt;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 mod identity;
 mod kdf;
 mod kerberos;

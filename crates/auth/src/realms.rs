@@ -60,7 +60,7 @@ impl Realms {
                 "" => format!("{name}@{realm}"),
                 _ => format!("{name}.{instance}@{realm}"),
             };
-            if !self.excluded.get().0.iter().any(|listed| *listed == full) {
+            if !self.excluded.get().0.contains(&full) {
                 return None;
             }
         }

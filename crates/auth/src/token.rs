@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use cellar_rpc::Security;
+use cellar_rx::ClientSecurity;
 use cellar_wire::AfsTime;
 use zeroize::Zeroizing;
 
@@ -76,6 +77,13 @@ impl Token {
         let token = self.clone();
         let ticket = Bytes::from(token.ticket.clone());
         Security::new(move || Box::new(Client::new(&token, ticket.clone(), level)))
+    }
+
+    /// The same for one connection of an [`cellar_rx::Endpoint`] that is driven by hand.
+    #[must_use]
+    pub fn client_security(&self, level: Level) -> Box<dyn ClientSecurity> {
+        let ticket = Bytes::from(self.ticket.clone());
+        Box::new(Client::new(self, ticket, level))
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) enum Refusal {
     Bad,
 }
 
-type Outcome = std::result::Result<Opened, Refusal>;
+pub(crate) type Outcome = std::result::Result<Opened, Refusal>;
 
 fn bad<E>(_: E) -> Refusal {
     Refusal::Bad
@@ -116,7 +116,12 @@ fn open(
     let kvno = part.kvno.unwrap_or(0);
     let key = find(kvno, part.etype).ok_or(Refusal::UnknownKey)?;
     let plain = crypt::decrypt(&key, USAGE_TICKET, part.cipher.as_bytes()).ok_or(Refusal::Bad)?;
-    let mut reader = SliceReader::new(&plain).map_err(bad)?;
+    read_content(&plain, allow_dots, kvno)
+}
+
+/// Reads what was sealed with key version `kvno`.
+pub(crate) fn read_content(plain: &[u8], allow_dots: bool, kvno: u32) -> Outcome {
+    let mut reader = SliceReader::new(plain).map_err(bad)?;
     // What may follow is padding.
     let content: Application<EncTicketPart<'_>> =
         Application::decode_explicit(&mut reader, ENC_TICKET_PART)
@@ -220,6 +225,56 @@ mod tests {
             let refusal = open_encrypted_part(&part, false, |_, _| Some(other)).err();
             assert_eq!(refusal, Some(Refusal::Bad));
         }
+    }
+
+    /// Tickets from MIT's KDC, with the service keys and what `klist` says of them.
+    #[test]
+    fn what_a_kdc_made_is_opened() {
+        let text = include_str!("../../../../testdata/tickets/mit-krb5.txt");
+        let bytes = |hex: &str| -> Vec<u8> {
+            let digits = (0..hex.len()).step_by(2).map(|at| &hex[at..at + 2]);
+            digits
+                .map(|pair| u8::from_str_radix(pair, 16).unwrap())
+                .collect()
+        };
+        let mut opened = 0;
+        for record in text.split("\n\n").filter(|record| !record.is_empty()) {
+            let field = |name: &str| -> Vec<&str> {
+                let mut lines = record.lines().map(|line| line.split(' '));
+                let found = lines.find_map(|mut words| {
+                    (words.next() == Some(name)).then(|| words.collect::<Vec<_>>())
+                });
+                found.unwrap()
+            };
+            let [kvno, number, key] = field("service-key")[..] else {
+                panic!("a key")
+            };
+            let (kvno, number): (u32, i32) = (kvno.parse().unwrap(), number.parse().unwrap());
+            let key = SecretKey::new(Enctype::from_number(number).unwrap(), &bytes(key)).unwrap();
+            let find = |asked, enctype| ((asked, enctype) == (kvno, number)).then(|| key.clone());
+            let ticket = bytes(field("ticket")[0]);
+            let part = encrypted_part(&ticket).unwrap();
+            let outcomes = [
+                open_ticket(&ticket, false, find),
+                open_encrypted_part(&part, false, find),
+            ];
+            for outcome in outcomes {
+                let ticket = outcome.unwrap_or_else(|refusal| panic!("{refusal:?}"));
+                let slash = if ticket.instance.is_empty() { "" } else { "/" };
+                let client = format!("{}{slash}{}@{}", ticket.name, ticket.instance, ticket.realm);
+                assert_eq!(client, field("client")[0]);
+                assert_eq!(ticket.starts.to_string(), field("starts")[0]);
+                assert_eq!(ticket.ends.to_string(), field("ends")[0]);
+                let [number, session] = field("session-key")[..] else {
+                    panic!("a key")
+                };
+                let derived = kdf::session_key(number.parse().unwrap(), &bytes(session));
+                assert_eq!(Some(ticket.session_key), derived);
+                assert_eq!((ticket.kvno, ticket.invalid), (kvno, false));
+                opened += 1;
+            }
+        }
+        assert_eq!(opened, 10);
     }
 
     #[test]

@@ -148,22 +148,37 @@ mod tests {
 
     use super::*;
 
-    /// `ktutil: addent -key -p afs/demo.cell@DEMO -k 300 -e aes128-cts` of MIT Kerberos 1.20.
-    const BY_MIT: [u8; 63] = hex!(
+    /// By hand, after MIT's description of the format.
+    const BY_HAND: [u8; 63] = hex!(
         "0502 00000039 0002 0004 44454d4f 0003 616673 0009 64656d6f2e63656c6c
          00000001 65000000 2c 0011 0010 000102030405060708090a0b0c0d0e0f 0000012c"
     );
 
     #[test]
     fn what_mit_wrote_is_read_and_written_alike() {
-        let keytab = Keytab::read(&BY_MIT).unwrap();
+        let by_mit = include_bytes!("../../../../testdata/tickets/mit-krb5.keytab");
+        let keytab = Keytab::read(by_mit).unwrap();
+        let [entry] = &keytab.entries[..] else {
+            panic!("one key")
+        };
+        assert_eq!(
+            entry.principal(),
+            "afs/aes256-cts-hmac-sha384-192@TEST.CELL"
+        );
+        assert_eq!((entry.kvno, entry.enctype), (1, 20));
+        assert_eq!(keytab.to_bytes().unwrap()[..], by_mit[..]);
+    }
+
+    #[test]
+    fn versions_of_more_than_8_bits_are_read_and_written() {
+        let keytab = Keytab::read(&BY_HAND).unwrap();
         let [entry] = &keytab.entries[..] else {
             panic!("one key")
         };
         assert_eq!(entry.principal(), "afs/demo.cell@DEMO");
         assert_eq!((entry.kvno, entry.enctype), (300, 17));
-        assert_eq!(entry.key[..], BY_MIT[43..59]);
-        assert_eq!(keytab.to_bytes().unwrap()[..], BY_MIT);
+        assert_eq!(entry.key[..], BY_HAND[43..59]);
+        assert_eq!(keytab.to_bytes().unwrap()[..], BY_HAND);
     }
 
     #[test]
@@ -171,7 +186,7 @@ mod tests {
         let mut bytes = vec![5, 2];
         bytes.extend_from_slice(&(-6i32).to_be_bytes());
         bytes.extend_from_slice(&[0xee; 6]);
-        let mut entry = BY_MIT[2..59].to_vec();
+        let mut entry = BY_HAND[2..59].to_vec();
         entry[3] -= 4;
         bytes.extend_from_slice(&entry);
         let keytab = Keytab::read(&bytes).unwrap();
@@ -181,8 +196,8 @@ mod tests {
 
     #[test]
     fn other_files_are_refused() {
-        for length in 1..BY_MIT.len() {
-            let read = Keytab::read(&BY_MIT[..length]);
+        for length in 1..BY_HAND.len() {
+            let read = Keytab::read(&BY_HAND[..length]);
             assert!(read.is_none() || length == 2, "{length}");
         }
         assert!(Keytab::read(&hex!("0501 00000000")).is_none());

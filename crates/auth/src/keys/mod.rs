@@ -279,3 +279,24 @@ fn usable(kvno: u32, enctype: u32, bytes: &[u8]) -> Option<(KeyInfo, SecretKey)>
     let key = SecretKey::new(enctype, bytes).ok()?;
     Some((KeyInfo { kvno, enctype }, key))
 }
+
+/// For [`crate::fuzzing`].
+pub(crate) mod fuzzing {
+    use std::path::Path;
+
+    use super::{KeyFileExt, Keytab};
+
+    pub(crate) fn key_files(path: &Path, bytes: &[u8]) {
+        if let Ok(file) = KeyFileExt::parse(path, bytes) {
+            let written = file.to_bytes();
+            let again = KeyFileExt::parse(path, &written).map(|file| file.to_bytes());
+            assert!(again.is_ok_and(|again| again == written));
+        }
+        if let Ok(file) = Keytab::parse(path, bytes)
+            && let Some(written) = file.to_bytes()
+        {
+            let again = Keytab::parse(path, &written).map(|file| file.to_bytes());
+            assert!(again.is_ok_and(|again| again == Some(written)));
+        }
+    }
+}
