@@ -234,7 +234,13 @@ impl Engine {
             match fit {
                 Fit::Yes if queue.frozen < FROZEN_MAX => return Ok(promise),
                 Fit::Yes | Fit::AfterFlush => may_block()?,
-                Fit::No => return Err(Error::DiskFull),
+                Fit::No => {
+                    drop(queue);
+                    if self.ledger.is_full() || !self.hand_back_blocks()? {
+                        return Err(Error::DiskFull);
+                    }
+                    continue;
+                }
             }
             // Every wait has an end: a flush that takes this long has no room, or no disk.
             if waited == ROOM_WAITS {
@@ -249,6 +255,12 @@ impl Engine {
             drop(queue);
             self.check_running()?;
         }
+    }
+
+    /// Gives room of free blocks to the tables.
+    fn hand_back_blocks(&self) -> Result<bool> {
+        may_block()?;
+        self.space.hand_back(&|key| self.get(key))
     }
 
     pub(crate) fn check_running(&self) -> Result<()> {

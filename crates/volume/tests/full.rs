@@ -311,3 +311,47 @@ fn a_flush_in_parts_may_be_cut_anywhere() {
         }
     }
 }
+
+/// Room that large files had is good for names and small files, and for large files again.
+#[test]
+fn room_of_large_files_goes_to_small_ones_and_back() {
+    let mut world = World::with_capacity(200 << 20);
+    let large = Bytes::from(vec![5u8; 4 << 20]);
+    for round in 0..2 {
+        let volume = world.volume();
+        let root = volume.root();
+        let mut made = Vec::new();
+        loop {
+            let name = format!("large{}", made.len());
+            let new = volume.create_file(root, name.as_bytes(), &new(), at(1));
+            made.push(name);
+            let fid = new.unwrap().outcome.status.fid;
+            match volume.store(fid, &StoreSpec::at(0), std::slice::from_ref(&large), at(2)) {
+                Ok(stored) => stored.wait().unwrap(),
+                Err(Error::DiskFull) => break,
+                Err(other) => panic!("{other}"),
+            };
+        }
+        assert!(made.len() > 25, "round {round}: {} large files", made.len());
+        // One that stays pins its region; the one before it and those after it are free.
+        for name in made.iter().skip(round * 20) {
+            let removed = volume.remove_file(root, name.as_bytes(), at(3)).unwrap();
+            removed.wait().unwrap();
+        }
+        for n in 0..4000 {
+            store_once_more(&volume, format!("small{n}").as_bytes());
+        }
+        for n in 0..4000 {
+            let name = format!("small{n}");
+            let _removed = volume.remove_file(root, name.as_bytes(), at(4)).unwrap();
+        }
+        for name in made.iter().take(round * 20) {
+            let fid = volume.lookup(root, name.as_bytes()).unwrap();
+            assert!(volume.read(fid, 0, 8 << 20).unwrap() == large, "{name}");
+        }
+        world.check();
+        drop(volume);
+        world = world.reopen();
+        world.check();
+    }
+}

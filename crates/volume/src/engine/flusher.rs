@@ -131,6 +131,9 @@ impl Engine {
                 Ok(Some(next)) => from = next,
                 Err(Error::DiskFull) => {
                     self.ledger.overflowed();
+                    if let Err(error) = self.hand_back_blocks() {
+                        tracing::warn!(%error, "no room of removed files can be given back");
+                    }
                     smaller = (smaller + 2).min(SMALLER_MAX);
                     std::thread::sleep(IDLE / 5);
                 }

@@ -33,6 +33,9 @@
 //!   the file, which a flush that meets an unexpected end gives up. When nothing at all waits to
 //!   be flushed, one is taken in any case: it leaves the base no larger.
 //!
+//! Room that removed bodies had in the block files is not counted. When a change would be refused,
+//! a free region of blocks is handed back to the file system first (`space::files`).
+//!
 //! Promises are bounds; a flush uses less. So nobody is refused because of promises that a flush
 //! would redeem: it is begun, and waited for ([`Fit::AfterFlush`]). That it ends does not depend on
 //! who waits, as he holds no lock of a vnode or volume yet, nor on the committer, which may itself

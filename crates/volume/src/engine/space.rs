@@ -13,6 +13,8 @@
 //! So: a block is handed out only when no durable vnode names it and nobody reads it; a crash
 //! forgets what was handed out and not used; and nothing is scanned at the start.
 
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -22,9 +24,9 @@ use parking_lot::Mutex;
 use super::batch::Run;
 use super::key::Key;
 use super::room::Room;
-use crate::disk::{Disk, DiskFile, is_full};
+use crate::disk::Disk;
 use crate::error::{Error, Result};
-use crate::ticket::is_nonblocking;
+use files::BlockFile;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
@@ -51,6 +53,8 @@ pub(crate) struct Space {
     room: Arc<Room>,
     inner: Mutex<Inner>,
     files: Mutex<HashMap<u64, BlockFile>>,
+    /// Free regions that have no room on the file system.
+    unbacked: Mutex<BTreeSet<u32>>,
 }
 
 #[derive(Default)]
@@ -75,12 +79,6 @@ struct Region {
     used_at: u64,
     /// No free block lies in a word before this one.
     hint: usize,
-}
-
-struct BlockFile {
-    file: Arc<dyn DiskFile>,
-    allocated: u64,
-    dirty: bool,
 }
 
 /// Blocks handed out for a change; they go back when this is dropped before the change is made.
@@ -160,15 +158,11 @@ impl Space {
             room,
             inner: Mutex::new(inner),
             files: Mutex::default(),
+            unbacked: Mutex::default(),
         };
-        for number in names
-            .iter()
-            .filter_map(|name| name.strip_prefix("blocks.")?.parse::<u32>().ok())
-        {
-            let first = FILE_REGIONS * REGION_BLOCKS * u64::from(number);
-            space
-                .with_file(first, |_, _| Ok(()))
-                .map_err(|error| block_error(&error))?;
+        let numbers = names.iter().filter_map(|name| name.strip_prefix("blocks."));
+        for number in numbers.filter_map(|number| number.parse().ok()) {
+            space.open_file(number)?;
         }
         Ok(space)
     }
@@ -238,15 +232,6 @@ impl Space {
                 return Err(Error::DiskFull);
             }
         }
-    }
-
-    /// The first block behind what the file of `block` has room for.
-    fn end_of_file(&self, block: u64) -> Result<u64> {
-        let per_file = FILE_REGIONS * REGION_BLOCKS;
-        let allocated = self
-            .with_file(block, |file, _| Ok(file.allocated))
-            .map_err(|error| block_error(&error))?;
-        Ok(block / per_file * per_file + allocated / BLOCK_BYTES)
     }
 
     /// Takes up to `blocks` blocks into `runs`, of new regions too if it may `grow` the map. Answers
@@ -395,19 +380,6 @@ impl Space {
             .sum()
     }
 
-    /// Room on the file system that is set aside for blocks already, in bytes.
-    pub(crate) fn allocated_but_unused(&self) -> u64 {
-        let files = self.files.lock();
-        let allocated: u64 = files.values().map(|file| file.allocated).sum();
-        let inner = self.inner.lock();
-        let used: u64 = inner
-            .free
-            .iter()
-            .map(|&free| REGION_BLOCKS - u64::from(free))
-            .sum::<u64>();
-        allocated.saturating_sub(used * BLOCK_BYTES)
-    }
-
     /// Whether a block is in use by the image, for the consistency check.
     pub(crate) fn image_blocks(&self, load: Load<'_>) -> Result<Vec<Run>> {
         let mut inner = self.inner.lock();
@@ -428,106 +400,6 @@ impl Space {
             }
         }
         Ok(runs)
-    }
-
-    fn with_file<T>(
-        &self,
-        block: u64,
-        work: impl FnOnce(&mut BlockFile, u64) -> std::io::Result<T>,
-    ) -> std::io::Result<T> {
-        let per_file = FILE_REGIONS * REGION_BLOCKS;
-        let number = block / per_file;
-        let mut files = self.files.lock();
-        let file = match files.entry(number) {
-            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::hash_map::Entry::Vacant(slot) => {
-                let file = self.disk.open(&format!("blocks.{number}"))?;
-                let allocated = file.length()?;
-                if allocated == 0 {
-                    self.disk.sync_names()?;
-                }
-                slot.insert(BlockFile {
-                    file,
-                    allocated,
-                    dirty: false,
-                })
-            }
-        };
-        work(file, block % per_file * BLOCK_BYTES)
-    }
-
-    /// Reserves room on the file system for a run, in steps that grow with the file.
-    fn ensure_room(&self, run: Run) -> Result<()> {
-        let result = self.with_file(run.start, |file, offset| {
-            let end = offset + u64::from(run.count) * BLOCK_BYTES;
-            if end <= file.allocated {
-                return Ok(());
-            }
-            if is_nonblocking() {
-                return Err(std::io::ErrorKind::WouldBlock.into());
-            }
-            let step = (file.allocated / 8).clamp(1 << 20, 64 << 20) & !(BLOCK_BYTES - 1);
-            let generous = end.max(file.allocated + step);
-            for target in [generous, end] {
-                let Some(_promise) = self.room.grow(target - file.allocated) else {
-                    continue;
-                };
-                match file.file.allocate(file.allocated, target - file.allocated) {
-                    Ok(()) => {
-                        file.allocated = target;
-                        return Ok(());
-                    }
-                    Err(error) if is_full(&error) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Err(std::io::ErrorKind::StorageFull.into())
-        });
-        result.map_err(|error| block_error(&error))
-    }
-
-    /// Writes bytes, a whole number of blocks, into a run.
-    pub(crate) fn write(&self, block: u64, bytes: &[u8]) -> Result<()> {
-        let opened = self.with_file(block, |file, offset| {
-            file.dirty = true;
-            Ok((Arc::clone(&file.file), offset))
-        });
-        opened
-            .and_then(|(file, offset)| file.write_at(bytes, offset))
-            .map_err(|error| block_error(&error))
-    }
-
-    /// Reads whole blocks. `at_once` refuses to wait for the device.
-    pub(crate) fn read(&self, block: u64, buffer: &mut [u8], at_once: bool) -> std::io::Result<()> {
-        let (file, offset) =
-            self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
-        if at_once {
-            file.read_at_once(buffer, offset)
-        } else {
-            file.read_at(buffer, offset)
-        }
-    }
-
-    /// Makes all blocks written so far durable.
-    pub(crate) fn sync(&self) -> std::io::Result<()> {
-        let dirty: Vec<_> = {
-            let mut files = self.files.lock();
-            files
-                .values_mut()
-                .filter_map(|file| std::mem::take(&mut file.dirty).then(|| Arc::clone(&file.file)))
-                .collect()
-        };
-        dirty.iter().try_for_each(|file| file.sync())
-    }
-}
-
-fn block_error(error: &std::io::Error) -> Error {
-    if error.kind() == std::io::ErrorKind::WouldBlock {
-        Error::WouldBlock
-    } else if is_full(error) {
-        Error::DiskFull
-    } else {
-        Error::Partition(format!("blocks: {error}"))
     }
 }
 
