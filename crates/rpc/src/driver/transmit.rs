@@ -3,9 +3,10 @@
 //! 1. The protocol gives runs of datagrams to one destination. A long run (bulk data) is sent as it
 //!    is. Short ones, replies of a few bytes each, are gathered by destination: what goes to one client
 //!    process leaves as one segmented send, also when it belongs to many calls and connections.
-//! 2. A segmented send has datagrams of one size, the last may be shorter. So a datagram of another
-//!    size begins a new run; runs leave in the order in which they were begun, which keeps the order
-//!    of the datagrams to each destination.
+//! 2. A segmented send has datagrams of one size, the last may be shorter. So datagrams are gathered
+//!    by size too: of requests of three packets each, all that are full make one run and the short
+//!    ones at their ends another. Runs leave in the order in which they were begun, and a datagram never
+//!    joins a run before one that holds something of its own call: calls keep their order.
 //! 3. When a socket is full, what is left waits here, and nothing more is asked of the protocol.
 
 use std::collections::VecDeque;
@@ -17,22 +18,22 @@ use cellar_rx::TransmitBuffer;
 use super::Driver;
 use crate::socket::{SendOutcome, ShardSocket};
 
-/// Datagrams of one size (the last may be shorter) to one destination.
+/// Datagrams of one size to one destination.
 #[derive(Debug)]
 pub(super) struct Run {
     destination: SocketAddr,
     source: Option<IpAddr>,
     segment: usize,
     bytes: Vec<u8>,
-    /// The last datagram is of full size, and no run to the same destination was begun since.
-    open: bool,
+    /// The calls that they belong to, as [`call_of`] knows them.
+    calls: Vec<u32>,
 }
 
 /// What a shard's ports take turns in using to gather datagrams.
 pub(super) struct Outbox {
     buffer: TransmitBuffer,
     runs: VecDeque<Run>,
-    spare: Vec<Vec<u8>>,
+    spare: Vec<Run>,
 }
 
 impl Outbox {
@@ -46,49 +47,104 @@ impl Outbox {
 
     /// Adds the short run in the buffer to those that are gathered.
     fn gather(&mut self) {
-        let Self {
-            buffer,
-            runs,
-            spare,
-        } = self;
-        let (destination, source) = (buffer.destination(), buffer.source());
-        let (bytes, segment) = (buffer.bytes(), buffer.segment_size().max(1));
-        let same =
-            |run: &&mut Run| run.open && run.destination == destination && run.source == source;
-        if let Some(run) = runs.iter_mut().rev().find(same) {
-            if run.takes(bytes.len(), segment) {
-                run.bytes.extend_from_slice(bytes);
-                run.open = run.bytes.len().is_multiple_of(run.segment);
-                return;
+        let segment = self.buffer.segment_size().max(1);
+        let bytes = self.buffer.bytes();
+        let full = bytes.len() - bytes.len() % segment;
+        let (full, last) = bytes.split_at(full);
+        for (bytes, segment) in [(full, segment), (last, last.len())] {
+            if !bytes.is_empty() {
+                let (to, from) = (self.buffer.destination(), self.buffer.source());
+                join_run(&mut self.runs, &mut self.spare, to, from, bytes, segment);
             }
-            run.open = false;
         }
-        let mut copy = spare.pop().unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(bytes);
-        runs.push_back(Run {
-            destination,
-            source,
-            segment,
-            open: bytes.len().is_multiple_of(segment),
-            bytes: copy,
-        });
+    }
+
+    /// The next run to be sent.
+    fn take_next(&mut self) -> Option<Run> {
+        let mut run = self.runs.pop_front()?;
+        // A single shorter datagram that comes next can be the last of this one.
+        let next = self.runs.iter().position(|next| next.goes_where(&run));
+        if let Some(next) = next.filter(|&next| run.ends_with(&self.runs[next]))
+            && let Some(last) = self.runs.remove(next)
+        {
+            run.bytes.extend_from_slice(&last.bytes);
+            self.recycle(last);
+        }
+        Some(run)
     }
 
     fn recycle(&mut self, run: Run) {
         if self.spare.len() < RUNS_MAX {
-            self.spare.push(run.bytes);
+            self.spare.push(run);
         }
     }
+}
+
+/// Adds datagrams of one size and one call to a run, a new one if need be.
+fn join_run(
+    runs: &mut VecDeque<Run>,
+    spare: &mut Vec<Run>,
+    destination: SocketAddr,
+    source: Option<IpAddr>,
+    bytes: &[u8],
+    segment: usize,
+) {
+    let call = call_of(bytes);
+    let same = |run: &&mut Run| run.destination == destination && run.source == source;
+    for run in runs.iter_mut().rev().filter(same) {
+        let known = run.calls.contains(&call);
+        if run.takes(bytes.len(), segment) {
+            run.bytes.extend_from_slice(bytes);
+            if !known {
+                run.calls.push(call);
+            }
+            return;
+        }
+        if known {
+            break;
+        }
+    }
+    let (mut copy, mut calls) = spare
+        .pop()
+        .map_or_else(Default::default, |run| (run.bytes, run.calls));
+    copy.clear();
+    copy.extend_from_slice(bytes);
+    calls.clear();
+    calls.push(call);
+    runs.push_back(Run {
+        destination,
+        source,
+        segment,
+        bytes: copy,
+        calls,
+    });
+}
+
+/// The connection and channel that a datagram belongs to: its connection id, at offset 4.
+fn call_of(datagram: &[u8]) -> u32 {
+    let id = datagram.get(4..8).and_then(<[u8]>::first_chunk::<4>);
+    id.map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 impl Run {
     /// Whether datagrams of `segment` bytes, `len` in all, can follow those of this run.
     fn takes(&self, len: usize, segment: usize) -> bool {
-        // Several of another size cannot; a single shorter one can be the last.
-        let fits = segment == self.segment || (len <= segment && len <= self.segment);
-        let count = (self.bytes.len() / self.segment) + len.div_ceil(self.segment);
-        fits && count <= SEGMENTS_MAX && self.bytes.len() + len <= RUN_BYTES_MAX
+        segment == self.segment && self.has_room(len)
+    }
+
+    /// Whether `last` is one datagram that can be the last, shorter one of this run.
+    fn ends_with(&self, last: &Self) -> bool {
+        let one = last.bytes.len() == last.segment && last.segment < self.segment;
+        one && self.has_room(last.segment)
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        let count = (self.bytes.len() + len).div_ceil(self.segment);
+        count <= SEGMENTS_MAX && self.bytes.len() + len <= RUN_BYTES_MAX
+    }
+
+    fn goes_where(&self, other: &Self) -> bool {
+        (self.destination, self.source) == (other.destination, other.source)
     }
 }
 
@@ -132,7 +188,7 @@ impl Driver {
 
     /// Sends what is gathered; false when a socket is full, with the rest in `unsent`.
     fn flush(&self, cx: &mut Context<'_>, outbox: &mut Outbox, unsent: &mut VecDeque<Run>) -> bool {
-        while let Some(run) = outbox.runs.pop_front() {
+        while let Some(run) = outbox.take_next() {
             if !self.send(cx, run.destination, run.source, &run.bytes, run.segment) {
                 unsent.push_back(run);
                 unsent.append(&mut outbox.runs);
@@ -236,29 +292,84 @@ const RUNS_MAX: usize = 32;
 mod tests {
     use super::*;
 
-    fn run(bytes: usize, segment: usize) -> Run {
-        Run {
-            destination: "127.0.0.1:1".parse().unwrap(),
-            source: None,
-            segment,
-            bytes: vec![0; bytes],
-            open: true,
+    /// A datagram of a call.
+    fn datagram(call: u32, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        bytes[4..8].copy_from_slice(&call.to_be_bytes());
+        bytes[8] = call as u8;
+        bytes
+    }
+
+    /// Calls and sizes of the datagrams that leave, run by run, after those of `given`: to which port,
+    /// of which call, of which sizes.
+    fn sent(given: &[(u16, u32, &[usize])]) -> Vec<(u16, Vec<(u8, usize)>)> {
+        let (mut runs, mut spare) = (VecDeque::new(), Vec::new());
+        for (port, call, sizes) in given {
+            let to = SocketAddr::from(([127, 0, 0, 1], *port));
+            for &size in *sizes {
+                let bytes = datagram(*call, size);
+                join_run(&mut runs, &mut spare, to, None, &bytes, size);
+            }
         }
+        let mut outbox = Outbox::new();
+        outbox.runs = runs;
+        let all = std::iter::from_fn(|| outbox.take_next());
+        all.map(|run| {
+            let cut = run.bytes.chunks(run.segment);
+            let datagrams = cut.map(|bytes| (bytes[8], bytes.len())).collect();
+            (run.destination.port(), datagrams)
+        })
+        .collect()
     }
 
     #[test]
-    fn a_run_has_datagrams_of_one_size_and_a_last_one() {
-        assert!(run(100, 100).takes(100, 100));
-        assert!(run(100, 100).takes(60, 60), "a shorter last one");
-        assert!(run(100, 100).takes(250, 100), "several, the last shorter");
-        assert!(!run(100, 100).takes(101, 101), "a longer one");
-        assert!(!run(100, 100).takes(120, 60), "several shorter ones");
+    fn requests_of_several_packets_leave_as_two_runs() {
+        let sizes: &[usize] = &[1440, 1440, 1200];
+        let two = sent(&[(1, 4, sizes), (1, 5, sizes)]);
+        let full = vec![(4, 1440), (4, 1440), (5, 1440), (5, 1440)];
+        assert_eq!(two, [(1, full), (1, vec![(4, 1200), (5, 1200)])]);
+        let one = vec![(4, 1440), (4, 1440), (4, 1200)];
+        assert_eq!(sent(&[(1, 4, sizes)]), [(1, one)]);
+        let apart = sent(&[(1, 4, sizes), (2, 5, sizes)]);
+        assert_eq!(apart.len(), 2, "not across destinations");
+    }
+
+    #[test]
+    fn a_call_keeps_its_order() {
+        let out = sent(&[
+            (1, 4, &[100]),
+            (1, 5, &[60]),
+            (1, 5, &[100]),
+            (1, 6, &[100]),
+        ]);
+        let first = vec![(4, 100), (6, 100)];
+        let order: Vec<_> = out.iter().flat_map(|(_, run)| run).collect();
+        let five: Vec<_> = order.iter().filter(|(call, _)| *call == 5).collect();
+        assert_eq!(five, [&&(5, 60), &&(5, 100)]);
+        assert!(
+            out.iter().all(|(_, run)| *run != first),
+            "6 joins the newest"
+        );
+        let short = sent(&[(1, 4, &[100]), (1, 5, &[60, 100]), (1, 4, &[60])]);
+        let order: Vec<_> = short.iter().flat_map(|(_, run)| run).collect();
+        let four: Vec<_> = order.iter().filter(|(call, _)| *call == 4).collect();
+        assert_eq!(four, [&&(4, 100), &&(4, 60)]);
     }
 
     #[test]
     fn a_run_is_what_the_kernel_takes() {
+        let run = |bytes: usize, segment: usize| Run {
+            destination: SocketAddr::from(([127, 0, 0, 1], 1)),
+            source: None,
+            segment,
+            bytes: vec![0; bytes],
+            calls: Vec::new(),
+        };
         assert!(run(63 * 36, 36).takes(36, 36));
         assert!(!run(64 * 36, 36).takes(36, 36));
         assert!(!run(65_000, 1300).takes(1300, 1300));
+        assert!(run(100, 100).ends_with(&run(60, 60)));
+        assert!(!run(100, 100).ends_with(&run(120, 60)), "two of them");
+        assert!(!run(100, 100).ends_with(&run(101, 101)), "a longer one");
     }
 }
