@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cellar_rpc::{
     Connection, ConnectionOptions, IncomingCall, LocalBoxFuture, PortConfig, Runtime,
-    RuntimeConfig, Security, Service,
+    RuntimeConfig, Security, Service, Spread,
 };
 use cellar_wire::abort::AbortCode;
 use cellar_wire::host::{Capabilities, InterfaceAddr, client_capability};
@@ -27,7 +27,8 @@ pub(crate) struct Servers {
 /// A client machine as the servers see it: one address and port, one UUID.
 #[derive(Clone)]
 pub(crate) struct Client {
-    pub(crate) runtime: Runtime,
+    runtime: Runtime,
+    shard: usize,
     pub(crate) file: Connection,
     pub(crate) location: Connection,
     pub(crate) protection: Connection,
@@ -35,16 +36,31 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Opens a port on `bind` and prepares connections; nothing is sent yet.
-    pub(crate) fn start(bind: IpAddr, servers: &Servers) -> io::Result<Self> {
+    /// As many of them as wanted, on the threads of one event loop each processor: a process for each
+    /// would take its time from the servers that share the machine. Nothing is sent yet.
+    pub(crate) fn start_all(
+        bind: IpAddr,
+        servers: &Servers,
+        count: usize,
+    ) -> io::Result<Vec<Self>> {
+        let processors = std::thread::available_parallelism()?.get();
         let runtime = Runtime::start(RuntimeConfig {
-            shards: 1,
+            shards: processors.min(count).max(1),
             blocking_threads: 1,
             name: "load".to_owned(),
             ..RuntimeConfig::default()
         })?;
+        (0..count)
+            .map(|number| Self::start(&runtime, number % runtime.shards(), bind, servers))
+            .collect()
+    }
+
+    /// Opens a port on `bind` and prepares connections.
+    fn start(runtime: &Runtime, shard: usize, bind: IpAddr, servers: &Servers) -> io::Result<Self> {
         let breaks = Arc::new(CallbackService::new());
-        let config = PortConfig::new(SocketAddr::new(bind, 0)).service(breaks.clone());
+        let config = PortConfig::new(SocketAddr::new(bind, 0))
+            .service(breaks.clone())
+            .spread(Spread::OneShard(shard));
         let port = runtime.open(config)?;
         let options = ConnectionOptions {
             dead_time: Some(Duration::from_secs(30)),
@@ -58,9 +74,24 @@ impl Client {
             file: connect(servers.file, &rxafs::PACKAGE),
             location: connect(servers.location, &vl::PACKAGE),
             protection: connect(servers.protection, &pr::PACKAGE),
-            runtime,
+            runtime: runtime.clone(),
+            shard,
             breaks,
         })
+    }
+
+    /// Starts a task on the thread that the client's port is on.
+    pub(crate) fn spawn<F, T>(&self, make: F)
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        self.runtime.spawn(self.shard, make);
+    }
+
+    /// Ends all clients that were started together.
+    pub(crate) fn shutdown(&self) {
+        self.runtime.shutdown();
     }
 }
 

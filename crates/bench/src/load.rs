@@ -75,7 +75,7 @@ pub(crate) fn run(
             } else {
                 shape.pause
             };
-            client.runtime.spawn(0, move || async move {
+            client.spawn(move || async move {
                 let figures = work(worker, operation, &phase, pause, flooding).await;
                 let _ = sender.send((index, figures));
             });

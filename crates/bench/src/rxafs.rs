@@ -120,10 +120,11 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
     } else {
         options.operations.clone()
     };
-    let count = shape.clients + usize::from(shape.flood > 0);
-    let clients = (0..count)
-        .map(|_| Client::start(options.bind, &servers))
-        .collect::<io::Result<Vec<_>>>()?;
+    let mut clients = Client::start_all(options.bind, &servers, shape.clients)?;
+    if shape.flood > 0 {
+        // On a thread of its own: what the others wait for shall be the server.
+        clients.extend(Client::start_all(options.bind, &servers, 1)?);
+    }
     let waiter = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -181,7 +182,7 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
         waiter.block_on(workspace.remove(&clients, created.load(Ordering::Relaxed)));
     }
     for client in &clients {
-        client.runtime.shutdown();
+        client.shutdown();
     }
     Ok(errors)
 }

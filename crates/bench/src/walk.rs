@@ -76,16 +76,12 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
         location,
         protection: location,
     };
-    let clients = (0..options.clients)
-        .map(|_| Client::start(options.bind, &servers))
-        .collect::<io::Result<Vec<_>>>()?;
+    let clients = Client::start_all(options.bind, &servers, options.clients.into())?;
     let waiter = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let failed = waiter.block_on(walk(options, &clients))?;
-    for client in &clients {
-        client.runtime.shutdown();
-    }
+    clients[0].shutdown();
     Ok(failed)
 }
 
