@@ -8,6 +8,7 @@
 //! before a successful `sync` survives a power cut; of what was written after it any part may
 //! survive, in any order; a name made or removed survives after `sync_names`.
 
+mod aligned;
 mod real;
 mod sim;
 
@@ -15,6 +16,7 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
+pub(crate) use aligned::Aligned;
 pub use real::FileDisk;
 pub use sim::{Fault, SimDisk};
 

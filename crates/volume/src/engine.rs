@@ -41,8 +41,8 @@ use crate::error::{Error, Result};
 use crate::options::{Durability, Options};
 use crate::ticket::{Flight, Ticket, may_block};
 use base::{Base, View};
-use batch::{Batch, Run};
-use journal::{HEADER, JournalFile};
+use batch::{Batch, Batches, Run};
+use journal::JournalFile;
 use key::Key;
 use room::{Fit, Promise, Room};
 use space::Space;
@@ -114,8 +114,7 @@ struct Queue {
 /// A group that changes are still added to, or that waits to be written.
 struct OpenGroup {
     number: u64,
-    bytes: Vec<u8>,
-    changes: usize,
+    batches: Batches,
     flight: Arc<Flight>,
     released: Vec<Run>,
     wrote_blocks: bool,
@@ -127,8 +126,7 @@ impl OpenGroup {
     fn new(number: u64) -> Self {
         Self {
             number,
-            bytes: vec![0; HEADER],
-            changes: 0,
+            batches: Batches::default(),
             flight: Arc::default(),
             released: Vec::new(),
             wrote_blocks: false,
@@ -137,7 +135,7 @@ impl OpenGroup {
     }
 
     fn is_empty(&self) -> bool {
-        self.bytes.len() == HEADER
+        self.batches.count() == 0
     }
 }
 
@@ -297,7 +295,7 @@ impl Engine {
         let length = batch.encoded_length();
         let mut queue = self.queue.lock();
         self.check_running()?;
-        let filled = journal::padded((queue.open.bytes.len() + length) as u64);
+        let filled = journal::group_length(queue.open.batches.encoded_length() + length);
         let levels = Arc::clone(&self.levels.read());
         let full = queue.file_used + filled > self.options.journal_bytes
             || levels.active.bytes() > self.options.journal_bytes * 3 / 2
@@ -311,8 +309,7 @@ impl Engine {
         // Once more under the lock: from here on nothing fails.
         self.space.prepare(&batch.taken, &|key| self.get(key))?;
         self.space.prepare(&batch.released, &|key| self.get(key))?;
-        batch.encode(&mut queue.open.bytes);
-        queue.open.changes += 1;
+        queue.open.batches.add(&batch);
         self.space
             .apply(&batch.taken, &batch.released, &|key| self.get(key))?;
         self.ledger.enter_table(&active, batch.entries);
@@ -325,9 +322,11 @@ impl Engine {
             Durability::Relaxed(_) => Ticket::ready(),
         };
         let wake = match self.options.durability {
-            Durability::Strict => queue.committer_waits && queue.open.changes >= queue.wanted,
+            Durability::Strict => {
+                queue.committer_waits && queue.open.batches.count() >= queue.wanted
+            }
             Durability::Relaxed(_) => {
-                queue.committer_waits && queue.open.bytes.len() > GROUP_BYTES_EAGER
+                queue.committer_waits && queue.open.batches.encoded_length() > GROUP_BYTES_EAGER
             }
         };
         if wake {

@@ -254,8 +254,8 @@ impl Volume {
         let start = incoming.spec.position as usize;
         let length = incoming.announced as usize;
         let replaces_all = start == 0 && incoming.announced >= kept;
-        let value = if replaces_all && incoming.pending.len() == 1 {
-            Piece::encode_inline(&incoming.pending[0])
+        let value = if replaces_all && length > 0 {
+            Piece::encode_inline_parts(&incoming.pending)
         } else {
             let mut bytes = vec![0; (start + length).max(kept as usize)];
             if !replaces_all {

@@ -57,24 +57,6 @@ impl Batch {
         12 + entries + 12 * (self.taken.len() + self.released.len())
     }
 
-    /// Appends the journal's form. Lengths fit: a batch is built in memory by one operation.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        for count in [self.entries.len(), self.taken.len(), self.released.len()] {
-            out.extend_from_slice(&(count as u32).to_be_bytes());
-        }
-        for (key, value) in &self.entries {
-            out.push(u8::from(value.is_some()));
-            out.push(key.as_slice().len() as u8);
-            out.extend_from_slice(&(value.as_ref().map_or(0, Bytes::len) as u32).to_be_bytes());
-            out.extend_from_slice(key.as_slice());
-            out.extend_from_slice(value.as_deref().unwrap_or_default());
-        }
-        for run in self.taken.iter().chain(&self.released) {
-            out.extend_from_slice(&run.start.to_be_bytes());
-            out.extend_from_slice(&run.count.to_be_bytes());
-        }
-    }
-
     /// Reads one batch off the front; `None` if the bytes do not hold one.
     pub(crate) fn decode(bytes: &mut Bytes) -> Option<Self> {
         let [entries, taken, released] = [u32(bytes)?, u32(bytes)?, u32(bytes)?];
@@ -103,6 +85,61 @@ impl Batch {
     }
 }
 
+/// Batches in their order, to be written together. They share their values with the table in memory:
+/// the bytes are copied once, when they are encoded, by a thread that nobody waits for with a lock.
+#[derive(Default, Debug)]
+pub(crate) struct Batches {
+    /// Of each batch the counts of entries, runs taken and runs released.
+    counts: Vec<[u32; 3]>,
+    entries: Vec<(Key, Option<Bytes>)>,
+    runs: Vec<Run>,
+    length: usize,
+}
+
+impl Batches {
+    /// Adds one. Counts fit: a batch is built in memory by one operation.
+    pub(crate) fn add(&mut self, batch: &Batch) {
+        let counts = [batch.entries.len(), batch.taken.len(), batch.released.len()];
+        self.counts.push(counts.map(|count| count as u32));
+        self.entries.extend_from_slice(&batch.entries);
+        self.runs.extend_from_slice(&batch.taken);
+        self.runs.extend_from_slice(&batch.released);
+        self.length += batch.encoded_length();
+    }
+
+    /// How many they are.
+    pub(crate) fn count(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Bytes that `encode` appends.
+    pub(crate) fn encoded_length(&self) -> usize {
+        self.length
+    }
+
+    /// Appends the journal's form.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let (mut entries, mut runs) = (self.entries.iter(), self.runs.iter());
+        for counts in &self.counts {
+            for count in counts {
+                out.extend_from_slice(&count.to_be_bytes());
+            }
+            for (key, value) in entries.by_ref().take(counts[0] as usize) {
+                let value_length = value.as_ref().map_or(0, Bytes::len) as u32;
+                out.push(u8::from(value.is_some()));
+                out.push(key.as_slice().len() as u8);
+                out.extend_from_slice(&value_length.to_be_bytes());
+                out.extend_from_slice(key.as_slice());
+                out.extend_from_slice(value.as_deref().unwrap_or_default());
+            }
+            for run in runs.by_ref().take((counts[1] + counts[2]) as usize) {
+                out.extend_from_slice(&run.start.to_be_bytes());
+                out.extend_from_slice(&run.count.to_be_bytes());
+            }
+        }
+    }
+}
+
 fn take(bytes: &mut Bytes, count: usize) -> Option<Bytes> {
     (count <= bytes.len()).then(|| bytes.split_to(count))
 }
@@ -126,17 +163,24 @@ mod tests {
             count: 7,
         });
         batch.released.push(Run { start: 5, count: 1 });
+        let mut other = Batch::new();
+        other.put(Key::volume(10), Bytes::from_static(b"other"));
+        let mut batches = Batches::default();
+        batches.add(&batch);
+        batches.add(&other);
         let mut encoded = Vec::new();
-        batch.encode(&mut encoded);
-        assert_eq!(encoded.len(), batch.encoded_length());
+        batches.encode(&mut encoded);
+        assert_eq!(encoded.len(), batches.encoded_length());
         let encoded = Bytes::from(encoded);
-        let decoded = Batch::decode(&mut encoded.clone()).unwrap();
-        assert_eq!(decoded.entries, batch.entries);
-        assert_eq!(
-            (decoded.taken, decoded.released),
-            (batch.taken, batch.released)
-        );
-        for cut in 0..encoded.len() {
+        let mut rest = encoded.clone();
+        for batch in [&batch, &other] {
+            let decoded = Batch::decode(&mut rest).unwrap();
+            assert_eq!(decoded.entries, batch.entries);
+            assert_eq!(decoded.taken, batch.taken);
+            assert_eq!(decoded.released, batch.released);
+        }
+        assert!(rest.is_empty());
+        for cut in 0..batch.encoded_length() {
             assert!(Batch::decode(&mut encoded.slice(..cut)).is_none());
         }
     }

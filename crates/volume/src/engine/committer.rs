@@ -5,9 +5,11 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
+
 use super::journal::{self, JournalFile};
-use super::{Engine, OpenGroup};
-use crate::disk::is_full;
+use super::{Engine, OpenGroup, Queue};
+use crate::disk::{Aligned, is_full};
 use crate::error::{Error, Result};
 use crate::options::Durability;
 
@@ -15,16 +17,20 @@ use crate::options::Durability;
 const FILES_MAX: u32 = 4;
 /// How long the committer sleeps at most before it looks whether the partition still exists.
 const IDLE: Duration = Duration::from_millis(500);
-/// How long a group waits for as many changes as the last one had. Callers of the last group come
-/// back with their next change within this time if they come at once; syncing the first of them
+/// How long a group waits at a time for as many changes as the last one had. Callers of the last group
+/// come back with their next change within this time if they come at once; syncing the first of them
 /// alone would only make the others wait for two syncs.
 const GATHER: Duration = Duration::from_micros(100);
+/// How often it waits, while each time some came.
+const GATHERS: u32 = 3;
 
 /// Where the next group goes.
 #[derive(Default)]
 struct Position {
     file: Option<JournalFile>,
     offset: u64,
+    /// Where groups are made.
+    sheet: Aligned,
 }
 
 pub(super) fn spawn(engine: &Arc<Engine>) -> Result<JoinHandle<()>> {
@@ -71,10 +77,8 @@ impl Engine {
                 self.work.wait_for(&mut queue, relaxed.unwrap_or(IDLE));
                 queue.wanted = wanted;
             }
-            let few = queue.open.changes > 0 && queue.open.changes < queue.wanted;
-            if few && relaxed.is_none() && !queue.hurry && queue.open.freezes.is_none() {
-                queue.committer_waits = true;
-                self.work.wait_for(&mut queue, GATHER);
+            if relaxed.is_none() {
+                self.gather(&mut queue);
             }
             queue.committer_waits = false;
             queue.hurry = false;
@@ -89,13 +93,29 @@ impl Engine {
                 Next::Idle
             };
         }
-        queue.wanted = (queue.open.changes * 3 / 4).max(1);
+        queue.wanted = queue.open.batches.count().max(1);
         let number = queue.open.number + u64::from(!queue.open.is_empty());
         let group = std::mem::replace(&mut queue.open, OpenGroup::new(number));
         if !group.is_empty() {
-            queue.file_used += journal::padded(group.bytes.len() as u64);
+            queue.file_used += journal::group_length(group.batches.encoded_length());
         }
         Next::Group(group)
+    }
+
+    /// Waits a little if the open group is smaller than the last one was.
+    fn gather(&self, queue: &mut MutexGuard<'_, Queue>) {
+        for _ in 0..GATHERS {
+            let changes = queue.open.batches.count();
+            let few = changes > 0 && changes < queue.wanted;
+            if !few || queue.hurry || queue.open.freezes.is_some() {
+                return;
+            }
+            queue.committer_waits = true;
+            self.work.wait_for(queue, GATHER);
+            if queue.open.batches.count() == changes {
+                return;
+            }
+        }
     }
 
     fn write_group(&self, mut group: OpenGroup, position: &mut Position) {
@@ -135,7 +155,8 @@ impl Engine {
                 .map_err(|error| failed("syncing blocks", error))?;
             self.statistics.block_syncs.fetch_add(1, Ordering::Relaxed);
         }
-        journal::seal(&mut group.bytes, group.number);
+        journal::seal(&group.batches, group.number, &mut position.sheet);
+        let bytes = position.sheet.bytes();
         if position.file.is_none() {
             position.file = Some(self.free_file()?);
         }
@@ -143,13 +164,13 @@ impl Engine {
             return Err(Error::Partition("no journal file".into()));
         };
         file.file
-            .write_durably(&group.bytes, position.offset)
+            .write_durably(bytes, position.offset)
             .map_err(|error| failed("writing the journal", error))?;
-        position.offset += group.bytes.len() as u64;
+        position.offset += bytes.len() as u64;
         self.statistics.groups.fetch_add(1, Ordering::Relaxed);
         self.statistics
             .journal_bytes
-            .fetch_add(group.bytes.len() as u64, Ordering::Relaxed);
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 

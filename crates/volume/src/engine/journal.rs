@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::batch::Batch;
-use crate::disk::{Disk, DiskFile};
+use super::batch::{Batch, Batches};
+use crate::disk::{Aligned, Disk, DiskFile};
 use crate::error::{Error, Result};
 
 /// Alignment of groups in a journal file.
@@ -115,21 +115,35 @@ impl Group {
 }
 
 /// Bytes that a group of that length takes in the file.
-pub(crate) const fn padded(length: u64) -> u64 {
+const fn padded(length: u64) -> u64 {
     length.next_multiple_of(BLOCK)
 }
 
-/// Fills in the header at the start of `group` and pads it. `group` begins with `HEADER` bytes to
-/// be overwritten, followed by the batches.
-pub(crate) fn seal(group: &mut Vec<u8>, number: u64) {
-    let payload = (group.len() - HEADER) as u32;
-    group[..HEADER].fill(0);
+/// Bytes that a group with `payload` bytes of batches takes in the file.
+pub(crate) const fn group_length(payload: usize) -> u64 {
+    padded((HEADER + payload) as u64)
+}
+
+/// Makes the group of that number out of batches, as it is written, in `sheet`.
+pub(crate) fn seal(batches: &Batches, number: u64, sheet: &mut Aligned) {
+    let payload = batches.encoded_length();
+    let length = group_length(payload) as usize;
+    sheet.fill(length, |out| {
+        let start = out.len();
+        out.resize(start + HEADER, 0);
+        batches.encode(out);
+        fill_header(&mut out[start..], number, payload as u32);
+        out.resize(start + length, 0);
+    });
+}
+
+/// Fills in the header at the start of a group.
+fn fill_header(group: &mut [u8], number: u64, payload: u32) {
     group[..4].copy_from_slice(&MAGIC.to_be_bytes());
     group[8..16].copy_from_slice(&number.to_be_bytes());
     group[16..20].copy_from_slice(&payload.to_be_bytes());
     let checksum = crc32c::crc32c(&group[8..]);
     group[4..8].copy_from_slice(&checksum.to_be_bytes());
-    group.resize(padded(group.len() as u64) as usize, 0);
 }
 
 fn parse_header(header: &[u8; HEADER]) -> Option<(u32, u64, u32)> {
@@ -149,10 +163,11 @@ mod tests {
     fn group(number: u64, payload: &[u8]) -> Vec<u8> {
         let mut batch = Batch::new();
         batch.put(Key::volume(number as u32), Bytes::copy_from_slice(payload));
-        let mut bytes = vec![0; HEADER];
-        batch.encode(&mut bytes);
-        seal(&mut bytes, number);
-        bytes
+        let mut batches = Batches::default();
+        batches.add(&batch);
+        let mut sheet = Aligned::default();
+        seal(&batches, number, &mut sheet);
+        sheet.bytes().to_vec()
     }
 
     #[test]

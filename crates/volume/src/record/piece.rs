@@ -143,9 +143,17 @@ impl Piece {
 
     /// The record that holds these bytes.
     pub(crate) fn encode_inline(bytes: &[u8]) -> Bytes {
-        let mut out = Vec::with_capacity(bytes.len() + 5);
+        Self::encode_inline_parts(&[bytes])
+    }
+
+    /// The same of bytes that lie in several places, one after the other.
+    pub(crate) fn encode_inline_parts<T: AsRef<[u8]>>(parts: &[T]) -> Bytes {
+        let length: usize = parts.iter().map(|part| part.as_ref().len()).sum();
+        let mut out = Vec::with_capacity(length + 5);
         out.put_u8(FORM_INLINE);
-        out.extend_from_slice(bytes);
+        for part in parts {
+            out.extend_from_slice(part.as_ref());
+        }
         with_checksum(out)
     }
 

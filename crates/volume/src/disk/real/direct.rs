@@ -3,8 +3,8 @@
 //! A journal is written in whole blocks, once, and read only after a crash. Through the page cache
 //! such a write costs finding pages for it, marking them and finding them again for the sync: a
 //! third of a group's processor time, and a third of its wait where the disk is fast. The kernel
-//! takes memory and offsets for this in whole blocks only, so the bytes go through a buffer that
-//! lies right. What has been written is not durable before the next sync: the disk has a cache of
+//! takes memory and offsets for this in whole blocks only, so bytes that lie elsewhere go through a
+//! buffer that lies right. What has been written is not durable before the next sync: the disk has a cache of
 //! its own.
 
 use std::fs::{File, OpenOptions};
@@ -16,16 +16,16 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Alignment of memory, lengths and offsets that every device takes.
-const ALIGNMENT: usize = 4096;
-/// Bytes written at once.
+use crate::disk::aligned::{ALIGNMENT, Aligned};
+
+/// Bytes written at once if they have to be copied.
 const BUFFER: usize = 128 << 10;
 
 /// A file opened a second time, for writing past the page cache.
 #[derive(Debug)]
 pub(super) struct Direct {
     file: File,
-    buffer: Mutex<Buffer>,
+    buffer: Mutex<Aligned>,
 }
 
 impl Direct {
@@ -40,7 +40,7 @@ impl Direct {
         let same = (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino());
         same.then(|| Self {
             file,
-            buffer: Mutex::new(Buffer::new()),
+            buffer: Mutex::default(),
         })
     }
 
@@ -50,37 +50,28 @@ impl Direct {
         if !aligned(offset) || !aligned(bytes.len() as u64) {
             return Ok(false);
         }
+        if aligned(bytes.as_ptr().addr() as u64) {
+            return self.write_as_is(bytes, offset);
+        }
         let mut buffer = self.buffer.lock();
         let mut at = offset;
         for part in bytes.chunks(BUFFER) {
-            let target = buffer.of(part.len());
-            target.copy_from_slice(part);
-            match self.file.write_all_at(target, at) {
-                Ok(()) => at += part.len() as u64,
-                // Larger blocks than ours, or a file system that takes the flag and no more.
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-                    return Ok(false);
-                }
-                Err(error) => return Err(error),
+            buffer.fill(part.len(), |out| out.extend_from_slice(part));
+            if !self.write_as_is(buffer.bytes(), at)? {
+                return Ok(false);
             }
+            at += part.len() as u64;
         }
         Ok(true)
     }
-}
 
-/// Memory with an aligned range in it.
-#[derive(Debug)]
-struct Buffer(Vec<u8>);
-
-impl Buffer {
-    fn new() -> Self {
-        Self(vec![0; BUFFER + ALIGNMENT])
-    }
-
-    /// The first bytes of the aligned range; at most `BUFFER`.
-    fn of(&mut self, length: usize) -> &mut [u8] {
-        let skip = self.0.as_ptr().addr().wrapping_neg() % ALIGNMENT;
-        &mut self.0[skip..skip + length]
+    fn write_as_is(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
+        match self.file.write_all_at(bytes, offset) {
+            Ok(()) => Ok(true),
+            // Larger blocks than ours, or a file system that takes the flag and no more.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
