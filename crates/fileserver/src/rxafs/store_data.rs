@@ -1,6 +1,6 @@
 //! StoreData (133) and StoreData64 (65538): bytes into a file.
 //!
-//! 1. Rights are checked before a byte is read, so that a client without them is refused at once.
+//! 1. Rights are checked before bytes are waited for, so that a client without them is refused at once.
 //! 2. Up to [`SMALL_STORE`] bytes are gathered and applied in one step, here if nothing has to be
 //!    waited for. More go to the volume in pieces of [`STORE_PIECE_BYTES`], on threads that may
 //!    wait for the disk: memory is bounded by one piece for each call.
@@ -9,7 +9,10 @@
 //! 4. Applying the store and collecting the promises it breaks are one step
 //!    ([`super::common::collect`]).
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use cellar_rpc::{IncomingCall, blocking};
@@ -120,7 +123,7 @@ async fn store(
     let outcome = if asked.length <= SMALL_STORE {
         small(server, call, &session, asked).await
     } else {
-        large(server, call, &session, asked).await
+        Box::pin(large(server, call, &session, asked)).await
     };
     let whole = outcome.is_ok();
     server
@@ -169,12 +172,20 @@ async fn small(
     session: &Session,
     asked: Asked,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    {
-        let (server, session) = (server.clone(), session.clone());
-        run(move || check(&server, &session, &asked).map(|_| ())).await?;
-    }
     let mut incoming = Incoming { left: asked.length };
-    let data: Arc<[Bytes]> = incoming.gather(call, asked.length).await?.into();
+    let data = {
+        let mut gathered = pin!(incoming.gather(call, asked.length));
+        match poll_fn(|cx| Poll::Ready(gathered.as_mut().poll(cx))).await {
+            // All here already: what is checked below is enough.
+            Poll::Ready(data) => data?,
+            Poll::Pending => {
+                let (server, session) = (server.clone(), session.clone());
+                run(move || check(&server, &session, &asked).map(|_| ())).await?;
+                gathered.await?
+            }
+        }
+    };
+    let data: Arc<[Bytes]> = data.into();
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
