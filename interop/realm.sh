@@ -50,12 +50,13 @@ administer_pts() {
 # as USER COMMAND...: OpenAFS's command with USER's token, on a client's side of the network. 'nobody': without.
 as() { at_client "$interop/as" --dir "$IT_DIR/users" --kdc "$kdc" --etc "$users_etc" --cell "$IT_CELL" "$@"; }
 
-# cellar_as USER COMMAND...: a cellar command with USER's ticket, on a client's side.
+# cellar_as USER COMMAND...: a cellar command with USER's token, on a client's side.
 cellar_as() {
     local user=$1 cache=$IT_DIR/users/$1.krb5cc
     shift
     mkdir -p "$IT_DIR/users"
     [ "$user" = nobody ] || [ -e "$cache" ] ||
-        KRB5_CONFIG=$kdc/krb5.conf at_client kinit -c "FILE:$cache" -k -t "$kdc/$user.keytab" "$user" || fail "no ticket for $user"
+        KRB5_CONFIG=$kdc/krb5.conf at_client "$CELLAR" login "$user" --cell "$IT_CELL" --keytab "$kdc/$user.keytab" \
+            --cache "FILE:$cache" --kernel never >/dev/null || fail "no token for $user"
     at_client env KRB5_CONFIG="$kdc/krb5.conf" KRB5CCNAME="FILE:$cache" CELLAR_CELLSERVDB="$users_etc/CellServDB" "$CELLAR" "$@"
 }
