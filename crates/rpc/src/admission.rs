@@ -4,6 +4,8 @@
 //!    clients of a host take turns within its turns. So a client that floods the server delays its
 //!    own calls; another host's call waits for at most one call of each host that is active, another
 //!    client's on the same host (or behind the same NAT) for at most one call of each of these.
+//!    What is shared is time, not the number of calls: who asked for much sits out turns until the
+//!    others have had as much (deficit round robin, the cost being known afterwards).
 //! 2. Both resources, places in the queue and calls running, are shared by moving limits: a host may
 //!    hold as many as are free, and a client of it as many as its host may take in addition. One host
 //!    alone gets half of all; `n` hosts that take all they can get `1/(n+1)` each; and there is always
@@ -39,12 +41,40 @@ struct Host<T> {
     turns: VecDeque<u16>,
     waiting: usize,
     running: usize,
+    credit: Credit,
 }
 
 #[derive(Debug)]
 struct Client<T> {
     waiting: VecDeque<T>,
     running: usize,
+    credit: Credit,
+}
+
+/// Time that may still be used before a turn is sat out, microseconds; negative when more was used.
+#[derive(Debug)]
+struct Credit(i64);
+
+impl Credit {
+    fn new() -> Self {
+        Self(CREDIT_MICROS)
+    }
+
+    /// Whether this turn may be taken, or is sat out. `alone`: nobody else waits for one, and what
+    /// nobody else wanted is not held against anybody.
+    fn takes_turn(&mut self, alone: bool) -> bool {
+        if alone {
+            self.0 = CREDIT_MICROS;
+        } else if self.0 <= 0 {
+            self.0 += CREDIT_MICROS;
+        }
+        self.0 > 0
+    }
+
+    fn charge(&mut self, micros: u64) {
+        let used = i64::try_from(micros).unwrap_or(i64::MAX);
+        self.0 = self.0.saturating_sub(used).max(-DEBT_MICROS_MAX);
+    }
 }
 
 impl<T> Admission<T> {
@@ -94,6 +124,10 @@ impl<T> Admission<T> {
             let Some(host) = self.hosts.get_mut(&address) else {
                 continue;
             };
+            if !host.credit.takes_turn(self.turns.is_empty()) {
+                self.turns.push_back(address);
+                continue;
+            }
             let free = self.running_max - self.running;
             let Some(call) = host.next(free.saturating_sub(host.running)) else {
                 self.held.push_back(address);
@@ -108,6 +142,17 @@ impl<T> Admission<T> {
             return Some(call);
         }
         None
+    }
+
+    /// A call of a client has used so much time.
+    pub(crate) fn charge(&mut self, from: SocketAddr, micros: u64) {
+        // Whoever is not here has nothing waiting, and so takes nothing from anybody.
+        if let Some(host) = self.hosts.get_mut(&from.ip()) {
+            host.credit.charge(micros);
+            if let Some(client) = host.clients.get_mut(&from.port()) {
+                client.credit.charge(micros);
+            }
+        }
     }
 
     /// A call of a client uses this machine from now on, beyond its first poll.
@@ -165,6 +210,7 @@ impl<T> Host<T> {
             turns: VecDeque::new(),
             waiting: 0,
             running: 0,
+            credit: Credit::new(),
         }
     }
 
@@ -174,13 +220,21 @@ impl<T> Host<T> {
         if more == 0 {
             return None;
         }
-        for _ in 0..self.turns.len() {
+        let mut held = 0;
+        while held < self.turns.len() {
             let port = self.turns.pop_front()?;
             let Some(client) = self.clients.get_mut(&port) else {
                 continue;
             };
             if client.running >= more {
                 self.turns.push_back(port);
+                held += 1;
+                continue;
+            }
+            if !client.credit.takes_turn(self.turns.is_empty()) {
+                self.turns.push_back(port);
+                // It will take one of the next.
+                held = 0;
                 continue;
             }
             let Some(call) = client.waiting.pop_front() else {
@@ -203,6 +257,7 @@ impl<T> Client<T> {
         Self {
             waiting: VecDeque::new(),
             running: 0,
+            credit: Credit::new(),
         }
     }
 
@@ -210,6 +265,12 @@ impl<T> Client<T> {
         self.running == 0 && self.waiting.is_empty()
     }
 }
+
+/// What a turn is worth: the smallest call. More would let those with small calls have less than
+/// their share; less would cost more turns that are sat out.
+const CREDIT_MICROS: i64 = 5;
+/// No call counts for more than this, so that one slow answer does not shut its client out for long.
+const DEBT_MICROS_MAX: i64 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -240,6 +301,37 @@ mod tests {
             (1, 7001, 2),
         ];
         assert_eq!(order, expected);
+    }
+
+    /// A client whose calls take a hundred times as long gets as much time, not as many calls.
+    fn time_is_shared(expensive: SocketAddr, cheap: SocketAddr) {
+        let mut queue = Admission::new(10_000, 10);
+        let (mut spent, mut calls) = ([0_u64; 2], [0_u32; 2]);
+        for n in [0, 1].repeat(4) {
+            queue.offer([expensive, cheap][n], n).unwrap();
+        }
+        for _ in 0..100_000 {
+            // Who was answered asks again.
+            let n = queue.next().unwrap();
+            let (from, cost) = [(expensive, 500), (cheap, 5)][n];
+            queue.offer(from, n).unwrap();
+            queue.charge(from, cost);
+            spent[n] += cost;
+            calls[n] += 1;
+        }
+        let share = spent[0] as f64 / spent[1] as f64;
+        assert!((0.8..1.25).contains(&share), "{spent:?}");
+        assert!(calls[1] > 50 * calls[0], "{calls:?}");
+    }
+
+    #[test]
+    fn hosts_share_time() {
+        time_is_shared(client(1, 7001), client(2, 7001));
+    }
+
+    #[test]
+    fn clients_of_a_host_share_time() {
+        time_is_shared(client(1, 7001), client(1, 7002));
     }
 
     #[test]

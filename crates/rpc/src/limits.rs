@@ -21,7 +21,13 @@ pub const CALLS_PER_TURN_MAX: usize = 128;
 
 /// Time after which a turn runs no further call, so that acknowledgements and other ports wait no
 /// longer than this and one handler.
-pub const TURN_TIME_MAX: Duration = Duration::from_millis(2);
+pub const TURN_TIME_MAX: Duration = Duration::from_millis(1);
+
+/// A turn that took longer than this is followed by a look at the sockets.
+pub const LONG_TURN: Duration = Duration::from_micros(200);
+
+/// Time after which a turn sends no further long run: a megabyte or two have left by then.
+pub const SEND_TIME_MAX: Duration = Duration::from_millis(1);
 
 /// Calls of one port and shard that wait to be run. A call that waits costs the packets it came in.
 pub const WAITING_CALLS_MAX: usize = 8192;
@@ -30,12 +36,13 @@ pub const WAITING_CALLS_MAX: usize = 8192;
 pub const RUNNING_CALLS_MAX: usize = 512;
 
 /// Bytes that the protocol holds written and unacknowledged, for each call, unless the port says
-/// otherwise: keeps 1000 stuck readers within 1 GiB. Where the path is long the protocol lets a
+/// otherwise. Where the path is long the protocol lets a
 /// call hold two congestion windows, see `cellar_rx::Limits::send_buffer_long_path`.
 pub const SEND_BUFFER_BYTES: usize = 1 << 20;
 
-/// The same over all calls of one port and shard, about: what readers that take nothing may fill.
-/// Those that take their data are not held up by it, see `cellar_rx::Limits::send_buffers`.
+/// The same over all calls of one port and shard. When it is used up, each call still gets 64 KiB,
+/// and one write beyond: `n` readers that take nothing fill this and so much each. After a minute
+/// they lose their calls. See `cellar_rx::Limits::send_buffers`.
 pub const SEND_BUFFERS_BYTES: usize = 64 << 20;
 
 /// Calls in progress of one host, on one port and shard; more get BUSY and are repeated.

@@ -31,6 +31,7 @@ mod mtu;
 pub mod packet;
 mod peer;
 mod random;
+mod ready;
 mod receive;
 mod rtt;
 mod security;

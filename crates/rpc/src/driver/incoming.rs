@@ -33,6 +33,13 @@ pub(super) struct QueuedCall {
     arrived: Time,
 }
 
+impl QueuedCall {
+    /// Whose it is.
+    pub(super) fn client(&self) -> SocketAddr {
+        self.client
+    }
+}
+
 /// What the driver knows of a call in progress.
 #[derive(Default)]
 pub(super) struct IncomingSlot {

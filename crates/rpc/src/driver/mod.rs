@@ -9,7 +9,9 @@
 //! 3. Tasks and callers on this thread enter the protocol directly, between turns, and ask for a
 //!    turn ([`Driver::kick`]), which comes after all tasks that are ready now: their packets leave
 //!    together.
-//! 4. The state is borrowed for single steps only, never while a handler is polled or a waker is
+//! 4. A long turn is followed by a look at the sockets, whoever asks for the next one: tasks that
+//!    ask for turns as fast as these end would keep the event loop from it for tens of milliseconds.
+//! 5. The state is borrowed for single steps only, never while a handler is polled or a waker is
 //!    woken, because both may come back here.
 
 mod events;
@@ -44,7 +46,8 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::debug::DebugBudget;
 use crate::limits::{
-    CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, SEND_BUFFERS_BYTES, TURN_TIME_MAX, WRITE_CHUNK_BYTES,
+    CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, LONG_TURN, SEND_BUFFERS_BYTES, TURN_TIME_MAX,
+    WRITE_CHUNK_BYTES,
 };
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
@@ -92,6 +95,8 @@ pub(crate) struct Driver {
     in_turn: Cell<bool>,
     /// A turn was asked for and has not begun.
     kicked: Cell<bool>,
+    /// The last turn was long; the next one is due when the event loop has looked at all sockets.
+    resting: Cell<bool>,
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     debug_budget: DebugBudget,
@@ -200,6 +205,7 @@ impl Driver {
             turn_time: Cell::new(setup.clock.now()),
             in_turn: Cell::new(false),
             kicked: Cell::new(false),
+            resting: Cell::new(false),
             closed: Cell::new(false),
             waker: RefCell::new(None),
             debug_budget: DebugBudget::default(),
@@ -286,7 +292,7 @@ impl Driver {
         SCRATCH.with_borrow_mut(|scratch| {
             let outbox = &mut scratch.get_or_insert_with(Scratch::new).outbox;
             let mut context = Context::from_waker(Waker::noop());
-            self.transmit(&mut context, outbox, &mut VecDeque::new());
+            while self.transmit(&mut context, outbox, &mut VecDeque::new()) {}
         });
         self.sockets.replace(Rc::new([]));
         self.kick();
@@ -298,7 +304,7 @@ impl Driver {
 
     /// Asks for a turn, after the tasks that are ready now.
     pub(crate) fn kick(&self) {
-        if self.in_turn.get() || self.kicked.replace(true) {
+        if self.in_turn.get() || self.kicked.replace(true) || self.resting.get() {
             return;
         }
         if let Some(waker) = &*self.waker.borrow() {
@@ -384,6 +390,7 @@ impl Driver {
         }
         self.remember_waker(cx);
         self.kicked.set(false);
+        self.resting.set(false);
         self.turn_time.set(self.clock.now());
         self.in_turn.set(true);
         let more_received = SCRATCH.with_borrow_mut(|scratch| {
@@ -397,15 +404,18 @@ impl Driver {
         // Running calls changes the protocol's state, and so may have made events.
         self.handle_events();
         self.in_turn.set(false);
-        SCRATCH.with_borrow_mut(|scratch| {
+        let more_to_send = SCRATCH.with_borrow_mut(|scratch| {
             let scratch = scratch.get_or_insert_with(Scratch::new);
-            self.transmit(cx, &mut scratch.outbox, unsent);
+            self.transmit(cx, &mut scratch.outbox, unsent)
         });
         // Sending tells of destinations that cannot be reached.
         let more_events = self.handle_events();
         self.publish();
         self.wake_due();
-        if more_received || more_calls || more_events || self.kicked.get() {
+        let long = self.clock.now() >= self.turn_time.get() + LONG_TURN;
+        self.resting.set(long);
+        let more = more_received || more_calls || more_events || more_to_send;
+        if more || long || self.kicked.get() {
             come_again(cx);
         }
         self.arm(cx, sleep.as_mut(), armed);
@@ -449,8 +459,11 @@ impl Driver {
             let Some(call) = self.state.borrow_mut().admission.next() else {
                 return false;
             };
-            self.run_call(call, now);
+            let (client, began) = (call.client(), now);
+            self.run_call(call, began);
             now = self.clock.now();
+            let took = now.as_micros().saturating_sub(began.as_micros());
+            self.state.borrow_mut().admission.charge(client, took);
             if now >= until {
                 break;
             }

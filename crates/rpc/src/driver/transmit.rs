@@ -7,7 +7,9 @@
 //!    by size too: of requests of three packets each, all that are full make one run and the short
 //!    ones at their ends another. Runs leave in the order in which they were begun, and a datagram never
 //!    joins a run before one that holds something of its own call: calls keep their order.
-//! 3. When a socket is full, what is left waits here, and nothing more is asked of the protocol.
+//! 3. A turn sends for a bounded time: with windows open to many peers there may be tens of megabytes to send,
+//!    and what others ask for in the meantime must not wait for all of it.
+//! 4. When a socket is full, what is left waits here, and nothing more is asked of the protocol.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -16,6 +18,7 @@ use std::task::{Context, Poll};
 use cellar_rx::TransmitBuffer;
 
 use super::Driver;
+use crate::limits::SEND_TIME_MAX;
 use crate::socket::{SendOutcome, ShardSocket};
 
 /// Datagrams of one size to one destination.
@@ -149,20 +152,22 @@ impl Run {
 }
 
 impl Driver {
-    /// Sends what the protocol has to send, until it has nothing more or a socket is full.
+    /// Sends what the protocol has to send, until it has nothing more, a socket is full or the turn
+    /// has sent for long enough. Answers whether there is more to send in the next turn.
     pub(super) fn transmit(
         &self,
         cx: &mut Context<'_>,
         outbox: &mut Outbox,
         unsent: &mut VecDeque<Run>,
-    ) {
+    ) -> bool {
         while let Some(run) = unsent.front() {
             if !self.send(cx, run.destination, run.source, &run.bytes, run.segment) {
-                return;
+                return false;
             }
             unsent.pop_front();
         }
-        let now = self.clock.now();
+        let mut now = self.clock.now();
+        let until = now + SEND_TIME_MAX;
         while self
             .state
             .borrow_mut()
@@ -172,7 +177,7 @@ impl Driver {
             if outbox.buffer.bytes().len() < DIRECT_BYTES_MIN {
                 outbox.gather();
                 if outbox.runs.len() >= RUNS_MAX && !self.flush(cx, outbox, unsent) {
-                    return;
+                    return false;
                 }
                 continue;
             }
@@ -180,10 +185,16 @@ impl Driver {
                 // Datagrams that were not gathered yet: they come after those that were.
                 outbox.gather();
                 unsent.append(&mut outbox.runs);
-                return;
+                return false;
+            }
+            // Reading the clock costs little beside a long run.
+            now = self.clock.now();
+            if now >= until {
+                return self.flush(cx, outbox, unsent);
             }
         }
         self.flush(cx, outbox, unsent);
+        false
     }
 
     /// Sends what is gathered; false when a socket is full, with the rest in `unsent`.

@@ -27,6 +27,7 @@ use crate::event::Event;
 use crate::packet::{HEADER_SIZE, Header};
 use crate::peer::Peer;
 use crate::random::Random;
+use crate::ready::Ready;
 use crate::statistics::Statistics;
 use crate::table::{SeededHash, Slots};
 use crate::time::Time;
@@ -144,7 +145,7 @@ pub struct Endpoint {
     timers: Timers,
     events: VecDeque<Event>,
     /// Call slots with something to send.
-    ready: VecDeque<u32>,
+    ready: Ready,
     control: VecDeque<ControlPacket>,
     statistics: Statistics,
     now: Time,
@@ -202,7 +203,7 @@ impl Endpoint {
             calls: Slots::new(),
             timers,
             events: VecDeque::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             control: VecDeque::new(),
             statistics: Statistics::default(),
             now: Time::ZERO,
@@ -233,7 +234,7 @@ impl Endpoint {
     }
 
     fn unix_seconds(&self, at: Time) -> u64 {
-        (self.config.unix_start_micros.saturating_add(at.as_micros())) / 1_000_000
+        self.config.unix_seconds(at)
     }
 
     /// Queues a packet that is ready as it is; drops it when too many wait.
@@ -257,9 +258,11 @@ impl Endpoint {
     fn queue(&mut self, slot: u32) {
         if let Some(call) = self.calls.get_mut(slot)
             && !call.queued
+            && let Some(connection) = self.connections.get(call.connection)
+            && let Some(peer) = self.peers.get(connection.peer)
         {
             call.queued = true;
-            self.ready.push_back(slot);
+            self.ready.push(peer.host, connection.peer, slot);
         }
     }
 }

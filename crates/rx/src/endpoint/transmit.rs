@@ -1,7 +1,7 @@
 //! Packets out: made only when the driver asks, one run to one destination at a time.
 //!
 //! 1. Packets that are ready as they are (aborts, challenges, answers) go first.
-//! 2. Then calls in turn. Each gives its answer to a ping, its ACK, its own ping, or one run of data.
+//! 2. Then calls, as hosts and peers take turns (see [`crate::ready`]). Each gives its answer to a ping, its ACK, its own ping, or one run of data.
 //!    Runs of data are made in `run`.
 
 use super::Endpoint;
@@ -19,7 +19,7 @@ impl Endpoint {
         if self.transmit_control(out) {
             return true;
         }
-        while let Some(slot) = self.ready.pop_front() {
+        while let Some(slot) = self.ready.pop() {
             let Some(call) = self.calls.get_mut(slot) else {
                 continue;
             };
@@ -27,6 +27,7 @@ impl Endpoint {
             let sent = self.transmit_call(now, slot, out);
             self.arm_call(slot);
             if sent {
+                self.ready.sent(out.bytes.len());
                 if self.calls.get(slot).is_some_and(has_more) {
                     self.queue(slot);
                 }
