@@ -4,15 +4,17 @@
 //! 2. `--localauth`, on a server: as the cell's own service, by a ticket that is made from the cell's key.
 //!    Whoever can read the key is the cell's administrator.
 //! 3. Else with the tokens that the user's Kerberos credential cache holds ([`kerberos`]); as anybody in
-//!    cells without one.
+//!    cells without one. When a token runs out in the middle, the cache is looked into again.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_auth::{Authority, Level};
 use cellar_client::kerberos::{self, CacheName};
-use cellar_client::{Cell, CellName};
+use cellar_client::{Cell, CellName, Renewal};
 use cellar_rpc::Security;
 
 use crate::cell_directory::CellDirectory;
@@ -44,6 +46,12 @@ impl IdentityOptions {
         }
     }
 
+    /// Where to look for another token when one has run out in the middle of a command.
+    pub(crate) fn renewal(self) -> Option<Arc<dyn Renewal>> {
+        let by_token = !self.noauth && !self.localauth;
+        by_token.then(|| Arc::new(FromCache(self.level())) as Arc<dyn Renewal>)
+    }
+
     /// How to call the servers of `cells`, the first of which is the home cell; `directory` is that
     /// cell's, if it is on this machine.
     pub(crate) async fn securities(
@@ -61,6 +69,23 @@ impl IdentityOptions {
         let home = home.ok_or_else(|| Failure::new("--localauth: which cell?"))?;
         let security = localauth(&home, directory, self.level())?;
         Ok(HashMap::from([(home, security)]))
+    }
+}
+
+/// The user's credential cache, which `cellar login --keep` may have filled again.
+#[derive(Debug)]
+struct FromCache(Level);
+
+impl Renewal for FromCache {
+    fn renew<'a>(
+        &'a self,
+        cell: &'a CellName,
+    ) -> Pin<Box<dyn Future<Output = Option<Security>> + Send + 'a>> {
+        Box::pin(async move {
+            let ticket = kerberos::cached_token(&CacheName::own(), cell.as_str(), now()).await;
+            let token = ticket.ok()??.token(cell).ok()?;
+            Some(token.security(self.0))
+        })
     }
 }
 

@@ -18,11 +18,10 @@ use crate::suite::print_json;
 const KEY_TEXT_MAX: u64 = 1024;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "A new key for the cell, without a pause:
-  kadmin -q 'ktadd -k new.keytab afs/CELL'     the KDC makes the next version; tickets with it come at once
-  cellar key import-keytab new.keytab          on every server
-  cellar key retire VERSION                    the old one, when the last ticket with it has ended
-To have no gap at all, set the KDC's key from 'cellar key export' after every server has it.")]
+#[command(after_help = "A new key for the cell:
+  cellar key import-keytab new.keytab     on every server, before or as soon as the KDC has it
+  cellar key retire VERSION               the old one, when the last ticket with it has ended
+docs/operating/keys.md says how it is done without a pause.")]
 pub(crate) struct Options {
     #[command(subcommand)]
     what: What,

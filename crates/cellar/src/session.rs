@@ -110,6 +110,7 @@ impl CellOptions {
                 cells,
                 administrator,
                 security,
+                renewal: self.identity.renewal(),
             },
         )?;
         Ok(Session {

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::mount_point::{MountPoint, VolumeKind, choose};
 use crate::path::{Follow, Node, Tree, walk};
 use crate::rxafscb::{CallbackService, Promises};
-use crate::servers::Servers;
+use crate::servers::{Renewal, Servers};
 use crate::volume::Volume;
 use crate::volume_location::{Family, Locations};
 
@@ -36,6 +36,8 @@ pub struct Config {
     /// As whom the servers of each cell are called: all of them, VL, PR and file servers alike. A
     /// cell that is not named is called anonymously.
     pub security: HashMap<CellName, Security>,
+    /// Who is asked for another token when one has run out. Without, calls fail then.
+    pub renewal: Option<Arc<dyn Renewal>>,
 }
 
 /// A client without a mount: paths, files and directories of cells, over RPCs.
@@ -61,7 +63,7 @@ impl Client {
         let addresses = first_server.and_then(own_address).into_iter().collect();
         let service = CallbackService::new(uuid, addresses, directories.clone());
         port.add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
-        let servers = Arc::new(Servers::new(port, config.administrator));
+        let servers = Arc::new(Servers::new(port, config.administrator, config.renewal));
         for (cell, security) in config.security {
             servers.set_security(&cell, security);
         }

@@ -23,6 +23,8 @@ pub struct Course<'a> {
     addresses: Vec<SocketAddr>,
     connection: Connection,
     current: SocketAddr,
+    /// The token had run out, and there was a new one: that helps once.
+    renewed: bool,
 }
 
 impl<'a> Course<'a> {
@@ -33,9 +35,7 @@ impl<'a> Course<'a> {
             return Err(no_site(volume));
         };
         let current = addresses[first];
-        let connection = client
-            .servers()
-            .connection(&volume.cell, current, &rxafs::PACKAGE);
+        let connection = connect(client, volume, current);
         Ok(Self {
             client,
             volume,
@@ -43,6 +43,7 @@ impl<'a> Course<'a> {
             addresses,
             connection,
             current,
+            renewed: false,
         })
     }
 
@@ -65,6 +66,12 @@ impl<'a> Course<'a> {
         error: CallError,
         what: &(dyn fmt::Display + Sync),
     ) -> Result<()> {
+        let servers = self.client.servers();
+        if !self.renewed && servers.renewed(&self.volume.cell, &error).await {
+            self.renewed = true;
+            self.connection = connect(self.client, self.volume, self.current);
+            return Ok(());
+        }
         if error.is_unreachable() {
             self.client.servers().mark_down(self.current);
         }
@@ -74,11 +81,7 @@ impl<'a> Course<'a> {
             step = match step {
                 Step::Ask(index) => {
                     self.current = self.addresses[index];
-                    self.connection = self.client.servers().connection(
-                        &self.volume.cell,
-                        self.current,
-                        &rxafs::PACKAGE,
-                    );
+                    self.connection = connect(self.client, self.volume, self.current);
                     return Ok(());
                 }
                 Step::Relocate => {
@@ -131,6 +134,12 @@ impl Client {
             }
         }
     }
+}
+
+fn connect(client: &Client, volume: &Volume, server: SocketAddr) -> Connection {
+    client
+        .servers()
+        .connection(&volume.cell, server, &rxafs::PACKAGE)
 }
 
 fn no_site(volume: &Volume) -> Error {

@@ -36,6 +36,6 @@ pub use fetch::Fetch;
 pub use mount_point::{MountPoint, VolumeKind};
 pub use path::{Follow, Node};
 pub use rxafscb::{CallbackService, Promises};
-pub use servers::Servers;
+pub use servers::{Renewal, Servers};
 pub use store::Source;
 pub use volume::Volume;

@@ -5,10 +5,14 @@
 //! one process behind it plays all roles, and knows its callers by their Unix identity.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_rpc::{Connection, Port, Security};
+use cellar_rpc::{CallError, Connection, Port, Security};
+use cellar_wire::abort::AbortCode;
 use cellar_wire::package::Package;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -21,11 +25,22 @@ pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
 /// Connections kept for a cell; when more are needed its pool starts anew.
 const CONNECTIONS_MAX: usize = 10_000;
 
+/// Where a new token for a cell comes from when the one in use has run out: whoever keeps tokens fresh has
+/// put one there meanwhile, or not.
+pub trait Renewal: fmt::Debug + Send + Sync {
+    /// How the cell's servers are to be called from now on; `None` if there is nothing newer.
+    fn renew<'a>(
+        &'a self,
+        cell: &'a CellName,
+    ) -> Pin<Box<dyn Future<Output = Option<Security>> + Send + 'a>>;
+}
+
 /// The pool.
 #[derive(Debug)]
 pub struct Servers {
     port: Port,
     administrator: Option<(CellName, Connection)>,
+    renewal: Option<Arc<dyn Renewal>>,
     cells: Mutex<HashMap<CellName, OfCell>>,
     down: Mutex<HashMap<SocketAddr, Instant>>,
 }
@@ -49,10 +64,15 @@ impl Default for OfCell {
 impl Servers {
     /// A pool that calls from `port`; with `administrator`, calls to that cell go through its
     /// socket.
-    pub fn new(port: Port, administrator: Option<(CellName, Connection)>) -> Self {
+    pub fn new(
+        port: Port,
+        administrator: Option<(CellName, Connection)>,
+        renewal: Option<Arc<dyn Renewal>>,
+    ) -> Self {
         Self {
             port,
             administrator,
+            renewal,
             cells: Mutex::default(),
             down: Mutex::default(),
         }
@@ -66,6 +86,29 @@ impl Servers {
             connections: HashMap::new(),
         };
         self.cells.lock().insert(cell.clone(), of_cell);
+    }
+
+    /// Whether a call failed because the cell's token has run out, and there is a new one now: it may be
+    /// tried again, over a new connection.
+    pub async fn renewed(&self, cell: &CellName, error: &CallError) -> bool {
+        let CallError::Aborted(code) = error else {
+            return false;
+        };
+        let expired = matches!(
+            code.to_plain(),
+            AbortCode::RXKADEXPIRED | AbortCode::VICETOKENDEAD
+        );
+        let Some(renewal) = self.renewal.as_ref().filter(|_| expired) else {
+            return false;
+        };
+        match renewal.renew(cell).await {
+            Some(security) => {
+                tracing::debug!(%cell, "going on with a new token");
+                self.set_security(cell, security);
+                true
+            }
+            None => false,
+        }
     }
 
     /// The port that calls come from: file servers call back there.

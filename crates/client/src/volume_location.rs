@@ -298,9 +298,18 @@ pub(crate) async fn call_database<P: Procedure>(
 ) -> Result<P::Reply> {
     addresses.sort_by_key(|address| servers.is_down(*address));
     let mut last = CallError::Dead;
+    let mut renewed = false;
     for address in &addresses {
-        let connection = servers.connection(&cell.name, *address, P::package());
-        match connection.call(arguments).await {
+        let connect = || servers.connection(&cell.name, *address, P::package());
+        let mut answer = connect().call(arguments).await;
+        if let Err(error) = &answer
+            && !renewed
+            && servers.renewed(&cell.name, error).await
+        {
+            renewed = true;
+            answer = connect().call(arguments).await;
+        }
+        match answer {
             Ok(reply) => {
                 servers.mark_up(*address);
                 return Ok(reply);

@@ -177,6 +177,7 @@ impl Bench {
             cells: vec![cell],
             administrator: None,
             security: Default::default(),
+            renewal: None,
         };
         Self {
             client: Client::new(port, config).expect("client"),

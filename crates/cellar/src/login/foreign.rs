@@ -43,6 +43,7 @@ async fn known(cell: &Cell, name: &str, token: &Token) -> Result<Option<ViceId>,
         cells: vec![cell.clone()],
         administrator: None,
         security: HashMap::from([(cell.name.clone(), token.security(Level::Crypt))]),
+        renewal: None,
     };
     let client = Client::new(port, config)?;
     let outcome = enter(&client, cell, name).await;

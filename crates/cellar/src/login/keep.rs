@@ -17,6 +17,7 @@
 //! main thread, which is where commands run.
 
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -49,10 +50,7 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
         (None, Some(private)) => CacheName::file(&private.path()),
         (None, None) => CacheName::own(),
     };
-    if matches!(request.proof, Proof::Asked(_)) && !command.is_empty() && cache.is_none() {
-        // Asked once, in the cache that is kept.
-        request.prove(&target).await?;
-    } else if let Some(private) = &private
+    if let Some(private) = &private
         && matches!(request.proof, Proof::TicketsThere)
     {
         copy_own(private).await?;
@@ -272,6 +270,8 @@ async fn sleep(seconds: u32, signals: &mut Signals, mut job: Option<&mut Child>)
             () = tokio::time::sleep(LOOK.min(Duration::from_secs(left.into()))) => {}
             status = ended => return Ok(Woken::Ended(status?)),
             signal = signals.next() => match pid {
+                // The terminal has told the command itself.
+                Some(_) if signal != Signal::TERM && std::io::stdin().is_terminal() => {}
                 Some(pid) => {
                     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
                     if let Some(pid) = pid {
