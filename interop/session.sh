@@ -26,9 +26,10 @@ at_openafs() {
     )
 }
 
-# session NAME TRANSCRIPT: types sessions/NAME; @SERVER@ in it is the server's address.
+# session NAME TRANSCRIPT: types sessions/NAME; @SERVER@ in it is the server's address, as SERVER is in answers, where
+# DATE stands for any date.
 session() {
-    local line who words
+    local line who words date="[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} [0-9]{4}"
     while IFS= read -r line; do
         [[ $line =~ ^([a-z]+):\ (.*)$ ]] || continue
         who=${BASH_REMATCH[1]}
@@ -38,7 +39,7 @@ session() {
             cd "$interop/sessions" || exit
             as "$who" timeout 60 "${words[@]}" </dev/null 2>&1
             echo "status $?"
-        ) | tr -d "\r" | sed "s/$IT_ADDR/SERVER/g; s/^/    /"
+        ) | tr -d "\r" | sed -E "s/$IT_ADDR/SERVER/g; s/$date/DATE/g; s/^/    /"
     done <"$interop/sessions/$1" >"$2"
 }
 

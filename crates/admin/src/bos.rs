@@ -118,6 +118,11 @@ impl Key {
             checksum => format!("key {} has cksum {checksum}\n", self.kvno),
         }
     }
+
+    /// When the keys were changed, as `bos listkeys` writes dates.
+    pub fn changed_on(&self) -> String {
+        ctime(self.changed)
+    }
 }
 
 /// Text for the wire.

@@ -154,6 +154,9 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
             for key in &keys {
                 out!("{}", key.line());
             }
+            if let Some(last) = keys.last() {
+                outln!("Keys last changed on {}.", last.changed_on());
+            }
             outln!("All done.");
             Ok(())
         }

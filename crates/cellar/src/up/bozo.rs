@@ -54,6 +54,8 @@ pub(super) struct Overseer {
     audit: Audit,
     /// What they may read, by name.
     logs: Vec<(&'static str, PathBuf)>,
+    /// The file whose date is the date of the keys.
+    key_file: PathBuf,
 }
 
 impl Overseer {
@@ -63,6 +65,7 @@ impl Overseer {
         started: AfsTime,
         authority: Authority,
         audit: Audit,
+        key_file: PathBuf,
     ) -> Self {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
         Self {
@@ -73,6 +76,7 @@ impl Overseer {
             authority,
             audit,
             logs: Vec::new(),
+            key_file,
         }
     }
 

@@ -183,7 +183,8 @@ impl Services {
         let now = AfsTime(wall_clock().as_secs() as u32);
         let Trust { authority, audit } = &roles.trust;
         let (cell, trusted) = (identity.cell.clone(), authority.clone());
-        let overseer = Overseer::new(cell, instances, now, trusted, audit.clone());
+        let key_file = directory.server_etc().join("KeyFileExt");
+        let overseer = Overseer::new(cell, instances, now, trusted, audit.clone(), key_file);
         let vl = VlService::new(roles.vl.clone());
         let pr = PrService::new(roles.pr.clone());
         Self {

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use cellar_auth::audit::Record;
@@ -52,7 +53,7 @@ impl Overseer {
         answer! {
             AddSUser(user) => self.add_superuser(user).await;
             DeleteSUser(user) => self.delete_superuser(user).await;
-            ListKeys(asked) => self.list_keys(&asked);
+            ListKeys(asked) => self.list_keys(&asked).await;
             DeleteKey(key) => self.delete_key(key).await;
             SetStatus(asked) => self.set_status(&asked.instance, asked.status)
                 .map(|()| SetStatusReply {});
@@ -164,7 +165,7 @@ impl Overseer {
 
     /// The versions of the cell's keys and nothing else: neither the keys, which are no DES keys,
     /// nor checksums by which one could be searched for.
-    fn list_keys(&self, asked: &ListKeys) -> Result<ListKeysReply, AbortCode> {
+    async fn list_keys(&self, asked: &ListKeys) -> Result<ListKeysReply, AbortCode> {
         let mut versions: Vec<u32> = self
             .authority
             .keys()
@@ -175,10 +176,18 @@ impl Overseer {
         versions.dedup();
         let index = usize::try_from(asked.index).map_err(|_| AbortCode::BZDOM)?;
         let kvno = versions.get(index).ok_or(AbortCode::BZDOM)?;
+        let path = self.key_file.clone();
+        let changed = blocking(move || path.metadata()?.modified()).await;
+        let changed = changed
+            .ok()
+            .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(ListKeysReply {
             kvno: *kvno as i32,
             key: BozoKey::default(),
-            key_info: BozoKeyInfo::default(),
+            key_info: BozoKeyInfo {
+                modified_seconds: changed.map_or(0, |since| since.as_secs() as i32),
+                ..BozoKeyInfo::default()
+            },
         })
     }
 
@@ -209,7 +218,8 @@ impl Overseer {
             .logs
             .iter()
             .find(|(name, _)| name.as_bytes() == asked.name.as_bytes());
-        let outcome = match (who.is_superuser(), path) {
+        let is_elsewhere = asked.name.as_bytes().contains(&b'/');
+        let outcome = match (who.is_superuser() && !is_elsewhere, path) {
             (false, _) => Err(AbortCode::BZACCESS),
             (true, None) => Err(AbortCode::BZNOENT),
             (true, Some((_, path))) => Ok(path),
