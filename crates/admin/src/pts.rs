@@ -61,18 +61,16 @@ impl<'a> Protection<'a> {
             })
     }
 
-    /// The id behind a name, or behind a number that stands for itself.
+    /// The id behind a name; a number that nobody is called stands for itself.
     ///
     /// # Errors
     /// No such name.
     pub async fn id_of(&self, name_or_id: &str) -> Result<ViceId> {
-        if let Ok(id) = name_or_id.parse() {
-            return Ok(ViceId(id));
-        }
         let lower = name_or_id.to_ascii_lowercase();
         let ids = self.client.ids_of(self.cell, &[&lower]).await?;
-        match ids.first() {
-            Some(&id) if id != ViceId::ANONYMOUS || lower == "anonymous" => Ok(id),
+        match (ids.first(), name_or_id.parse()) {
+            (Some(&id), _) if id != ViceId::ANONYMOUS || lower == "anonymous" => Ok(id),
+            (_, Ok(id)) => Ok(ViceId(id)),
             _ => Err(Error::NoSuchUserOrGroup(name_or_id.to_owned())),
         }
     }
@@ -274,6 +272,16 @@ impl<'a> Protection<'a> {
         Ok(from_wire(
             &self.call(&pr::ListEntry { id }, &what).await?.entry,
         ))
+    }
+
+    /// Whether a user or group is in a group, itself or through groups in groups.
+    ///
+    /// # Errors
+    /// Either does not exist, or the caller may see neither one's groups nor the other's members.
+    pub async fn is_member(&self, uid: ViceId, gid: ViceId) -> Result<bool> {
+        let what = format!("unable to ask for membership of (id: {})", uid.0);
+        let reply = self.call(&pr::IsAMemberOf { uid, gid }, &what).await?;
+        Ok(reply.flag != 0)
     }
 
     /// The members of a group, or the groups of a user.

@@ -88,7 +88,7 @@ static SUITE: Suite = Suite {
         Command {
             name: "listowned",
             aliases: &[],
-            about: "List the groups that users or groups own.",
+            about: "List the groups that users or groups own; 0 owns those whose owner was deleted.",
             parameters: &[expands("nameorid", "user or group name or id")],
             examples: &["ann"],
         },
@@ -330,16 +330,9 @@ impl Pts<'_> {
         if entry.id == ViceId::ADMINISTRATORS {
             return Ok(true);
         }
-        if entry.is_group() {
-            return Ok(false);
-        }
         // Who may not see the members is told the number.
-        let groups = self
-            .protection
-            .membership(entry.id)
-            .await
-            .unwrap_or_default();
-        Ok(groups.contains(&ViceId::ADMINISTRATORS))
+        let asked = self.protection.is_member(entry.id, ViceId::ADMINISTRATORS);
+        Ok(asked.await.unwrap_or(false))
     }
 
     async fn membership(&self) -> Outcome {
@@ -361,8 +354,7 @@ impl Pts<'_> {
             if id.is_group() {
                 outln!("{word}Members of {} (id: {}) are:", own[0], id.0);
             } else {
-                let word = if expand { "Expanded groups" } else { "Groups" };
-                outln!("{word} {} (id: {}) is a member of:", own[0], id.0);
+                outln!("{word}Groups {} (id: {}) is a member of:", own[0], id.0);
             }
             for name in &names {
                 outln!("  {name}");
@@ -435,7 +427,10 @@ impl Pts<'_> {
                 all.push(json!({ "name": own[0], "id": id.0, "owned": names }));
                 continue;
             }
-            outln!("Groups owned by {} (id: {}) are:", own[0], id.0);
+            match id.0 {
+                0 => outln!("Orphaned groups are:"),
+                _ => outln!("Groups owned by {} (id: {}) are:", own[0], id.0),
+            }
             for name in names {
                 outln!("  {name}");
             }
