@@ -27,7 +27,7 @@ at_openafs() {
 }
 
 # session NAME TRANSCRIPT: types sessions/NAME; @SERVER@ in it is the server's address, as SERVER is in answers, where
-# DATE stands for any date.
+# DATE stands for any date and ID for any volume's id.
 session() {
     local line who words date="[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} [0-9]{4}"
     while IFS= read -r line; do
@@ -39,7 +39,7 @@ session() {
             cd "$interop/sessions" || exit
             as "$who" timeout 60 "${words[@]}" </dev/null 2>&1
             echo "status $?"
-        ) | tr -d "\r" | sed -E "s/$IT_ADDR/SERVER/g; s/$date/DATE/g; s/^/    /"
+        ) | tr -d "\r" | sed -E "s/$IT_ADDR/SERVER/g; s/$date/DATE/g; s/5368[0-9]{5}/ID/g; s/^/    /"
     done <"$interop/sessions/$1" >"$2"
 }
 
