@@ -3,7 +3,7 @@
 //!
 //! 1. A client sends to the relay's address; each client gets a socket of its own towards the server, as behind an
 //!    address translator, so the server tells them apart and its answers find back.
-//! 2. Each direction is a [`Line`]: what happens to a datagram is decided when it arrives, from a seed, and is nothing
+//! 2. Each direction is a line: what happens to a datagram is decided when it arrives, from a seed, and is nothing
 //!    but the times at which copies of it are to leave. So the same datagrams at the same times meet the same fate.
 //! 3. One thread moves everything. It keeps pace with some 50,000 datagrams a second; a line's rate should stay below.
 
