@@ -84,6 +84,9 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_secs(120);
 /// How long a caller's protection subdomain is used before it is asked for again.
 pub const CPS_REFRESH: Duration = Duration::from_secs(2 * 60 * 60);
 
+/// When a protection database that could not be reached is asked again about somebody who is known.
+pub const CPS_RETRY: Duration = Duration::from_secs(60);
+
 /// How long somebody who was found in `UserList` is taken for a superuser before it is looked at
 /// again.
 pub const SUPERUSER_REFRESH: Duration = Duration::from_secs(10);

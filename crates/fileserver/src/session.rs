@@ -9,7 +9,8 @@
 //! hours, after FlushCPS, and as soon as the protection database says that something changed,
 //! which one in the same process does at once. What a list grants is never kept. A superuser by
 //! `UserList` is asked for again after [`SUPERUSER_REFRESH`]. A ticket that ends ends the rights:
-//! the calls after it get `VICETOKENDEAD`, and the client takes a new connection.
+//! the calls after it get `VICETOKENDEAD`, and the client takes a new connection. While the
+//! database cannot be reached, who was known stays so, unless it was flushed; new users wait.
 //!
 //! *Superusers.* A holder of the cell's key, and the local administrator, act as
 //! `system:administrators` itself and have every right. Somebody in `UserList` acts as himself and
@@ -29,7 +30,7 @@ use tracing::warn;
 use crate::abort_map::Refusal;
 use crate::access::Identity;
 use crate::host::{Host, HostSlot, Unsettled, canonical};
-use crate::limits::{CPS_REFRESH, SUPERUSER_REFRESH};
+use crate::limits::{CPS_REFRESH, CPS_RETRY, SUPERUSER_REFRESH};
 use crate::protection::ProtectionError;
 use crate::server::Server;
 
@@ -46,6 +47,17 @@ pub(crate) struct ClientRecord {
     /// The [`Server::cps_generation`] at that time.
     generation: u64,
     _counted: Counted,
+}
+
+impl ClientRecord {
+    /// The same for a little longer, because nobody can be asked.
+    fn still(&self) -> Known {
+        Known {
+            identity: self.identity.clone(),
+            expires: self.expires,
+            refresh: CPS_RETRY.as_secs(),
+        }
+    }
 }
 
 /// Who a caller turned out to be, and how far that can be relied on.
@@ -199,9 +211,9 @@ impl Server {
         };
         self.contacts.use_port(port);
         let address = canonical(call.peer().address);
-        let known = call.connection_data::<ClientRecord>();
-        let new_connection = known.is_none();
-        let mut host = known.and_then(|client| client.host.clone());
+        let before = call.connection_data::<ClientRecord>();
+        let new_connection = before.is_none();
+        let mut host = before.as_ref().and_then(|client| client.host.clone());
         let mut settled = None;
         // A record may be dropped while we wait for it; the next one is new.
         for _ in 0..3 {
@@ -226,7 +238,12 @@ impl Server {
         // Before anything is asked: what changes meanwhile is asked for again.
         let generation = self.cps_generation();
         let host_cps = self.host_cps(&host, address, generation).await;
-        let known = self.known(call.caller(), host_cps).await?;
+        let known = match (self.known(call.caller(), host_cps).await, before) {
+            (Err(Refusal::NoProtection), Some(before)) if before.generation == generation => {
+                before.still()
+            }
+            (known, _) => known?,
+        };
         let client = Arc::new(self.record(Some(host), known, now, generation));
         call.set_connection_data(client.clone());
         Ok(client)

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+
 use cellar_auth::Principal;
 use cellar_auth::audit::Audit;
 use cellar_rpc::Connection;
@@ -106,6 +108,34 @@ fn groups_change_at_once_or_when_flushed_or_after_two_hours() {
         assert_eq!(rights(&alice, root).await, "rlw");
         cell.wait_secs(1);
         assert_eq!(rights(&alice, root).await, "rlwk");
+    });
+}
+
+#[test]
+fn who_is_known_stays_known_while_nobody_can_be_asked() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let root = Fid::root(OPEN);
+        cell.set_list(root, list(&[(ALICE, "rl")]));
+        let alice = machine.user("alice");
+        assert_eq!(rights(&alice, root).await, "rl");
+        cell.names.unreachable.store(true, Ordering::Relaxed);
+        let call = rxafs::FetchStatus { fid: root };
+        let stranger = machine.user("bob").call(&call).await.unwrap_err();
+        assert_eq!(stranger.code().0, -1001);
+        cell.wait_secs(2 * 3600);
+        assert_eq!(rights(&alice, root).await, "rl");
+        cell.names.unreachable.store(false, Ordering::Relaxed);
+        cell.names.join_unseen(ALICE, FRIENDS);
+        cell.set_list(root, list(&[(FRIENDS, "w")]));
+        assert_eq!(rights(&alice, root).await, "", "asked a moment ago");
+        cell.wait_secs(60);
+        assert_eq!(rights(&alice, root).await, "w");
+        // What an administrator has flushed is not believed any more.
+        cell.names.unreachable.store(true, Ordering::Relaxed);
+        cell.admin().await.call(&FLUSH()).await.unwrap();
+        assert_eq!(alice.call(&call).await.unwrap_err().code().0, -1001);
     });
 }
 

@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
 use cellar_rpc::{Connection, Security};
 use cellar_wire::afsvol::{
     self, CreateVolume, DeleteVolume, EndTrans, GetFlags, GetName, GetStatus, IT_BUSY, IT_OFFLINE,
@@ -12,8 +15,9 @@ use cellar_wire::afsvol::{
     XListVolumes,
 };
 use cellar_wire::ids::{AfsTime, Fid, VolumeId};
-use cellar_wire::rxafs;
-use common::{CLONE, Cell, Machine, OPEN, SHUT, run};
+use cellar_wire::vl::{Site, VLF_RWEXISTS, VLSF_RWVOL, VldbEntry, VolumeNameArgument};
+use cellar_wire::{AbortCode, List, rxafs};
+use common::{CLONE, Cell, Machine, OPEN, SHUT, name, run};
 
 const NEW: VolumeId = VolumeId(536_870_930);
 
@@ -299,5 +303,95 @@ fn a_backup_clone_is_made_and_made_anew() {
         };
         let listed = admin.call(&one).await.unwrap().entries.into_vec().remove(0);
         assert_eq!(listed.backup, CLONE);
+    });
+}
+
+/// A location database that fails as it is told, and counts.
+#[derive(Default)]
+struct Database {
+    fails_with: AtomicI32,
+    asked: AtomicU32,
+}
+
+impl cellar_fileserver::Locations for Database {
+    fn entry<'a>(
+        &'a self,
+        name: &'a VolumeNameArgument,
+    ) -> cellar_fileserver::protection::BoxFuture<'a, Result<VldbEntry, AbortCode>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(name.as_bytes(), b"scratch");
+        let answer = match self.fails_with.load(Ordering::Relaxed) {
+            0 => Ok(VldbEntry {
+                volume_ids: [OPEN, VolumeId(0), VolumeId(0)],
+                flags: VLF_RWEXISTS,
+                sites: List::from_iter_cut([Site {
+                    server: 0xc000_0201,
+                    partition: 0,
+                    flags: VLSF_RWVOL,
+                }]),
+                ..VldbEntry::default()
+            }),
+            code => Err(AbortCode(code)),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+#[test]
+fn the_location_database_is_asked_for_the_oldest_clients() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let call = rxafs::GetVolumeInfo {
+            volume_name: name("scratch"),
+        };
+        assert_eq!(machine.code(&call).await, 103, "nobody to ask");
+        let database = Arc::new(Database::default());
+        cell.server.use_locations(database.clone());
+        let info = machine.ok(&call).await.info;
+        assert_eq!((info.volume, info.server_count), (OPEN, 1));
+        assert_eq!(info.servers[0], 0xc000_0201);
+        assert_eq!(info.type_ids, [OPEN.0, 0, 0, 0, 0xabcd_9999]);
+        // Its codes are the answer; one that does not answer is left alone for three minutes.
+        let asked = || database.asked.swap(0, Ordering::Relaxed);
+        asked();
+        for (code, answers, questions) in [
+            (363_524, [363_524; 2], 2),
+            (-455, [-455, 1], 1),
+            (0, [1, 1], 0),
+        ] {
+            database.fails_with.store(code, Ordering::Relaxed);
+            for answer in answers {
+                assert_eq!(machine.code(&call).await, answer);
+            }
+            assert_eq!(asked(), questions, "{code}");
+        }
+        cell.wait_secs(180);
+        machine.ok(&call).await;
+        assert_eq!(asked(), 1);
+    });
+}
+
+#[test]
+fn accesses_are_counted() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let admin = cell.admin().await;
+        let uses = async || {
+            let call = XListOneVolume {
+                partition: 0,
+                volume: OPEN,
+            };
+            admin.call(&call).await.unwrap().entries[0].day_use
+        };
+        let before = uses().await;
+        let root = Fid::root(OPEN);
+        let fid = machine.create(root, "f").await;
+        for _ in 0..10 {
+            machine.status(fid).await;
+        }
+        let used = uses().await - before;
+        assert!((11..=14).contains(&used), "{used}");
     });
 }

@@ -84,6 +84,9 @@ impl Protection for Names {
 
     fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
         Box::pin(async move {
+            if self.unreachable.load(Ordering::Relaxed) {
+                return Err(ProtectionError::Unreachable("as the test asked for".into()));
+            }
             let members = self.members.lock();
             let groups = members.iter().filter(|(user, _)| *user == id);
             let groups = groups.map(|(_, group)| *group);
