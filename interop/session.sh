@@ -15,6 +15,23 @@ principal() {
     done >>"$IT_DIR/realm.log" 2>&1
 }
 
+# other_realm_up: OTHER.REALM, which the realm trusts. Its alice is 'foreign' in sessions, with no token until aklog.
+other_realm_up() {
+    other=$share/other-kdc
+    "$interop/kdc/kdc" up --dir "$other" --realm OTHER.REALM --cell other.realm --addr "$IT_ADDR" --netns "$IT_NETNS" &&
+        "$interop/kdc/kdc" trust --dir "$kdc" --with "$other" || fail "no other realm"
+}
+other_realm_down() { "$interop/kdc/kdc" down --dir "$other" >/dev/null; }
+as_foreign() {
+    local own=$IT_DIR/users/foreign
+    mkdir -p "$own/tokens"
+    at_client env KRB5_CONFIG="$other/krb5.conf" KRB5CCNAME="FILE:$own/krb5cc" bash -c '
+        [ -e "$0/krb5cc" ] || kinit -k -t "$1/alice.keytab" alice@OTHER.REALM || exit
+        export AFSCONF=$2 CELLAR_TEST_TOKENS=$0/tokens LD_PRELOAD=$3
+        shift 3
+        exec "$@"' "$own" "$other" "$users_etc" "$IT_DIR/users/token-holder.so" "$@"
+}
+
 # at_openafs FUNCTION...: with OpenAFS's cell in the place of Cellar's.
 at_openafs() {
     local client=$IT_NETNS-c1
@@ -37,7 +54,10 @@ session() {
         read -ra words <<<"${BASH_REMATCH[2]//@SERVER@/$IT_ADDR}"
         (
             cd "$interop/sessions" || exit
-            as "$who" timeout 60 "${words[@]}" </dev/null 2>&1
+            case $who in
+            foreign) as_foreign "${words[@]}" ;;
+            *) as "$who" timeout 60 "${words[@]}" ;;
+            esac </dev/null 2>&1
             echo "status $?"
         ) | tr -d "\r" | sed -E "s/$IT_ADDR/SERVER/g; s/$date/DATE/g; s/5368[0-9]{5}/ID/g; s/^/    /"
     done <"$interop/sessions/$1" >"$2"
