@@ -4,6 +4,7 @@
 //! shorter) with one system call; so that is the shape of the buffer here.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 
 /// A run of datagrams: `bytes` cut every `segment_size` bytes. Reuse one buffer for all calls of
 /// [`crate::Endpoint::poll_transmit`]; it is cleared there and keeps its capacity.
@@ -13,6 +14,8 @@ pub struct TransmitBuffer {
     pub(crate) source: Option<IpAddr>,
     pub(crate) segment_size: usize,
     pub(crate) bytes: Vec<u8>,
+    /// Payloads in `bytes` that the security class is still to seal.
+    pub(crate) unsealed: Vec<Range<usize>>,
     pub(crate) max_segments: usize,
     pub(crate) max_bytes: usize,
 }
@@ -27,6 +30,7 @@ impl TransmitBuffer {
             destination: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             source: None,
             segment_size: 0,
+            unsealed: Vec::new(),
             bytes: Vec::with_capacity(if max_segments == 1 {
                 2048
             } else {
@@ -71,6 +75,7 @@ impl TransmitBuffer {
         self.source = source;
         self.segment_size = 0;
         self.bytes.clear();
+        self.unsealed.clear();
     }
 }
 

@@ -14,6 +14,8 @@
 
 mod tables;
 
+use std::ops::Range;
+
 use zeroize::Zeroizing;
 
 use tables::{S0, S1, S2, S3};
@@ -33,19 +35,22 @@ const fn spread(table: &[u8; 256], shift: u32) -> [u32; 256] {
     words
 }
 
-// Which table serves which byte of the input, and where its output goes.
-static HIGHEST: [u32; 256] = spread(&S0, 8);
-static HIGHER: [u32; 256] = spread(&S1, 0);
-static LOWER: [u32; 256] = spread(&S2, 16);
-static LOWEST: [u32; 256] = spread(&S3, 24);
+/// For each byte of the input, highest first, its table: which one, and where its output goes. One array, so
+/// that one register reaches all of it.
+static TABLES: [[u32; 256]; 4] = [
+    spread(&S0, 8),
+    spread(&S1, 0),
+    spread(&S2, 16),
+    spread(&S3, 24),
+];
 
 #[inline(always)]
 fn mix(word: u32) -> u32 {
     let [b0, b1, b2, b3] = word.to_be_bytes();
-    HIGHEST[usize::from(b0)]
-        ^ HIGHER[usize::from(b1)]
-        ^ LOWER[usize::from(b2)]
-        ^ LOWEST[usize::from(b3)]
+    TABLES[0][usize::from(b0)]
+        ^ TABLES[1][usize::from(b1)]
+        ^ TABLES[2][usize::from(b2)]
+        ^ TABLES[3][usize::from(b3)]
 }
 
 /// A block, as the cipher sees it.
@@ -71,6 +76,19 @@ pub(crate) fn bytes_of(block: Block) -> [u8; BLOCK] {
 #[inline(always)]
 fn xor(a: Block, b: Block) -> Block {
     [a[0] ^ b[0], a[1] ^ b[1]]
+}
+
+#[inline(always)]
+fn load(data: &[u8], place: usize) -> Block {
+    let bytes = data.get(place..).and_then(<[u8]>::first_chunk);
+    bytes.map_or([0; 2], block_of)
+}
+
+#[inline(always)]
+fn store(data: &mut [u8], place: usize, block: Block) {
+    if let Some(bytes) = data.get_mut(place..).and_then(<[u8]>::first_chunk_mut) {
+        *bytes = bytes_of(block);
+    }
 }
 
 /// The subkeys of a key.
@@ -138,6 +156,40 @@ impl Schedule {
             let sealed = self.encrypt(xor(plain, chain));
             *bytes = bytes_of(sealed);
             chain = xor(plain, sealed);
+        }
+    }
+
+    /// [`Self::seal`] for several stretches of `data`, each from `iv` on.
+    pub(crate) fn seal_all(&self, iv: Block, data: &mut [u8], stretches: &[Range<usize>]) {
+        let (groups, rest) = stretches.as_chunks::<LANES>();
+        for group in groups {
+            let blocks = group.iter().map(|stretch| stretch.len() / BLOCK);
+            let common = blocks.min().unwrap_or(0);
+            let mut chains = [iv; LANES];
+            let mut places = group.each_ref().map(|stretch| stretch.start);
+            for _ in 0..common {
+                let plain = places.map(|place| load(data, place));
+                let mut inputs = plain;
+                for (input, chain) in inputs.iter_mut().zip(chains) {
+                    *input = xor(*input, chain);
+                }
+                let sealed = self.encrypt_lanes(inputs);
+                for (lane, place) in places.iter_mut().enumerate() {
+                    store(data, *place, sealed[lane]);
+                    chains[lane] = xor(plain[lane], sealed[lane]);
+                    *place += BLOCK;
+                }
+            }
+            for ((stretch, place), chain) in group.iter().zip(places).zip(chains) {
+                if let Some(longer) = data.get_mut(place..stretch.end) {
+                    self.seal(chain, longer);
+                }
+            }
+        }
+        for stretch in rest {
+            if let Some(body) = data.get_mut(stretch.clone()) {
+                self.seal(iv, body);
+            }
         }
     }
 
@@ -225,6 +277,28 @@ mod tests {
             assert_eq!(data, sealed);
             schedule.open(block_of(&iv), &mut data);
             assert_eq!(&data, text);
+        }
+    }
+
+    #[test]
+    fn several_stretches_are_sealed_as_each_alone() {
+        let schedule = Schedule::new(&hex!("58e0c8d910d6a7a2"));
+        for count in 0..14 {
+            let mut data: Vec<u8> = (0..4000).map(|at| (at * 7 + 1) as u8).collect();
+            let mut begin = 3;
+            let stretches: Vec<_> = (0..count)
+                .map(|n| {
+                    let stretch = begin..begin + 8 * (n * 5 % 13);
+                    begin = stretch.end + 28;
+                    stretch
+                })
+                .collect();
+            let mut expected = data.clone();
+            for stretch in &stretches {
+                schedule.seal([3, 4], &mut expected[stretch.clone()]);
+            }
+            schedule.seal_all([3, 4], &mut data, &stretches);
+            assert_eq!(data, expected, "{count}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! own level all the same, so that somebody on the path who changes the challenge gains nothing.
 
 use std::fmt;
+use std::ops::Range;
 
 use bytes::Bytes;
 use cellar_rx::{
@@ -54,6 +55,10 @@ impl PacketSecurity for Client {
     ) -> Result<u16, i32> {
         let protected = self.session.protect(packet, payload, start);
         protected.map_err(|code| code.0)
+    }
+
+    fn seal(&mut self, run: &mut [u8], bodies: &[Range<usize>]) {
+        self.session.seal(run, bodies);
     }
 
     fn unprotect(

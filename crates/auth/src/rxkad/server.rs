@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -159,6 +160,12 @@ impl PacketSecurity for ServerConnection {
             self.authority.failures().broken(code);
             code.0
         })
+    }
+
+    fn seal(&mut self, run: &mut [u8], bodies: &[Range<usize>]) {
+        if let Some((session, _)) = &self.authenticated {
+            session.seal(run, bodies);
+        }
     }
 
     fn unprotect(

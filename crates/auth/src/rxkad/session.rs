@@ -6,6 +6,8 @@
 //! 3. After the ticket has run out, no packet passes in either direction: that ends the connection, also
 //!    in the middle of a call.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use cellar_rx::{Overhead, PacketIdentity, SecurityDetails};
 use cellar_wire::AbortCode;
@@ -112,14 +114,20 @@ impl Session {
             if let Some(first) = body.first_chunk_mut() {
                 *first = word.to_be_bytes();
             }
-            match (self.level, body.first_chunk_mut::<BLOCK>()) {
-                (Level::Auth, Some(first)) => {
-                    *first = bytes_of(self.cipher.encrypt(block_of(first)));
-                }
-                _ => self.cipher.seal(block_of(&self.key), body),
+            if self.level == Level::Auth
+                && let Some(first) = body.first_chunk_mut()
+            {
+                *first = bytes_of(self.cipher.encrypt(block_of(first)));
             }
         }
         Ok(self.checksum(packet))
+    }
+
+    /// Encrypts the packets that [`Self::protect`] prepared.
+    pub(super) fn seal(&self, run: &mut [u8], bodies: &[Range<usize>]) {
+        if self.level == Level::Crypt {
+            self.cipher.seal_all(block_of(&self.key), run, bodies);
+        }
     }
 
     pub(super) fn unprotect(

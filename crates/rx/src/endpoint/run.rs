@@ -87,7 +87,9 @@ impl Endpoint {
             &mut self.statistics,
             out,
         );
-        if let Err(code) = run.fill() {
+        let filled = run.fill();
+        run.seal();
+        if let Err(code) = filled {
             self.fail_connection(now, connection_slot, code, true);
             return !out.bytes.is_empty();
         }
@@ -272,6 +274,7 @@ impl<'a> Run<'a> {
             if let Some(field) = bytes.get_mut(checksum_at..checksum_at + 2) {
                 field.copy_from_slice(&checksum.to_be_bytes());
             }
+            self.out.unsealed.push(body..bytes.len());
         }
         call.send.mark_sent(self.now, packet, header.serial);
         self.last_flags = flags;
@@ -289,6 +292,19 @@ impl<'a> Run<'a> {
         }
         self.note_sent(packet);
         Ok(())
+    }
+
+    /// Lets the security class finish what it left in [`Self::append`], for all packets at once.
+    fn seal(&mut self) {
+        let out = &mut *self.out;
+        if out.unsealed.is_empty() {
+            return;
+        }
+        match &mut self.connection.security {
+            Security::Client(class) => class.seal(&mut out.bytes, &out.unsealed),
+            Security::Server(class) => class.seal(&mut out.bytes, &out.unsealed),
+        }
+        out.unsealed.clear();
     }
 
     fn note_sent(&mut self, packet: &Outgoing) {

@@ -30,6 +30,8 @@ fn sealed(level: Level, packet: &PacketIdentity, data: &[u8]) -> (u16, Vec<u8>) 
     payload.resize(28 + header, 0);
     payload.extend_from_slice(data);
     let checksum = session.protect(packet, &mut payload, 28).unwrap();
+    let end = payload.len();
+    session.seal(&mut payload, std::slice::from_ref(&(28..end)));
     let sealed = payload.split_off(28);
     assert_eq!(payload, [0xee; 28]);
     assert!(sealed.len() <= data.len() + header + usize::from(session.overhead().trailer));
