@@ -267,7 +267,9 @@ impl Volume {
         let group = self.group.id.0;
         let from = Key::piece(group, fid.vnode.0, body, number, self.view);
         let prefix = Key::piece_prefix(group, fid.vnode.0, body, number);
-        let Some((key, value)) = self.core.engine.first_version(&from, &prefix)? else {
+        let found = self.core.engine.first_version(&from, &prefix)?;
+        self.check_here()?;
+        let Some((key, value)) = found else {
             return Ok(None);
         };
         match Piece::decode(&value) {
@@ -289,6 +291,7 @@ impl Volume {
                 numbers.push(key.piece_number());
             }
         }
+        self.check_here()?;
         Ok(numbers)
     }
 

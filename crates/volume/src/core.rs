@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 use crate::pieces::Pieces;
 use crate::reap::Reaper;
 use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
+use crate::ticket::Ticket;
 use crate::types::VolumeInfo;
+use crate::unsettled::Unsettled;
 use crate::volume::Volume;
 
 /// Open volumes that nobody uses are dropped beyond this many.
@@ -153,16 +155,19 @@ impl Core {
         Ok(Some(group))
     }
 
-    /// Enters a group and volume that were just made.
+    /// Enters a group and volume that were just made by a change.
     pub(crate) fn attach_new(
         self: &Arc<Self>,
         group: Arc<Group>,
         record: VolumeRecord,
         counters: CountersRecord,
+        made: &Ticket,
     ) -> Arc<Volume> {
         self.groups.lock().insert(group.id, Arc::clone(&group));
         let id = record.info.id;
-        let volume = Arc::new(Volume::new(self, group, record, counters));
+        let mut volume = Volume::new(self, group, record, counters);
+        volume.unsettled = Unsettled::since(made);
+        let volume = Arc::new(volume);
         self.attached.write().insert(id, Arc::clone(&volume));
         volume
     }

@@ -178,7 +178,9 @@ impl Partition {
             id: group_id,
             state: RwLock::new(state),
         });
-        let outcome = self.core.attach_new(group, volume_record, counters);
+        let outcome = self
+            .core
+            .attach_new(group, volume_record, counters, &durable);
         Ok(Changed { outcome, durable })
     }
 

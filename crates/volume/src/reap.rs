@@ -164,13 +164,14 @@ impl Core {
         if let Some(group) = self.existing_group(group)? {
             self.collect_vnode(&group, vnode)?;
         }
+        let _room = self.engine.admit(0)?;
         self.finish_job(job)
     }
 
+    /// Takes a job off the list. Admitted by the caller, before he locked anything.
     fn finish_job(&self, job: &Key) -> Result<()> {
         let mut batch = Batch::new();
         batch.delete(*job);
-        let _room = self.engine.admit(0)?;
         self.engine.commit(batch).map(drop)
     }
 
@@ -178,6 +179,7 @@ impl Core {
         let id = GroupId(job.u32_at(1));
         let (first, last) = (job.u64_at(5), job.u64_at(13));
         let Some(group) = self.existing_group(id)? else {
+            let _room = self.engine.admit(0)?;
             return self.finish_job(job);
         };
         let prefix = Key::of_group(Kind::Change, id.0);
@@ -192,6 +194,7 @@ impl Core {
             self.collect_vnode(&group, key.u32_at(13))?;
             from = key.successor();
         }
+        let _room = self.engine.admit(0)?;
         let mut state = group.state.write();
         self.finish_job(job)?;
         state.reaping = state.reaping.saturating_sub(1);
@@ -310,6 +313,10 @@ impl Core {
 
     fn reap_group(self: &Arc<Self>, job: &Key) -> Result<()> {
         let id = GroupId(job.u32_at(1));
+        if let Some(group) = self.existing_group(id)? {
+            // Whoever removed the last volume has marked it as gone when he lets go of this.
+            drop(group.state.write());
+        }
         for kind in [
             Kind::Body,
             Kind::Vnode,

@@ -107,7 +107,7 @@ impl Partition {
         let counters_now = counters.record;
         drop((source_record, counters));
         core.detach(spec.id);
-        let outcome = core.attach_new(Arc::clone(&group), clone_record, counters_now);
+        let outcome = core.attach_new(Arc::clone(&group), clone_record, counters_now, &durable);
         drop(state);
         core.reaper.wake();
         Ok(Changed { outcome, durable })

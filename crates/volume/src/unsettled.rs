@@ -26,9 +26,19 @@ const SWEEP: usize = 256;
 pub(crate) struct Unsettled {
     any: AtomicBool,
     tickets: Mutex<HashMap<u32, Ticket>>,
+    /// The change that made the volume.
+    made: Option<Ticket>,
 }
 
 impl Unsettled {
+    /// Of a volume that `made` made: nothing of it is durable before that.
+    pub(crate) fn since(made: &Ticket) -> Self {
+        Self {
+            made: (!is_settled(made)).then(|| made.clone()),
+            ..Self::default()
+        }
+    }
+
     /// Enters a change of `vnodes`, whose locks the caller holds.
     pub(crate) fn note(&self, vnodes: &[u32], ticket: &Ticket) {
         if is_settled(ticket) {
@@ -46,8 +56,10 @@ impl Unsettled {
 
     /// The ticket of the last change of `vnode`; a ready one if that is durable.
     pub(crate) fn of(&self, vnode: u32) -> Ticket {
+        // A change of the vnode is in the journal after the one that made the volume.
+        let made = || self.made.clone().unwrap_or_else(Ticket::ready);
         if !self.any.load(Ordering::Acquire) {
-            return Ticket::ready();
+            return made();
         }
         let mut tickets = self.tickets.lock();
         match tickets.get(&vnode) {
@@ -60,7 +72,7 @@ impl Unsettled {
         if tickets.is_empty() {
             self.any.store(false, Ordering::Release);
         }
-        Ticket::ready()
+        made()
     }
 }
 
@@ -89,6 +101,18 @@ mod tests {
         assert!(!unsettled.of(2).is_ready());
         second.land(Ok(()));
         assert!(unsettled.of(2).is_ready());
+    }
+
+    #[test]
+    fn nothing_of_a_volume_is_settled_before_it_is_made() {
+        let (made, changed): (Arc<Flight>, Arc<Flight>) = Default::default();
+        let unsettled = Unsettled::since(&Ticket::of(made.clone()));
+        unsettled.note(&[1], &Ticket::of(changed.clone()));
+        assert!(!unsettled.of(1).is_ready() && !unsettled.of(2).is_ready());
+        made.land(Ok(()));
+        assert!(!unsettled.of(1).is_ready() && unsettled.of(2).is_ready());
+        changed.land(Ok(()));
+        assert!(unsettled.of(1).is_ready());
     }
 
     #[test]

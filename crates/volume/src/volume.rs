@@ -250,7 +250,9 @@ impl Volume {
         let group = self.group.id.0;
         let from = Key::vnode(group, fid.vnode.0, self.view);
         let prefix = Key::vnode_prefix(group, fid.vnode.0);
-        let Some((key, value)) = self.core.engine.first_version(&from, &prefix)? else {
+        let found = self.core.engine.first_version(&from, &prefix)?;
+        self.check_here()?;
+        let Some((key, value)) = found else {
             return Ok(None);
         };
         match VnodeRecord::decode(&value) {
@@ -258,6 +260,16 @@ impl Volume {
             Ok(Err(_)) => Ok(None),
             Err(error) => Err(self.damaged(fid, &error.to_string())),
         }
+    }
+
+    /// That what was just read from the table is still this volume's. The versions that only a removed
+    /// clone saw go in the background, after it was marked as gone; what is found in their place
+    /// is another clone's.
+    pub(crate) fn check_here(&self) -> Result<()> {
+        if self.is_gone() {
+            return Err(Error::NoVolume(self.id));
+        }
+        Ok(())
     }
 
     /// Notes that something of a file cannot be read, and makes the error for it.

@@ -588,3 +588,52 @@ fn a_large_body_goes_in_the_background() {
     world.check_clean();
     assert_eq!(volume.read(fid, 0, 1 << 20).unwrap(), data);
 }
+
+/// Whoever still holds a clone that was removed must not be given what another clone sees.
+#[test]
+fn a_removed_clone_answers_nothing_that_is_not_its_own() {
+    let world = World::new();
+    let volume = world.volume();
+    let root = volume.root();
+    let fids: Vec<_> = ["small", "large"]
+        .iter()
+        .map(|name| {
+            let made = volume.create_file(root, name.as_bytes(), &new(), at(1));
+            made.unwrap().outcome.status.fid
+        })
+        .collect();
+    let write = |byte: u8| {
+        for (fid, length) in fids.iter().zip([10, 300_000]) {
+            let data = Bytes::from(vec![byte; length]);
+            let stored = volume.store(*fid, &StoreSpec::at(0), &[data], at(2));
+            stored.unwrap().wait().unwrap();
+        }
+    };
+    write(1);
+    let _first = world.clone_of(&volume, 11, VolumeKind::ReadOnly);
+    write(2);
+    let second = world.clone_of(&volume, 12, VolumeKind::Backup);
+    write(3);
+    let large = Fid {
+        volume: second.id(),
+        ..fids[1]
+    };
+    // The vnode is known, its pieces are not.
+    assert_eq!(second.status(large).unwrap().length, 300_000);
+    world
+        .partition
+        .delete_volume(second.id())
+        .unwrap()
+        .wait()
+        .unwrap();
+    world.partition.reap_now().unwrap();
+    for fid in &fids {
+        let fid = Fid {
+            volume: second.id(),
+            ..*fid
+        };
+        let read = second.read(fid, 0, 1 << 20);
+        assert_eq!(read.unwrap_err(), Error::NoVolume(second.id()));
+    }
+    world.check_clean();
+}
