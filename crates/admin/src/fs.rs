@@ -222,7 +222,8 @@ impl<'a> Files<'a> {
             Err(_) => false,
         };
         self.client
-            .make_mount_point(&directory, name.as_bytes(), mount, path)
+            .place(&directory, name.as_bytes(), path)?
+            .make_mount_point(mount)
             .await?;
         Ok(known)
     }
@@ -236,7 +237,8 @@ impl<'a> Files<'a> {
         let (directory, name) = split_last(path)?;
         let directory = self.find(directory).await?;
         self.client
-            .remove_file(&directory, name.as_bytes(), path)
+            .place(&directory, name.as_bytes(), path)?
+            .remove_file()
             .await?;
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! Without Debian's krb5-kdc, krb5-admin-server and krb5-user the tests say so and do nothing.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 mod common;
@@ -86,53 +86,31 @@ impl User<'_> {
         self.realm.file(&format!("cc-{}", self.name))
     }
 
-    fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cellar"));
+    /// Runs a program as the user.
+    fn command_line(&self, program: &str, words: &[&str]) -> Answer {
+        let mut command = Command::new(program);
         command
+            .args(words)
             .env("KRB5_CONFIG", self.realm.file("krb5.conf"))
             .env("KRB5CCNAME", self.cache())
             .env("CELLAR_CELLSERVDB", "/nonexistent")
             .env("CELLAR_DIR", self.cell.directory())
             .stdin(Stdio::null());
-        command
+        Answer::of(command)
     }
 
     fn run(&self, line: &str) -> Answer {
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = self
-            .command()
-            .args(line.split_whitespace())
-            .output()
-            .expect("the program runs");
-        Answer {
-            status: status.code().unwrap_or(-1),
-            out: String::from_utf8_lossy(&stdout).into_owned(),
-            err: String::from_utf8_lossy(&stderr).into_owned(),
-        }
+        let words: Vec<_> = line.split_whitespace().collect();
+        self.command_line(env!("CARGO_BIN_EXE_cellar"), &words)
     }
 
     fn ok(&self, line: &str) -> String {
-        let answer = self.run(line);
-        assert_eq!(
-            answer.status, 0,
-            "{} cellar {line}\n{}{}",
-            self.name, answer.out, answer.err
-        );
-        answer.out
+        self.run(line).ok(&format!("{line} (as {})", self.name))
     }
 
     fn fails(&self, line: &str) -> String {
-        let answer = self.run(line);
-        assert_ne!(
-            answer.status, 0,
-            "{} cellar {line}\n{}",
-            self.name, answer.out
-        );
-        assert!(!answer.err.contains("panicked"), "{}", answer.err);
-        answer.err
+        self.run(line)
+            .failure(&format!("{line} (as {})", self.name))
     }
 
     fn log_in(&self) -> String {
@@ -329,9 +307,19 @@ fn tokens_run_out_and_are_kept_fresh() {
     let cell = cell_of(&realm);
     let alice = realm.user(&cell, "alice");
     let keytab = realm.keytab("alice");
+    let program = env!("CARGO_BIN_EXE_cellar");
+    // Stores a file in as many pieces, three seconds between them.
+    let slowly = |pieces: &str| {
+        format!(
+            "(for i in {pieces}; do head -c 9000000 /dev/zero; sleep 3; done) | \
+             {program} cp - /afs/test.cell/scratch/slow"
+        )
+    };
     alice.ok(&format!("login --cell test.cell --keytab {keytab} -l 4s"));
     alice.ok("ls /afs/test.cell/scratch");
-    std::thread::sleep(Duration::from_secs(5));
+    let cut = alice.command_line("sh", &["-c", &slowly("1 2 3")]);
+    assert_ne!(cut.status, 0);
+    assert!(cut.err.contains("your token has expired"), "{}", cut.err);
     assert!(alice.ok("tokens").contains("expired"));
     assert!(
         alice
@@ -340,29 +328,34 @@ fn tokens_run_out_and_are_kept_fresh() {
     );
 
     // A job that lives longer than its tickets: 12 s, with tickets of 9 s.
-    let program = env!("CARGO_BIN_EXE_cellar");
     let job = format!(
         "for i in 1 2 3 4; do {program} ls /afs/test.cell/scratch || exit 9; sleep 3; done; exit 7"
     );
     let started = Instant::now();
-    let kept = alice
-        .command()
-        .args([
+    let keep = |life: &str, job: &str| {
+        let login = [
             "login",
             "--cell",
             "test.cell",
             "--keytab",
             &keytab,
             "-l",
-            "9s",
-            "--keep",
-        ])
-        .args(["--", "sh", "-c", &job])
-        .output()
-        .expect("runs");
-    let said = String::from_utf8_lossy(&kept.stderr);
-    assert_eq!(kept.status.code(), Some(7), "{said}");
+            life,
+        ];
+        let more = ["--keep", "--", "sh", "-c", job];
+        alice.command_line(program, &[&login[..], &more[..]].concat())
+    };
+    let kept = keep("9s", &job);
+    assert_eq!(kept.status, 7, "{}", kept.err);
     assert!(started.elapsed() > Duration::from_secs(11));
+
+    // One command that outlives its token, while somebody keeps the cache fresh.
+    let kept = keep("8s", &slowly("1 2 3 4 5"));
+    assert_eq!(kept.status, 0, "{}", kept.err);
+    let long = realm.user(&cell, "bob");
+    long.log_in();
+    let stat = long.ok("ls -l /afs/test.cell/scratch/slow");
+    assert!(stat.contains(" 45000000 "), "{stat}");
 }
 
 #[test]

@@ -18,134 +18,134 @@ use crate::path::Node;
 /// Fids of one bulk call. Source: `AFSCBMAX`.
 const BULK_MAX: usize = rxafs::BULK_MAX;
 
-impl Client {
+/// A name in a directory, which something is to be made under or removed from.
+pub struct Place<'a> {
+    client: &'a Client,
+    directory: &'a Node,
+    name: AfsName,
+    what: &'a str,
+}
+
+impl Place<'_> {
     /// Makes an empty file.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
-    pub async fn create_file(
-        &self,
-        directory: &Node,
-        name: &[u8],
-        status: AfsStoreStatus,
-        what: &str,
-    ) -> Result<Node> {
-        let arguments = rxafs::CreateFile {
-            dir_fid: directory.fid,
-            name: afs_name(name, what)?,
+    /// What the server answers.
+    pub async fn create_file(self, status: AfsStoreStatus) -> Result<Node> {
+        let reply = self.change(|dir_fid, name| rxafs::CreateFile {
+            dir_fid,
+            name,
             in_status: status,
-        };
-        let reply = self.change(directory, &arguments, what).await?;
-        Ok(directory.neighbour(reply.fid, reply.status))
+        });
+        let reply = reply.await?;
+        Ok(self.directory.neighbour(reply.fid, reply.status))
     }
 
     /// Makes a directory.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
-    pub async fn make_dir(
-        &self,
-        directory: &Node,
-        name: &[u8],
-        status: AfsStoreStatus,
-        what: &str,
-    ) -> Result<Node> {
-        let arguments = rxafs::MakeDir {
-            dir_fid: directory.fid,
-            name: afs_name(name, what)?,
+    /// What the server answers.
+    pub async fn make_dir(self, status: AfsStoreStatus) -> Result<Node> {
+        let reply = self.change(|dir_fid, name| rxafs::MakeDir {
+            dir_fid,
+            name,
             in_status: status,
-        };
-        let reply = self.change(directory, &arguments, what).await?;
-        Ok(directory.neighbour(reply.fid, reply.status))
+        });
+        let reply = reply.await?;
+        Ok(self.directory.neighbour(reply.fid, reply.status))
     }
 
     /// Makes a symbolic link.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
-    pub async fn symlink(
-        &self,
-        directory: &Node,
-        name: &[u8],
-        target: Bytes,
-        status: AfsStoreStatus,
-        what: &str,
-    ) -> Result<Node> {
-        let arguments = rxafs::Symlink {
-            dir_fid: directory.fid,
-            name: afs_name(name, what)?,
-            link_contents: AfsPath::new(target).map_err(|_| bad_name(what))?,
-            in_status: AfsStoreStatus {
-                unix_mode: Some(status.unix_mode.unwrap_or(0o755)),
-                ..status
-            },
+    /// What the server answers; a target that is too long.
+    pub async fn symlink(self, target: Bytes, status: AfsStoreStatus) -> Result<Node> {
+        let link_contents = AfsPath::new(target).map_err(|_| bad_name(self.what))?;
+        let in_status = AfsStoreStatus {
+            unix_mode: Some(status.unix_mode.unwrap_or(0o755)),
+            ..status
         };
-        let reply = self.change(directory, &arguments, what).await?;
-        Ok(directory.neighbour(reply.fid, reply.status))
+        let reply = self.change(|dir_fid, name| rxafs::Symlink {
+            dir_fid,
+            name,
+            link_contents,
+            in_status,
+        });
+        let reply = reply.await?;
+        Ok(self.directory.neighbour(reply.fid, reply.status))
     }
 
     /// Makes a mount point.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
-    pub async fn make_mount_point(
-        &self,
-        directory: &Node,
-        name: &[u8],
-        mount: &MountPoint,
-        what: &str,
-    ) -> Result<Node> {
+    /// What the server answers.
+    pub async fn make_mount_point(self, mount: &MountPoint) -> Result<Node> {
         let status = AfsStoreStatus {
             unix_mode: Some(MOUNT_POINT_MODE),
             ..AfsStoreStatus::default()
         };
-        self.symlink(directory, name, mount.text().into(), status, what)
-            .await
+        self.symlink(mount.text().into(), status).await
     }
 
-    /// Gives a file of the same directory another name.
+    /// Gives a file of the same directory this name too.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
-    pub async fn link(
-        &self,
-        directory: &Node,
-        name: &[u8],
-        existing: Fid,
-        what: &str,
-    ) -> Result<AfsFetchStatus> {
-        let arguments = rxafs::Link {
-            dir_fid: directory.fid,
-            name: afs_name(name, what)?,
-            existing_fid: existing,
-        };
-        Ok(self.change(directory, &arguments, what).await?.status)
+    /// What the server answers.
+    pub async fn link(self, existing_fid: Fid) -> Result<AfsFetchStatus> {
+        let reply = self.change(|dir_fid, name| rxafs::Link {
+            dir_fid,
+            name,
+            existing_fid,
+        });
+        Ok(reply.await?.status)
     }
 
     /// Removes the name of a file, link or mount point.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
-    pub async fn remove_file(&self, directory: &Node, name: &[u8], what: &str) -> Result<()> {
-        let arguments = rxafs::RemoveFile {
-            dir_fid: directory.fid,
-            name: afs_name(name, what)?,
-        };
-        self.change(directory, &arguments, what).await?;
-        Ok(())
+    /// What the server answers.
+    pub async fn remove_file(self) -> Result<()> {
+        let reply = self.change(|dir_fid, name| rxafs::RemoveFile { dir_fid, name });
+        reply.await.map(drop)
     }
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// What the server answers, about `what`.
-    pub async fn remove_dir(&self, directory: &Node, name: &[u8], what: &str) -> Result<()> {
-        let arguments = rxafs::RemoveDir {
-            dir_fid: directory.fid,
+    /// What the server answers.
+    pub async fn remove_dir(self) -> Result<()> {
+        let reply = self.change(|dir_fid, name| rxafs::RemoveDir { dir_fid, name });
+        reply.await.map(drop)
+    }
+
+    async fn change<P: Procedure>(
+        &self,
+        arguments: impl FnOnce(Fid, AfsName) -> P,
+    ) -> Result<P::Reply> {
+        let arguments = arguments(self.directory.fid, self.name.clone());
+        self.client
+            .change(self.directory, &arguments, self.what)
+            .await
+    }
+}
+
+impl Client {
+    /// The place of a name in a directory. Errors will be about `what`.
+    ///
+    /// # Errors
+    /// [`PathProblem::BadName`].
+    pub fn place<'a>(
+        &'a self,
+        directory: &'a Node,
+        name: &[u8],
+        what: &'a str,
+    ) -> Result<Place<'a>> {
+        Ok(Place {
+            client: self,
+            directory,
             name: afs_name(name, what)?,
-        };
-        self.change(directory, &arguments, what).await?;
-        Ok(())
+            what,
+        })
     }
 
     /// Moves a name, replacing what has the new one.

@@ -28,6 +28,7 @@ pub mod rotate;
 pub mod volume_location;
 
 pub use cell::{Cell, CellName, Ports};
+pub use change::Place;
 pub use client::{Client, Config, volume_of};
 pub use course::Course;
 pub use directory::Entry;

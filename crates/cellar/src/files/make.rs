@@ -72,7 +72,8 @@ pub(super) async fn mkdir(session: &Session, options: MkdirOptions) -> Outcome {
             let status = new_status(options.mode);
             session
                 .client
-                .make_dir(&directory, name.as_bytes(), status, path)
+                .place(&directory, name.as_bytes(), path)?
+                .make_dir(status)
                 .await?;
         }
     }
@@ -102,7 +103,8 @@ pub(super) async fn make_with_parents(
     for name in missing.into_iter().rev() {
         here = join(&here, name);
         node = client
-            .make_dir(&node, name.as_bytes(), new_status(mode), &here)
+            .place(&node, name.as_bytes(), &here)?
+            .make_dir(new_status(mode))
             .await?;
     }
     Ok(node)
@@ -112,12 +114,11 @@ pub(super) async fn ln(session: &Session, options: LnOptions) -> Outcome {
     let client = &session.client;
     let (directory, name) = split_last(&options.path)?;
     let directory = client.find(directory, Follow::ALL).await?;
+    let place = client.place(&directory, name.as_bytes(), &options.path)?;
     if options.symbolic {
         let status = new_status(0o777);
         let target = options.target.into_bytes().into();
-        client
-            .symlink(&directory, name.as_bytes(), target, status, &options.path)
-            .await?;
+        place.symlink(target, status).await?;
         return Ok(());
     }
     let existing = client.find(&options.target, Follow::MOUNTS).await?;
@@ -127,9 +128,7 @@ pub(super) async fn ln(session: &Session, options: LnOptions) -> Outcome {
             options.path
         )));
     }
-    client
-        .link(&directory, name.as_bytes(), existing.fid, &options.path)
-        .await?;
+    place.link(existing.fid).await?;
     Ok(())
 }
 

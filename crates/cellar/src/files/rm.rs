@@ -55,7 +55,8 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
         }
         if !node.is_directory() {
             client
-                .remove_file(&directory, name.as_bytes(), path)
+                .place(&directory, name.as_bytes(), path)?
+                .remove_file()
                 .await?;
         } else if options.recursive {
             let doomed = Doomed {
@@ -122,7 +123,8 @@ fn remove_tree<'a>(
                 tasks
                     .start(async move {
                         client
-                            .remove_file(&directory, &child_name, &child_path)
+                            .place(&directory, &child_name, &child_path)?
+                            .remove_file()
                             .await?;
                         progress.add(1);
                         Ok(())
@@ -131,7 +133,7 @@ fn remove_tree<'a>(
             }
         }
         tasks.finish().await?;
-        client.remove_dir(&parent, &name, &path).await?;
+        client.place(&parent, &name, &path)?.remove_dir().await?;
         progress.name(&path);
         progress.add(1);
         Ok(())

@@ -28,6 +28,35 @@ pub(crate) struct Answer {
     pub(crate) err: String,
 }
 
+impl Answer {
+    /// Runs a command to its end.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = command.output().expect("the program runs");
+        Self {
+            status: status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&stdout).into_owned(),
+            err: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+
+    /// The output of a command that must have succeeded.
+    pub(crate) fn ok(self, line: &str) -> String {
+        assert_eq!(self.status, 0, "cellar {line}\n{}{}", self.out, self.err);
+        self.out
+    }
+
+    /// What a command says that must have failed.
+    pub(crate) fn failure(self, line: &str) -> String {
+        assert_ne!(self.status, 0, "cellar {line}\n{}", self.out);
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+        self.err
+    }
+}
+
 impl Cell {
     /// Makes and starts a cell.
     pub(crate) fn new() -> Self {
@@ -92,21 +121,12 @@ impl Cell {
 
     /// Runs a command, in words separated by blanks, that must succeed; answers its output.
     pub(crate) fn ok(&self, line: &str) -> String {
-        let answer = self.run(line.split_whitespace());
-        assert_eq!(
-            answer.status, 0,
-            "cellar {line}\n{}{}",
-            answer.out, answer.err
-        );
-        answer.out
+        self.run(line.split_whitespace()).ok(line)
     }
 
     /// Runs a command that must fail; answers what it says.
     pub(crate) fn fails(&self, line: &str) -> String {
-        let answer = self.run(line.split_whitespace());
-        assert_ne!(answer.status, 0, "cellar {line}\n{}", answer.out);
-        assert!(!answer.err.contains("panicked"), "{}", answer.err);
-        answer.err
+        self.run(line.split_whitespace()).failure(line)
     }
 
     /// The output of a command as JSON.
@@ -139,16 +159,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(
         Some(directory) => command.env("CELLAR_DIR", directory),
         None => command.env_remove("CELLAR_DIR"),
     };
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().expect("the program runs");
-    Answer {
-        status: status.code().unwrap_or(-1),
-        out: String::from_utf8_lossy(&stdout).into_owned(),
-        err: String::from_utf8_lossy(&stderr).into_owned(),
-    }
+    Answer::of(command)
 }
 
 /// The first of eight UDP ports that nobody has.

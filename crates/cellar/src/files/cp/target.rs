@@ -104,10 +104,9 @@ impl Target {
                     unix_mode: Some(mode),
                     ..Default::default()
                 };
-                let Place { parent, name, path } = place;
-                let made = client.make_dir(parent, name, status, path).await;
+                let made = place.on(client)?.make_dir(status).await;
                 let node = place.or_there(client, made).await?;
-                Ok(Directory::Afs(Arc::new(node), path.clone()))
+                Ok(Directory::Afs(Arc::new(node), place.path.clone()))
             }
         }
     }
@@ -121,13 +120,12 @@ impl Target {
                 }
                 std::os::unix::fs::symlink(OsStr::from_bytes(&text), path).map_err(self.at())
             }
-            Self::Afs(Place { parent, name, path }) => {
+            Self::Afs(place) => {
                 let status = make::new_status(0o777);
-                let made = client.symlink(parent, name, text.clone(), status, path);
-                match made.await {
+                match place.on(client)?.symlink(text.clone(), status).await {
                     Err(error) if exists(&error) => {
-                        client.remove_file(parent, name, path).await?;
-                        client.symlink(parent, name, text, status, path).await?;
+                        place.on(client)?.remove_file().await?;
+                        place.on(client)?.symlink(text, status).await?;
                     }
                     other => drop(other?),
                 }
@@ -156,8 +154,7 @@ impl Target {
                     client_mod_time: modified,
                     ..Default::default()
                 };
-                let Place { parent, name, path } = place;
-                let made = client.create_file(parent, name, status, path).await;
+                let made = place.on(client)?.create_file(status).await;
                 let node = place.or_there(client, made).await?;
                 Ok(OpenFile::Afs(node, modified))
             }
@@ -221,6 +218,10 @@ impl OpenFile {
 }
 
 impl Place {
+    fn on<'a>(&'a self, client: &'a Client) -> Result<cellar_client::Place<'a>, Error> {
+        client.place(&self.parent, &self.name, &self.path)
+    }
+
     /// What was made, or what has the place's name already, through links and mount points.
     async fn or_there(&self, client: &Client, made: Result<Node, Error>) -> Result<Node, Error> {
         match made {
