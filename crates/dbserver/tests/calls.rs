@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cellar_auth::Authority;
+use cellar_auth::audit::Audit;
 use cellar_celldb::{CellDb, Embedded};
 use cellar_dbserver::{Clock, DiskService, Pr, PrService, Vl, VlService, VoteService};
 use cellar_rpc::{
@@ -26,7 +28,8 @@ struct Servers {
     directory: tempfile::TempDir,
 }
 
-fn serve() -> Servers {
+/// The servers; `guarded`: with superusers of their own, and an audit log in `audit`.
+fn serve(guarded: bool) -> Servers {
     let directory = tempfile::tempdir().unwrap();
     let open = |name| -> Arc<dyn CellDb> {
         Arc::new(Embedded::open(&directory.path().join(name)).unwrap())
@@ -34,9 +37,16 @@ fn serve() -> Servers {
     let clock: Clock = Arc::new(|| AfsTime(1_000_000));
     let vl = Arc::new(Vl::open(open("vl"), clock.clone()).unwrap());
     let pr = Arc::new(Pr::open(open("pr"), clock.clone(), "test.cell").unwrap());
+    let (mut vl_service, mut pr_service) = (VlService::new(vl.clone()), PrService::new(pr));
+    if guarded {
+        let authority = Authority::open(directory.path(), "test.cell").unwrap();
+        let audit = Audit::open(&directory.path().join("audit")).unwrap();
+        vl_service = vl_service.with_authority(authority.clone(), audit.clone());
+        pr_service = pr_service.with_authority(authority, audit);
+    }
     let services: Vec<Arc<dyn Service>> = vec![
-        Arc::new(VlService::new(vl.clone())),
-        Arc::new(PrService::new(pr)),
+        Arc::new(vl_service),
+        Arc::new(pr_service),
         Arc::new(VoteService::new(vl, clock, vec![0x7f00_0001])),
         Arc::new(DiskService),
     ];
@@ -104,7 +114,7 @@ fn volume(n: u32) -> NvldbEntry {
 #[test]
 fn every_opcode_answers_or_is_refused_with_its_code() {
     run(async {
-        let servers = serve();
+        let servers = serve(false);
         for package in [&vl::PACKAGE, &pr::PACKAGE, &vote::PACKAGE, &disk::PACKAGE] {
             let connection = servers.connect(package);
             for procedure in package.procedures {
@@ -152,7 +162,7 @@ fn every_opcode_answers_or_is_refused_with_its_code() {
 #[test]
 fn the_local_administrator_writes_and_anybody_reads() {
     run(async {
-        let servers = serve();
+        let servers = serve(false);
         assert!(servers.directory.path().join("admin").exists());
         let admin = local::connect(servers.local.path()).await.unwrap();
         let anybody = servers.connect(&vl::PACKAGE);
@@ -201,7 +211,7 @@ fn the_local_administrator_writes_and_anybody_reads() {
 #[test]
 fn long_listings_are_streamed_whole() {
     run(async {
-        let servers = serve();
+        let servers = serve(false);
         let admin = local::connect(servers.local.path()).await.unwrap();
         for n in 0..300 {
             admin
@@ -241,7 +251,7 @@ fn long_listings_are_streamed_whole() {
 #[test]
 fn many_clients_at_once_get_their_own_answers() {
     run(async {
-        let servers = serve();
+        let servers = serve(false);
         let admin = local::connect(servers.local.path()).await.unwrap();
         for n in 0..50 {
             admin
@@ -267,5 +277,60 @@ fn many_clients_at_once_get_their_own_answers() {
         for task in tasks {
             task.await.unwrap();
         }
+    });
+}
+
+#[test]
+fn acts_and_attempts_are_in_the_audit_log() {
+    run(async {
+        let servers = serve(true);
+        let admin = local::connect(servers.local.path()).await.unwrap();
+        let anybody = servers.connect(&vl::PACKAGE);
+        let asked = CreateEntryN {
+            newentry: volume(1),
+        };
+        anybody.call(&asked).await.unwrap_err();
+        admin.call(&asked).await.unwrap();
+        let made = pr::NewEntry {
+            name: "jane".try_into().unwrap(),
+            flag: 0,
+            owner: ViceId(0),
+        };
+        admin.call(&made).await.unwrap();
+        // Who looks is not taken down.
+        let seen = pr::ListEntry { id: ViceId(1) };
+        servers.connect(&pr::PACKAGE).call(&seen).await.unwrap();
+        let path = servers.directory.path().join("audit");
+        // The log is written by a thread of its own.
+        let lines = loop {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            if lines.len() >= 3 {
+                break lines;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        };
+        assert_eq!(lines.len(), 3);
+        let has = |line: &str, parts: &[&str]| {
+            for part in parts {
+                assert!(line.contains(part), "{part} is not in {line}");
+            }
+        };
+        let refused = AbortCode::VL_PERM.0.to_string();
+        has(
+            &lines[0],
+            &[
+                "VL_CreateEntryN",
+                "anonymous",
+                "127.0.0.1",
+                "false",
+                &refused,
+            ],
+        );
+        has(
+            &lines[1],
+            &["VL_CreateEntryN", "local administrator", "volume.1", "true"],
+        );
+        has(&lines[2], &["PR_NewEntry", "jane", "\"peer\":null"]);
     });
 }
