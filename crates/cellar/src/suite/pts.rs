@@ -186,6 +186,14 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     }
 }
 
+/// How a command ends that went on after failures.
+fn ended(failed: bool) -> Outcome {
+    match failed {
+        true => Err(Failure::said(FAILED)),
+        false => Ok(()),
+    }
+}
+
 struct Pts<'a> {
     protection: Protection<'a>,
     invocation: &'a Invocation,
@@ -206,11 +214,7 @@ impl Pts<'_> {
                 failed = true;
             }
         }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        ended(failed)
     }
 
     fn id_at(&self, index: usize) -> Outcome<Option<ViceId>> {
@@ -269,11 +273,7 @@ impl Pts<'_> {
                 }
             }
         }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        ended(failed)
     }
 
     /// The ids of the names that were given; those that do not exist are said and left out.
@@ -317,11 +317,7 @@ impl Pts<'_> {
                 out!("{}", entry.examined(&names[0], &names[1], unlimited));
             }
         }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        ended(failed)
     }
 
     /// Administrators may create any number of groups. (The originals go on to say so of all later
@@ -370,11 +366,7 @@ impl Pts<'_> {
         if self.json {
             print_json(&all)?;
         }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        ended(failed)
     }
 
     /// Members that are groups give way to their members; groups of a user gain the groups those
@@ -438,11 +430,7 @@ impl Pts<'_> {
         if self.json {
             print_json(&all)?;
         }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        ended(failed)
     }
 
     async fn list_max(&self) -> Outcome {
