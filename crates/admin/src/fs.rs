@@ -138,14 +138,21 @@ impl<'a> Files<'a> {
                 "{path}: the access list would be longer than 1024 bytes"
             ))
         })?;
+        let fid = node.fid;
         let arguments = rxafs::StoreACL {
-            fid: node.fid,
-            access_list,
+            fid,
+            access_list: access_list.clone(),
         };
-        let stored = self
-            .client
-            .call_volume(&node.volume, &path, &arguments)
-            .await;
+        let call = self.client.call_volume(&node.volume, &path, &arguments);
+        let stored = match call.await {
+            // OpenAFS 1.8 knows the older number only.
+            Err(error) if error.code() == Some(cellar_wire::AbortCode::RXGEN_OPCODE) => {
+                let arguments = rxafs::OldStoreACL { fid, access_list };
+                let call = self.client.call_volume(&node.volume, &path, &arguments);
+                call.await.map(drop)
+            }
+            other => other.map(drop),
+        };
         match stored {
             Err(error) if error.code() == Some(cellar_wire::AbortCode::EINVAL) => {
                 Err(Error::Usage(format!(

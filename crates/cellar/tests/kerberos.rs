@@ -65,6 +65,7 @@ impl Realm {
             realm: self,
             cell,
             name: name.to_owned(),
+            cache: format!("FILE:{}", self.file(&format!("cc-{name}")).display()),
         }
     }
 }
@@ -79,20 +80,18 @@ struct User<'a> {
     realm: &'a Realm,
     cell: &'a Cell,
     name: String,
+    /// The name of his credential cache.
+    cache: String,
 }
 
 impl User<'_> {
-    fn cache(&self) -> PathBuf {
-        self.realm.file(&format!("cc-{}", self.name))
-    }
-
     /// Runs a program as the user.
     fn command_line(&self, program: &str, words: &[&str]) -> Answer {
         let mut command = Command::new(program);
         command
             .args(words)
             .env("KRB5_CONFIG", self.realm.file("krb5.conf"))
-            .env("KRB5CCNAME", self.cache())
+            .env("KRB5CCNAME", &self.cache)
             .env("CELLAR_CELLSERVDB", "/nonexistent")
             .env("CELLAR_DIR", self.cell.directory())
             .stdin(Stdio::null());
@@ -189,7 +188,49 @@ fn users_do_what_access_lists_give_them() {
     alice.ok("login --cell test.cell");
     alice.ok("cat /afs/test.cell/scratch/hello");
     alice.ok("logout --all");
-    assert!(!alice.cache().exists());
+    assert!(!realm.file("cc-alice").exists());
+}
+
+#[test]
+fn caches_of_other_kinds_hold_tokens_too() {
+    let Some(realm) = Realm::new("test.cell") else {
+        return;
+    };
+    let cell = cell_of(&realm);
+    let directory = realm.file("caches");
+    std::fs::create_dir(&directory).expect("mkdir");
+    let kinds = [
+        format!("DIR:{}", directory.display()),
+        format!("KEYRING:user:cellar-test-{}", std::process::id()),
+    ];
+    for cache in kinds {
+        let mut alice = realm.user(&cell, "alice");
+        alice.cache = cache.clone();
+        let login = format!("login --cell test.cell --keytab {}", realm.keytab("alice"));
+        let answer = alice.run(&login);
+        if answer.status != 0 && cache.starts_with("KEYRING") {
+            eprintln!("skipped: no keyrings here: {}", answer.err);
+            continue;
+        }
+        answer.ok(&login);
+        assert!(
+            alice
+                .ok("tokens")
+                .contains("alice@TEST.CELL in cell test.cell")
+        );
+        alice.ok("ls /afs/test.cell/scratch");
+        let answer = alice.run("logout");
+        if cache.starts_with("DIR") {
+            answer.ok("logout");
+        } else {
+            // Single tickets cannot be taken out of this kind, and that is said.
+            assert!(answer.failure("logout").contains("logout --all"));
+            alice.ok("logout --all");
+        }
+        let said = alice.fails("ls /afs/test.cell/scratch");
+        assert!(said.contains("permission denied"), "{cache}: {said}");
+        alice.ok("logout --all");
+    }
 }
 
 #[test]
