@@ -44,7 +44,10 @@ pub trait Protection: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<ViceId, ProtectionError>> {
         Box::pin(async move {
             let ids = self.ids_of(&[principal.vice_name().into()]).await?;
-            Ok(ids.first().copied().flatten().unwrap_or(ViceId::ANONYMOUS))
+            let id = ids.first().copied().flatten();
+            // Somebody whom a realm calls by a group's name is not what that group is.
+            let user = id.filter(|id| !id.is_group());
+            Ok(user.unwrap_or(ViceId::ANONYMOUS))
         })
     }
 
