@@ -132,6 +132,14 @@ impl Authority {
         self.0.failures.figures()
     }
 
+    /// Whether `name@realm` is a user of this cell, who is known by the bare name: a user of a realm
+    /// that is ours, but for those whom `krb.excl` names.
+    #[must_use]
+    pub fn is_ours(&self, name: &str, realm: &str) -> bool {
+        let (name, instance) = name.split_once('.').unwrap_or((name, ""));
+        self.realms().foreign(name, instance, realm).is_none()
+    }
+
     pub(crate) fn realms(&self) -> &Realms {
         &self.0.realms
     }

@@ -61,6 +61,7 @@ impl Roles {
         let db = Arc::new(db);
         let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
+        let pr = pr.with_realms(trust.authority.clone());
         let partition = open_partition(directory, options)?;
         let mut config = RuntimeConfig {
             name: "cellar".to_owned(),

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use cellar_auth::Principal;
+use cellar_auth::{Authority, Principal};
 use cellar_celldb::CellDb;
 use cellar_rpc::Caller;
 use cellar_wire::pr::PrName;
@@ -66,7 +66,9 @@ pub struct Pr {
     rules: Rules,
     replica: Replica<model::Protection>,
     clock: Clock,
-    local_realms: Vec<String>,
+    cell: String,
+    /// Knows realms that are ours besides the cell's own.
+    authority: Option<Authority>,
 }
 
 impl Pr {
@@ -81,7 +83,8 @@ impl Pr {
             rules: Rules::default(),
             replica,
             clock,
-            local_realms: vec![cell.to_owned()],
+            cell: cell.to_owned(),
+            authority: None,
         })
     }
 
@@ -89,6 +92,14 @@ impl Pr {
     #[must_use]
     pub fn with_rules(self, rules: Rules) -> Self {
         Self { rules, ..self }
+    }
+
+    /// The same server in a cell with more realms than the one of its name: `name@realm` is `name`
+    /// where `authority` says that it is ours.
+    #[must_use]
+    pub fn with_realms(self, authority: Authority) -> Self {
+        let authority = Some(authority);
+        Self { authority, ..self }
     }
 
     /// Answers a procedure to a caller in this process. Those that change something block until it

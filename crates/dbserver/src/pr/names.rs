@@ -68,7 +68,7 @@ impl Pr {
             return model.id_of(name);
         };
         let (local, realm) = (&name[..at], &name[at + 1..]);
-        if realm.is_empty() || self.is_local_realm(realm) {
+        if realm.is_empty() || self.is_ours(local, realm) {
             return PrName::new(local)
                 .ok()
                 .and_then(|local| model.id_of(&local));
@@ -76,9 +76,18 @@ impl Pr {
         model.id_of(name)
     }
 
-    fn is_local_realm(&self, realm: &[u8]) -> bool {
-        self.local_realms
-            .iter()
-            .any(|local| local.as_bytes().eq_ignore_ascii_case(realm))
+    /// Whether `name@realm` is a user of this cell.
+    fn is_ours(&self, name: &[u8], realm: &[u8]) -> bool {
+        if realm.eq_ignore_ascii_case(self.cell.as_bytes()) {
+            return true;
+        }
+        let (Some(authority), Ok(name), Ok(realm)) = (
+            &self.authority,
+            std::str::from_utf8(name),
+            std::str::from_utf8(realm),
+        ) else {
+            return false;
+        };
+        authority.is_ours(name, realm)
     }
 }

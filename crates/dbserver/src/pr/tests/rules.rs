@@ -167,3 +167,34 @@ fn any_member_sees_what_a_group_owns() {
     let entry = ListEntry { id: ViceId(group) };
     assert_eq!(cell.ask(user(john), entry), Err(AbortCode::PRPERM));
 }
+
+#[test]
+fn users_of_our_other_realms_are_ours() {
+    let cell = cell();
+    let jane = cell.user("jane");
+    let admin = cell.user("jane.admin");
+    let etc = tempfile::tempdir().unwrap();
+    let asked = [
+        "jane@AD.EXAMPLE.ORG",
+        "jane.admin@ad.example.org",
+        "root@ad.example.org",
+    ];
+    let nobody = 32766;
+    assert_eq!(cell.to_ids(&asked), ids([nobody; 3]));
+    std::fs::write(etc.path().join("krb.conf"), "AD.EXAMPLE.ORG OTHER.ORG\n").unwrap();
+    std::fs::write(etc.path().join("krb.excl"), "root@AD.EXAMPLE.ORG\n").unwrap();
+    let authority = Authority::open(etc.path(), "example.org").unwrap();
+    cell.user("root");
+    let cell = Cell {
+        pr: cell.pr.with_realms(authority),
+        ..cell
+    };
+    let asked = [
+        "jane@AD.EXAMPLE.ORG",
+        "jane.admin@ad.example.org",
+        "root@AD.EXAMPLE.ORG",
+    ];
+    assert_eq!(cell.to_ids(&asked), ids([jane, admin, nobody]));
+    assert_eq!(cell.to_ids(&["jane@EXAMPLE.ORG"]), ids([jane]));
+    assert_eq!(cell.to_ids(&["jane@third.org"]), ids([nobody]));
+}
