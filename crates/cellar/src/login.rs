@@ -4,8 +4,8 @@
 //! The token is the ticket for the cell's service in the user's credential cache; `cellar`'s own commands
 //! take it from there ([`crate::identity`]). Where the kernel has an AFS client, it gets the token too.
 
-mod foreign;
 mod keep;
+mod known;
 mod obtain;
 
 use std::ffi::OsString;

@@ -10,7 +10,7 @@ use cellar_client::kerberos::{
 use cellar_client::kernel_keys::{self, Place};
 use cellar_client::{Cell, CellName};
 
-use super::foreign;
+use super::known;
 use crate::failure::{Failure, Outcome};
 use crate::identity::now;
 
@@ -125,17 +125,14 @@ impl Request {
         Ok(kerberos::get_token(cache, cell.as_str(), &more, now()).await?)
     }
 
-    /// Hands the tokens to the kernel, and makes the user known in cells of other realms.
+    /// Hands the tokens to the kernel, and looks whether the cells know the user.
     pub(super) async fn hand_over(&self, tickets: Vec<(CellName, Ticket)>) -> Outcome<Vec<Held>> {
         let mut all = Vec::new();
         for (cell, ticket) in tickets {
             let token = ticket.token(&cell)?;
             let details = self.cells.iter().find(|(name, _)| *name == cell);
-            if let Some((_, Some(details))) = details
-                && self.register
-                && ticket.client.realm != ticket.server.realm
-            {
-                foreign::register(details, &ticket, &token).await;
+            if let Some((_, Some(details))) = details {
+                known::check(details, &ticket, &token, self.register).await;
             }
             let in_kernel = match self.kernel.map(|must| (must, self.place)) {
                 None => false,

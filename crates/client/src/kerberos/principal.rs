@@ -81,10 +81,16 @@ impl KerberosPrincipal {
         matches!(self.components.as_slice(), [service, _] if service == "krbtgt")
     }
 
+    /// As the protection database of a cell of the principal's own realm knows it: `alice`, `alice.admin`, in
+    /// lower case.
+    pub fn local_name(&self) -> String {
+        self.components.join(".").to_ascii_lowercase()
+    }
+
     /// As a cell's protection database knows the principal when its realm is not the cell's own:
     /// `alice@test.cell`, `alice.admin@test.cell`, in lower case.
     pub fn foreign_name(&self) -> String {
-        format!("{}@{}", self.components.join("."), self.realm).to_ascii_lowercase()
+        format!("{}@{}", self.local_name(), self.realm.to_ascii_lowercase())
     }
 }
 
