@@ -13,9 +13,8 @@ use cellar_wire::AfsTime;
 use cellar_wire::afsvol;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
-use common::{Cell, Machine, NOW, OPEN, list, mode, name, run, stated};
+use common::{ALICE, Cell, Machine, NOW, OPEN, list, mode, name, quota, run, stated};
 
-const ALICE: i32 = 7;
 const FRIENDS: i32 = -300;
 const ADMINISTRATORS: i32 = -204;
 
@@ -267,17 +266,7 @@ fn administrative_acts_are_written_down() {
             in_status: mode(0o700),
         };
         machine.user("bob").call(&set_mode).await.unwrap();
-        let status = rxafs::SetVolumeStatus {
-            volume: OPEN,
-            status: rxafs::StoreVolumeStatus {
-                max_quota: Some(10),
-                ..Default::default()
-            },
-            name: Default::default(),
-            offline_message: Default::default(),
-            message_of_the_day: Default::default(),
-        };
-        cell.admin().await.call(&status).await.unwrap();
+        cell.admin().await.call(&quota(10)).await.unwrap();
         // The writer ends with the last user of the log.
         cell.runtime.shutdown();
         drop(cell);

@@ -13,9 +13,8 @@ use cellar_wire::Procedure;
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
-use common::{Cell, Machine, OPEN, list, mode, name, run, store};
+use common::{ALICE, Cell, Machine, OPEN, list, mode, name, quota, run, store};
 
-const ALICE: i32 = 7;
 const BOB: i32 = 8;
 const CAROL: i32 = 9;
 const FRIENDS: i32 = -300;
@@ -484,18 +483,8 @@ fn the_owner_of_a_volume_administers_it() {
         cell.names.join(BOB, FRIENDS);
         assert_eq!(fetch(&bob, root).await, 0);
         // Quotas are not the owner's.
-        let quota = rxafs::SetVolumeStatus {
-            volume: OPEN,
-            status: rxafs::StoreVolumeStatus {
-                max_quota: Some(10),
-                ..Default::default()
-            },
-            name: Default::default(),
-            offline_message: Default::default(),
-            message_of_the_day: Default::default(),
-        };
-        assert_eq!(code(&alice, quota.clone()).await, 13);
+        assert_eq!(code(&alice, quota(10)).await, 13);
         cell.names.join(ALICE, ADMINISTRATORS);
-        assert_eq!(code(&alice, quota).await, 0);
+        assert_eq!(code(&alice, quota(10)).await, 0);
     });
 }

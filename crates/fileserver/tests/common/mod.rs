@@ -175,6 +175,20 @@ pub fn mode(mode: u32) -> AfsStoreStatus {
     }
 }
 
+/// A call that sets the most blocks of the scratch volume.
+pub fn quota(blocks: i32) -> rxafs::SetVolumeStatus {
+    rxafs::SetVolumeStatus {
+        volume: OPEN,
+        status: rxafs::StoreVolumeStatus {
+            max_quota: Some(blocks),
+            ..rxafs::StoreVolumeStatus::default()
+        },
+        name: AfsName::default(),
+        offline_message: rxafs::AfsPath::default(),
+        message_of_the_day: rxafs::AfsPath::default(),
+    }
+}
+
 pub const ALICE: i32 = 7;
 pub const ANYUSER: i32 = -101;
 
