@@ -30,8 +30,9 @@ const KEYRINGS_MAX: usize = 64;
 const TOKENS_MAX: u32 = 8;
 /// The security index of rxkad.
 const RXKAD: u32 = 2;
-/// `ENODEV`: what the kernel answers for a key type that it does not have.
-const NO_SUCH_TYPE: i32 = 19;
+/// What is answered where there are no such keys: `ENODEV` for a key type that the kernel does not have,
+/// `ENOSYS` for a kernel without keyrings, `EPERM` for those in a container, where they are kept out.
+const NO_KEYS: [i32; 3] = [19, 38, 1];
 
 /// Which keyring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +48,11 @@ pub enum Place {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has no such keys.
-    #[error("this kernel has no 'rxrpc' keys: its AFS client is not loaded ('modprobe kafs')")]
+    /// The kernel has no such keys, or not for us.
+    #[error(
+        "no 'rxrpc' keys here: the kernel's AFS client is not loaded ('modprobe kafs'), or this is a \
+         container that may not use keyrings"
+    )]
     NoKernelClient,
     /// The ticket is too long for a key.
     #[error("the ticket is too long for a kernel key")]
@@ -61,7 +65,10 @@ pub enum Error {
 impl Error {
     fn of(cause: impl Into<io::Error>) -> Self {
         let cause = cause.into();
-        if cause.raw_os_error() == Some(NO_SUCH_TYPE) {
+        if cause
+            .raw_os_error()
+            .is_some_and(|code| NO_KEYS.contains(&code))
+        {
             Self::NoKernelClient
         } else {
             Self::Kernel(cause)
@@ -101,7 +108,7 @@ pub fn add(place: Place, cell: &CellName, token: &cellar_auth::Token) -> Result<
 /// [`Error::Kernel`].
 pub fn list() -> Result<Vec<KernelToken>, Error> {
     let mut tokens = Vec::new();
-    for (_, key, cell) in keys(Place::Session)? {
+    for (_, key, cell) in keys()? {
         let Ok(payload) = key.read().map(Zeroizing::new) else {
             // Ended or taken away meanwhile, or not ours to read.
             continue;
@@ -126,9 +133,9 @@ pub fn list() -> Result<Vec<KernelToken>, Error> {
 /// [`Error::Kernel`].
 pub fn remove(cell: Option<&CellName>) -> Result<usize, Error> {
     let mut removed = 0;
-    for (mut keyring, key, of) in keys(Place::Session)? {
-        if cell.is_none_or(|cell| cell.as_str() == of) {
-            keyring.unlink_key(&key).map_err(Error::of)?;
+    for (mut keyring, key, of) in keys()? {
+        // One that was found by two ways is gone the second time.
+        if cell.is_none_or(|cell| cell.as_str() == of) && keyring.unlink_key(&key).is_ok() {
             removed += 1;
         }
     }
@@ -169,11 +176,19 @@ fn keyring(place: Place) -> Result<Keyring, Error> {
     Keyring::attach(id).map_err(Error::of)
 }
 
-/// The keys that are tokens, with the keyring each is in and its cell.
-fn keys(place: Place) -> Result<Vec<(Keyring, Key, String)>, Error> {
+/// The keys that are tokens, with the keyring each is in and its cell: those of the session, and the user's
+/// if they are not linked there.
+fn keys() -> Result<Vec<(Keyring, Key, String)>, Error> {
     let mut found = Vec::new();
     let mut looked_into = 0;
-    let mut to_look_into = vec![(keyring(place)?, 0)];
+    let mut to_look_into = Vec::new();
+    for place in [Place::User, Place::Session] {
+        match keyring(place) {
+            Ok(keyring) => to_look_into.push((keyring, 0)),
+            Err(Error::NoKernelClient) => {}
+            Err(error) => return Err(error),
+        }
+    }
     while let Some((keyring, depth)) = to_look_into.pop() {
         looked_into += 1;
         if looked_into > KEYRINGS_MAX {

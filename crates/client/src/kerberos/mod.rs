@@ -50,7 +50,7 @@ pub enum Error {
         cause: std::io::Error,
     },
     /// One of them does not come to an end.
-    #[error("{0} got no answer for a minute: does the KDC answer?")]
+    #[error("{0} does not come to an end: does the KDC answer?")]
     Silent(&'static str),
     /// One of them failed, and this is what it printed.
     #[error("{message}")]

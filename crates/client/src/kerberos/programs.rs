@@ -17,9 +17,11 @@ use tokio::process::Command;
 use super::Error;
 use super::principal::KerberosPrincipal;
 
-/// How long a program that asks nobody but the KDC may take. MIT's library gives up a realm's silent KDCs
-/// after less than this.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a program that asks the KDC may take. MIT's library gives up a realm's silent KDCs after less
+/// than this.
+const KDC_TIME: Duration = Duration::from_secs(60);
+/// How long one may take that only looks into a cache or keytab; a daemon may be behind it.
+const LOCAL_TIME: Duration = Duration::from_secs(10);
 
 /// The most output that is looked at, in bytes.
 const OUTPUT_MAX: usize = 1 << 20;
@@ -97,12 +99,16 @@ fn cannot_run(program: &'static str, cause: std::io::Error) -> Error {
 }
 
 /// Runs a program and answers what it printed.
-async fn run(name: &'static str, mut command: Command) -> Result<String, Error> {
+async fn run(
+    name: &'static str,
+    mut command: Command,
+    patience: Duration,
+) -> Result<String, Error> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let output = tokio::time::timeout(PATIENCE, command.output())
+    let output = tokio::time::timeout(patience, command.output())
         .await
         .map_err(|_| Error::Silent(name))?
         .map_err(|cause| cannot_run(name, cause))?;
@@ -155,7 +161,7 @@ pub async fn kinit_with_keytab(
     let mut command = program("kinit", cache);
     command.arg("-k").arg("-t").arg(keytab);
     command.args(options).arg(principal);
-    run("kinit", command).await.map(drop)
+    run("kinit", command, KDC_TIME).await.map(drop)
 }
 
 /// Renews the cache's ticket-granting ticket. All other tickets are gone then.
@@ -165,7 +171,7 @@ pub async fn kinit_with_keytab(
 pub async fn renew(cache: &CacheName) -> Result<(), Error> {
     let mut command = program("kinit", cache);
     command.arg("-R");
-    run("kinit", command).await.map(drop)
+    run("kinit", command, KDC_TIME).await.map(drop)
 }
 
 /// Gets a ticket for a service into the cache, if there is none yet.
@@ -175,7 +181,7 @@ pub async fn renew(cache: &CacheName) -> Result<(), Error> {
 pub async fn get_service(cache: &CacheName, service: &KerberosPrincipal) -> Result<(), Error> {
     let mut command = program("kvno", cache);
     command.arg("-q").arg(service.to_string());
-    run("kvno", command).await.map(drop)
+    run("kvno", command, KDC_TIME).await.map(drop)
 }
 
 /// Copies a ticket of the cache into a new one in a file.
@@ -193,7 +199,7 @@ pub async fn copy_service(
     command
         .args(["-q", "--cached-only", "--out-cache"])
         .args([file.as_os_str(), OsStr::new(&service.to_string())]);
-    run("kvno", command).await.map(drop)
+    run("kvno", command, LOCAL_TIME).await.map(drop)
 }
 
 /// What is in a cache; `None` if there is none.
@@ -201,7 +207,7 @@ pub async fn copy_service(
 /// # Errors
 /// It does not run.
 pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
-    match run("klist", program("klist", cache)).await {
+    match run("klist", program("klist", cache), LOCAL_TIME).await {
         Ok(text) => Ok(parse_listing(&text)),
         Err(Error::Refused { .. }) => Ok(None),
         Err(error) => Err(error),
@@ -213,7 +219,7 @@ pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
 /// # Errors
 /// It does not run.
 pub async fn default_name() -> Result<String, Error> {
-    let message = match run("klist", program("klist", &CacheName::own())).await {
+    let message = match run("klist", program("klist", &CacheName::own()), LOCAL_TIME).await {
         Ok(text) => return Ok(parse_listing(&text).map_or_else(String::new, |l| l.cache)),
         Err(Error::Refused { message, .. }) => message,
         Err(error) => return Err(error),
@@ -235,7 +241,7 @@ fn parse_missing(message: &str) -> Option<String> {
 pub async fn destroy(cache: &CacheName) -> Result<(), Error> {
     let mut command = program("kdestroy", cache);
     command.arg("-q");
-    run("kdestroy", command).await.map(drop)
+    run("kdestroy", command, LOCAL_TIME).await.map(drop)
 }
 
 /// The first principal of a keytab.
@@ -245,7 +251,7 @@ pub async fn destroy(cache: &CacheName) -> Result<(), Error> {
 pub async fn first_of_keytab(keytab: &Path) -> Result<String, Error> {
     let mut command = program("klist", &CacheName::own());
     command.arg("-k").arg(keytab);
-    let text = run("klist", command).await?;
+    let text = run("klist", command, LOCAL_TIME).await?;
     first_principal(&text).ok_or_else(|| Error::EmptyKeytab(keytab.to_owned()))
 }
 
