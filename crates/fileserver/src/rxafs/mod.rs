@@ -2,7 +2,8 @@
 //!
 //! A handler reads its arguments, finds out who calls ([`crate::session`]), and then either
 //! answers from memory on the spot or on a thread that may wait for the disk
-//! ([`common::run`]). It fails with a [`Refusal`], which becomes the caller's code here.
+//! ([`common::run`]). It fails with a [`crate::abort_map::Refusal`], which becomes the caller's code
+//! in [`crate::service`].
 
 mod bulk_status;
 mod common;
