@@ -14,6 +14,7 @@ realm_up() {
     echo "$IT_CELL" >"$users_etc/ThisCell"
     printf '>%s #for tests\n%s #vl.%s\n' "$IT_CELL" "$IT_ADDR" "$IT_CELL" >"$users_etc/CellServDB"
     "$interop/kdc/kdc" up --dir "$kdc" --cell "$IT_CELL" --addr "$IT_ADDR" --netns "$IT_NETNS" || fail "no KDC"
+    trap realm_down EXIT # also of a test that fails
     case $IT_PEER in
     cellar)
         administer key import-keytab "$kdc/afs.keytab" &&
