@@ -18,7 +18,7 @@ realm_up() {
     case $IT_PEER in
     cellar)
         administer key import-keytab "$kdc/afs.keytab" &&
-            echo admin >>"$IT_DIR/server/server-etc/UserList" &&
+            administer bos adduser "$IT_ADDR" admin &&
             administer pts createuser admin && administer pts adduser admin system:administrators
         ;;
     openafs)
