@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients bench clean-interop
+        test-all-clients test-kerberos bench clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-stock-clients    the interoperability tests that need no kernel guest'
 	@echo 'make test-openafs-client   those that use afsd.fuse'
 	@echo 'make test-kernel-client    those that use the client inside the Linux kernel'
+	@echo 'make test-kerberos         tickets, tokens, who may do what: attack list, real KDC, kernel guest'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
 
@@ -47,6 +48,9 @@ test-kernel-client:
 
 test-all-clients:
 	@dev/test clients --needs any
+
+test-kerberos:
+	@dev/test kerberos
 
 bench: build
 	@bench/side-by-side $(ARGS)

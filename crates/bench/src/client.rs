@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cellar_rpc::{
-    Connection, ConnectionOptions, IncomingCall, LocalBoxFuture, PortConfig, Runtime,
+    Connection, ConnectionOptions, IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime,
     RuntimeConfig, Security, Service, Spread,
 };
 use cellar_wire::abort::AbortCode;
@@ -29,6 +29,9 @@ pub(crate) struct Servers {
 pub(crate) struct Client {
     runtime: Runtime,
     shard: usize,
+    port: Port,
+    security: Security,
+    file_server: SocketAddr,
     pub(crate) file: Connection,
     pub(crate) location: Connection,
     pub(crate) protection: Connection,
@@ -41,6 +44,7 @@ impl Client {
     pub(crate) fn start_all(
         bind: IpAddr,
         servers: &Servers,
+        security: &Security,
         count: usize,
     ) -> io::Result<Vec<Self>> {
         let processors = std::thread::available_parallelism()?.get();
@@ -51,33 +55,47 @@ impl Client {
             ..RuntimeConfig::default()
         })?;
         (0..count)
-            .map(|number| Self::start(&runtime, number % runtime.shards(), bind, servers))
+            .map(|number| {
+                let shard = number % runtime.shards();
+                Self::start(&runtime, shard, bind, servers, security)
+            })
             .collect()
     }
 
     /// Opens a port on `bind` and prepares connections.
-    fn start(runtime: &Runtime, shard: usize, bind: IpAddr, servers: &Servers) -> io::Result<Self> {
+    fn start(
+        runtime: &Runtime,
+        shard: usize,
+        bind: IpAddr,
+        servers: &Servers,
+        security: &Security,
+    ) -> io::Result<Self> {
         let breaks = Arc::new(CallbackService::new());
         let config = PortConfig::new(SocketAddr::new(bind, 0))
             .service(breaks.clone())
             .spread(Spread::OneShard(shard));
         let port = runtime.open(config)?;
-        let options = ConnectionOptions {
-            dead_time: Some(Duration::from_secs(30)),
-            calls_max: Some(256),
-            ..ConnectionOptions::default()
-        };
         let connect = |server, package: &Package| {
-            port.connect_with(server, package.service_id, Security::null(), options)
+            port.connect_with(server, package.service_id, security.clone(), options())
         };
         Ok(Self {
             file: connect(servers.file, &rxafs::PACKAGE),
             location: connect(servers.location, &vl::PACKAGE),
             protection: connect(servers.protection, &pr::PACKAGE),
+            security: security.clone(),
+            file_server: servers.file,
+            port,
             runtime: runtime.clone(),
             shard,
             breaks,
         })
+    }
+
+    /// One more connection to the file server, which has to be authenticated anew.
+    pub(crate) fn connect_anew(&self) -> Connection {
+        let service = rxafs::PACKAGE.service_id;
+        self.port
+            .connect_with(self.file_server, service, self.security.clone(), options())
     }
 
     /// Starts a task on the thread that the client's port is on.
@@ -92,6 +110,14 @@ impl Client {
     /// Ends all clients that were started together.
     pub(crate) fn shutdown(&self) {
         self.runtime.shutdown();
+    }
+}
+
+fn options() -> ConnectionOptions {
+    ConnectionOptions {
+        dead_time: Some(Duration::from_secs(30)),
+        calls_max: Some(256),
+        ..ConnectionOptions::default()
     }
 }
 

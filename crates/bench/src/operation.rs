@@ -37,6 +37,8 @@ pub enum Operation {
     VlByName,
     /// PR_NameToID of one name.
     PrNameToId,
+    /// RXAFS_GetTime on a connection made for it: with a level, a challenge and a ticket each.
+    NewConnection,
     /// By chance: 60 % FetchStatus, 20 % Fetch4k, 8 % BulkStatus, 8 % Store4k, 2 % Create,
     /// 2 % Fetch1m.
     Mixed,
@@ -56,6 +58,7 @@ impl Operation {
             Self::Create => "CreateFile in one directory",
             Self::VlByName => "VL_GetEntryByNameU",
             Self::PrNameToId => "PR_NameToID",
+            Self::NewConnection => "GetTime on a new connection",
             Self::Mixed => "mixed",
         }
     }
@@ -159,6 +162,10 @@ impl Worker {
             Operation::PrNameToId => {
                 let names = self.workspace.principal.clone();
                 self.client.protection.call(&pr::NameToID { names }).await?;
+            }
+            Operation::NewConnection => {
+                let connection = self.client.connect_anew();
+                connection.call(&rxafs::GetTime {}).await?;
             }
             Operation::Mixed => {
                 let operation = mixed(rand::rng().random_range(0..100));

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cellar_rpc::CallError;
+use cellar_auth::{Authority, Level};
+use cellar_rpc::{CallError, Security};
 use cellar_wire::ids::VolumeId;
 use cellar_wire::vl;
 
@@ -68,12 +70,39 @@ pub struct Options {
     /// Address that the clients bind to.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind: IpAddr,
+    /// Show a ticket, with packets protected so; default: anonymous.
+    #[arg(long, value_enum, requires = "server_etc")]
+    pub level: Option<Protection>,
+    /// Directory with the cell's key (KeyFileExt or rxkad.keytab) and ThisCell, to make the ticket from.
+    #[arg(long, value_name = "DIR", requires = "level")]
+    pub server_etc: Option<PathBuf>,
     /// Leave the files behind.
     #[arg(long)]
     pub keep: bool,
     /// One JSON object a line instead of the table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// How packets are protected (rxkad's levels).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Protection {
+    /// Caller known, packets as they are.
+    Clear,
+    /// Packets' lengths and numbers sealed.
+    Auth,
+    /// Everything encrypted.
+    Crypt,
+}
+
+impl From<Protection> for Level {
+    fn from(protection: Protection) -> Self {
+        match protection {
+            Protection::Clear => Self::Clear,
+            Protection::Auth => Self::Auth,
+            Protection::Crypt => Self::Crypt,
+        }
+    }
 }
 
 /// Why nothing could be measured.
@@ -91,6 +120,9 @@ pub enum BenchError {
          directory"
     )]
     Setup(CallError),
+    /// No ticket could be made.
+    #[error("no ticket from the key in {0}: {1}")]
+    Key(PathBuf, cellar_auth::Error),
     /// Our machine failed: no sockets, or no such server process.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -120,10 +152,11 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
     } else {
         options.operations.clone()
     };
-    let mut clients = Client::start_all(options.bind, &servers, shape.clients)?;
+    let security = security(options)?;
+    let mut clients = Client::start_all(options.bind, &servers, &security, shape.clients)?;
     if shape.flood > 0 {
         // On a thread of its own: what the others wait for shall be the server.
-        clients.extend(Client::start_all(options.bind, &servers, 1)?);
+        clients.extend(Client::start_all(options.bind, &servers, &security, 1)?);
     }
     let waiter = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -185,6 +218,16 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
         client.shutdown();
     }
     Ok(errors)
+}
+
+fn security(options: &Options) -> Result<Security, BenchError> {
+    let (Some(level), Some(directory)) = (options.level, &options.server_etc) else {
+        return Ok(Security::null());
+    };
+    let cell = std::fs::read_to_string(directory.join("ThisCell"))?;
+    Authority::open(directory, cell.trim())
+        .and_then(|authority| authority.localauth(level.into()))
+        .map_err(|error| BenchError::Key(directory.clone(), error))
 }
 
 pub(crate) async fn find_volume(client: &Client, text: &str) -> Result<VolumeId, BenchError> {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use cellar_rpc::CallError;
+use cellar_rpc::{CallError, Security};
 use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs;
@@ -76,7 +76,12 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
         location,
         protection: location,
     };
-    let clients = Client::start_all(options.bind, &servers, options.clients.into())?;
+    let clients = Client::start_all(
+        options.bind,
+        &servers,
+        &Security::null(),
+        options.clients.into(),
+    )?;
     let waiter = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

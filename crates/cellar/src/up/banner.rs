@@ -67,7 +67,7 @@ pub(super) fn text(
         let _ = writeln!(
             text,
             "  No Kerberos realm yet: on this machine root and this account are its administrators, by a key
-  that was made for the cell; everybody else is anonymous. docs/operating/kerberos.md goes on."
+  that was made for the cell; everybody else is anonymous. docs/operating/keys.md goes on."
         );
     }
     let _ = writeln!(

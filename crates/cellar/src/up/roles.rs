@@ -128,6 +128,8 @@ impl Roles {
                 let statistics = Statistics {
                     fileserver: fileserver.clone(),
                     partitions: self.partitions.clone(),
+                    authority: self.trust.authority.clone(),
+                    audit: self.trust.audit.clone(),
                     ports,
                 };
                 services.listen(&self.runtime, directory, Arc::new(statistics))

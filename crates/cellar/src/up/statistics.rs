@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use cellar_auth::Authority;
+use cellar_auth::audit::Audit;
 use cellar_fileserver::FileServer;
 use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture, Port, Service, TransportStatistics};
 use cellar_volume::Partition;
@@ -18,6 +20,8 @@ use crate::statistics::{PACKAGE, SNAPSHOT};
 pub(super) struct Statistics {
     pub(super) fileserver: FileServer,
     pub(super) partitions: Vec<(PartitionId, Arc<Partition>)>,
+    pub(super) authority: Authority,
+    pub(super) audit: Audit,
     /// With what answers there.
     pub(super) ports: Vec<(&'static str, Port)>,
 }
@@ -79,6 +83,7 @@ impl Statistics {
                 "locks": figures.locks,
                 "volume_transactions": figures.transactions,
             },
+            "authentication": self.authentication(),
             "hosts": { "known": hosts.hosts, "active": hosts.active, "unknown": hosts.unknown, "down": hosts.down },
             "callbacks": {
                 "held": callbacks.held,
@@ -100,6 +105,26 @@ impl Statistics {
             },
             "partitions": partitions,
             "ports": ports,
+        })
+    }
+}
+
+impl Statistics {
+    fn authentication(&self) -> Value {
+        let figures = self.authority.figures();
+        let by_code = |counts: &[(AbortCode, u64)]| -> Map<String, Value> {
+            let counts = counts.iter();
+            counts
+                .map(|(code, count)| (code.to_string(), (*count).into()))
+                .collect()
+        };
+        json!({
+            "connections": figures.authenticated,
+            "responses_refused": by_code(&figures.refused),
+            "connections_broken": by_code(&figures.broken),
+            "challenges_withheld": figures.withheld,
+            "failing_peers": figures.failing_peers,
+            "audit_lines_lost": self.audit.lost(),
         })
     }
 }
