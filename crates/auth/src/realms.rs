@@ -1,7 +1,8 @@
 //! Which realms are ours: their users are known to the cell by their bare names.
 //!
 //! The cell itself (ignoring case), and the realms in the first line of `krb.conf`. Principals in `krb.excl`,
-//! one a line, are foreign all the same.
+//! one a line, are foreign all the same, whatever case they are written in: the protection database folds names
+//! to lower case, so `Root@REALM` and `root@realm` would both be taken for our `root`.
 
 use std::path::Path;
 
@@ -60,7 +61,12 @@ impl Realms {
                 "" => format!("{name}@{realm}"),
                 _ => format!("{name}.{instance}@{realm}"),
             };
-            if !self.excluded.get().0.contains(&full) {
+            let excluded = self.excluded.get();
+            if !excluded
+                .0
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case(&full))
+            {
                 return None;
             }
         }

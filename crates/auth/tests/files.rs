@@ -250,6 +250,23 @@ fn names_in_the_protection_database() {
     assert_eq!(foreign.vice_name(), "alice@other.cell");
 }
 
+#[test]
+fn who_is_excluded_from_a_realm_of_ours_is_so_in_any_case() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("krb.conf"), "AD.EXAMPLE.ORG\n").unwrap();
+    let excluded = "root@AD.EXAMPLE.ORG\nAlice.admin@AD.EXAMPLE.ORG\n";
+    fs::write(directory.path().join("krb.excl"), excluded).unwrap();
+    let authority = open(directory.path());
+    for name in ["root", "Root", "ROOT", "alice.admin", "Alice.Admin"] {
+        for realm in ["AD.EXAMPLE.ORG", "ad.example.org"] {
+            assert!(!authority.is_ours(name, realm), "{name}@{realm}");
+        }
+    }
+    for name in ["roots", "root.admin", "alice"] {
+        assert!(authority.is_ours(name, "ad.example.org"), "{name}");
+    }
+}
+
 fn record(n: u32) -> Record {
     let who = Identity::User(Arc::new(user("alice", "", None)));
     let peer = Some("192.0.2.1:7001".parse().unwrap());
