@@ -5,6 +5,7 @@
 //!    (bit 31) or we are the client and the port agrees (rx-wire facts 1.3).
 //! 3. Only DATA makes a server connection, and only for a service and index that exist. Everything
 //!    else without a connection costs nothing and is dropped, or answered with a raw abort.
+//! 4. Few connections may have the same epoch and cid: they are searched one after the other.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,6 +21,10 @@ use crate::peer::Peer;
 use crate::security::ConnectionIdentity;
 use crate::table::NONE;
 use crate::time::Time;
+
+/// Server connections of one epoch and cid, told apart by address only. Clients choose these numbers at random:
+/// more than two or three are an attack on the search among them, which each packet does.
+const SAME_KEY_MAX: usize = 32;
 
 impl Endpoint {
     /// Takes one datagram. `local` is the address it was sent to, if known: answers come from there.
@@ -190,7 +195,8 @@ impl Endpoint {
             }
             return None;
         }
-        if self.connections.len() >= self.config.limits.connections && !self.make_room(now) {
+        let is_full = self.connections.len() >= self.config.limits.connections;
+        if self.is_crowded(header) || (is_full && !self.make_room(now)) {
             self.statistics.overload_aborts = self.statistics.overload_aborts.wrapping_add(1);
             self.raw_abort(from, local, header, code::BUSY);
             return None;
@@ -241,6 +247,18 @@ impl Endpoint {
             traffic: [0; 4],
         };
         Some(self.insert_connection(connection))
+    }
+
+    /// Whether there are as many connections of that epoch and cid as there may be.
+    fn is_crowded(&self, header: &Header) -> bool {
+        let key = connection_key(header.epoch, header.cid, header.from_client());
+        let mut slot = self.by_key.get(&key).copied().unwrap_or(NONE);
+        let mut count = 0;
+        while let Some(connection) = self.connections.get(slot) {
+            slot = connection.same_key;
+            count += 1;
+        }
+        count >= SAME_KEY_MAX
     }
 
     pub(super) fn insert_connection(&mut self, mut connection: Connection) -> u32 {

@@ -103,6 +103,34 @@ fn calls_and_connections_are_bounded() {
 }
 
 #[test]
+fn connections_of_the_same_numbers_are_few() {
+    let mut desk = Desk::server(Config::default());
+    let numbers = |cid| Header {
+        // Without the bit that lets addresses change.
+        epoch: 0x0be5_4e16,
+        cid,
+        ..Desk::header(PacketType::DATA, 1, 1, 1)
+    };
+    let mut refused = 0;
+    for port in 1000..1100 {
+        desk.from.set_port(port);
+        let seen = desk.put(numbers(8), b"x");
+        refused += usize::from(seen.iter().any(|seen| seen.code() == code::BUSY));
+    }
+    assert_eq!(desk.endpoint.statistics().server_connections, 32);
+    assert_eq!(refused, 68);
+    // Those that were there go on, and others are let in.
+    desk.from.set_port(1000);
+    assert!(
+        desk.put(numbers(8), b"x")
+            .iter()
+            .all(|seen| seen.header.packet_type != PacketType::ABORT)
+    );
+    desk.put(numbers(12), b"x");
+    assert_eq!(desk.endpoint.statistics().server_connections, 33);
+}
+
+#[test]
 fn the_send_buffer_is_bounded() {
     let mut world = World::new(3, Link::default());
     let limits = Limits {
