@@ -182,6 +182,35 @@ fn finished_calls_replayed_while_the_client_authenticates_again() {
 }
 
 #[test]
+fn finished_calls_replayed_before_the_client_authenticates_again() {
+    let cell = Cell::new();
+    let mut network = Network::new(&cell, 14);
+    let connection = network.connect(&cell.token(), Level::Clear);
+    let calls: Vec<_> = (0..4)
+        .map(|_| network.call(connection, b"pay 100"))
+        .collect();
+    for call in calls {
+        network.wait(call).unwrap();
+    }
+    let old: Vec<_> = network
+        .log
+        .iter()
+        .filter(|datagram| datagram.from == address(CLIENT) && datagram.is(PacketType::DATA))
+        .cloned()
+        .collect();
+    network.restart_server(&cell, 97);
+    // The old packets are there first; it is them whom the client's answer would let in.
+    for datagram in old {
+        network.inject(datagram);
+    }
+    network.run(1, |_| false);
+    network.ask(connection, b"look").unwrap();
+    network.run(5, |_| false);
+    assert_eq!(network.served(), 5, "nothing ran again");
+    network.ask(connection, b"look").unwrap();
+}
+
+#[test]
 fn the_level_lowered_by_somebody_on_the_path() {
     let cell = Cell::with(Policy {
         level_min: Level::Crypt,

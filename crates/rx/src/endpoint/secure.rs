@@ -2,8 +2,9 @@
 //!
 //! 1. A server connection that is not authenticated sends CHALLENGE when a call has come, again every two
 //!    seconds, fifty times; then its waiting calls fail with -1.
-//! 2. A RESPONSE is judged only while a challenge is out. Success presents the waiting calls. Failure puts the
-//!    connection in error at once, but the ABORT that says so leaves one second later.
+//! 2. A RESPONSE is judged only while a challenge is out. Success presents the waiting calls, but for those that
+//!    its call numbers say are over. Failure puts the connection in error at once, but the ABORT that says so
+//!    leaves one second later.
 //! 3. A client answers a CHALLENGE only while a call of the connection is under way: otherwise it would
 //!    be an oracle.
 //! 4. A connection in error answers each further packet with its ABORT (after the first one left).
@@ -15,7 +16,6 @@ use crate::connection::{Challenge, Security};
 use crate::event::Event;
 use crate::id::ConnectionId;
 use crate::packet::{Header, PacketType};
-use crate::table::NONE;
 use crate::time::Time;
 use crate::timers::Target;
 
@@ -128,17 +128,21 @@ impl Endpoint {
         connection.authenticated = true;
         connection.challenge = None;
         for (channel, number) in connection.channels.iter_mut().zip(claimed) {
-            if channel.call == NONE {
-                // The call of that number may be under way, and its packets still to come.
-                channel.number = channel.number.max(number.saturating_sub(1));
-            }
+            // The call of that number may be under way, and its packets still to come.
+            channel.number = channel.number.max(number.saturating_sub(1));
         }
         let waiting = connection.channels.map(|channel| channel.call);
         if let Some(peer) = self.peers.get_mut(connection.peer) {
             peer.proven_until = now.plus_micros(REACH_LIFE);
         }
-        for call in waiting {
-            self.try_present(now, slot, call);
+        for (slot_of_call, oldest) in waiting.into_iter().zip(claimed) {
+            let call = self.calls.get(slot_of_call);
+            if call.is_some_and(|call| call.number < oldest) {
+                // Over at the client: somebody has sent its packets once more.
+                self.fail_call(now, slot_of_call, code::CALL_DEAD);
+            } else {
+                self.try_present(now, slot, slot_of_call);
+            }
         }
     }
 
