@@ -211,6 +211,20 @@ fn finished_calls_replayed_before_the_client_authenticates_again() {
 }
 
 #[test]
+fn challenges_cannot_be_foretold() {
+    // Who knows the next one can have it answered beforehand, and replay a whole connection later.
+    let challenge = || {
+        let cell = Cell::new();
+        let mut network = Network::new(&cell, 15);
+        let challenges = record(&mut network, PacketType::CHALLENGE);
+        let connection = network.connect(&cell.token(), Level::Clear);
+        network.ask(connection, b"hello").unwrap();
+        challenges.lock().unwrap()[0].bytes[HEADER_SIZE..].to_vec()
+    };
+    assert_ne!(challenge(), challenge(), "of the same seed");
+}
+
+#[test]
 fn the_level_lowered_by_somebody_on_the_path() {
     let cell = Cell::with(Policy {
         level_min: Level::Crypt,

@@ -197,13 +197,13 @@ impl ServerConnectionSecurity for ServerConnection {
         self.authenticated.is_some()
     }
 
-    fn challenge(&mut self, connection: &ConnectionIdentity, random: u64) -> Vec<u8> {
+    fn challenge(&mut self, connection: &ConnectionIdentity, _: u64) -> Vec<u8> {
         let failures = self.authority.failures();
         if failures.withholds(connection.peer.ip(), connection.unix_seconds) {
             return Vec::new();
         }
-        #[allow(clippy::cast_possible_truncation, reason = "any 32 bits will do")]
-        let nonce = *self.nonce.get_or_insert(random as u32);
+        // Not the endpoint's numbers: from a few of those the next ones follow.
+        let nonce = *self.nonce.get_or_insert_with(rand::random);
         let challenge = Challenge {
             nonce,
             level_min: self.authority.policy().level_min.to_wire(),
