@@ -23,8 +23,8 @@ pub enum Error {
     /// No user or group of that name or id.
     #[error("User or group doesn't exist so couldn't look up id for {0}")]
     NoSuchUserOrGroup(String),
-    /// The VLDB has no entry.
-    #[error("VLDB: no such entry")]
+    /// The VLDB has no entry of that name or number, or none that what was attempted needs.
+    #[error("VLDB: no such entry ({0})")]
     NoSuchEntry(String),
     /// What was asked for makes no sense, and why.
     #[error("{0}")]
@@ -60,6 +60,9 @@ impl Error {
     }
 }
 
+/// What an overseer answers when it has no key of the version that is to be removed.
+const AFSCONF_NOTFOUND: AbortCode = AbortCode(70_354_689);
+
 /// What operations return.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -79,6 +82,11 @@ fn explain(code: AbortCode, cause: &CallError) -> String {
         AbortCode::VL_ENTRYLOCKED => {
             format!("{code}. 'vos unlock' ends a lock that was left behind")
         }
-        _ => token_sentence(cause).map_or_else(|| cause.to_string(), str::to_owned),
+        AFSCONF_NOTFOUND => format!("there is no key of that version ({})", code.0),
+        _ => match (token_sentence(cause), cause) {
+            (Some(sentence), _) => sentence.to_owned(),
+            (None, CallError::Aborted(_)) => code.to_string(),
+            (None, cause) => cause.to_string(),
+        },
     }
 }

@@ -36,14 +36,30 @@ pub(crate) enum Command {
   tar c src | cellar cp - /afs/demo.cell/scratch/src.tar")]
     Cp(cp::Options),
     /// Make directories.
+    #[command(after_help = "Examples:
+  cellar mkdir /afs/demo.cell/scratch/new
+  cellar mkdir -p -m 700 /afs/demo.cell/scratch/a/b/c")]
     Mkdir(make::MkdirOptions),
     /// Remove files, links and (with -r) trees.
+    #[command(after_help = "Examples:
+  cellar rm /afs/demo.cell/scratch/README.md
+  cellar rm -r /afs/demo.cell/scratch/doc
+Mount points are taken away with 'cellar fs rmmount', volumes with 'cellar vos remove'.")]
     Rm(rm::Options),
     /// Make a symbolic link (-s), or another name for a file of the same directory.
+    #[command(after_help = "Examples:
+  cellar ln -s README.md /afs/demo.cell/scratch/symbolic
+  cellar ln /afs/demo.cell/scratch/README.md /afs/demo.cell/scratch/hard")]
     Ln(make::LnOptions),
     /// Rename or move within a volume.
+    #[command(after_help = "Examples:
+  cellar mv /afs/demo.cell/scratch/old /afs/demo.cell/scratch/new
+  cellar mv /afs/demo.cell/scratch/file /afs/demo.cell/scratch/directory/")]
     Mv(make::MvOptions),
     /// Show what is known about files.
+    #[command(after_help = "Examples:
+  cellar stat /afs/demo.cell/scratch/README.md
+  cellar stat --no-follow --json /afs/demo.cell/scratch")]
     Stat(stat::Options),
 }
 
@@ -77,7 +93,14 @@ pub(crate) async fn run(command: Command) -> Outcome {
     };
     // The first AFS path says which cell, where only a server's address is given.
     let path = paths.iter().find(|path| is_afs(path)).map(String::as_str);
+    let encrypt = cell.identity.encrypt;
     let session = cell.session(path, As::Anybody).await?;
+    if encrypt && !session.authenticated {
+        return Err(Failure::new(format!(
+            "--encrypt needs a token for cell {}: 'cellar login' gets one",
+            session.cell.name
+        )));
+    }
     let outcome = tokio::select! {
         outcome = run_in(&session, command) => outcome,
         // What is under way is given up; the servers are told before we go.

@@ -53,17 +53,20 @@ impl IdentityOptions {
     }
 
     /// How to call the servers of `cells`, the first of which is the home cell; `directory` is that
-    /// cell's, if it is on this machine.
+    /// cell's, if it is on this machine. `home_by_token`: that one's too, not only those of others.
     pub(crate) async fn securities(
         self,
         cells: &[Cell],
         directory: Option<&CellDirectory>,
+        home_by_token: bool,
     ) -> Outcome<HashMap<CellName, Security>> {
         if self.noauth {
             return Ok(HashMap::new());
         }
         if !self.localauth {
-            return Ok(tokens(self.level()).await);
+            let home = cells.first().map(|cell| &cell.name);
+            let home = home.filter(|_| home_by_token);
+            return Ok(tokens(home, self.level()).await);
         }
         let home = cells.first().map(|cell| cell.name.clone());
         let home = home.ok_or_else(|| Failure::new("--localauth: which cell?"))?;
@@ -90,8 +93,8 @@ impl Renewal for FromCache {
 }
 
 /// The best token for each cell. A cache that cannot be read is said, and no reason to fail: many
-/// commands need no token.
-async fn tokens(level: Level) -> HashMap<CellName, Security> {
+/// commands need no token. So is a token for `home` that has ended.
+async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Security> {
     let tickets = match kerberos::cell_tickets(&CacheName::own(), None).await {
         Ok(tickets) => tickets,
         Err(error) => {
@@ -100,6 +103,21 @@ async fn tokens(level: Level) -> HashMap<CellName, Security> {
         }
     };
     let now = now();
+    let of_home = |ticket: &&kerberos::Ticket| {
+        let cell = ticket.server.afs_cell();
+        home.is_some_and(|home| cell.is_some_and(|cell| home.as_str().eq_ignore_ascii_case(&cell)))
+    };
+    let mut of_home = tickets.iter().filter(of_home).peekable();
+    if let Some(ticket) = of_home.peek().copied()
+        && of_home.all(|ticket| ticket.ends <= now)
+        && let Some(cell) = home
+    {
+        eprintln!(
+            "cellar: the token of {} for cell {cell} has expired, going on as anybody: 'cellar login' \
+             gets a new one",
+            ticket.client
+        );
+    }
     let mut best: HashMap<CellName, &kerberos::Ticket> = HashMap::new();
     for ticket in tickets.iter().filter(|ticket| ticket.ends > now) {
         let cell = ticket.server.afs_cell();

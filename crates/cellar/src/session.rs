@@ -63,6 +63,8 @@ pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
     /// The home cell.
     pub(crate) cell: Cell,
+    /// Calls to the home cell are somebody's: a token's, the key's, or the local administrator's.
+    pub(crate) authenticated: bool,
     runtime: Runtime,
 }
 
@@ -99,8 +101,15 @@ impl CellOptions {
         let security = match &administrator {
             // Nobody else is called.
             Some(_) if cells.len() == 1 => HashMap::new(),
-            _ => self.identity.securities(&cells, directory.as_ref()).await?,
+            own => {
+                let identity = self.identity;
+                let by_token = own.is_none();
+                identity
+                    .securities(&cells, directory.as_ref(), by_token)
+                    .await?
+            }
         };
+        let authenticated = administrator.is_some() || security.contains_key(&home.name);
         let runtime = Runtime::client_only()
             .map_err(|cause| Failure::new(format!("cannot open a UDP port for calls: {cause}")))?;
         let port = runtime.client_port()?;
@@ -116,6 +125,7 @@ impl CellOptions {
         Ok(Session {
             client: Arc::new(client),
             cell: home,
+            authenticated,
             runtime,
         })
     }
@@ -174,11 +184,13 @@ impl CellOptions {
 
     fn by_server(&self, wanted: Option<CellName>, path: Option<&str>) -> Outcome<Found> {
         let mut ports = Ports::default();
+        let mut port_named = false;
         let mut servers = Vec::new();
         for server in &self.server {
             let (address, port) = resolve(server)?;
             servers.push(address);
             if let Some(location) = port {
+                port_named = true;
                 ports = location
                     .checked_sub(3)
                     .and_then(Ports::based_at)
@@ -194,6 +206,7 @@ impl CellOptions {
         let identity = local.identity()?.filter(|identity| {
             let cell = &identity.cell;
             wanted.as_ref().is_none_or(|name| *name == cell.name)
+                && (!port_named || ports.location == cell.ports.location)
                 && servers
                     .iter()
                     .all(|server| cell.database_servers.contains(server))

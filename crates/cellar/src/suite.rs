@@ -19,7 +19,7 @@ use syntax::{CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, fla
 use crate::failure::{Failure, Outcome, USAGE};
 use crate::identity::IdentityOptions;
 use crate::output::{out, outln};
-use crate::session::CellOptions;
+use crate::session::{CellOptions, Session};
 
 /// What every operation takes. Those of the originals that mean nothing here are accepted, so that
 /// scripts go on to work.
@@ -109,6 +109,35 @@ fn server_address(text: &str) -> Outcome<IpAddr> {
     address
         .map(|address| address.ip())
         .ok_or_else(|| Failure::new(format!("server {text} has no address")))
+}
+
+/// A server that is to be called. The administrator's socket reaches the one server that it belongs to, so another
+/// address would be answered by the wrong one, and a loopback address means that server.
+fn called_server(session: &Session, text: &str) -> Outcome<IpAddr> {
+    let address = server_address(text)?;
+    let cell = &session.cell;
+    let own = &cell.database_servers;
+    if !session.client.servers().is_administrator(&cell.name) || own.contains(&address) {
+        return Ok(address);
+    }
+    match own.first() {
+        Some(own) if address.is_loopback() && !own.is_loopback() => Ok(*own),
+        Some(own) => Err(Failure::new(format!(
+            "{text} is not the server of this directory's cell, which is {own}; -auth or -localauth \
+             calls another"
+        ))),
+        None => Ok(address),
+    }
+}
+
+/// A quota in KiB.
+fn quota(what: &str, text: &str) -> Outcome<i32> {
+    match number(what, text)? {
+        kib @ 0.. => Ok(kib),
+        _ => Err(Failure::usage(format!(
+            "{what}: a quota is a number of KiB; 0 is none"
+        ))),
+    }
 }
 
 fn partition(text: &str) -> Outcome<PartitionId> {

@@ -67,10 +67,12 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
             "none of these paths is below /afs; 'cp' copies files of this machine",
         ));
     }
+    // Nobody knows how much is to come from standard input.
+    let known = !sources.iter().any(|source| source == "-");
     let copy = Arc::new(Copy {
         recursive: options.recursive,
         preserve: options.preserve,
-        progress: Progress::bytes(Some(0)),
+        progress: Progress::bytes(known.then_some(0)),
         client: session.client.clone(),
     });
     let outcome = LocalSet::new()
@@ -117,6 +119,7 @@ async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome
 
 async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
     let file = to.file(&copy.client, 0o644, None).await?;
+    copy.progress.name(last_name(&to.path())?);
     let mut source = LocalSource::standard_input();
     let progress = |bytes| copy.progress.add(bytes);
     to.fill(&copy.client, file, &mut source, progress).await

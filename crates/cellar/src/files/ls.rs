@@ -99,7 +99,10 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
         return Ok(vec![row(client, path.to_owned(), &node).await?]);
     }
     if !options.long && !options.json {
-        let mut entries = client.read_directory(&node).await?;
+        let mut entries = client
+            .read_directory(&node)
+            .await
+            .map_err(|error| named(path, error))?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let unknown = AfsFetchStatus::failed(cellar_wire::AbortCode(0));
         let name = |entry: Entry| Row {
@@ -110,13 +113,27 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
         };
         return Ok(entries.into_iter().map(name).collect());
     }
-    let mut children = client.children(&node).await?;
+    let mut children = client
+        .children(&node)
+        .await
+        .map_err(|error| named(path, error))?;
     children.sort_by(|a, b| a.0.cmp(&b.0));
     let mut rows = Vec::with_capacity(children.len());
     for (name, child) in children {
         rows.push(row(client, printable(&name), &child).await?);
     }
     Ok(rows)
+}
+
+/// The path, where the file server's refusal would name an id.
+fn named(path: &str, error: Error) -> Error {
+    match error {
+        Error::Fileserver { cause, .. } => Error::Fileserver {
+            what: path.to_owned(),
+            cause,
+        },
+        other => other,
+    }
 }
 
 async fn row(client: &Client, name: String, node: &Node) -> Result<Row, Error> {

@@ -5,7 +5,7 @@ use cellar_admin::bos::Overseer;
 use serde_json::json;
 
 use super::syntax::{Command, Suite, flag, list, one, optional_list};
-use super::{COMMON, cell_options, number, parse, print_json, server_address};
+use super::{COMMON, called_server, cell_options, number, parse, print_json};
 use crate::failure::Outcome;
 use crate::output::{out, outln};
 use crate::session::As;
@@ -43,9 +43,9 @@ static SUITE: Suite = Suite {
         Command {
             name: "adduser",
             aliases: &[],
-            about: "Add superusers.",
+            about: "Add superusers: they may change volumes, servers and all files.",
             parameters: &[one("server", "machine name"), list("user", "user names")],
-            examples: &["127.0.0.1 ann"],
+            examples: &["127.0.0.1 ann", "127.0.0.1 -user ann bob"],
         },
         Command {
             name: "removeuser",
@@ -70,7 +70,10 @@ static SUITE: Suite = Suite {
             about: "Remove versions of the cell's key.",
             parameters: &[
                 one("server", "machine name"),
-                list("kvno", "key version number"),
+                list(
+                    "kvno",
+                    "key version number: the last one too; 'cellar key retire' would ask",
+                ),
             ],
             examples: &["127.0.0.1 1"],
         },
@@ -80,7 +83,7 @@ static SUITE: Suite = Suite {
             about: "Show a log of the server.",
             parameters: &[
                 one("server", "machine name"),
-                one("file", "log file to examine"),
+                one("file", "log file to examine: AuditLog is what there is"),
             ],
             examples: &["127.0.0.1 AuditLog"],
         },
@@ -93,8 +96,6 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
         return Ok(());
     };
     let named = invocation.required("server");
-    // The machine itself says what runs on it; no database is asked.
-    let server = server_address(named)?;
     let who = match invocation.command {
         "status" | "listhosts" | "listusers" => As::Anybody,
         _ => As::AdministratorIfPossible,
@@ -106,6 +107,8 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
             named.session(None, who).await?
         }
     };
+    // The machine itself says what runs on it; no database is asked.
+    let server = called_server(&session, named)?;
     let overseer = Overseer::new(&session.client, &session.cell, server);
     let json = invocation.has("json");
     match invocation.command {

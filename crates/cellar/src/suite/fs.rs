@@ -11,7 +11,7 @@ use serde_json::json;
 use super::syntax::{
     Command, Invocation, Suite, expands, flag, list, one, optional, optional_list,
 };
-use super::{COMMON, cell_options, number, parse, print_json};
+use super::{COMMON, cell_options, parse, print_json, quota};
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
@@ -184,7 +184,7 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "copyacl" => fs.copyacl().await,
         "listquota" | "quota" | "examine" => fs.volumes().await,
         "setquota" => {
-            let quota = number("-max", invocation.required("max"))?;
+            let quota = quota("-max", invocation.required("max"))?;
             Ok(fs
                 .files
                 .set_quota(invocation.required("path"), quota)
@@ -195,6 +195,7 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "lsmount" => fs.lsmount().await,
         "whereis" => fs.whereis().await,
         "whichcell" => fs.whichcell().await,
+        "wscell" if fs.json => print_json(&json!({ "cell": session.cell.name.as_str() })),
         "wscell" => {
             outln!("This workstation belongs to cell '{}'", session.cell.name);
             Ok(())
@@ -356,18 +357,31 @@ impl Fs<'_> {
     }
 
     async fn whichcell(&self) -> Outcome {
+        let mut all = Vec::new();
         for path in self.invocation.list("path") {
             let (cell, _) = self.files.volume_of(path).await?;
+            if self.json {
+                all.push(json!({ "path": path, "cell": cell.as_str() }));
+                continue;
+            }
             outln!("File {path} lives in cell '{cell}'");
         }
-        Ok(())
+        if self.json { print_json(&all) } else { Ok(()) }
     }
 
     async fn listcells(&self) -> Outcome {
         let wanted = self.invocation.list("name");
         let mut hosts = HostNames::new(!self.invocation.has("noresolve"));
+        let mut all = Vec::new();
         for cell in self.session.client.cells() {
             if !wanted.is_empty() && !wanted.iter().any(|name| name == cell.name.as_str()) {
+                continue;
+            }
+            if self.json {
+                all.push(json!({
+                    "cell": cell.name.as_str(),
+                    "database_servers": cell.database_servers,
+                }));
                 continue;
             }
             hosts.learn(cell.database_servers.iter().copied()).await;
@@ -378,7 +392,7 @@ impl Fs<'_> {
                 .collect();
             outln!("Cell {} on hosts {}.", cell.name, names.join(" "));
         }
-        Ok(())
+        if self.json { print_json(&all) } else { Ok(()) }
     }
 
     async fn checkservers(&self) -> Outcome {

@@ -8,7 +8,9 @@ use cellar_wire::ids::VolumeId;
 use serde_json::json;
 
 use super::syntax::{CELL_DIRECTORY, Command, Invocation, Suite, flag, one, optional};
-use super::{COMMON, cell_options, number, parse, partition, print_json, server_address};
+use super::{
+    COMMON, called_server, cell_options, parse, partition, print_json, quota, server_address,
+};
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
@@ -212,10 +214,10 @@ impl Vos<'_> {
 
     async fn create(&self) -> Outcome {
         let server = self.invocation.required("server");
-        let address = server_address(server)?;
+        let address = called_server(self.session, server)?;
         let partition = partition(self.invocation.required("partition"))?;
         let name = self.invocation.required("name");
-        let quota = number(
+        let quota = quota(
             "-maxquota",
             self.invocation.get("maxquota").unwrap_or("5000"),
         )?;
@@ -238,7 +240,7 @@ impl Vos<'_> {
             self.invocation.get("server"),
             self.invocation.get("partition"),
         ) {
-            (Some(server), Some(part)) => (server_address(server)?, partition(part)?),
+            (Some(server), Some(part)) => (called_server(self.session, server)?, partition(part)?),
             (None, None) => {
                 let entry = entry?;
                 let wanted = if id == entry.read_only {
@@ -276,7 +278,7 @@ impl Vos<'_> {
         if let Ok(number) = volume.parse() {
             return Ok(VolumeId(number));
         }
-        let entry = entry.ok_or_else(|| Failure::new("VLDB: no such entry"))?;
+        let entry = entry.ok_or_else(|| cellar_admin::Error::NoSuchEntry(volume.to_owned()))?;
         Ok(match volume {
             name if name.ends_with(".readonly") => entry.read_only,
             name if name.ends_with(".backup") => entry.backup,
@@ -355,7 +357,7 @@ impl Vos<'_> {
 
     async fn listvol(mut self) -> Outcome {
         let named = self.invocation.required("server");
-        let server = server_address(named)?;
+        let server = called_server(self.session, named)?;
         let partitions = match self.invocation.get("partition") {
             Some(text) => vec![partition(text)?],
             None => self.volumes.partitions(server).await?,
@@ -494,7 +496,7 @@ impl Vos<'_> {
     }
 
     async fn listpart(&self) -> Outcome {
-        let server = server_address(self.invocation.required("server"))?;
+        let server = called_server(self.session, self.invocation.required("server"))?;
         let partitions = self.volumes.partitions(server).await?;
         let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
         if self.json() {
@@ -513,7 +515,7 @@ impl Vos<'_> {
     }
 
     async fn partinfo(&self) -> Outcome {
-        let server = server_address(self.invocation.required("server"))?;
+        let server = called_server(self.session, self.invocation.required("server"))?;
         let partitions = match self.invocation.get("partition") {
             Some(text) => vec![partition(text)?],
             None => self.volumes.partitions(server).await?,
@@ -569,7 +571,10 @@ impl Vos<'_> {
 
     async fn status(&self) -> Outcome {
         let named = self.invocation.required("server");
-        let transactions = self.volumes.transactions(server_address(named)?).await?;
+        let transactions = self
+            .volumes
+            .transactions(called_server(self.session, named)?)
+            .await?;
         if self.json() {
             return print_json(&transactions);
         }
@@ -591,12 +596,22 @@ impl Vos<'_> {
             self.volumes
                 .lock(entry.read_write, cellar_wire::vl::VLOP_DELETE)
                 .await?;
-            outln!("Locked VLDB entry for volume {volume}");
+            if !self.json() {
+                outln!("Locked VLDB entry for volume {volume}");
+            }
         } else {
             self.volumes.unlock(entry.read_write).await?;
-            outln!("Released lock on vldb entry for volume {volume}");
+            if !self.json() {
+                outln!("Released lock on vldb entry for volume {volume}");
+            }
         }
-        Ok(())
+        match self.json() {
+            true => print_json(&json!({
+                "id": entry.read_write.0,
+                "locked": self.invocation.command == "lock",
+            })),
+            false => Ok(()),
+        }
     }
 
     async fn setfields(&self) -> Outcome {
@@ -606,7 +621,7 @@ impl Vos<'_> {
                 "nothing to set; -maxquota is what can be set",
             ));
         };
-        let quota = number("-maxquota", quota)?;
+        let quota = super::quota("-maxquota", quota)?;
         let entry = self.volumes.entry(volume).await?;
         let site = entry
             .read_write_site()
