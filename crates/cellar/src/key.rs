@@ -2,7 +2,7 @@
 //! without a pause; no command prints one.
 
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cellar_auth::{Authority, Enctype, SecretKey};
 use clap::Subcommand;
@@ -21,6 +21,11 @@ const KEY_TEXT_MAX: u64 = 1024;
 #[command(after_help = "A new key for the cell:
   cellar key import-keytab new.keytab     on every server, before or as soon as the KDC has it
   cellar key retire VERSION               the old one, when the last ticket with it has ended
+
+Other examples:
+  cellar key list
+  cellar key export --keytab-principal afs/example.org@EXAMPLE.ORG /root/afs.keytab
+  cellar key list --server-dir /etc/openafs/server --cell example.org
 docs/operating/keys.md says how it is done without a pause.")]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -43,6 +48,9 @@ struct Place {
 #[derive(Debug, Subcommand)]
 enum What {
     /// List versions and types of the keys.
+    #[command(after_help = "Examples:
+  cellar key list
+  cellar key list --json --dir /srv/cell")]
     List {
         /// Print JSON.
         #[arg(long)]
@@ -51,6 +59,8 @@ enum What {
         place: Place,
     },
     /// Add a key, given in hexadecimal on standard input.
+    #[command(after_help = "Example:
+  cellar key add --kvno 5 <key.hex         64 digits for the usual type")]
     Add {
         /// Its version.
         #[arg(long, value_name = "NUMBER")]
@@ -62,6 +72,9 @@ enum What {
         place: Place,
     },
     /// Add the cell's keys of a keytab: those of afs/CELL and afs, or of a principal.
+    #[command(after_help = "Examples:
+  cellar key import-keytab afs.keytab
+  cellar key import-keytab old.keytab --principal afs@EXAMPLE.ORG")]
     ImportKeytab {
         /// The keytab.
         file: PathBuf,
@@ -72,6 +85,9 @@ enum What {
         place: Place,
     },
     /// Write all keys to a file that only its owner can read.
+    #[command(after_help = "Examples:
+  cellar key export KeyFileExt             for /etc/openafs/server, or server-etc of another machine
+  cellar key export afs.keytab --keytab-principal afs/example.org@EXAMPLE.ORG")]
     Export {
         /// The file.
         file: PathBuf,
@@ -82,6 +98,8 @@ enum What {
         place: Place,
     },
     /// Remove all keys of a version. Tickets that were sealed with them are worth nothing from then on.
+    #[command(after_help = "Example:
+  cellar key retire 4")]
     Retire {
         /// The version.
         kvno: u32,
@@ -92,6 +110,8 @@ enum What {
         place: Place,
     },
     /// Make a random key of the next version, for a cell without a KDC.
+    #[command(after_help = "Example:
+  cellar key random")]
     Random {
         /// Its encryption type.
         #[arg(long, value_name = "TYPE", value_parser = enctype, default_value = "aes256-cts-hmac-sha1-96")]
@@ -150,7 +170,8 @@ pub(crate) fn run(options: Options) -> Outcome {
             let authority = place.authority()?;
             let cell = authority.cell().to_owned();
             let keys = authority.keys();
-            let added = keys.import_keytab(&file, principal.as_deref(), &cell)?;
+            let added = keys.import_keytab(&file, principal.as_deref(), &cell);
+            let added = added.map_err(|error| not_imported(error, &file, principal, &cell))?;
             if added.is_empty() {
                 outln!("All of its keys were there.");
             }
@@ -169,13 +190,15 @@ pub(crate) fn run(options: Options) -> Outcome {
                 Some(principal) => authority.keys().export_keytab(&file, &principal)?,
                 None => authority.keys().export_key_file_ext(&file)?,
             };
-            outln!("{count} keys written to {}", file.display());
+            let keys = if count == 1 { "key" } else { "keys" };
+            outln!("{count} {keys} written to {}", file.display());
             Ok(())
         }
         What::Retire { kvno, last, place } => {
             let authority = place.authority()?;
-            let others = authority.keys().list().iter().any(|key| key.kvno != kvno);
-            if !others && !last {
+            let keys = authority.keys().list();
+            let alone = keys.iter().all(|key| key.kvno == kvno);
+            if alone && !keys.is_empty() && !last {
                 return Err(Failure::new(
                     "no other key would be left, and nobody could prove who he is: add the new \
                      one first (--last does it all the same)",
@@ -191,6 +214,30 @@ pub(crate) fn run(options: Options) -> Outcome {
             outln!("Key version {}, {}", key.kvno, key.enctype);
             Ok(())
         }
+    }
+}
+
+/// What to do about a keytab that was not taken.
+fn not_imported(
+    error: cellar_auth::Error,
+    file: &Path,
+    principal: Option<String>,
+    cell: &str,
+) -> Failure {
+    let file = file.display();
+    match error {
+        cellar_auth::Error::NoKey => {
+            let wanted = principal.unwrap_or_else(|| format!("afs/{cell} or afs"));
+            Failure::new(format!(
+                "{file} has no key of {wanted} ('klist -k {file}' lists its principals; --principal \
+                 takes another)"
+            ))
+        }
+        cellar_auth::Error::KeyExists { kvno, .. } => Failure::new(format!(
+            "{error}. If nobody has tickets with that one, 'cellar key retire {kvno} --last' makes \
+             room; else let the KDC make a key of a higher version"
+        )),
+        error => error.into(),
     }
 }
 

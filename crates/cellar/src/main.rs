@@ -68,28 +68,51 @@ enum Command {
     /// Get a Kerberos ticket and a token: act as yourself.
     Login(login::Options),
     /// List the tokens that you have.
+    #[command(after_help = "Examples:
+  cellar tokens
+  cellar tokens --cell example.org --json")]
     Tokens(tokens::TokensOptions),
     /// Give tokens up.
+    #[command(after_help = "Examples:
+  cellar logout                        the tokens of all cells; the Kerberos tickets stay
+  cellar logout --cell example.org
+  cellar logout --all                  the Kerberos tickets too")]
     Logout(tokens::LogoutOptions),
     /// The keys of a cell's servers.
     Key(key::Options),
     /// Volumes: create, remove, list and examine them (as OpenAFS's vos).
-    #[command(disable_help_flag = true)]
+    #[command(
+        disable_help_flag = true,
+        after_help = "'cellar vos help' lists the operations, 'cellar vos help OPERATION' describes one."
+    )]
     Vos(Words),
     /// Users and groups (as OpenAFS's pts).
-    #[command(disable_help_flag = true)]
+    #[command(
+        disable_help_flag = true,
+        after_help = "'cellar pts help' lists the operations, 'cellar pts help OPERATION' describes one."
+    )]
     Pts(Words),
     /// Access lists, quotas and mount points (as OpenAFS's fs).
-    #[command(disable_help_flag = true)]
+    #[command(
+        disable_help_flag = true,
+        after_help = "'cellar fs help' lists the operations, 'cellar fs help OPERATION' describes one."
+    )]
     Fs(Words),
     /// What runs on a server (as OpenAFS's bos).
-    #[command(disable_help_flag = true)]
+    #[command(
+        disable_help_flag = true,
+        after_help = "'cellar bos help' lists the operations, 'cellar bos help OPERATION' describes one."
+    )]
     Bos(Words),
     /// Show every counter of a running cell.
     Statistics(statistics::Options),
     /// Measure Rx itself, against another cellar or OpenAFS's rxperf.
     Rxperf(rxperf::Options),
     /// Drive a server with load and measure it.
+    #[command(after_help = "Examples:
+  cellar bench rxafs --help
+  cellar bench walk --help
+docs/developing/performance.md has figures, and how they are made.")]
     Bench(BenchOptions),
 }
 
@@ -178,10 +201,11 @@ fn main() -> ExitCode {
 }
 
 fn start_log(cli: &Cli) {
-    let usual = if matches!(cli.command, Command::Up(_)) {
-        "info"
-    } else {
-        "warn"
+    let usual = match cli.command {
+        Command::Up(_) => "info",
+        Command::Rxperf(_) | Command::Bench(_) => "warn",
+        // Small socket buffers are what every user but root has, and no news to him.
+        _ => "warn,cellar_rpc::socket=error",
     };
     let wanted = cli.log.as_deref().unwrap_or(usual);
     let filter = EnvFilter::try_new(wanted).unwrap_or_else(|error| {

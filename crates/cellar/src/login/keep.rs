@@ -32,6 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::obtain::{Proof, Request};
 use crate::failure::{Failure, Outcome};
 use crate::identity::now;
+use crate::output::outln;
 
 /// The shortest and longest time between two rounds, in seconds.
 const ROUND_SECONDS: (u32, u32) = (5, 4 * 3600);
@@ -71,6 +72,7 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
     };
     let mut signals = Signals::new()?;
     let mut job = None;
+    let mut said = false;
     loop {
         let wait = keeper.round(job.is_some()).await?;
         if keeper.ends > now() && job.is_none() {
@@ -79,6 +81,11 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
                 None => None,
             };
             tell_systemd(command.is_empty(), &keeper);
+            if command.is_empty() && !said && std::io::stdout().is_terminal() {
+                let until = cellar_admin::date::ctime(AfsTime(keeper.ends));
+                outln!("Tokens until {until}; they are renewed until Ctrl-C ends this");
+                said = true;
+            }
         } else {
             tell_systemd(command.is_empty() && keeper.ends > 0, &keeper);
         }

@@ -270,7 +270,12 @@ impl Suite {
                         && (!values.contains_key(p.name) || p.kind == Kind::Expands)
                 });
                 let Some(parameter) = free else {
-                    return Err(self.usage(command, &format!("'{word}' is one word too many")));
+                    let list = command.parameters.iter().find(|p| p.kind == Kind::List);
+                    let hint = list.map_or_else(String::new, |list| {
+                        format!("; -{} in front lets several follow", list.name)
+                    });
+                    let problem = format!("'{word}' is one word too many{hint}");
+                    return Err(self.usage(command, &problem));
                 };
                 values.entry(parameter.name).or_default().push(word.clone());
                 if parameter.kind == Kind::Expands {
@@ -376,7 +381,8 @@ impl Suite {
         if !command.examples.is_empty() {
             text.push_str("\nExamples:\n");
             for example in command.examples {
-                let _ = writeln!(text, "  cellar {} {} {example}", self.name, command.name);
+                let line = format!("  cellar {} {} {example}", self.name, command.name);
+                let _ = writeln!(text, "{}", line.trim_end());
             }
         }
         text
@@ -446,7 +452,8 @@ fn describe(text: &mut String, parameters: &[Parameter]) {
         } else {
             about
         };
-        let _ = writeln!(text, "  {:width$}  {about}", left(&parameter));
+        let line = format!("  {:width$}  {about}", left(&parameter));
+        let _ = writeln!(text, "{}", line.trim_end());
     }
     if !ignored.is_empty() {
         let names: Vec<_> = ignored.iter().map(|p| format!("-{}", p.name)).collect();
