@@ -249,6 +249,55 @@ fn volumes_users_and_access_lists_as_the_originals_have_them() {
 }
 
 #[test]
+fn mistakes_are_said_before_they_do_harm() {
+    let cell = Cell::new();
+    // The administrator's socket would make it here, and register it there.
+    let elsewhere = cell.fails("vos create 127.0.0.77 a misplaced");
+    assert!(elsewhere.contains("not the server of this"), "{elsewhere}");
+    assert!(cell.fails("bos listkeys 127.0.0.77").contains("127.0.0.77"));
+    assert_eq!(cell.json("vos listvldb -json")["total"], 3);
+    let nobody = "ls --noauth --encrypt /afs/test.cell";
+    assert!(cell.fails(nobody).contains("--encrypt needs a token"));
+    let no_key = cell.fails("bos removekey 127.0.0.1 77");
+    assert!(
+        no_key.contains("there is no key of that version"),
+        "{no_key}"
+    );
+    let secret = cell.fails("key retire 77");
+    assert!(!secret.contains("--last"), "{secret}");
+    for wrong in [
+        "fs setquota scratch -5",
+        "vos setfields scratch -maxquota -5",
+        "bos adduser 127.0.0.1 ann bob",
+    ] {
+        assert_eq!(cell.run(wrong.split_whitespace()).status, 2, "{wrong}");
+    }
+    // The end of the list of keys is no refusal.
+    cell.ok("bos listkeys 127.0.0.1");
+    let log = cell.ok("bos getlog 127.0.0.1 AuditLog");
+    let listed = log.lines().filter(|line| line.contains("BOZO_ListKeys"));
+    assert!(listed.clone().count() > 1, "{log}");
+    assert!(
+        listed
+            .into_iter()
+            .all(|line| line.contains("\"allowed\":true")),
+        "{log}"
+    );
+}
+
+#[test]
+fn every_listing_has_a_form_for_programs() {
+    let cell = Cell::new();
+    assert_eq!(cell.json("fs wscell -json")["cell"], "test.cell");
+    let found = cell.json("fs whichcell /afs/test.cell -json");
+    assert_eq!(found[0]["cell"], "test.cell");
+    let known = cell.json("fs listcells -json");
+    assert_eq!(known[0]["database_servers"][0], "127.0.0.1");
+    assert_eq!(cell.json("vos lock scratch -json")["locked"], true);
+    assert_eq!(cell.json("vos unlock scratch -json")["locked"], false);
+}
+
+#[test]
 fn anybody_may_look_and_only_the_administrator_may_change() {
     let cell = Cell::new();
     assert!(cell.ok("vos listvldb -noauth").contains("Total entries: 3"));

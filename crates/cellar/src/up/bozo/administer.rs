@@ -106,13 +106,10 @@ impl Overseer {
             true => work(arguments).await,
             false => Err(AbortCode::BZACCESS),
         };
-        self.record(
-            call,
-            P::QUALIFIED_NAME,
-            &who,
-            &what,
-            outcome.as_ref().err().copied(),
-        );
+        // The end of a list is no refusal.
+        let refused = outcome.as_ref().err().copied();
+        let refused = refused.filter(|code| *code != AbortCode::BZDOM);
+        self.record(call, P::QUALIFIED_NAME, &who, &what, refused);
         call.reply(&outcome?);
         Ok(())
     }
