@@ -212,7 +212,9 @@ pub async fn forget_token(cache: &CacheName, cell: Option<&str>) -> Result<usize
         Some(path) => path,
         None => return Err(Error::NotRemovable(cache.name().unwrap_or_default())),
     };
-    let bytes = read_file(&path)?.unwrap_or_default();
+    let Some((bytes, owner)) = read_owned(&path)? else {
+        return Ok(0);
+    };
     let gone = |ticket: &Ticket| {
         let of = ticket.server.afs_cell();
         of.is_some() && (cell.is_none() || of.as_deref() == cell)
@@ -221,7 +223,8 @@ pub async fn forget_token(cache: &CacheName, cell: Option<&str>) -> Result<usize
         path: path.clone(),
         cause,
     })?;
-    replace(&path, &rest)?;
+    // Root may do this for somebody else's cache: what was his stays his.
+    replace(&path, &rest, Some(owner))?;
     Ok(tickets.len())
 }
 
@@ -246,13 +249,29 @@ pub async fn file_of(cache: &CacheName) -> Result<Option<PathBuf>, Error> {
     Ok(programs::path_of(&name))
 }
 
-/// Copies a cache from file to file, in one step. The new one is the owner's only.
+/// Copies a cache from file to file, in one step. The new one is ours and nobody else can read it; in somebody
+/// else's directory, where root may keep tickets for him, it is his if the one before was.
 ///
 /// # Errors
 /// [`Error::File`]; [`Error::NoTicket`] if there is none.
 pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     let bytes = read_file(from)?.ok_or(Error::NoTicket)?;
-    replace(to, &bytes)
+    replace(to, &bytes, heir(to))
+}
+
+/// Whose a file shall be that takes the place of `path`, if not ours. Anybody can make a file of that name in
+/// a directory for all, as caches are called in `/tmp`: that gives no right to the tickets.
+fn heir(path: &Path) -> Option<Owner> {
+    let old = std::fs::symlink_metadata(path).ok()?;
+    let directory = std::fs::metadata(directory_of(path)).ok()?;
+    (old.uid() == directory.uid()).then(|| (old.uid(), old.gid()))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
 }
 
 /// Whose the cache is, and until when it can get further tickets; `None` if it cannot at `now`.
@@ -368,7 +387,15 @@ pub fn read_cache(path: impl AsRef<Path>) -> Result<Option<CredentialCache>, Err
     })
 }
 
+/// User and group.
+type Owner = (u32, u32);
+
 fn read_file(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+    Ok(read_owned(path)?.map(|(bytes, _)| bytes))
+}
+
+/// What is in a file, and whose that file is.
+fn read_owned(path: &Path) -> Result<Option<(Zeroizing<Vec<u8>>, Owner)>, Error> {
     let at = |cause| Error::File {
         path: path.to_owned(),
         cause,
@@ -378,38 +405,30 @@ fn read_file(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(at(cause)),
     };
-    let length = file.metadata().map_err(at)?.len();
+    let metadata = file.metadata().map_err(at)?;
     // Of the full size at once: growing would leave copies of keys behind.
-    let capacity = usize::try_from(length.min(CACHE_BYTES_MAX)).unwrap_or(0);
+    let capacity = usize::try_from(metadata.len().min(CACHE_BYTES_MAX)).unwrap_or(0);
     let mut bytes = Zeroizing::new(Vec::with_capacity(capacity + 1));
     let read = file.take(CACHE_BYTES_MAX).read_to_end(&mut bytes);
     read.map_err(at)?;
-    Ok(Some(bytes))
+    Ok(Some((bytes, (metadata.uid(), metadata.gid()))))
 }
 
-/// Replaces a cache in one step, with the owner's rights only.
-///
-/// # Errors
-/// [`Error::File`].
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// Replaces a cache in one step, with the owner's rights only. `owner`: if it shall not be ours.
+fn replace(path: &Path, bytes: &[u8], owner: Option<Owner>) -> Result<(), Error> {
     use std::io::Write as _;
     let at = |cause| Error::File {
         path: path.to_owned(),
         cause,
     };
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(0o600))
         .prefix(".krb5cc-")
-        .tempfile_in(directory.unwrap_or(Path::new(".")))
+        .tempfile_in(directory_of(path))
         .map_err(at)?;
     file.write_all(bytes).map_err(at)?;
-    // Root may do this for somebody else's cache.
-    if let Ok(old) = std::fs::metadata(path) {
-        let owner = (Some(old.uid()), Some(old.gid()));
-        std::os::unix::fs::fchown(file.as_file(), owner.0, owner.1).map_err(at)?;
+    if let Some((user, group)) = owner {
+        std::os::unix::fs::fchown(file.as_file(), Some(user), Some(group)).map_err(at)?;
     }
     file.persist(path).map_err(|error| at(error.error))?;
     Ok(())
@@ -461,8 +480,8 @@ mod tests {
     fn a_cache_is_replaced_with_its_owners_rights() {
         let home = tempfile::tempdir().expect("tempdir");
         let path = home.path().join("cc");
-        replace(&path, b"one").expect("new");
-        replace(&path, b"two").expect("again");
+        replace(&path, b"one", None).expect("new");
+        replace(&path, b"two", None).expect("again");
         assert_eq!(std::fs::read(&path).expect("read"), b"two");
         let mode = std::fs::metadata(&path)
             .expect("there")
@@ -470,5 +489,32 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(home.path()).expect("dir").count(), 1);
+    }
+
+    /// In `/tmp`, anybody can make a file that is called as root's cache is.
+    #[test]
+    fn tickets_are_not_given_to_whoever_made_the_file_first() {
+        let home = tempfile::tempdir().expect("tempdir");
+        let (from, to) = (home.path().join("from"), home.path().join("to"));
+        let owner = |path: &Path| std::fs::metadata(path).expect("there").uid();
+        let ours = owner(home.path());
+        std::fs::write(&from, b"tickets").expect("write");
+        std::fs::write(&to, b"bait").expect("write");
+        if std::os::unix::fs::chown(&to, Some(12_345), None).is_err() {
+            return; // Only root can be robbed so.
+        }
+        copy(&from, &to).expect("copy");
+        assert_eq!(std::fs::read(&to).expect("read"), b"tickets");
+        assert_eq!(owner(&to), ours);
+        // In his own directory the cache stays his.
+        let theirs = home.path().join("theirs");
+        std::fs::create_dir(&theirs).expect("directory");
+        let to = theirs.join("cc");
+        std::fs::write(&to, b"old").expect("write");
+        for path in [&theirs, &to] {
+            std::os::unix::fs::chown(path, Some(12_345), None).expect("chown");
+        }
+        copy(&from, &to).expect("copy");
+        assert_eq!(owner(&to), 12_345);
     }
 }
