@@ -139,6 +139,27 @@ fn who_is_known_stays_known_while_nobody_can_be_asked() {
 }
 
 #[test]
+fn who_is_taken_off_the_list_does_not_stay_while_nobody_can_be_asked() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let root = Fid::root(OPEN);
+        cell.set_list(root, list(&[(ADMINISTRATORS, "rl")]));
+        let superusers = cell.config.authority.as_ref().unwrap().superusers();
+        assert!(superusers.add("alice").unwrap());
+        let alice = machine.user("alice");
+        assert_eq!(rights(&alice, root).await, "rl");
+        cell.names.unreachable.store(true, Ordering::Relaxed);
+        cell.wait_secs(10);
+        assert_eq!(rights(&alice, root).await, "rl", "listed and known");
+        assert!(superusers.remove("alice").unwrap());
+        cell.wait_secs(10);
+        let call = rxafs::FetchStatus { fid: root };
+        assert_eq!(alice.call(&call).await.unwrap_err().code().0, -1001);
+    });
+}
+
+#[test]
 fn a_ticket_that_ends_ends_the_rights() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
