@@ -72,7 +72,7 @@ static SUITE: Suite = Suite {
                 one("server", "machine name"),
                 list(
                     "kvno",
-                    "key version number: the last one too; 'cellar key retire' would ask",
+                    "key version number: the last one too, which 'cellar key retire' refuses",
                 ),
             ],
             examples: &["127.0.0.1 1"],
