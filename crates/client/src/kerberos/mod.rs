@@ -389,13 +389,15 @@ pub fn read_cache(path: impl AsRef<Path>) -> Result<Option<CredentialCache>, Err
 
 /// User and group.
 type Owner = (u32, u32);
+/// What is in a file, and whose that file is.
+type Owned = (Zeroizing<Vec<u8>>, Owner);
 
 fn read_file(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
     Ok(read_owned(path)?.map(|(bytes, _)| bytes))
 }
 
-/// What is in a file, and whose that file is.
-fn read_owned(path: &Path) -> Result<Option<(Zeroizing<Vec<u8>>, Owner)>, Error> {
+/// A file; `None` if there is none.
+fn read_owned(path: &Path) -> Result<Option<Owned>, Error> {
     let at = |cause| Error::File {
         path: path.to_owned(),
         cause,
