@@ -59,6 +59,9 @@ pub struct Config {
 pub struct Limits {
     /// Server connections; when reached, idle ones make room, then new ones get a raw abort `VBUSY`.
     pub connections: usize,
+    /// Server connections that nobody has used for a minute; of more those idle longest are forgotten.
+    /// Their clients make them anew, and authenticate again, when they call.
+    pub idle_connections: usize,
     /// Server calls in progress (waiting or with the driver); further ones get a raw abort `VBUSY`.
     pub calls: usize,
     /// Server calls in progress of one peer address (without port); further ones get BUSY.
@@ -97,6 +100,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 200_000,
+            idle_connections: 50_000,
             calls: 20_000,
             calls_per_host: 4_096,
             send_buffer: 1 << 20,

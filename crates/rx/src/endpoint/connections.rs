@@ -19,6 +19,8 @@ const PEER_LIFE: u64 = 60_000_000;
 const ROOM_SEARCH: u32 = 64;
 /// A connection idle for less does not make room, microseconds.
 const ROOM_IDLE: u64 = 10_000_000;
+/// A connection idle for less does not count among those that are kept for later, microseconds.
+const KEPT_IDLE: u64 = 60_000_000;
 
 impl Endpoint {
     /// Makes a client connection. Nothing is sent before the first call.
@@ -223,18 +225,33 @@ impl Endpoint {
 
     /// Forgets what was not used for long.
     pub(super) fn sweep(&mut self, now: Time) {
-        let idle = u64::try_from(self.config.connection_idle.as_micros()).unwrap_or(u64::MAX);
-        let old: Vec<u32> = self
-            .connections
-            .iter()
-            .filter(|(_, c)| c.server && now.micros_since(c.used_at) > idle && self.is_idle(c))
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in old {
-            self.forget_connection(slot);
-        }
+        self.forget_idle_connections(now);
         self.forget_calls(now);
         self.forget_peers(now, false);
+    }
+
+    /// Forgets server connections that were idle for long, and of the others those idle longest until
+    /// no more are left than are to be kept.
+    fn forget_idle_connections(&mut self, now: Time) {
+        let idle = u64::try_from(self.config.connection_idle.as_micros()).unwrap_or(u64::MAX);
+        let mut unused: Vec<(u64, u32)> = self
+            .connections
+            .iter()
+            .map(|(slot, c)| (now.micros_since(c.used_at), slot, c))
+            .filter(|(time, _, c)| *time > KEPT_IDLE.min(idle) && c.server && self.is_idle(c))
+            .map(|(time, slot, _)| (time, slot))
+            .collect();
+        let excess = unused
+            .len()
+            .saturating_sub(self.config.limits.idle_connections);
+        if excess > 0 {
+            unused.select_nth_unstable_by(excess - 1, |a, b| b.cmp(a));
+        }
+        for (place, (time, slot)) in unused.into_iter().enumerate() {
+            if place < excess || time > idle {
+                self.forget_connection(slot);
+            }
+        }
     }
 
     /// Gives back the slots of calls that ended a while ago: the channel keeps the number.
