@@ -65,7 +65,7 @@ pub(crate) struct Connection {
     /// What the peer said in its extension, if it is one of us.
     pub(crate) cellar: Option<CellarPeer>,
     pub(crate) wants_channel: bool,
-    /// Closed by the driver; packets of its calls are still to be sent.
+    /// What the driver asked for instead of the endpoint's settings.
     pub(crate) options: ConnectionOptions,
     /// Packets received, sent; bytes received, sent.
     pub(crate) traffic: [u32; 4],

@@ -18,6 +18,16 @@ use crate::time::Time;
 const FINAL_ACK_DELAY: u64 = 20_000;
 /// What any call may hold written, however little is free: as much as the smallest send buffer.
 const LEAST_SEND_SHARE: usize = 65_536;
+/// An unread window's share whose consumption is told at once.
+const CONSUMED_SHARE: u32 = 4;
+/// Packets consumed that a stock peer is told of at once.
+const STOCK_CONSUMED: u32 = 8;
+/// Consumption below that is told after this, microseconds.
+const CONSUMED_DELAY: u64 = 100_000;
+/// An abort is repeated at most this often, microseconds.
+const ABORT_REPEAT: u64 = 10_000;
+/// Replies longer than this many packets are acknowledged at their end at once.
+const SHORT_REPLY: u32 = 2;
 
 /// What one call may hold written and unacknowledged.
 pub(super) struct SendBounds {
@@ -41,16 +51,6 @@ impl SendBounds {
         wanted.min(self.free).max(LEAST_SEND_SHARE)
     }
 }
-/// An unread window's share whose consumption is told at once.
-const CONSUMED_SHARE: u32 = 4;
-/// Packets consumed that a stock peer is told of at once.
-const STOCK_CONSUMED: u32 = 8;
-/// Consumption below that is told after this, microseconds.
-const CONSUMED_DELAY: u64 = 100_000;
-/// An abort is repeated at most this often, microseconds.
-const ABORT_REPEAT: u64 = 10_000;
-/// Replies longer than this many packets are acknowledged at their end at once.
-const SHORT_REPLY: u32 = 2;
 
 impl Endpoint {
     /// Starts a call on a free channel.
@@ -171,22 +171,6 @@ impl Endpoint {
         self.server_turns(slot);
         self.queue(slot);
         Ok(WriteOutcome::Accepted)
-    }
-
-    /// How many bytes may be written before `write` answers `Full`; when it is 0,
-    /// [`Event::Writable`] will follow.
-    ///
-    /// # Errors
-    /// As [`Endpoint::write`].
-    pub fn room(&mut self, call: CallId) -> Result<usize, CallError> {
-        let bounds = self.send_bounds();
-        let call = self.held(call)?;
-        if call.send.finished() || (!call.server && call.turned) {
-            return Err(CallError::NotWriting);
-        }
-        let room = bounds.of(call).saturating_sub(call.send.buffered());
-        call.want_write |= room == 0;
-        Ok(room)
     }
 
     /// How much calls may hold written and unacknowledged at this moment.
