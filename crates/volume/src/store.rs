@@ -37,6 +37,8 @@ const RECORDS_GROWTH: u64 = 4096;
 const GATHER_BYTES: usize = 512 << 10;
 /// Set-user-id and set-group-id.
 const SET_ID_BITS: u16 = 0o6000;
+/// Of a block written before the change that names it has begun.
+const EPOCH_UNKNOWN: u64 = 0;
 /// Largest length of a file.
 const LENGTH_MAX: u64 = i64::MAX as u64;
 
@@ -358,7 +360,10 @@ impl Volume {
                 }
             }
             for (index, block) in blocks {
-                after.0[(index - base) as usize] = Some(block);
+                after.0[(index - base) as usize] = Some(BlockRef {
+                    epoch: txn.now(),
+                    ..block
+                });
             }
             let value = (!after.is_empty()).then(|| Piece::Blocks(after.clone()).encode());
             let new = value.map(|value| (value, Some(&after)));
@@ -569,7 +574,12 @@ impl Incoming {
         let (group, vnode) = (volume.group.id.0, self.fid.vnode.0);
         for ((index, block), bytes) in (first..).zip(places).zip(bytes.chunks_exact(BLOCK)) {
             let checksum = block_checksum(group, vnode, index, bytes);
-            self.blocks.push((index, BlockRef { block, checksum }));
+            let place = BlockRef {
+                block,
+                checksum,
+                epoch: EPOCH_UNKNOWN,
+            };
+            self.blocks.push((index, place));
         }
         Ok(())
     }
@@ -608,7 +618,12 @@ impl Incoming {
                 volume.core.engine.space.write(block, &bytes)?;
                 let group = volume.group.id.0;
                 let checksum = block_checksum(group, self.fid.vnode.0, index, &bytes);
-                written.push((index, BlockRef { block, checksum }));
+                let place = BlockRef {
+                    block,
+                    checksum,
+                    epoch: EPOCH_UNKNOWN,
+                };
+                written.push((index, place));
             }
             self.allocations.extend(place);
         }

@@ -5,7 +5,8 @@
 //! blocks for what was written and the old ones for the rest, so versions share what they have in
 //! common; which versions name a block is always a consecutive run of them. The checksum covers
 //! group, vnode and block number as well, so a block written to or read from a wrong place is
-//! noticed too.
+//! noticed too. And the record says in which epoch each block was written: so what changed since
+//! any earlier state is known to the block, whether that state's versions are still there or not.
 
 use bytes::Bytes;
 
@@ -25,11 +26,13 @@ const FORM_GONE: u8 = 0;
 const FORM_INLINE: u8 = 1;
 const FORM_BLOCKS: u8 = 2;
 
-/// Where a block lies and what its bytes must give.
+/// Where a block lies, what its bytes must give, and since when they are these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRef {
     pub(crate) block: u64,
     pub(crate) checksum: u32,
+    /// The epoch in which it was written.
+    pub(crate) epoch: u64,
 }
 
 /// The blocks of a piece.
@@ -94,6 +97,25 @@ impl PieceBlocks {
         runs
     }
 
+    /// The same, cut also where blocks were written in different epochs, with these.
+    fn spans(&self) -> Vec<(usize, Run, u64)> {
+        let mut spans: Vec<(usize, Run, u64)> = Vec::new();
+        for (place, run) in self.runs() {
+            for offset in 0..run.count {
+                let at = place + offset as usize;
+                let epoch = self.0[at].map_or(0, |slot| slot.epoch);
+                match spans.last_mut() {
+                    Some((_, span, same)) if offset > 0 && *same == epoch => span.count += 1,
+                    _ => {
+                        let start = run.start + u64::from(offset);
+                        spans.push((at, Run { start, count: 1 }, epoch));
+                    }
+                }
+            }
+        }
+        spans
+    }
+
     /// The blocks named here and in neither of the others.
     pub(crate) fn not_in(&self, others: &[&Self]) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
@@ -124,14 +146,15 @@ impl Piece {
             Self::Gone => with_checksum(vec![FORM_GONE]),
             Self::Inline(bytes) => Self::encode_inline(bytes),
             Self::Blocks(blocks) => {
-                let runs = blocks.runs();
-                let mut out = Vec::with_capacity(2 + runs.len() * 10 + PIECE_BLOCKS * 4 + 4);
+                let spans = blocks.spans();
+                let mut out = Vec::with_capacity(2 + spans.len() * 18 + PIECE_BLOCKS * 4 + 4);
                 out.put_u8(FORM_BLOCKS);
-                out.put_u8(runs.len() as u8);
-                for (place, run) in &runs {
+                out.put_u8(spans.len() as u8);
+                for (place, run, epoch) in &spans {
                     out.put_u8(*place as u8);
                     out.put_u8(run.count as u8);
                     out.put_u64(run.start);
+                    out.put_u64(*epoch);
                 }
                 for slot in blocks.0.iter().flatten() {
                     out.put_u32(slot.checksum);
@@ -168,15 +191,19 @@ impl Piece {
                 let mut places = Vec::with_capacity(PIECE_BLOCKS);
                 for _ in 0..count {
                     let (place, length) = (fields.u8()? as usize, fields.u8()? as usize);
-                    let start = fields.u64()?;
+                    let (start, epoch) = (fields.u64()?, fields.u64()?);
                     if place + length > PIECE_BLOCKS {
                         return Err(fields.malformed());
                     }
-                    places.extend((0..length).map(|n| (place + n, start + n as u64)));
+                    places.extend((0..length).map(|n| (place + n, start + n as u64, epoch)));
                 }
-                for (place, block) in places {
+                for (place, block, epoch) in places {
                     let checksum = fields.u32()?;
-                    blocks.0[place] = Some(BlockRef { block, checksum });
+                    blocks.0[place] = Some(BlockRef {
+                        block,
+                        checksum,
+                        epoch,
+                    });
                 }
                 Ok(Self::Blocks(blocks))
             }
@@ -208,19 +235,21 @@ mod tests {
     #[test]
     fn blocks_come_back_and_sharing_is_seen() {
         let mut blocks = PieceBlocks::empty();
-        for (place, block) in [(0, 100), (1, 101), (5, 7), (63, 8)] {
+        for (place, block, epoch) in [(0, 100, 4), (1, 101, 9), (2, 102, 9), (5, 7, 4), (63, 8, 1)] {
             blocks.0[place] = Some(BlockRef {
                 block,
                 checksum: block as u32 * 3,
+                epoch,
             });
         }
-        assert_eq!(blocks.runs().len(), 3);
+        assert_eq!((blocks.runs().len(), blocks.spans().len()), (3, 4));
         let piece = Piece::Blocks(blocks.clone());
         assert_eq!(Piece::decode(&piece.encode()).unwrap(), piece);
         let mut newer = blocks.clone();
         newer.0[1] = Some(BlockRef {
             block: 200,
             checksum: 0,
+            epoch: 10,
         });
         assert_eq!(
             blocks.not_in(&[&newer]),
