@@ -407,6 +407,63 @@ fn guessing_is_slowed_down_and_others_are_let_in() {
 }
 
 #[test]
+fn forged_addresses_delay_their_owner_by_one_pause() {
+    let (cell, other) = (Cell::new(), Cell::new());
+    let mut network = Network::new(&cell, 16);
+    let responses = record(&mut network, PacketType::RESPONSE);
+    let connection = network.connect(&other.token(), Level::Clear);
+    network.ask(connection, b"guess").unwrap_err();
+    let response = responses.lock().unwrap()[0].clone();
+    let mut sent = network.log.iter();
+    let request = sent
+        .find(|datagram| datagram.is(PacketType::DATA))
+        .unwrap()
+        .clone();
+    // Somebody who sees nothing sends what the client might have sent, as if from there.
+    let on = |datagram: &Datagram, n: u32| {
+        let mut header = datagram.header();
+        header.cid = 0x1000 + 4 * n;
+        let mut datagram = datagram.clone();
+        datagram.set_header(&header);
+        datagram
+    };
+    for n in 0..400 {
+        network.inject(on(&request, n));
+    }
+    network.run(1, |_| false);
+    for n in 0..20 {
+        network.inject(on(&response, n));
+    }
+    network.run(1, |_| false);
+    assert_eq!(cell.refused("RXKADBADTICKET"), 21);
+
+    // While the address gets no challenges, answers to none are not looked at.
+    for n in 400..500 {
+        network.inject(on(&request, n));
+    }
+    network.run(1, |_| false);
+    for n in 400..500 {
+        network.inject(on(&response, n));
+    }
+    network.run(1, |_| false);
+    assert_eq!(cell.refused("RXKADBADTICKET"), 21);
+
+    // Answers to earlier challenges keep the address paused; its owner waits all the same no longer.
+    let begin = network.now;
+    let connection = network.connect(&cell.token(), Level::Clear);
+    let call = network.call(connection, b"honest");
+    for n in 20..400 {
+        network.inject(on(&response, n));
+        if n % 20 == 19 {
+            network.run(1, |network| network.results.contains_key(&call));
+        }
+    }
+    assert_eq!(network.wait(call), Ok(b"honest".to_vec()));
+    let waited = network.now.since(begin).as_secs();
+    assert!((5..=12).contains(&waited), "{waited}");
+}
+
+#[test]
 fn attacks_are_refused_under_loss_too() {
     for seed in 0..6 {
         let (cell, other) = (Cell::new(), Cell::new());

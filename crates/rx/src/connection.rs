@@ -32,7 +32,10 @@ pub(crate) struct Channel {
 /// Challenge being repeated until the client answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Challenge {
+    /// How often it was due.
     pub(crate) sent: u8,
+    /// It has really gone out, once at least: the class may have withheld it.
+    pub(crate) out: bool,
     pub(crate) next_at: Time,
 }
 

@@ -1,7 +1,9 @@
 //! Failed authentication: counted for each reason and for each peer, and slowed down.
 //!
 //! 1. A peer with too many failures within a minute gets no challenge for some seconds: its calls wait. Those
-//!    of honest users behind the same address wait as long, and then go on.
+//!    of honest users behind the same address wait as long, and then go on. No connection waits for more than
+//!    one such pause: addresses can be forged, and whoever goes on failing in the name of another must not keep
+//!    him out.
 //! 2. Peers are told apart by IPv4 address or IPv6 network (/64): within one, an attacker has all addresses.
 //! 3. The table is bounded. When it is full, the peer whose minute began first is forgotten.
 //! 4. The log gets a line when failures begin, and then at most one in ten seconds that counts the rest.
@@ -136,8 +138,11 @@ impl Failures {
         }
     }
 
-    /// Whether a peer gets no challenge now; counted.
-    pub(super) fn withholds(&self, peer: IpAddr, now: u64) -> bool {
+    /// Whether a connection of a peer, which has waited for a challenge since `asked`, gets none now; counted.
+    pub(super) fn withholds(&self, peer: IpAddr, asked: u64, now: u64) -> bool {
+        if now >= asked + PAUSE {
+            return false;
+        }
         let peers = self.peers.lock();
         // A clock that was set back must not lock anybody out.
         let paused = peers
@@ -206,17 +211,22 @@ mod tests {
         let (bad, good) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         for _ in 1..FAILURES_MAX {
             failures.refused(bad, CODE, 1000);
-            assert!(!failures.withholds(bad, 1000));
+            assert!(!failures.withholds(bad, 1000, 1000));
         }
         failures.refused(bad, CODE, 1000);
-        assert!(failures.withholds(bad, 1000));
-        assert!(failures.withholds(bad, 1009));
-        assert!(!failures.withholds(good, 1009));
-        assert!(!failures.withholds(bad, 1010), "the pause is over");
-        assert!(!failures.withholds(bad, 500), "the clock was set back");
+        assert!(failures.withholds(bad, 1000, 1000));
+        assert!(failures.withholds(bad, 1009, 1009));
+        assert!(!failures.withholds(good, 1009, 1009));
+        assert!(!failures.withholds(bad, 1010, 1010), "the pause is over");
+        assert!(!failures.withholds(bad, 500, 500), "the clock was set back");
         let figures = failures.figures();
         assert_eq!(figures.refused, [(CODE, u64::from(FAILURES_MAX))]);
         assert_eq!((figures.withheld, figures.failing_peers), (2, 1));
+        for _ in 0..FAILURES_MAX {
+            failures.refused(bad, CODE, 1015);
+        }
+        assert!(failures.withholds(bad, 1009, 1018), "paused again");
+        assert!(!failures.withholds(bad, 1009, 1019), "has waited enough");
     }
 
     #[test]
@@ -225,7 +235,7 @@ mod tests {
         let peer = IpAddr::from([192, 0, 2, 1]);
         for round in 0..100 {
             failures.refused(peer, CODE, 1000 + round * 10);
-            assert!(!failures.withholds(peer, 1000 + round * 10));
+            assert!(!failures.withholds(peer, 1000 + round * 10, 1000 + round * 10));
         }
     }
 
@@ -238,7 +248,7 @@ mod tests {
             failures.refused(peer, CODE, 1000);
         }
         let other = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 9, 9, 9, 9).into();
-        assert!(failures.withholds(other, 1000));
+        assert!(failures.withholds(other, 1000, 1000));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use cellar_wire::{AbortCode, AfsTime};
 
 use super::INDEX;
 use super::response::{Challenge, Response};
-use super::session::Session;
+use super::session::{self, Session};
 use super::times;
 use crate::kerberos::{self, Opened, Refusal};
 use crate::{Authority, KVNO_ENCRYPTED_PART, KVNO_KERBEROS_TICKET, Level, Principal};
@@ -39,6 +39,7 @@ impl ServerSecurity for Server {
     fn accept(&self, _: &ConnectionIdentity) -> Box<dyn ServerConnectionSecurity> {
         Box::new(ServerConnection {
             authority: self.0.clone(),
+            asked: None,
             nonce: None,
             authenticated: None,
         })
@@ -48,6 +49,8 @@ impl ServerSecurity for Server {
 /// A connection to a server.
 struct ServerConnection {
     authority: Authority,
+    /// When a challenge was first due, Unix time.
+    asked: Option<u64>,
     nonce: Option<u32>,
     authenticated: Option<(Session, Arc<Principal>)>,
 }
@@ -185,7 +188,7 @@ impl PacketSecurity for ServerConnection {
         match &self.authenticated {
             Some((session, _)) => session.details(),
             None => SecurityDetails {
-                kind: 3,
+                kind: session::KIND,
                 ..SecurityDetails::default()
             },
         }
@@ -198,8 +201,10 @@ impl ServerConnectionSecurity for ServerConnection {
     }
 
     fn challenge(&mut self, connection: &ConnectionIdentity, _: u64) -> Vec<u8> {
+        let now = connection.unix_seconds;
+        let asked = *self.asked.get_or_insert(now);
         let failures = self.authority.failures();
-        if failures.withholds(connection.peer.ip(), connection.unix_seconds) {
+        if failures.withholds(connection.peer.ip(), asked, now) {
             return Vec::new();
         }
         // Not the endpoint's numbers: from a few of those the next ones follow.

@@ -22,7 +22,7 @@ const WORD: usize = 4;
 const CRYPT_HEADER: usize = 8;
 
 /// Number of rxkad among the security classes that `rxdebug` knows.
-const KIND: u8 = 3;
+pub(super) const KIND: u8 = 3;
 const FLAG_AUTHENTICATED: u32 = 2;
 const FLAG_EXPIRED: u32 = 4;
 const FLAG_CHECKSUM: u32 = 8;

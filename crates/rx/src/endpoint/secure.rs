@@ -41,29 +41,29 @@ impl Endpoint {
         {
             return;
         }
-        let sent = connection.challenge.map_or(0, |challenge| challenge.sent);
+        let (sent, out) = connection
+            .challenge
+            .map_or((0, false), |challenge| (challenge.sent, challenge.out));
         if sent >= CHALLENGES {
             connection.challenge = None;
             self.fail_channels(now, slot, code::CALL_DEAD);
             return;
         }
-        let next_at = now.plus_micros(CHALLENGE_REPEAT);
-        connection.challenge = Some(Challenge {
-            sent: sent + 1,
-            next_at,
-        });
         let identity = connection.identity(unix);
         let Security::Server(class) = &mut connection.security else {
             return;
         };
         let payload = class.challenge(&identity, random);
-        if payload.is_empty() {
-            self.arm_connection(slot);
-            return;
+        connection.challenge = Some(Challenge {
+            sent: sent + 1,
+            out: out || !payload.is_empty(),
+            next_at: now.plus_micros(CHALLENGE_REPEAT),
+        });
+        if !payload.is_empty() {
+            let header = connection.header(PacketType::CHALLENGE, 0, 0);
+            let (to, local) = (connection.address, connection.local);
+            self.send_control(to, local, &header, &payload);
         }
-        let header = connection.header(PacketType::CHALLENGE, 0, 0);
-        let (to, local) = (connection.address, connection.local);
-        self.send_control(to, local, &header, &payload);
         self.arm_connection(slot);
     }
 
@@ -111,7 +111,8 @@ impl Endpoint {
         let Some(connection) = self.connections.get_mut(slot) else {
             return;
         };
-        if !connection.server || connection.authenticated || connection.challenge.is_none() {
+        let is_asked = connection.challenge.is_some_and(|challenge| challenge.out);
+        if !connection.server || connection.authenticated || !is_asked {
             return;
         }
         let identity = connection.identity(unix);
