@@ -168,10 +168,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&beside, path)?;
-        let directory = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        directory_of(path)?.sync_all()
     })();
     written.map_err(|error| {
         let _ = fs::remove_file(&beside);
