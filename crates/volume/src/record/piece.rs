@@ -235,7 +235,8 @@ mod tests {
     #[test]
     fn blocks_come_back_and_sharing_is_seen() {
         let mut blocks = PieceBlocks::empty();
-        for (place, block, epoch) in [(0, 100, 4), (1, 101, 9), (2, 102, 9), (5, 7, 4), (63, 8, 1)] {
+        for (place, block, epoch) in [(0, 100, 4), (1, 101, 9), (2, 102, 9), (5, 7, 4), (63, 8, 1)]
+        {
             blocks.0[place] = Some(BlockRef {
                 block,
                 checksum: block as u32 * 3,
