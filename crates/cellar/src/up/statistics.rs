@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cellar_auth::Authority;
 use cellar_auth::audit::Audit;
-use cellar_fileserver::FileServer;
+use cellar_fileserver::{CallbackFigures, ContactFigures, FileServer};
 use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture, Port, Service, TransportStatistics};
 use cellar_volume::Partition;
 use cellar_wire::abort::AbortCode;
@@ -60,7 +60,7 @@ impl Statistics {
             .map(|(id, partition)| show_partition(*id, partition))
             .collect();
         let figures = self.fileserver.figures();
-        let (hosts, callbacks, contacts) = (figures.hosts, figures.callbacks, figures.contacts);
+        let hosts = figures.hosts;
         let transfers = |figures: &cellar_fileserver::TransferFigures| {
             json!({
                 "transfers": figures.transfers,
@@ -80,29 +80,22 @@ impl Statistics {
                 "refused": refused,
                 "fetched": transfers(&figures.fetched),
                 "stored": transfers(&figures.stored),
+                "looks_at_directories": figures.looks_at_directories,
+                "looks_at_files": figures.looks_at_files,
+                "volumes": figures.volumes,
                 "locks": figures.locks,
                 "volume_transactions": figures.transactions,
             },
             "authentication": self.authentication(),
-            "hosts": { "known": hosts.hosts, "active": hosts.active, "unknown": hosts.unknown, "down": hosts.down },
-            "callbacks": {
-                "held": callbacks.held,
-                "capacity": callbacks.capacity,
-                "files": callbacks.files,
-                "bytes": callbacks.bytes,
-                "collections": callbacks.collections,
-                "broken": callbacks.broken,
-                "delayed": callbacks.delayed,
-                "late": callbacks.late,
+            "hosts": {
+                "known": hosts.hosts,
+                "active": hosts.active,
+                "unknown": hosts.unknown,
+                "down": hosts.down,
+                "clients": figures.clients,
             },
-            "contacts": {
-                "introductions": contacts.introductions,
-                "moves": contacts.moves,
-                "resets": contacts.resets,
-                "breaks_told": contacts.breaks_told,
-                "silences": contacts.silences,
-                "expired": contacts.expired,
-            },
+            "callbacks": show_callbacks(figures.callbacks),
+            "contacts": show_contacts(figures.contacts),
             "partitions": partitions,
             "ports": ports,
         })
@@ -127,6 +120,64 @@ impl Statistics {
             "audit_lines_lost": self.audit.lost(),
         })
     }
+}
+
+// Taken apart by name, so that a new counter cannot be forgotten here.
+
+fn show_callbacks(figures: CallbackFigures) -> Value {
+    let CallbackFigures {
+        held,
+        capacity,
+        files,
+        bytes,
+        collections,
+        broken,
+        delayed,
+        late,
+        breaking,
+        files_deleted,
+        promised,
+        given_up,
+        given_up_whole,
+        timed_out,
+        room_made,
+    } = figures;
+    json!({
+        "held": held,
+        "capacity": capacity,
+        "files": files,
+        "bytes": bytes,
+        "collections": collections,
+        "broken": broken,
+        "delayed": delayed,
+        "late": late,
+        "breaking": breaking,
+        "files_deleted": files_deleted,
+        "promised": promised,
+        "given_up": given_up,
+        "given_up_whole": given_up_whole,
+        "timed_out": timed_out,
+        "room_made": room_made,
+    })
+}
+
+fn show_contacts(figures: ContactFigures) -> Value {
+    let ContactFigures {
+        introductions,
+        moves,
+        resets,
+        breaks_told,
+        silences,
+        expired,
+    } = figures;
+    json!({
+        "introductions": introductions,
+        "moves": moves,
+        "resets": resets,
+        "breaks_told": breaks_told,
+        "silences": silences,
+        "expired": expired,
+    })
 }
 
 fn show_port(name: &str, port: &Port, transport: &TransportStatistics) -> Value {
@@ -183,6 +234,7 @@ fn show_port(name: &str, port: &Port, transport: &TransportStatistics) -> Value 
             "bytes_received": transport.bytes_received,
             "bytes_sent": transport.bytes_sent,
             "receive_buffered": transport.receive_buffered,
+            "send_buffered": transport.send_buffered,
         },
     })
 }
