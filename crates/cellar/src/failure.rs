@@ -73,5 +73,40 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
+/// Failures of a command that goes on with its other arguments: each is said when it happens.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    command: &'static str,
+    /// The exit code of the worst; 0: there was none.
+    code: u8,
+}
+
+impl Failures {
+    /// None yet; `command` is the name that is said with each.
+    pub(crate) fn of(command: &'static str) -> Self {
+        Self { command, code: 0 }
+    }
+
+    /// What came of one argument, if it did not fail.
+    pub(crate) fn note<T>(&mut self, outcome: Outcome<T>) -> Option<T> {
+        match outcome {
+            Ok(value) => Some(value),
+            Err(failure) => {
+                let _code = failure.report(self.command);
+                self.code = self.code.max(failure.code);
+                None
+            }
+        }
+    }
+
+    /// How the command ends.
+    pub(crate) fn end(self) -> Outcome {
+        match self.code {
+            0 => Ok(()),
+            code => Err(Failure::said(code)),
+        }
+    }
+}
+
 /// What commands return.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;

@@ -162,6 +162,44 @@ fn names_are_made_moved_linked_and_removed() {
 }
 
 #[test]
+fn commands_that_look_go_on_after_a_path_that_is_not_there() {
+    let cell = Cell::new();
+    let scratch = "/afs/test.cell/scratch";
+    cell.ok(&format!("mkdir {scratch}/a {scratch}/a/inside {scratch}/b"));
+    let file = cell.local("f");
+    fs::write(&file, "f").expect("file");
+    cell.ok(&format!("cp {} {scratch}/f", file.display()));
+    let line = |command: &str, names: [&str; 3]| {
+        let paths = names.map(|name| format!("{scratch}/{name}"));
+        let paths = paths.iter().map(String::as_str);
+        let words: Vec<&str> = command.split_whitespace().chain(paths).collect();
+        let answer = cell.run(&words);
+        assert_eq!(answer.status, 1, "{command}");
+        let said = format!("cellar {}: {scratch}/none: ", words[0]);
+        assert!(answer.err.starts_with(&said), "{}", answer.err);
+        assert_eq!(answer.err.lines().count(), 1, "{}", answer.err);
+        answer.out
+    };
+    assert_eq!(
+        line("ls", ["none", "a", "b"]),
+        format!("{scratch}/a:\ninside\n\n{scratch}/b:\n")
+    );
+    let listed: serde_json::Value =
+        serde_json::from_str(&line("ls --json", ["a", "none", "b"])).expect("JSON");
+    assert_eq!(listed.as_array().map(Vec::len), Some(2));
+    assert_eq!(line("cat", ["f", "none", "f"]), "ff");
+    assert_eq!(line("stat", ["f", "none", "b"]).matches("File:").count(), 2);
+    let figures = cell.json("statistics --json");
+    // What the file server counts is all here.
+    assert!(
+        figures["callbacks"]["promised"].as_u64() > Some(0),
+        "{figures}"
+    );
+    assert!(figures["files"]["looks_at_directories"].as_u64() > Some(0));
+    assert!(figures["hosts"]["clients"].is_u64());
+}
+
+#[test]
 fn volumes_users_and_access_lists_as_the_originals_have_them() {
     let cell = Cell::new();
     let made = cell.ok("vos create 127.0.0.1 a user.ann -maxquota 100");
@@ -251,9 +289,13 @@ fn volumes_users_and_access_lists_as_the_originals_have_them() {
 #[test]
 fn mistakes_are_said_before_they_do_harm() {
     let cell = Cell::new();
-    // The administrator's socket would make it here, and register it there.
+    // The administrator's socket leads to the one server: another is called, not taken for it.
     let elsewhere = cell.fails("vos create 127.0.0.77 a misplaced");
-    assert!(elsewhere.contains("not the server of this"), "{elsewhere}");
+    assert!(elsewhere.contains("127.0.0.77"), "{elsewhere}");
+    assert!(
+        cell.fails("vos examine misplaced")
+            .contains("no such entry")
+    );
     assert!(cell.fails("bos listkeys 127.0.0.77").contains("127.0.0.77"));
     assert_eq!(cell.json("vos listvldb -json")["total"], 3);
     let nobody = "ls --noauth --encrypt /afs/test.cell";

@@ -1,10 +1,10 @@
 //! `cellar cat`: files to standard output, as their bytes arrive.
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 
-use cellar_client::{Error, Follow, PathProblem};
+use cellar_client::{Client, Error, Follow, PathProblem};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Failures, Outcome};
 use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
@@ -17,30 +17,36 @@ pub(crate) struct Options {
 }
 
 pub(super) async fn run(session: &Session, options: Options) -> Outcome {
-    let client = &session.client;
+    let mut failures = Failures::of("cellar cat");
     let mut out = std::io::stdout().lock();
     for path in &options.paths {
-        let node = client.find(path, Follow::ALL).await?;
-        if node.is_directory() {
-            let problem = PathProblem::IsADirectory;
-            return Err(Error::Path {
-                path: path.clone(),
-                problem,
-            }
-            .into());
-        }
-        let mut fetch = client.fetch(&node, 0, u64::MAX).await?.named(path.as_str());
-        while let Some(bytes) = fetch.next().await? {
-            match out.write_all(&bytes) {
-                Ok(()) => {}
-                // The reader has seen enough.
-                Err(cause) if cause.kind() == ErrorKind::BrokenPipe => return Ok(()),
-                Err(cause) => return Err(Failure::new(format!("standard output: {cause}"))),
-            }
+        let printed = print(&session.client, path, &mut out).await;
+        match failures.note(printed) {
+            Some(Ok(())) | None => {}
+            // The reader has seen enough.
+            Some(Err(cause)) if cause.kind() == ErrorKind::BrokenPipe => return failures.end(),
+            Some(Err(cause)) => return Err(Failure::new(format!("standard output: {cause}"))),
         }
     }
     match out.flush() {
         Err(cause) if cause.kind() != ErrorKind::BrokenPipe => Err(cause.into()),
-        _ => Ok(()),
+        _ => failures.end(),
     }
+}
+
+/// Prints a file; what goes wrong with the output is no failure of the file.
+async fn print(client: &Client, path: &str, out: &mut impl Write) -> Outcome<io::Result<()>> {
+    let node = client.find(path, Follow::ALL).await?;
+    if node.is_directory() {
+        let problem = PathProblem::IsADirectory;
+        let path = path.to_owned();
+        return Err(Error::Path { path, problem }.into());
+    }
+    let mut fetch = client.fetch(&node, 0, u64::MAX).await?.named(path);
+    while let Some(bytes) = fetch.next().await? {
+        if let Err(cause) = out.write_all(&bytes) {
+            return Ok(Err(cause));
+        }
+    }
+    Ok(Ok(()))
 }

@@ -8,7 +8,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use serde_json::{Value, json};
 
 use super::printable;
-use crate::failure::Outcome;
+use crate::failure::{Failures, Outcome};
 use crate::output::{out, outln};
 use crate::session::{CellOptions, Session};
 
@@ -43,17 +43,19 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
     if options.paths.is_empty() {
         options.paths.push(format!("/afs/{}", session.cell.name));
     }
+    let mut failures = Failures::of("cellar ls");
     let mut listings = Vec::new();
     for path in &options.paths {
-        let rows = list(session, path, &options).await?;
-        listings.push((path.as_str(), rows));
+        if let Some(rows) = failures.note(list(session, path, &options).await) {
+            listings.push((path.as_str(), rows));
+        }
     }
     if options.json {
         outln!("{:#}", as_json(&listings));
-        return Ok(());
+        return failures.end();
     }
     let owners = owners(session, &listings, options.long).await;
-    let titles = listings.len() > 1;
+    let titles = options.paths.len() > 1;
     for (index, (path, rows)) in listings.iter().enumerate() {
         if titles {
             outln!("{}{path}:", if index > 0 { "\n" } else { "" });
@@ -67,7 +69,7 @@ pub(super) async fn run(session: &Session, mut options: Options) -> Outcome {
             }
         );
     }
-    Ok(())
+    failures.end()
 }
 
 async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<Row>> {

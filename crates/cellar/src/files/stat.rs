@@ -5,7 +5,7 @@ use cellar_client::mount_point::is_mount_point;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 use serde_json::json;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Failures, Outcome};
 use crate::output::outln;
 use crate::session::{CellOptions, Session};
 
@@ -36,6 +36,7 @@ pub(super) fn kind(status: &AfsFetchStatus) -> &'static str {
 }
 
 pub(super) async fn run(session: &Session, options: Options) -> Outcome {
+    let mut failures = Failures::of("cellar stat");
     let mut answers = Vec::new();
     for path in &options.paths {
         let follow = if options.no_follow {
@@ -43,7 +44,10 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
         } else {
             Follow::ALL
         };
-        let node = session.client.find(path, follow).await?;
+        let found = session.client.find(path, follow).await;
+        let Some(node) = failures.note(found.map_err(Failure::from)) else {
+            continue;
+        };
         let status = &node.status;
         if options.json {
             answers.push(json!({
@@ -110,7 +114,7 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     if options.json {
         outln!("{:#}", serde_json::Value::from(answers));
     }
-    Ok(())
+    failures.end()
 }
 
 fn rights(letters: &str) -> &str {
