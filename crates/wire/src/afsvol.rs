@@ -11,10 +11,12 @@ use crate::ids::VolumeId;
 use crate::package::package;
 
 mod constants;
+mod delta;
 mod info;
 mod partition;
 
 pub use constants::*;
+pub use delta::*;
 pub use info::{TransDebugInfo, VolserStatus, VolumeInfo, VolumeInfoX, VolumeName};
 pub use partition::{
     DestServer, DiskPartition, DiskPartition64, Replica, RestoreCookie, VolumeSize,
@@ -101,4 +103,11 @@ package! {
     /// Streams text. Only builds with splitting answer it.
     65547 SplitVolume { volume: VolumeId, new_volume: VolumeId, vnode: u32, verbose: i32 }
         -> SplitVolumeReply {} streams reply;
+    /// Ours: which state the volume of a transaction is in. All other servers answer
+    /// RXGEN_OPCODE, and are sent plain dumps.
+    1128614912 GetState { trans: i32 } -> GetStateReply { version: u32, state: VolumeState };
+    /// Ours: streams a delta, see [`crate::delta`]. A volume that is not what the delta is made
+    /// for stays as it is: ESTALE.
+    1128614913 RestoreDelta { trans: i32, cookie: RestoreCookie, head: DeltaHead }
+        -> RestoreDeltaReply {} streams request;
 }

@@ -15,6 +15,7 @@ pub mod abort;
 pub mod acl;
 pub mod afsvol;
 pub mod bozo;
+pub mod delta;
 pub mod dir;
 pub mod disk;
 pub mod dump;

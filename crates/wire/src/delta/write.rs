@@ -1,0 +1,136 @@
+//! Writing deltas.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use cellar_xdr::{Encode, Encoder};
+
+use super::{
+    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, TAG_DATA, TAG_END, TAG_KEEP, TAG_REMOVE, TAG_VNODE,
+    Totals,
+};
+use crate::ids::{Uniquifier, VnodeId};
+
+/// A frame is closed when it has so many bytes.
+const FRAME_GOAL: usize = 256 << 10;
+/// Contents up to this are copied among the items; longer ones are passed on as they are.
+const COPIED: usize = 16 << 10;
+/// Contents in one item.
+const DATA_MAX: usize = 1 << 20;
+
+const _: () = assert!(FRAME_GOAL + DATA_MAX + COPIED < FRAME_MAX);
+
+/// Writes a delta, item by item. Take the bytes with [`Writer::take`] now and then.
+#[derive(Debug)]
+pub struct Writer {
+    /// Frames that are closed.
+    ready: Vec<Bytes>,
+    /// Pieces of the open frame before `tail`.
+    pieces: Vec<Bytes>,
+    tail: BytesMut,
+    /// Bytes of the open frame.
+    len: usize,
+    chain: u32,
+    totals: Totals,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Writer {
+    /// At the beginning of a delta.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            ready: vec![Bytes::from_static(&MAGIC)],
+            pieces: Vec::new(),
+            tail: BytesMut::new(),
+            len: 0,
+            chain: crc32c::crc32c(&MAGIC),
+            totals: Totals::default(),
+        }
+    }
+
+    /// A vnode that is new or has changed.
+    pub fn vnode(&mut self, vnode: &DeltaVnode) {
+        self.item(TAG_VNODE, vnode);
+    }
+
+    /// Contents of the last vnode from `offset` on.
+    pub fn data(&mut self, mut offset: u64, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(DATA_MAX));
+            let len = piece.len();
+            self.tail.put_u32(TAG_DATA);
+            self.tail.put_u64(offset);
+            self.tail.put_u32(len as u32);
+            if len <= COPIED {
+                self.tail.extend_from_slice(&piece);
+            } else {
+                self.pieces.push(self.tail.split().freeze());
+                self.pieces.push(piece);
+            }
+            self.len += 16 + len;
+            self.totals.items += 1;
+            self.totals.bytes += len as u64;
+            offset += len as u64;
+            self.close_if_full();
+        }
+    }
+
+    /// A vnode that did not change.
+    pub fn keep(&mut self, vnode: VnodeId, uniquifier: Uniquifier) {
+        self.item(TAG_KEEP, &[vnode.0, uniquifier.0]);
+    }
+
+    /// A vnode of the base that is gone.
+    pub fn remove(&mut self, vnode: VnodeId) {
+        self.item(TAG_REMOVE, &vnode);
+    }
+
+    /// The end. What is written after it makes the delta invalid.
+    pub fn end(&mut self) {
+        let totals = self.totals;
+        self.item(TAG_END, &totals);
+        self.close();
+    }
+
+    /// The frames that are closed, as the pieces they consist of.
+    pub fn take(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.ready)
+    }
+
+    fn item<T: Encode>(&mut self, tag: u32, item: &T) {
+        let before = self.tail.len();
+        self.tail.put_u32(tag);
+        item.encode(&mut Encoder::new(&mut self.tail));
+        self.len += self.tail.len() - before;
+        self.totals.items += 1;
+        self.close_if_full();
+    }
+
+    fn close_if_full(&mut self) {
+        if self.len >= FRAME_GOAL {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if self.len == 0 {
+            return;
+        }
+        if !self.tail.is_empty() {
+            self.pieces.push(self.tail.split().freeze());
+        }
+        for piece in &self.pieces {
+            self.chain = crc32c::crc32c_append(self.chain, piece);
+        }
+        let mut head = BytesMut::with_capacity(FRAME_HEAD);
+        head.put_u32(self.len as u32);
+        head.put_u32(self.chain);
+        self.ready.push(head.freeze());
+        self.ready.append(&mut self.pieces);
+        self.len = 0;
+    }
+}
