@@ -110,4 +110,6 @@ package! {
     /// for stays as it is: ESTALE.
     1128614913 RestoreDelta { trans: i32, cookie: RestoreCookie, head: DeltaHead }
         -> RestoreDeltaReply {} streams request;
+    /// Ours: what this volume server can do beside OpenAFS's procedures (`CAN_*`). For everybody.
+    1128614914 GetCapabilities {} -> GetCapabilitiesReply { version: u32, capabilities: u32 };
 }

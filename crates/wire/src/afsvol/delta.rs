@@ -8,6 +8,9 @@ use crate::ids::{AfsTime, ViceId, VolumeId};
 /// The version of states and deltas that this program knows.
 pub const DELTA_VERSION: u32 = 1;
 
+/// GetCapabilities: takes deltas, and serves read-only volumes while they are replaced.
+pub const CAN_DELTA: u32 = 1;
+
 /// [`DeltaHead::base_kind`]: the volume is empty, or loses what it has.
 pub const BASE_NOTHING: u32 = 0;
 /// The volume has every change before a date, and the delta names each vnode.
