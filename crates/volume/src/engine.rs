@@ -14,8 +14,9 @@
 //!    also records the last group's number. Then the journal file is free for reuse. Changes are
 //!    admitted only while there is room for that (`room`).
 //!
-//! Opening applies the groups after that number to the base: they are whole (checksum) and without
-//! a gap (numbers). After a failed journal write or sync, nothing is written any more: what Linux
+//! Opening makes a table of the groups after that number: they are whole (checksum) and without a
+//! gap (numbers). It is frozen with its journal files, and the flusher carries it into the base
+//! while the partition is in use. After a failed journal write or sync, nothing is written any more: what Linux
 //! keeps in memory after a failed sync says nothing about the disk.
 
 pub(crate) mod base;
@@ -99,8 +100,8 @@ struct Queue {
     closed: VecDeque<OpenGroup>,
     /// Bytes of the active journal file that are used or will be.
     file_used: u64,
-    /// Frozen tables whose journal is complete, oldest first, with that file.
-    to_flush: VecDeque<(Arc<Table>, Option<JournalFile>)>,
+    /// Frozen tables whose journal is complete, oldest first, with its files.
+    to_flush: VecDeque<(Arc<Table>, Vec<JournalFile>)>,
     free_files: Vec<JournalFile>,
     files: u32,
     frozen: usize,
@@ -178,17 +179,28 @@ impl Engine {
             view,
             space,
             last,
+            replayed,
         } = opened?;
+        let mut frozen = Vec::new();
+        let mut to_flush = VecDeque::new();
+        if let Some((table, used)) = replayed {
+            let (used, free) = (files.into_iter().enumerate())
+                .partition::<Vec<_>, _>(|(index, _)| used.contains(index));
+            files = free.into_iter().map(|(_, file)| file).collect();
+            let used = used.into_iter().map(|(_, file)| file).collect();
+            frozen.push(Arc::clone(&table));
+            to_flush.push_back((table, used));
+        }
         ledger.found_unused(base.unused(&view));
         let engine = Arc::new(Self {
             queue: Mutex::new(Queue {
                 open: OpenGroup::new(last + 1),
                 closed: VecDeque::new(),
                 file_used: 0,
-                to_flush: VecDeque::new(),
+                to_flush,
                 files: count,
                 free_files: files,
-                frozen: 0,
+                frozen: frozen.len(),
                 closing: false,
                 committer_waits: false,
                 wanted: 1,
@@ -196,7 +208,7 @@ impl Engine {
             }),
             levels: RwLock::new(Arc::new(Levels {
                 active: Arc::default(),
-                frozen: Vec::new(),
+                frozen,
                 base: Arc::new(view),
             })),
             disk,
@@ -573,13 +585,15 @@ impl Scan {
     }
 }
 
-/// Base and block map after the journal's groups that the base does not hold were applied.
+/// The base, the block map after the journal's last group, and what the base lacks.
 struct Opened {
     base: Base,
     view: View,
     space: Arc<Space>,
     /// Number of the last group.
     last: u64,
+    /// The changes of the groups that the base does not hold, and which journal files have them.
+    replayed: Option<(Arc<Table>, Vec<usize>)>,
 }
 
 impl Opened {
@@ -598,46 +612,44 @@ impl Opened {
         let room = Arc::clone(ledger);
         let space = Arc::new(Space::open(Arc::clone(disk), room, &|key| view.get(key))?);
         let mut groups = Vec::new();
-        for file in files {
-            groups.extend(file.read()?);
+        for (index, file) in files.iter().enumerate() {
+            let read = file.read(view.applied)?;
+            groups.extend(read.into_iter().map(|group| (index, group)));
         }
-        groups.retain(|group| group.number > view.applied);
-        groups.sort_by_key(|group| group.number);
+        groups.sort_by_key(|(_, group)| group.number);
         let table = Table::default();
         let mut last = view.applied;
-        for group in groups {
+        let mut used = Vec::new();
+        for (index, group) in groups {
             if group.number != last + 1 {
                 break;
             }
             last = group.number;
+            if !used.contains(&index) {
+                // A process that was killed may have written what it did not sync. From now on
+                // later groups build on it.
+                files[index].sync()?;
+                used.push(index);
+            }
             for batch in group.batches()? {
                 space.apply(&batch.taken, &batch.released, &|key| view.get(key))?;
-                table.apply(batch.entries);
+                ledger.enter_table(&table, batch.entries);
             }
         }
-        if last == view.applied {
-            return Ok(Self {
-                base,
-                view,
-                space,
-                last,
-            });
+        let mut replayed = None;
+        if last > view.applied {
+            ledger.enter_table(&table, space.freeze());
+            space.end_replay();
+            table.set_last_group(last);
+            tracing::info!(groups = last - view.applied, "replayed the journal");
+            replayed = Some((Arc::new(table), used));
         }
-        table.apply(space.freeze());
-        space.end_replay();
-        tracing::info!(groups = last - view.applied, "replayed the journal");
-        drop(view);
-        table.set_last_group(last);
-        let mut next = Some(Key::first());
-        while let Some(from) = next {
-            next = flusher::apply_part(&base, &table, &from, ledger.part_of_flush())?;
-        }
-        let view = base.view()?;
         Ok(Self {
             base,
             view,
             space,
             last,
+            replayed,
         })
     }
 }

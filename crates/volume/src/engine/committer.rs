@@ -139,7 +139,8 @@ impl Engine {
         if let Some(table) = group.freezes.take() {
             // Everything of the frozen table is durable now: the flusher may have it.
             let mut queue = self.queue.lock();
-            queue.to_flush.push_back((table, position.file.take()));
+            let files = position.file.take().into_iter().collect();
+            queue.to_flush.push_back((table, files));
             position.offset = 0;
             drop(queue);
             self.room.notify_all();

@@ -55,13 +55,13 @@ fn run(engine: &Weak<Engine>) {
             }
             queue.to_flush.pop_front()
         };
-        let Some((table, file)) = next else { continue };
+        let Some((table, files)) = next else { continue };
         engine.make_spare_file();
         match engine.flush_table(&table) {
             Ok(()) => {
                 let mut queue = engine.queue.lock();
                 queue.frozen -= 1;
-                queue.free_files.extend(file);
+                queue.free_files.extend(files);
                 drop(queue);
                 engine.room.notify_all();
             }

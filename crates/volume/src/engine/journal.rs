@@ -47,11 +47,19 @@ impl JournalFile {
         Ok(Self { name, file })
     }
 
-    /// The groups of the file from its start, as long as their numbers follow one another.
-    pub(crate) fn read(&self) -> Result<Vec<Group>> {
+    /// Makes what was written durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let synced = self.file.sync();
+        synced.map_err(|error| Error::Partition(format!("syncing {}: {error}", self.name)))
+    }
+
+    /// The groups of the file from its start, as long as their numbers follow one another, those
+    /// up to number `applied` left out unread.
+    pub(crate) fn read(&self, applied: u64) -> Result<Vec<Group>> {
         let failed = |error: std::io::Error| Error::Partition(format!("{}: {error}", self.name));
         let length = self.file.length().map_err(failed)?;
         let mut groups: Vec<Group> = Vec::new();
+        let mut last = None;
         let mut at = 0;
         while at + HEADER as u64 <= length {
             let mut header = [0; HEADER];
@@ -59,11 +67,17 @@ impl JournalFile {
             let Some((checksum, number, payload)) = parse_header(&header) else {
                 break;
             };
-            if groups.last().is_some_and(|last| last.number + 1 != number) {
+            if last.is_some_and(|last: u64| last.checked_add(1) != Some(number)) {
                 break;
             }
+            let next = at + padded(HEADER as u64 + u64::from(payload));
             if at + HEADER as u64 + u64::from(payload) > length {
                 break;
+            }
+            last = Some(number);
+            if number <= applied {
+                at = next;
+                continue;
             }
             let mut bytes = vec![0; payload as usize];
             self.file
@@ -76,7 +90,7 @@ impl JournalFile {
                 number,
                 payload: bytes.into(),
             });
-            at += padded(HEADER as u64 + u64::from(payload));
+            at = next;
         }
         Ok(groups)
     }
@@ -180,10 +194,12 @@ mod tests {
                 .write_at(&group(number, b"x"), index as u64 * BLOCK)
                 .unwrap();
         }
-        let read = journal.read().unwrap();
+        let read = journal.read(0).unwrap();
         assert_eq!(read.iter().map(|g| g.number).collect::<Vec<_>>(), [7, 8]);
         assert_eq!(read[0].batches().unwrap().len(), 1);
+        let read = journal.read(7).unwrap();
+        assert_eq!(read.iter().map(|g| g.number).collect::<Vec<_>>(), [8]);
         disk.flip_bit("journal.0", BLOCK + 40, 3);
-        assert_eq!(journal.read().unwrap().len(), 1);
+        assert_eq!(journal.read(0).unwrap().len(), 1);
     }
 }
