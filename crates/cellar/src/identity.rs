@@ -6,14 +6,14 @@
 //! 3. Else with the tokens that the user's Kerberos credential cache holds ([`kerberos`]); as anybody in
 //!    cells without one. When a token runs out in the middle, the cache is looked into again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_auth::{Authority, Level};
-use cellar_client::kerberos::{self, CacheName};
+use cellar_client::kerberos::{self, CacheName, DomainRealm};
 use cellar_client::{Cell, CellName, Renewal};
 use cellar_rpc::Security;
 
@@ -118,25 +118,20 @@ async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Secu
             ticket.client
         );
     }
-    let mut best: HashMap<CellName, &kerberos::Ticket> = HashMap::new();
-    for ticket in tickets.iter().filter(|ticket| ticket.ends > now) {
-        let cell = ticket.server.afs_cell();
-        let Some(Ok(cell)) = cell.as_deref().map(CellName::new) else {
-            continue;
-        };
-        let other = best.get(&cell);
-        if other.is_none_or(|other| other.ends < ticket.ends) {
-            best.insert(cell, ticket);
-        }
-    }
-    let security = |(cell, ticket): (CellName, &kerberos::Ticket)| match ticket.token(&cell) {
-        Ok(token) => Some((cell, token.security(level))),
-        Err(error) => {
-            eprintln!("cellar: no token for {cell}, going on as anybody: {error}");
-            None
+    let named = tickets.iter().filter_map(|ticket| ticket.server.afs_cell());
+    let cells: HashSet<CellName> = named.filter_map(|cell| CellName::new(&cell).ok()).collect();
+    let domains = DomainRealm::load();
+    let security = |cell: CellName| {
+        let ticket = kerberos::best(&tickets, cell.as_str(), now, &domains)?;
+        match ticket.token(&cell) {
+            Ok(token) => Some((cell, token.security(level))),
+            Err(error) => {
+                eprintln!("cellar: no token for {cell}, going on as anybody: {error}");
+                None
+            }
         }
     };
-    best.into_iter().filter_map(security).collect()
+    cells.into_iter().filter_map(security).collect()
 }
 
 fn localauth(

@@ -114,15 +114,6 @@ impl CredentialCache {
         Ok(Self { owner, tickets })
     }
 
-    /// The best ticket for a cell's servers at `now` (Unix seconds): the one that ends last.
-    pub fn for_cell(&self, cell: &str, now: u32) -> Option<&Ticket> {
-        self.tickets
-            .iter()
-            .filter(|ticket| ticket.server.afs_cell().as_deref() == Some(cell))
-            .filter(|ticket| ticket.ends > now)
-            .max_by_key(|ticket| ticket.ends)
-    }
-
     /// The owner's ticket to get tickets of his own realm with, if it is good at `now`.
     pub fn granting(&self, now: u32) -> Option<&Ticket> {
         self.tickets.iter().find(|ticket| {

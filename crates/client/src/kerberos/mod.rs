@@ -15,6 +15,7 @@ mod principal;
 pub mod programs;
 mod service;
 
+use std::cmp::Reverse;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -115,7 +116,8 @@ impl Error {
     }
 }
 
-/// A ticket for a cell's servers, from the user's cache, if there is a good one at `now` (Unix seconds).
+/// The [`best`] ticket for a cell's servers, from the user's cache, if there is a good one at `now` (Unix
+/// seconds).
 ///
 /// # Errors
 /// The cache is there but cannot be read.
@@ -125,10 +127,35 @@ pub async fn cached_token(
     now: u32,
 ) -> Result<Option<Ticket>, Error> {
     let tickets = cell_tickets(cache, Some(cell)).await?;
-    Ok(tickets
-        .into_iter()
+    Ok(best(&tickets, cell, now, &DomainRealm::load()).cloned())
+}
+
+/// The best of a cell's tickets at `now`: of the realm in which the cell's service is looked for first (see
+/// [`candidates`]), and there the one that ends last. Whoever knows a ticket's session key can answer in the
+/// servers' stead: a realm that has nothing to do with user or cell, which somebody named at a login, comes
+/// after all others, however long its tickets last.
+pub fn best<'a>(
+    tickets: &'a [Ticket],
+    cell: &str,
+    now: u32,
+    domains: &DomainRealm,
+) -> Option<&'a Ticket> {
+    let place = |ticket: &Ticket| {
+        let hints = RealmHints {
+            user: &ticket.client.realm,
+            ..RealmHints::default()
+        };
+        let realms = service::realms(cell, hints, domains);
+        let place = realms
+            .iter()
+            .position(|realm| *realm == ticket.server.realm);
+        place.unwrap_or(realms.len())
+    };
+    tickets
+        .iter()
+        .filter(|ticket| ticket.server.afs_cell().as_deref() == Some(cell))
         .filter(|ticket| ticket.ends > now)
-        .max_by_key(|ticket| ticket.ends))
+        .min_by_key(|ticket| (place(ticket), Reverse(ticket.ends)))
 }
 
 /// All tickets for cells in the user's cache, or those of one cell, expired ones included.
@@ -176,9 +203,15 @@ pub async fn get_token(
     for service in services {
         match programs::get_service(cache, service).await {
             Ok(()) => {
-                // A KDC may answer with a ticket of another form of the name; the cell is what counts.
-                let found = cached_token(cache, cell, now).await?;
-                return found.ok_or(Error::NoTicket);
+                let tickets = cell_tickets(cache, Some(cell)).await?;
+                let asked = |ticket: &&Ticket| ticket.server == *service && ticket.ends > now;
+                let found = tickets
+                    .iter()
+                    .filter(asked)
+                    .max_by_key(|ticket| ticket.ends);
+                // A KDC may answer with a ticket of another form of the name; the cell is what counts then.
+                let found = found.or_else(|| best(&tickets, cell, now, &DomainRealm::load()));
+                return found.cloned().ok_or(Error::NoTicket);
             }
             Err(error) if error.is_unknown_service() => {
                 tracing::debug!(%service, %error, "not the cell's service");

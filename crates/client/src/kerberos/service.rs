@@ -26,29 +26,34 @@ pub struct RealmHints<'a> {
     pub server: Option<&'a str>,
 }
 
+/// The realms in which the service of `cell` may be known.
+pub(super) fn realms(cell: &str, hints: RealmHints<'_>, domains: &DomainRealm) -> Vec<String> {
+    let found = match hints.told {
+        Some(realm) => vec![Some(realm.to_owned())],
+        None => {
+            let of_server = hints.server.and_then(|server| domains.realm_of(server));
+            let domain = hints.server.and_then(|server| server.split_once('.'));
+            vec![
+                Some(hints.user.to_owned()),
+                of_server.map(str::to_owned),
+                domains.realm_of(cell).map(str::to_owned),
+                Some(cell.to_ascii_uppercase()),
+                domain.map(|(_, domain)| domain.to_ascii_uppercase()),
+            ]
+        }
+    };
+    let named = found.into_iter().flatten();
+    named.filter(|realm| !realm.is_empty()).collect()
+}
+
 /// The principals to try for `cell`, each once.
 pub fn candidates(
     cell: &str,
     hints: RealmHints<'_>,
     domains: &DomainRealm,
 ) -> Vec<KerberosPrincipal> {
-    let realms: Vec<String> = match hints.told {
-        Some(realm) => vec![realm.to_owned()],
-        None => {
-            let of_server = hints.server.and_then(|server| domains.realm_of(server));
-            let domain = hints.server.and_then(|server| server.split_once('.'));
-            let found = [
-                Some(hints.user.to_owned()),
-                of_server.map(str::to_owned),
-                domains.realm_of(cell).map(str::to_owned),
-                Some(cell.to_ascii_uppercase()),
-                domain.map(|(_, domain)| domain.to_ascii_uppercase()),
-            ];
-            found.into_iter().flatten().collect()
-        }
-    };
     let mut services = Vec::new();
-    for realm in realms.iter().filter(|realm| !realm.is_empty()) {
+    for realm in &realms(cell, hints, domains) {
         let alike = realm.eq_ignore_ascii_case(cell);
         let forms = [Some(Some(cell)), alike.then_some(None)];
         for instance in forms.into_iter().flatten() {

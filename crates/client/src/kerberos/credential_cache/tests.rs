@@ -1,6 +1,7 @@
 //! A cache made by hand, as MIT's library writes it, and damaged in every way.
 
 use super::*;
+use crate::kerberos::{DomainRealm, best};
 
 fn string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend(u32::try_from(text.len()).expect("short").to_be_bytes());
@@ -65,7 +66,10 @@ fn both_forms_are_read() {
         assert_eq!(**first.session_key, [7; 32]);
         assert_eq!((first.begins, first.ends), (1000, 5000));
         assert_eq!(first.ticket, b"krbtgt/TEST.CELL@TEST.CELL");
-        let best = |cell, now| read.for_cell(cell, now).map(|t| t.server.to_string());
+        let best = |cell, now| {
+            let found = best(&read.tickets, cell, now, &DomainRealm::default());
+            found.map(|ticket| ticket.server.to_string())
+        };
         assert_eq!(best("test.cell", 0).as_deref(), Some("afs@TEST.CELL"));
         assert_eq!(best("test.cell", 4500), None);
         assert_eq!(
@@ -75,6 +79,25 @@ fn both_forms_are_read() {
         assert_eq!(best("third.cell", 0), None);
         assert!(read.granting(4999).is_some() && read.granting(5000).is_none());
     }
+}
+
+#[test]
+fn the_realm_counts_before_the_time() {
+    let mut bytes = vec![5, 3];
+    principal(&mut bytes, "alice@TEST.CELL");
+    // Where nobody would look for the cell; where the cell's name leads; the user's own realm.
+    ticket(&mut bytes, 3, "afs/other.cell@ELSEWHERE", 9000);
+    ticket(&mut bytes, 3, "afs/other.cell@OTHER.CELL", 8000);
+    ticket(&mut bytes, 3, "afs/other.cell@TEST.CELL", 7000);
+    let read = CredentialCache::parse(&bytes).expect("a cache");
+    let best = |now| {
+        let found = best(&read.tickets, "other.cell", now, &DomainRealm::default());
+        found.map(|ticket| ticket.server.realm.as_str())
+    };
+    assert_eq!(best(6999), Some("TEST.CELL"));
+    assert_eq!(best(7000), Some("OTHER.CELL"));
+    assert_eq!(best(8000), Some("ELSEWHERE"), "told at a login, maybe");
+    assert_eq!(best(9000), None);
 }
 
 #[test]
