@@ -60,8 +60,9 @@ xdr_struct! {
         pub access_list: Opaque<ACL_SIZE>,
         /// Length of the contents.
         pub length: u64,
-        /// Whether contents that do not follow are zeros; if not they are those of the base.
-        pub whole: bool,
+        /// Where contents do not follow, those of the base stay up to here, and zeros are beyond.
+        /// 0: the vnode is new, or nothing of it stays.
+        pub kept: u64,
     }
 
     /// The end: what went before.
@@ -81,6 +82,8 @@ pub enum Item {
     Vnode(Box<DeltaVnode>),
     /// Contents of the last vnode from an offset on; never empty. Offsets rise.
     Data(u64, Bytes),
+    /// So many zeros from an offset on, which the base had something else for; never 0.
+    Zeros(u64, u64),
     /// A vnode that did not change, where the base is known by a date only: it has to be there.
     Keep(VnodeId, Uniquifier),
     /// A vnode of the base that is gone.
@@ -127,4 +130,5 @@ const TAG_VNODE: u32 = 1;
 const TAG_DATA: u32 = 2;
 const TAG_KEEP: u32 = 3;
 const TAG_REMOVE: u32 = 4;
-const TAG_END: u32 = 5;
+const TAG_ZEROS: u32 = 5;
+const TAG_END: u32 = 6;

@@ -13,7 +13,7 @@ fn file(vnode: u32, length: u64) -> DeltaVnode {
         uniquifier: Uniquifier(vnode + 7),
         file_type: 1,
         length,
-        whole: true,
+        kept: 17,
         ..DeltaVnode::default()
     }
 }
@@ -33,6 +33,8 @@ fn sample() -> (Vec<Item>, Vec<u8>) {
             items.push(Item::Data(offset, data));
             offset += len as u64 + 4096;
         }
+        writer.zeros(offset, 1 << 32);
+        items.push(Item::Zeros(offset, 1 << 32));
         for piece in writer.take() {
             bytes.extend_from_slice(&piece);
         }
@@ -136,9 +138,12 @@ fn what_is_sound_and_makes_no_sense_is_refused() {
     }
     let twice = frame(&[vnode, &data(0), &data(0)].concat());
     assert_eq!(read(&twice, 100), Err(DeltaError::Place));
+    let zeros = [&word(5)[..], &[0; 15], &[1]].concat();
+    let beyond = frame(&[vnode, &data(0), &zeros].concat());
+    assert_eq!(read(&beyond, 100), Err(DeltaError::Place));
     assert_eq!(read(&frame(&word(9)), 100), Err(DeltaError::Form));
     assert_eq!(read(&frame(&vnode[..40]), 100), Err(DeltaError::Form));
-    let end = [&word(5)[..], &[0; 15], &[1]].concat();
+    let end = [&word(6)[..], &[0; 15], &[1]].concat();
     assert_eq!(read(&frame(&end), 100), Err(DeltaError::Totals));
     assert_eq!(read(b"CELLARD2", 100), Err(DeltaError::Magic));
     for len in [0, u32::MAX] {

@@ -5,7 +5,7 @@ use cellar_xdr::{Decode, Decoder};
 
 use super::{
     DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_DATA, TAG_END, TAG_KEEP,
-    TAG_REMOVE, TAG_VNODE, Totals,
+    TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
 };
 use crate::ids::{Uniquifier, VnodeId};
 
@@ -129,6 +129,14 @@ impl Reader {
                 Item::Vnode(Box::new(vnode))
             }
             TAG_DATA => self.data()?,
+            TAG_ZEROS => {
+                let [offset, len] = self.value::<[u64; 2]>()?;
+                if len == 0 {
+                    return Err(DeltaError::Form);
+                }
+                self.pass(offset, len)?;
+                Item::Zeros(offset, len)
+            }
             TAG_KEEP => {
                 self.place = None;
                 let [vnode, uniquifier] = self.value::<[u32; 2]>()?;
@@ -159,14 +167,20 @@ impl Reader {
         if len == 0 || len > self.frame.len() {
             return Err(DeltaError::Form);
         }
+        self.pass(offset, len as u64)?;
+        self.totals.bytes += len as u64;
+        Ok(Item::Data(offset, self.frame.split_to(len)))
+    }
+
+    /// Contents of the last vnode are at `offset`, and so long.
+    fn pass(&mut self, offset: u64, len: u64) -> Result<(), DeltaError> {
         let (from, to) = self.place.ok_or(DeltaError::Place)?;
-        let end = offset.checked_add(len as u64).ok_or(DeltaError::Place)?;
+        let end = offset.checked_add(len).ok_or(DeltaError::Place)?;
         if offset < from || end > to {
             return Err(DeltaError::Place);
         }
         self.place = Some((end, to));
-        self.totals.bytes += len as u64;
-        Ok(Item::Data(offset, self.frame.split_to(len)))
+        Ok(())
     }
 
     fn value<T: Decode>(&mut self) -> Result<T, DeltaError> {

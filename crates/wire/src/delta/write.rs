@@ -5,7 +5,7 @@ use cellar_xdr::{Encode, Encoder};
 
 use super::{
     DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, TAG_DATA, TAG_END, TAG_KEEP, TAG_REMOVE, TAG_VNODE,
-    Totals,
+    TAG_ZEROS, Totals,
 };
 use crate::ids::{Uniquifier, VnodeId};
 
@@ -76,6 +76,13 @@ impl Writer {
             self.totals.bytes += len as u64;
             offset += len as u64;
             self.close_if_full();
+        }
+    }
+
+    /// So many zeros in the last vnode from `offset` on.
+    pub fn zeros(&mut self, offset: u64, len: u64) {
+        if len > 0 {
+            self.item(TAG_ZEROS, &[offset, len]);
         }
     }
 
