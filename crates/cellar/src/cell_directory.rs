@@ -1,10 +1,10 @@
 //! The directory of a cell that runs on this machine: what is where in it, and who it is.
 //!
 //! ```text
-//! DIR/cell.json        name, server UUID, address, ports: written once, when the cell is made
+//! DIR/cell.json        name, server UUID, address, ports, what runs here: written when the cell is made
 //! DIR/lock             held (flock) by the running server
 //! DIR/admin.sock       the local administrator's socket, while the server runs
-//! DIR/db/              the cell databases
+//! DIR/db/              the cell databases, where they are here
 //! DIR/vicepa/ ...      partitions
 //! DIR/callbacks        promises and locks, over a clean restart
 //! DIR/server-etc/      KeyFileExt, UserList, krb.conf: whom the servers trust; only the owner may look
@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cellar_client::{Cell, CellName, Ports};
+use cellar_wire::ids::PartitionId;
 use serde_json::{Value, json};
 
 /// Where a cell is made when nothing else is said.
@@ -32,12 +33,40 @@ pub(crate) struct CellDirectory(PathBuf);
 pub(crate) struct Identity {
     /// The cell.
     pub(crate) cell: Cell,
+    /// What of the cell runs here.
+    pub(crate) part: Part,
     /// The file server's UUID.
     pub(crate) server_uuid: [u8; 16],
+    /// The address that clients are told.
+    pub(crate) address: IpAddr,
     /// The address that its ports are bound to; unspecified for all of this machine's.
     pub(crate) bind: IpAddr,
     /// Its first volumes were made: not so after a crash during the very first start.
     pub(crate) complete: bool,
+}
+
+/// What of a cell runs out of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Every role.
+    Whole,
+    /// File, volume and overseer server; the databases are elsewhere.
+    Fileserver,
+}
+
+impl Part {
+    /// As `cell.json` says it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Fileserver => "fileserver",
+        }
+    }
+
+    fn of_name(name: &str) -> Option<Self> {
+        let parts = [Self::Whole, Self::Fileserver];
+        parts.into_iter().find(|part| part.name() == name)
+    }
 }
 
 /// Why a directory is not usable as a cell's.
@@ -78,8 +107,9 @@ impl CellDirectory {
         self.0.join("db")
     }
 
-    pub(crate) fn partition(&self, letter: char) -> PathBuf {
-        self.0.join(format!("vicep{letter}"))
+    pub(crate) fn partition(&self, id: PartitionId) -> PathBuf {
+        // As AFS writes it, but below this directory.
+        self.0.join(id.to_string().trim_start_matches('/'))
     }
 
     pub(crate) fn callback_state(&self) -> PathBuf {
@@ -89,6 +119,11 @@ impl CellDirectory {
     /// The directory that [`cellar_auth::Authority`] is opened over.
     pub(crate) fn server_etc(&self) -> PathBuf {
         self.0.join("server-etc")
+    }
+
+    /// Whether this process may read what servers trust: then it is one of them, or their administrator.
+    pub(crate) fn may_read_keys(&self) -> bool {
+        fs::read_dir(self.server_etc()).is_ok()
     }
 
     /// Who did what administrative act, a JSON object a line.
@@ -162,7 +197,9 @@ impl CellDirectory {
 fn print(identity: &Identity) -> String {
     let Identity {
         cell,
+        part,
         server_uuid,
+        address,
         bind,
         complete,
     } = identity;
@@ -178,7 +215,9 @@ fn print(identity: &Identity) -> String {
     let value = json!({
         "format": 1,
         "cell": cell.name.as_str(),
+        "part": part.name(),
         "addresses": addresses,
+        "address": address.to_string(),
         "server_uuid": uuid,
         "bind": bind.to_string(),
         "complete": complete,
@@ -211,10 +250,22 @@ fn parse(text: &str) -> Option<Identity> {
     for (index, byte) in server_uuid.iter_mut().enumerate() {
         *byte = u8::from_str_radix(uuid.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
+    let database_servers = addresses.filter(|list| !list.is_empty())?;
+    // Cells that were made before there were parts have neither of the two.
+    let part = match &value["part"] {
+        Value::Null => Part::Whole,
+        part => Part::of_name(part.as_str()?)?,
+    };
+    let address = match &value["address"] {
+        Value::Null => *database_servers.first()?,
+        address => address.as_str()?.parse().ok()?,
+    };
     Some(Identity {
+        part,
+        address,
         cell: Cell {
             name: CellName::new(value["cell"].as_str()?).ok()?,
-            database_servers: addresses.filter(|list| !list.is_empty())?,
+            database_servers,
             ports: Ports {
                 fileserver: port("fileserver")?,
                 protection: port("protection")?,
@@ -240,7 +291,9 @@ mod tests {
                 database_servers: vec![IpAddr::from([192, 0, 2, 1])],
                 ports: Ports::based_at(17000).expect("ports"),
             },
+            part: Part::Whole,
             server_uuid: *b"0123456789abcdef",
+            address: IpAddr::from([192, 0, 2, 1]),
             bind: IpAddr::from([0, 0, 0, 0]),
             complete: true,
         }
@@ -258,6 +311,27 @@ mod tests {
     }
 
     #[test]
+    fn a_file_server_knows_its_address_beside_those_of_the_databases() {
+        let joined = Identity {
+            part: Part::Fileserver,
+            address: IpAddr::from([192, 0, 2, 9]),
+            ..identity()
+        };
+        assert_eq!(parse(&print(&joined)), Some(joined));
+    }
+
+    #[test]
+    fn a_cell_from_before_there_were_parts_is_whole() {
+        let lines = print(&identity());
+        let old: Vec<_> = lines
+            .lines()
+            .filter(|line| !line.contains("\"part\"") && !line.contains("\"address\""))
+            .collect();
+        assert_eq!(old.len() + 2, lines.lines().count());
+        assert_eq!(parse(&old.join("\n")), Some(identity()));
+    }
+
+    #[test]
     fn damage_is_not_taken_for_a_new_cell() {
         let temporary = tempfile::tempdir().expect("tempdir");
         let directory = CellDirectory::new(temporary.path());
@@ -267,6 +341,7 @@ mod tests {
             "{}".to_owned(),
             good.replace("demo.cell", "demo cell"),
             good.replace("\"format\": 1", "\"format\": 2"),
+            good.replace("\"whole\"", "\"half\""),
             good.replace("17000", "170000"),
         ] {
             fs::write(directory.identity_file(), bad).expect("write");

@@ -75,6 +75,17 @@ impl IdentityOptions {
     }
 }
 
+impl IdentityOptions {
+    /// As the cell's own service, where the key can be read.
+    pub(crate) fn by_key(
+        self,
+        cell: &CellName,
+        directory: Option<&CellDirectory>,
+    ) -> Option<Security> {
+        localauth(cell, directory, self.level()).ok()
+    }
+}
+
 /// The user's credential cache, which `cellar login --keep` may have filled again.
 #[derive(Debug)]
 struct FromCache(Level);

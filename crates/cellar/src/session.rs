@@ -9,7 +9,8 @@
 //!
 //! A command that changes databases or volumes speaks through the administrator's socket of the
 //! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else goes over
-//! UDP, with the user's token if he has one ([`crate::identity`]).
+//! UDP, with the user's token if he has one ([`crate::identity`]). Where only a file server of the cell is in
+//! that directory, its socket leads to no databases: the cell's key, which lies beside it, does.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cellar_client::cell::parse_cell_serv_db;
-use cellar_client::{Cell, CellName, Client, Config, Ports};
+use cellar_client::{Administrator, Cell, CellName, Client, Config, Ports};
 use cellar_rpc::Runtime;
 
-use crate::cell_directory::{self, CellDirectory};
+use crate::cell_directory::{self, CellDirectory, Part};
 use crate::failure::{Failure, Outcome};
 use crate::identity::IdentityOptions;
 
@@ -94,21 +95,39 @@ impl CellOptions {
             As::AdministratorIfPossible if by_token => As::Anybody,
             who => who,
         };
+        let mut identity = self.identity;
+        let who = match (who, &directory) {
+            (As::AdministratorIfPossible, Some((directory, Part::Fileserver))) => {
+                identity.localauth = directory.may_read_keys();
+                As::Anybody
+            }
+            (who, _) => who,
+        };
+        let directory = directory.map(|(directory, _)| directory);
         let administrator = match administrator(directory.as_ref(), who).await? {
-            Some(connection) => Some((home.name.clone(), connection)),
+            Some(socket) => Some(Administrator {
+                cell: home.name.clone(),
+                addresses: home.database_servers.clone(),
+                socket,
+            }),
             None => None,
         };
-        let security = match &administrator {
-            // Nobody else is called.
+        let mut security = match &administrator {
+            // No other cell is called.
             Some(_) if cells.len() == 1 => HashMap::new(),
             own => {
-                let identity = self.identity;
                 let by_token = own.is_none();
                 identity
                     .securities(&cells, directory.as_ref(), by_token)
                     .await?
             }
         };
+        // Further file servers of the cell know its administrator by the key.
+        if administrator.is_some()
+            && let Some(by_key) = identity.by_key(&home.name, directory.as_ref())
+        {
+            security.insert(home.name.clone(), by_key);
+        }
         let authenticated = administrator.is_some() || security.contains_key(&home.name);
         let runtime = Runtime::client_only()
             .map_err(|cause| Failure::new(format!("cannot open a UDP port for calls: {cause}")))?;
@@ -119,7 +138,7 @@ impl CellOptions {
                 cells,
                 administrator,
                 security,
-                renewal: self.identity.renewal(),
+                renewal: identity.renewal(),
             },
         )?;
         Ok(Session {
@@ -150,7 +169,7 @@ impl CellOptions {
         match candidate.identity()? {
             Some(identity) => {
                 cells.push(identity.cell);
-                directory = Some(candidate);
+                directory = Some((candidate, identity.part));
             }
             None if self.dir.is_some() => {
                 return Err(Failure::new(format!(
@@ -214,7 +233,7 @@ impl CellOptions {
         if let Some(identity) = identity {
             return Ok(Found {
                 cells: vec![identity.cell],
-                directory: Some(local),
+                directory: Some((local, identity.part)),
             });
         }
         let from_path = path
@@ -239,8 +258,8 @@ impl CellOptions {
 
 struct Found {
     cells: Vec<Cell>,
-    /// The directory of the first cell, if it is on this machine.
-    directory: Option<CellDirectory>,
+    /// The directory of the first cell, if it is on this machine, and what of it runs here.
+    directory: Option<(CellDirectory, Part)>,
 }
 
 async fn administrator(

@@ -1,4 +1,5 @@
-//! `cellar up`: a whole cell in one process, in the foreground.
+//! `cellar up`: a whole cell in one process, in the foreground; with `--join`, one more file server of a
+//! cell that is there.
 //!
 //! 1. The directory is locked; a second `up` on it is refused.
 //! 2. Who the cell is stands in `cell.json`. The first time it is decided here and written.
@@ -12,7 +13,11 @@
 mod banner;
 mod bootstrap;
 mod bozo;
+mod databases;
+mod elsewhere;
+mod join;
 mod lock;
+mod partitions;
 mod protection;
 mod roles;
 mod statistics;
@@ -25,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cellar_client::{Cell, CellName, Ports};
 
-use crate::cell_directory::{self, CellDirectory, Identity};
+use crate::cell_directory::{self, CellDirectory, Identity, Part};
 use crate::failure::{Failure, Outcome};
 
 /// The cell that is made when no name is given.
@@ -35,7 +40,9 @@ const DEFAULT_CELL: &str = "demo.cell";
 #[command(after_help = "Examples:
   cellar up
   cellar up --dir /srv/cell --cell example.org --bind 192.0.2.10
-  cellar up --fileserver-port 17000       (stock clients know only the customary ports)")]
+  cellar up --fileserver-port 17000       (stock clients know only the customary ports)
+  cellar up --dir /srv/fs2 --bind 192.0.2.11 --join /root/server-etc
+                                          (one more file server of the cell whose keys these are)")]
 pub(crate) struct Options {
     /// Where the cell lives; made if it is missing.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR", default_value = cell_directory::DEFAULT)]
@@ -43,6 +50,10 @@ pub(crate) struct Options {
     /// The cell's name; default: the one it has, or demo.cell for a new one.
     #[arg(long, value_name = "NAME")]
     cell: Option<String>,
+    /// Run a file server only, of the cell that this directory is from: a copy of another server's
+    /// server-etc, or of OpenAFS's /etc/openafs/server. Needed once; it is copied.
+    #[arg(long, value_name = "SERVER-ETC")]
+    join: Option<PathBuf>,
     /// Address to answer on, registered for clients; default: the one it had, or 127.0.0.1 for a
     /// new cell, which only this machine reaches. 0.0.0.0 answers on all.
     #[arg(long, value_name = "ADDRESS")]
@@ -110,12 +121,20 @@ pub(crate) fn run(options: Options) -> Outcome {
     let known = directory.identity()?;
     let is_new = known.as_ref().is_none_or(|identity| !identity.complete);
     let mut identity = decide(&options, known.as_ref())?;
+    if identity.part == Part::Fileserver {
+        let etc = directory.server_etc();
+        if let Some(from) = options.join.as_deref().filter(|_| is_new) {
+            join::copy(from, &etc)?;
+        }
+        // The databases may have moved.
+        identity.cell = join::cell_of(&etc, identity.cell.ports)?;
+    }
     if is_new {
         directory.write_identity(&identity)?;
     }
     let roles = roles::Roles::open(&directory, &identity, &options)?;
     if is_new {
-        bootstrap::first_volumes(&roles, &identity)?;
+        roles.first_volumes(&identity)?;
         identity.complete = true;
         directory.write_identity(&identity)?;
     }
@@ -143,7 +162,33 @@ pub(crate) fn run(options: Options) -> Outcome {
 
 /// Who the cell is: what it was, changed by what the command line says.
 fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
+    let ports = match (options.fileserver_port, known) {
+        (Some(port), _) => Ports::based_at(port)
+            .ok_or_else(|| Failure::usage(format!("{port}: choose a port from 1 to 65528")))?,
+        (None, Some(known)) => known.cell.ports,
+        (None, None) => Ports::default(),
+    };
+    let joined = options.join.as_deref();
+    let joined = joined.map(|etc| join::cell_of(etc, ports)).transpose()?;
+    if let Some(known) = known.filter(|known| known.part == Part::Whole)
+        && joined.is_some()
+    {
+        return Err(Failure::new(format!(
+            "{} holds the whole cell {}: join with another --dir",
+            options.dir.display(),
+            known.cell.name
+        )));
+    }
     let wanted = options.cell.as_deref().map(CellName::new).transpose()?;
+    if let (Some(joined), Some(wanted)) = (&joined, &wanted)
+        && joined.name != *wanted
+    {
+        return Err(Failure::usage(format!(
+            "--join names cell {}, --cell {wanted}: leave --cell out",
+            joined.name
+        )));
+    }
+    let wanted = wanted.or_else(|| joined.as_ref().map(|cell| cell.name.clone()));
     if let (Some(known), Some(wanted)) = (known, &wanted)
         && known.cell.name != *wanted
     {
@@ -158,11 +203,15 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
         (None, Some(known)) => known.cell.name.clone(),
         (None, None) => CellName::new(DEFAULT_CELL)?,
     };
-    let ports = match (options.fileserver_port, known) {
-        (Some(port), _) => Ports::based_at(port)
-            .ok_or_else(|| Failure::usage(format!("{port}: choose a port from 1 to 65528")))?,
-        (None, Some(known)) => known.cell.ports,
-        (None, None) => Ports::default(),
+    let part = match (&joined, known) {
+        (Some(_), _) => Part::Fileserver,
+        (None, Some(known)) => known.part,
+        (None, None) => Part::Whole,
+    };
+    let database_servers = |own: IpAddr| match (joined, known) {
+        (Some(cell), _) => cell.database_servers,
+        (None, Some(known)) if part == Part::Fileserver => known.cell.database_servers.clone(),
+        _ => vec![own],
     };
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let bind = options
@@ -181,9 +230,11 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
     Ok(Identity {
         cell: Cell {
             name,
-            database_servers: vec![address],
+            database_servers: database_servers(address),
             ports,
         },
+        part,
+        address,
         server_uuid: known.map_or_else(
             || *uuid::Uuid::new_v4().as_bytes(),
             |known| known.server_uuid,
@@ -251,6 +302,7 @@ mod tests {
         Options {
             dir: PathBuf::from("d"),
             cell: None,
+            join: None,
             bind: None,
             fileserver_port: None,
             durability: cellar_volume::Durability::Strict,
@@ -297,6 +349,37 @@ mod tests {
             ..options()
         };
         assert!(decide(&renamed, Some(&known)).is_err());
+    }
+
+    #[test]
+    fn a_file_server_joins_once() {
+        let etc = tempfile::tempdir().expect("tempdir");
+        std::fs::write(etc.path().join("ThisCell"), "a.org\n").expect("write");
+        let list = ">a.org\n192.0.2.1 #db\n";
+        std::fs::write(etc.path().join("CellServDB"), list).expect("write");
+        let join = || Options {
+            join: Some(etc.path().to_owned()),
+            bind: Some(IpAddr::from([192, 0, 2, 9])),
+            ..options()
+        };
+        let joined = decide(&join(), None).expect("joined");
+        assert_eq!(joined.part, Part::Fileserver);
+        assert_eq!(joined.cell.name.as_str(), "a.org");
+        assert_eq!(joined.cell.database_servers, [IpAddr::from([192, 0, 2, 1])]);
+        assert_eq!(joined.address, IpAddr::from([192, 0, 2, 9]));
+        assert_eq!(decide(&options(), Some(&joined)).expect("again"), joined);
+        assert_eq!(decide(&join(), Some(&joined)).expect("repeated"), joined);
+        let other = Options {
+            cell: Some("b.org".to_owned()),
+            ..join()
+        };
+        assert!(decide(&other, None).is_err());
+        let whole = Options {
+            cell: Some("a.org".to_owned()),
+            ..options()
+        };
+        let whole = decide(&whole, None).expect("whole");
+        assert!(decide(&join(), Some(&whole)).is_err());
     }
 
     #[test]

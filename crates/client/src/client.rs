@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_rpc::{CallOptions, Connection, Port, Security};
+use cellar_rpc::{CallOptions, Port, Security};
 use cellar_wire::ids::{AfsUuid, Fid, VolumeId};
 use cellar_wire::rxafs::{self, AfsFetchStatus};
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::mount_point::{MountPoint, VolumeKind, choose};
 use crate::path::{Follow, Node, Tree, walk};
 use crate::rxafscb::{CallbackService, Promises};
-use crate::servers::{Renewal, Servers};
+use crate::servers::{Administrator, Renewal, Servers};
 use crate::volume::Volume;
 use crate::volume_location::{Family, Locations};
 
@@ -31,8 +31,8 @@ const GOODBYE_TIME: Duration = Duration::from_secs(2);
 pub struct Config {
     /// The cells that are known. The first is the home cell.
     pub cells: Vec<Cell>,
-    /// An administrator's socket, and the cell it belongs to.
-    pub administrator: Option<(CellName, Connection)>,
+    /// An administrator's socket, and whose it is.
+    pub administrator: Option<Administrator>,
     /// As whom the servers of each cell are called: all of them, VL, PR and file servers alike. A
     /// cell that is not named is called anonymously.
     pub security: HashMap<CellName, Security>,

@@ -37,6 +37,6 @@ pub use fetch::Fetch;
 pub use mount_point::{MountPoint, VolumeKind};
 pub use path::{Follow, Node};
 pub use rxafscb::{CallbackService, Promises};
-pub use servers::{Renewal, Servers};
+pub use servers::{Administrator, Renewal, Servers};
 pub use store::Source;
 pub use volume::Volume;

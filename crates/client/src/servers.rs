@@ -1,12 +1,12 @@
 //! Connections to servers, one for each cell, address and service, and which addresses were silent.
 //!
 //! Who calls is decided cell by cell: a cell without a security of its own is called anonymously.
-//! With an administrator's socket every call of the cell that owns it goes there instead of UDP: the
-//! one process behind it plays all roles, and knows its callers by their Unix identity.
+//! With an administrator's socket every call to the addresses of the process behind it goes there instead
+//! of UDP, whatever the role: it knows its callers by their Unix identity.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,11 +35,23 @@ pub trait Renewal: fmt::Debug + Send + Sync {
     ) -> Pin<Box<dyn Future<Output = Option<Security>> + Send + 'a>>;
 }
 
+/// The socket of a server on this machine, which takes its callers for administrators.
+#[derive(Clone, Debug)]
+pub struct Administrator {
+    /// The cell that the server is of.
+    pub cell: CellName,
+    /// The addresses that it answers on: calls to these go through the socket. Other servers of the cell
+    /// are called as the cell's security says.
+    pub addresses: Vec<IpAddr>,
+    /// The socket.
+    pub socket: Connection,
+}
+
 /// The pool.
 #[derive(Debug)]
 pub struct Servers {
     port: Port,
-    administrator: Option<(CellName, Connection)>,
+    administrator: Option<Administrator>,
     renewal: Option<Arc<dyn Renewal>>,
     cells: Mutex<HashMap<CellName, OfCell>>,
     down: Mutex<HashMap<SocketAddr, Instant>>,
@@ -62,11 +74,11 @@ impl Default for OfCell {
 }
 
 impl Servers {
-    /// A pool that calls from `port`; with `administrator`, calls to that cell go through its
+    /// A pool that calls from `port`; with `administrator`, calls to that server go through its
     /// socket.
     pub fn new(
         port: Port,
-        administrator: Option<(CellName, Connection)>,
+        administrator: Option<Administrator>,
         renewal: Option<Arc<dyn Renewal>>,
     ) -> Self {
         Self {
@@ -96,7 +108,8 @@ impl Servers {
         };
         let expired = matches!(
             code.to_plain(),
-            AbortCode::RXKADEXPIRED | AbortCode::VICETOKENDEAD
+            // The last one: the key that the ticket was made for is retired.
+            AbortCode::RXKADEXPIRED | AbortCode::VICETOKENDEAD | AbortCode::RXKADUNKNOWNKEY
         );
         let Some(renewal) = self.renewal.as_ref().filter(|_| expired) else {
             return false;
@@ -120,7 +133,7 @@ impl Servers {
     pub fn is_administrator(&self, cell: &CellName) -> bool {
         self.administrator
             .as_ref()
-            .is_some_and(|(own, _)| own == cell)
+            .is_some_and(|own| own.cell == *cell)
     }
 
     /// A connection to one service of one server of `cell`.
@@ -130,10 +143,11 @@ impl Servers {
         peer: SocketAddr,
         package: &'static Package,
     ) -> Connection {
-        if let Some((own, socket)) = &self.administrator
-            && own == cell
+        if let Some(own) = &self.administrator
+            && own.cell == *cell
+            && own.addresses.contains(&peer.ip())
         {
-            return socket.clone();
+            return own.socket.clone();
         }
         let mut cells = self.cells.lock();
         if !cells.contains_key(cell) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cellar_client::Ports;
 
-use crate::cell_directory::{self, CellDirectory, Identity};
+use crate::cell_directory::{self, CellDirectory, Identity, Part};
 
 /// The text, for standard output.
 pub(super) fn text(
@@ -18,11 +18,10 @@ pub(super) fn text(
     let cell = &identity.cell;
     let name = &cell.name;
     let ports = &cell.ports;
-    let address = cell
-        .database_servers
-        .first()
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    if identity.part == Part::Fileserver {
+        return of_a_file_server(directory, identity, is_new, took);
+    }
+    let address = identity.address.to_string();
     let here = directory.path();
     let shown = std::path::absolute(here).unwrap_or_else(|_| here.to_owned());
     let shown = shown.display();
@@ -104,4 +103,37 @@ OpenAFS's user-space client (as root; Debian: openafs-fuse):
         "\nCtrl-C stops it; the same command brings it back as it was."
     );
     text
+}
+
+/// What a file server says that has joined a cell.
+fn of_a_file_server(
+    directory: &CellDirectory,
+    identity: &Identity,
+    is_new: bool,
+    took: Duration,
+) -> String {
+    let Identity { cell, address, .. } = identity;
+    let name = &cell.name;
+    let shown = directory.path().display();
+    let verb = if is_new { "has joined" } else { "is back in" };
+    let databases: Vec<_> = cell
+        .database_servers
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    format!(
+        "\nThis file server {verb} cell {name}, in {shown} ({:.2} s)
+  at {address}: files {}, volumes {}, overseer {} (UDP); databases at {}
+
+It holds no volumes until some are made or moved here:
+  cellar vos create --dir {shown} {address} a NAME
+  cellar vos move --dir {shown} NAME OTHER-SERVER a {address} a
+
+Ctrl-C stops it; 'cellar up --dir {shown}' brings it back as it was.\n",
+        took.as_secs_f64(),
+        cell.ports.fileserver,
+        cell.ports.volume,
+        cell.ports.overseer,
+        databases.join(", "),
+    )
 }

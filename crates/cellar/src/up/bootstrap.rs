@@ -3,8 +3,6 @@
 //! Every step looks first whether it was done, so the whole can be repeated after a crash: a volume is
 //! found by its name on the partition, its ids are consecutive, a mount point that exists is left.
 
-use std::net::IpAddr;
-
 use cellar_dbserver::Identity as Caller;
 use cellar_volume::{Context, Error as StoreError, NewVnode, Partition, Volume, VolumeSpec};
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
@@ -12,7 +10,8 @@ use cellar_wire::ids::{AfsTime, AfsUuid, ViceId, VolumeId};
 use cellar_wire::{List, vl};
 use std::sync::Arc;
 
-use super::roles::Roles;
+use super::databases::OwnDatabases;
+use super::roles::v4_address;
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
 
@@ -23,13 +22,18 @@ const PAGE: usize = 1000;
 const SCRATCH_RIGHTS: Rights = Rights(63);
 
 /// Makes what is missing of the first volumes.
-pub(super) fn first_volumes(roles: &Roles, identity: &Identity) -> Outcome {
-    roles.register(identity)?;
+pub(super) fn first_volumes(
+    databases: &OwnDatabases,
+    partition: &Partition,
+    identity: &Identity,
+) -> Outcome {
+    databases.register(identity)?;
     let look = Rights::READ | Rights::LOOKUP;
-    let root_afs = volume(roles, identity, "root.afs", 5000, look)?;
-    let root_cell = volume(roles, identity, "root.cell", 5000, look)?;
+    let volume = |name, quota, rights| volume(databases, partition, identity, name, quota, rights);
+    let root_afs = volume("root.afs", 5000, look)?;
+    let root_cell = volume("root.cell", 5000, look)?;
     // The scratch volume may fill the partition.
-    volume(roles, identity, "scratch", 0, SCRATCH_RIGHTS)?;
+    volume("scratch", 0, SCRATCH_RIGHTS)?;
     let cell = identity.cell.name.as_str();
     mount(&root_afs, cell, "#root.cell.")?;
     mount(&root_afs, &format!(".{cell}"), "%root.cell.")?;
@@ -38,14 +42,14 @@ pub(super) fn first_volumes(roles: &Roles, identity: &Identity) -> Outcome {
 }
 
 fn volume(
-    roles: &Roles,
+    databases: &OwnDatabases,
+    partition: &Partition,
     identity: &Identity,
     name: &str,
     max_quota: u32,
     anyuser: Rights,
 ) -> Outcome<Arc<Volume>> {
     let store = |cause: StoreError| Failure::new(format!("cannot make volume {name}: {cause}"));
-    let partition = roles.first_partition();
     let known = find(partition, name).map_err(store)?;
     let (volume, id) = match known {
         Some(id) => {
@@ -58,7 +62,7 @@ fn volume(
             (volume, id)
         }
         None => {
-            let id = roles.new_volume_ids(3)?;
+            let id = databases.new_volume_ids(3)?;
             let spec = VolumeSpec {
                 id,
                 name: name.to_owned(),
@@ -83,7 +87,7 @@ fn volume(
         .set_acl(volume.root(), acl, context())
         .map_err(store)?;
     changed.wait().map_err(store)?;
-    list_volume(roles, identity, name, id)?;
+    list_volume(databases, identity, name, id)?;
     Ok(volume)
 }
 
@@ -103,17 +107,15 @@ fn find(partition: &Partition, name: &str) -> Result<Option<VolumeId>, StoreErro
 }
 
 /// Enters a volume into the VLDB, unless it is there.
-fn list_volume(roles: &Roles, identity: &Identity, name: &str, id: VolumeId) -> Outcome {
-    let server = match identity.cell.database_servers.first() {
-        Some(IpAddr::V4(ip)) => u32::from(*ip),
-        _ => return Err(Failure::new("the cell has no IPv4 address")),
-    };
+fn list_volume(databases: &OwnDatabases, identity: &Identity, name: &str, id: VolumeId) -> Outcome {
+    let server = v4_address(identity);
+    let server = server.ok_or_else(|| Failure::new("the cell has no IPv4 address"))?;
     let refused = |code| Failure::new(format!("cannot list volume {name}: {code}"));
     let arguments = vl::GetEntryByIDN {
         volid: id,
         voltype: vl::RWVOL,
     };
-    match roles.vl.ask(Caller::Superuser, arguments) {
+    match databases.vl.ask(Caller::Superuser, arguments) {
         Ok(_) => return Ok(()),
         Err(cellar_wire::AbortCode::VL_NOENT) => {}
         Err(code) => return Err(refused(code)),
@@ -130,7 +132,7 @@ fn list_volume(roles: &Roles, identity: &Identity, name: &str, id: VolumeId) -> 
         flags: vl::VLF_RWEXISTS,
         match_index: 0,
     };
-    let created = roles
+    let created = databases
         .vl
         .ask(Caller::Superuser, vl::CreateEntryN { newentry });
     created.map(|_| ()).map_err(refused)

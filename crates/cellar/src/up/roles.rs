@@ -3,24 +3,18 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use cellar_celldb::Embedded;
-use cellar_dbserver::{
-    Clock, Database, DiskService, Identity as Caller, Pr, PrService, Vl, VlService, VoteService,
-};
 use cellar_fileserver::{Config as FileConfig, FileServer};
 use cellar_rpc::ServerSecurity;
 use cellar_rpc::local::Listener;
 use cellar_rpc::{Port, PortConfig, Runtime, RuntimeConfig, Service};
-use cellar_volume::disk::FileDisk;
-use cellar_volume::{Options as StoreOptions, Partition};
-use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
-use cellar_wire::vl;
+use cellar_volume::Partition;
+use cellar_wire::ids::{AfsTime, PartitionId};
 
 use super::bozo::{Instance, Overseer};
-use super::protection::{OwnLocations, OwnProtection};
+use super::databases::{DatabaseServices, Databases};
 use super::statistics::Statistics;
 use super::trust::Trust;
-use super::{Options, bootstrap, wall_clock};
+use super::{Options, bootstrap, partitions, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
 
@@ -29,8 +23,7 @@ const RXKAD_INDEX: u8 = 2;
 
 /// Everything that is opened, before any port is.
 pub(super) struct Roles {
-    pub(super) vl: Arc<Vl>,
-    pr: Arc<Pr>,
+    pub(super) databases: Databases,
     pub(super) trust: Trust,
     partitions: Vec<(PartitionId, Arc<Partition>)>,
     runtime: Runtime,
@@ -45,24 +38,13 @@ pub(super) struct Running {
 }
 
 impl Roles {
-    /// Opens the databases and the partition, making what is missing.
+    /// Opens the databases and the partitions, making what is missing.
     pub(super) fn open(
         directory: &CellDirectory,
         identity: &Identity,
         options: &Options,
     ) -> Outcome<Self> {
         let trust = Trust::open(directory, identity)?;
-        let databases = directory.databases();
-        let at = |cause: &dyn std::fmt::Display| {
-            Failure::new(format!("{}: {cause}", databases.display()))
-        };
-        private_directory(&databases).map_err(|cause| at(&cause))?;
-        let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
-        let db = Arc::new(db);
-        let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
-        let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
-        let pr = pr.with_realms(trust.authority.clone());
-        let partition = open_partition(directory, options)?;
         let mut config = RuntimeConfig {
             name: "cellar".to_owned(),
             ..RuntimeConfig::default()
@@ -73,41 +55,22 @@ impl Roles {
         let runtime = Runtime::start(config)
             .map_err(|cause| Failure::new(format!("cannot start network threads: {cause}")))?;
         Ok(Self {
-            vl: Arc::new(vl),
-            pr: Arc::new(pr),
+            databases: Databases::open(directory, identity, &trust, &runtime)?,
             trust,
-            partitions: vec![partition],
+            partitions: partitions::open(directory, options.durability)?,
             runtime,
         })
     }
 
-    /// The partition on which the first volumes are.
-    pub(super) fn first_partition(&self) -> &Partition {
-        &self.partitions[0].1
-    }
-
-    /// Reserves consecutive volume ids.
-    pub(super) fn new_volume_ids(&self, count: u32) -> Outcome<VolumeId> {
-        let reply = self
-            .vl
-            .ask(Caller::Superuser, vl::GetNewVolumeId { bump: count });
-        let reply =
-            reply.map_err(|code| Failure::new(format!("cannot reserve volume ids: {code}")))?;
-        Ok(reply.newvolumid)
-    }
-
-    /// Registers the file server's UUID and address in the VLDB.
-    pub(super) fn register(&self, identity: &Identity) -> Outcome {
-        let addresses = v4_addresses(identity);
-        let arguments = vl::RegisterAddrs {
-            uuid: bootstrap::uuid(identity),
-            spare1: 0,
-            addrs: vl::BulkAddrs::from_iter_cut(addresses),
-        };
-        let registered = self.vl.ask(Caller::Superuser, arguments);
-        registered.map(|_| ()).map_err(|code| {
-            Failure::new(format!("cannot register the file server's address: {code}"))
-        })
+    /// Makes what is missing of the cell's first volumes, on the first partition. A file server that has
+    /// joined a cell starts without any.
+    pub(super) fn first_volumes(&self, identity: &Identity) -> Outcome {
+        match (&self.databases, self.partitions.first()) {
+            (Databases::Here(own), Some((_, partition))) => {
+                bootstrap::first_volumes(own, partition, identity)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Opens the ports and the administrator's socket, and registers where the server is.
@@ -116,8 +79,8 @@ impl Roles {
         config.callback_state = Some(directory.callback_state());
         config.authority = Some(self.trust.authority.clone());
         config.audit = self.trust.audit.clone();
-        let fileserver = FileServer::new(config, Arc::new(OwnProtection(self.pr.clone())));
-        fileserver.use_locations(Arc::new(OwnLocations(self.vl.clone())));
+        let fileserver = FileServer::new(config, self.databases.protection());
+        fileserver.use_locations(self.databases.locations());
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
@@ -134,7 +97,12 @@ impl Roles {
                 };
                 services.listen(&self.runtime, directory, Arc::new(statistics))
             })
-            .and_then(|socket| self.register(identity).map(|()| socket));
+            .and_then(|socket| {
+                let registered = self
+                    .databases
+                    .register(&self.runtime, &fileserver, identity);
+                registered.map(|()| socket)
+            });
         match answering {
             Ok(socket) => Ok(Running {
                 runtime: self.runtime,
@@ -156,12 +124,9 @@ impl Roles {
 struct Services {
     files: Arc<dyn Service>,
     volumes: Arc<dyn Service>,
-    vl: Arc<dyn Service>,
-    vl_votes: Arc<dyn Service>,
-    pr: Arc<dyn Service>,
-    pr_votes: Arc<dyn Service>,
-    disk: Arc<dyn Service>,
     bozo: Arc<dyn Service>,
+    /// Where they are in this process.
+    databases: Option<DatabaseServices>,
     /// What every port takes beside anonymous callers.
     rxkad: Arc<dyn ServerSecurity>,
 }
@@ -174,31 +139,29 @@ impl Services {
         identity: &Identity,
     ) -> Self {
         let ports = &identity.cell.ports;
-        let addresses: Vec<u32> = v4_addresses(identity).collect();
-        let votes = |database: Arc<dyn Database>| -> Arc<dyn Service> {
-            Arc::new(VoteService::new(database, clock(), addresses.clone()))
+        let mut instances = vec![Instance::new(
+            "fs",
+            "file and volume server",
+            ports.fileserver,
+        )];
+        let databases = match &roles.databases {
+            Databases::Here(own) => {
+                instances.push(Instance::new("ptserver", "", ports.protection));
+                instances.push(Instance::new("vlserver", "", ports.location));
+                Some(own.services(identity, &roles.trust))
+            }
+            Databases::Elsewhere(_) => None,
         };
-        let instances = vec![
-            Instance::new("fs", "file and volume server", ports.fileserver),
-            Instance::new("ptserver", "", ports.protection),
-            Instance::new("vlserver", "", ports.location),
-        ];
         let now = AfsTime(wall_clock().as_secs() as u32);
         let Trust { authority, audit } = &roles.trust;
         let (cell, trusted) = (identity.cell.clone(), authority.clone());
         let key_file = directory.server_etc().join("KeyFileExt");
         let overseer = Overseer::new(cell, instances, now, trusted, audit.clone(), key_file);
-        let vl = VlService::new(roles.vl.clone());
-        let pr = PrService::new(roles.pr.clone());
         Self {
             files: fileserver.file_service(),
             volumes: fileserver.volume_service(),
-            vl: Arc::new(vl.with_authority(authority.clone(), audit.clone())),
-            vl_votes: votes(roles.vl.clone()),
-            pr: Arc::new(pr.with_authority(authority.clone(), audit.clone())),
-            pr_votes: votes(roles.pr.clone()),
-            disk: Arc::new(DiskService),
             bozo: Arc::new(overseer.with_log("AuditLog", directory.audit_log())),
+            databases,
             rxkad: authority.server_security(),
         }
     }
@@ -211,21 +174,16 @@ impl Services {
         identity: &Identity,
     ) -> Outcome<Vec<(&'static str, Port)>> {
         let ports = &identity.cell.ports;
-        let plan = [
-            (
-                "users",
-                ports.protection,
-                vec![&self.pr, &self.pr_votes, &self.disk],
-            ),
-            (
-                "locations",
-                ports.location,
-                vec![&self.vl, &self.vl_votes, &self.disk],
-            ),
-            ("volumes", ports.volume, vec![&self.volumes]),
-            ("overseer", ports.overseer, vec![&self.bozo]),
-            ("files", ports.fileserver, vec![&self.files]),
-        ];
+        let mut plan = Vec::new();
+        if let Some(own) = &self.databases {
+            let users = vec![&own.pr, &own.pr_votes, &own.disk];
+            let locations = vec![&own.vl, &own.vl_votes, &own.disk];
+            plan.push(("users", ports.protection, users));
+            plan.push(("locations", ports.location, locations));
+        }
+        plan.push(("volumes", ports.volume, vec![&self.volumes]));
+        plan.push(("overseer", ports.overseer, vec![&self.bozo]));
+        plan.push(("files", ports.fileserver, vec![&self.files]));
         let mut opened = Vec::new();
         for (name, number, services) in plan {
             let address = SocketAddr::new(identity.bind, number);
@@ -250,14 +208,10 @@ impl Services {
         directory: &CellDirectory,
         statistics: Arc<dyn Service>,
     ) -> Outcome<Listener> {
-        let all = [
-            &self.files,
-            &self.volumes,
-            &self.vl,
-            &self.pr,
-            &self.bozo,
-            &statistics,
-        ];
+        let mut all = vec![&self.files, &self.volumes, &self.bozo, &statistics];
+        if let Some(own) = &self.databases {
+            all.extend([&own.vl, &own.pr]);
+        }
         let path = directory.admin_socket();
         let services = all.into_iter().cloned().collect();
         Listener::bind(runtime, &path, services).map_err(|cause| {
@@ -287,21 +241,12 @@ impl Running {
     }
 }
 
-/// The time, for the databases.
-fn clock() -> Clock {
-    Arc::new(|| AfsTime(wall_clock().as_secs() as u32))
-}
-
-/// The server's addresses as AFS writes them.
-fn v4_addresses(identity: &Identity) -> impl Iterator<Item = u32> + '_ {
-    identity
-        .cell
-        .database_servers
-        .iter()
-        .filter_map(|ip| match ip {
-            IpAddr::V4(ip) => Some(u32::from(*ip)),
-            IpAddr::V6(_) => None,
-        })
+/// The server's address as AFS writes it.
+pub(super) fn v4_address(identity: &Identity) -> Option<u32> {
+    match identity.address {
+        IpAddr::V4(ip) => Some(u32::from(ip)),
+        IpAddr::V6(_) => None,
+    }
 }
 
 /// Makes a directory that only its owner may look into: access lists decide about what is in it, not
@@ -312,25 +257,6 @@ pub(super) fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-}
-
-fn open_partition(
-    directory: &CellDirectory,
-    options: &Options,
-) -> Outcome<(PartitionId, Arc<Partition>)> {
-    let path = directory.partition('a');
-    let at = |cause: &dyn std::fmt::Display| {
-        Failure::new(format!("partition {}: {cause}", path.display()))
-    };
-    private_directory(&path).map_err(|cause| at(&cause))?;
-    let disk = FileDisk::open(&path).map_err(|cause| at(&cause))?;
-    let store = StoreOptions {
-        durability: options.durability,
-        ..StoreOptions::default()
-    };
-    let partition = Partition::open(disk, store).map_err(|cause| at(&cause))?;
-    let id = PartitionId::new(0).ok_or_else(|| at(&"there is no partition 0"))?;
-    Ok((id, partition))
 }
 
 fn port_failure(cause: &std::io::Error, address: SocketAddr) -> Failure {

@@ -3,11 +3,13 @@
 //! A new cell has no KDC. So that it can be used all the same, a random key is made for it, of version 0, which no KDC
 //! gives out: `-localauth` makes tickets of it, and nobody else can. As soon as a realm's key is imported, which has a
 //! higher version, that one is used instead; `cellar key retire 0` takes the first one away.
+//!
+//! A file server that joins a cell has that cell's key, and is given none of its own.
 
 use cellar_auth::audit::Audit;
 use cellar_auth::{Authority, Enctype, SecretKey};
 
-use crate::cell_directory::{CellDirectory, Identity};
+use crate::cell_directory::{CellDirectory, Identity, Part};
 use crate::failure::{Failure, Outcome};
 
 /// The version of the key that a cell is made with.
@@ -26,10 +28,19 @@ impl Trust {
         let at =
             |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", etc.display()));
         super::roles::private_directory(&etc).map_err(|cause| at(&cause))?;
-        directory.write_server_etc(identity)?;
+        // Of a file server that has joined, that directory is the cell's, and only read.
+        if identity.part == Part::Whole {
+            directory.write_server_etc(identity)?;
+        }
         let name = identity.cell.name.as_str();
         let authority = Authority::open(&etc, name).map_err(|cause| at(&cause))?;
-        if authority.keys().list().is_empty() {
+        let without_key = authority.keys().list().is_empty();
+        if without_key && identity.part == Part::Fileserver {
+            return Err(at(&format!(
+                "no key of cell {name} there: copy KeyFileExt or rxkad.keytab from another of its servers"
+            )));
+        }
+        if without_key {
             let key = SecretKey::random(Enctype::Aes256Sha1);
             authority
                 .keys()

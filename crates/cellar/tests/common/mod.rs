@@ -17,7 +17,9 @@ static TRIED: AtomicU16 = AtomicU16::new(0);
 /// A running cell, ended when it is dropped.
 pub(crate) struct Cell {
     pub(crate) home: tempfile::TempDir,
-    port: u16,
+    pub(crate) port: u16,
+    /// How the server is started.
+    options: Vec<String>,
     server: Option<Child>,
 }
 
@@ -60,13 +62,20 @@ impl Answer {
 impl Cell {
     /// Makes and starts a cell.
     pub(crate) fn new() -> Self {
-        let home = tempfile::tempdir().expect("a temporary directory");
+        Self::with_options(free_ports(), &["--cell", "test.cell"])
+    }
+
+    /// Makes and starts a server at these ports with these options of `up`.
+    pub(crate) fn with_options(port: u16, options: &[&str]) -> Self {
         let mut cell = Self {
-            home,
-            port: free_ports(),
+            home: tempfile::tempdir().expect("a temporary directory"),
+            port,
+            options: options.iter().map(|word| (*word).to_owned()).collect(),
             server: None,
         };
         cell.start();
+        // Whoever starts again says nothing new.
+        cell.options.clear();
         cell
     }
 
@@ -82,8 +91,9 @@ impl Cell {
     /// Starts the server and waits until it says that the cell is up.
     pub(crate) fn start(&mut self) {
         let mut server = Command::new(env!("CARGO_BIN_EXE_cellar"))
-            .args(["up", "--cell", "test.cell", "--dir"])
+            .args(["up", "--dir"])
             .arg(self.directory())
+            .args(&self.options)
             .args(["--fileserver-port", &self.port.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,0 +1,160 @@
+//! The databases of the cell, as the roles of this process know them: their own, or other machines'.
+
+use std::sync::Arc;
+
+use cellar_celldb::Embedded;
+use cellar_client::Cell;
+use cellar_dbserver::{
+    Clock, Database, DiskService, Identity as Caller, Pr, PrService, Vl, VlService, VoteService,
+};
+use cellar_fileserver::{FileServer, Locations, Protection};
+use cellar_rpc::{Runtime, Service};
+use cellar_wire::ids::{AfsTime, VolumeId};
+use cellar_wire::{List, vl};
+
+use super::bootstrap;
+use super::elsewhere::Elsewhere;
+use super::protection::{OwnLocations, OwnProtection};
+use super::roles::{private_directory, v4_address};
+use super::trust::Trust;
+use super::wall_clock;
+use crate::cell_directory::{CellDirectory, Identity, Part};
+use crate::failure::{Failure, Outcome};
+
+/// Where they are.
+pub(super) enum Databases {
+    Here(OwnDatabases),
+    Elsewhere(Arc<Elsewhere>),
+}
+
+impl Databases {
+    /// Opens those of a whole cell; a file server only learns whom to ask.
+    pub(super) fn open(
+        directory: &CellDirectory,
+        identity: &Identity,
+        trust: &Trust,
+        runtime: &Runtime,
+    ) -> Outcome<Self> {
+        match identity.part {
+            Part::Whole => OwnDatabases::open(directory, identity, trust).map(Self::Here),
+            Part::Fileserver => {
+                let cell: &Cell = &identity.cell;
+                let elsewhere = Elsewhere::new(runtime, cell, &trust.authority)?;
+                Ok(Self::Elsewhere(Arc::new(elsewhere)))
+            }
+        }
+    }
+
+    /// Users and groups, for the file server.
+    pub(super) fn protection(&self) -> Arc<dyn Protection> {
+        match self {
+            Self::Here(own) => Arc::new(OwnProtection(own.pr.clone())),
+            Self::Elsewhere(elsewhere) => elsewhere.clone(),
+        }
+    }
+
+    /// Where volumes are, for the file server.
+    pub(super) fn locations(&self) -> Arc<dyn Locations> {
+        match self {
+            Self::Here(own) => Arc::new(OwnLocations(own.vl.clone())),
+            Self::Elsewhere(elsewhere) => elsewhere.clone(),
+        }
+    }
+
+    /// Registers the file server's UUID and address. Where the database is elsewhere this goes on in
+    /// the background until one of its servers accepts: files are served meanwhile.
+    pub(super) fn register(
+        &self,
+        runtime: &Runtime,
+        fileserver: &FileServer,
+        identity: &Identity,
+    ) -> Outcome {
+        match self {
+            Self::Here(own) => own.register(identity),
+            Self::Elsewhere(elsewhere) => {
+                elsewhere.register(runtime, fileserver, identity);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The databases in this process.
+pub(super) struct OwnDatabases {
+    pub(super) vl: Arc<Vl>,
+    pr: Arc<Pr>,
+}
+
+/// What answers for them.
+pub(super) struct DatabaseServices {
+    pub(super) vl: Arc<dyn Service>,
+    pub(super) vl_votes: Arc<dyn Service>,
+    pub(super) pr: Arc<dyn Service>,
+    pub(super) pr_votes: Arc<dyn Service>,
+    pub(super) disk: Arc<dyn Service>,
+}
+
+impl OwnDatabases {
+    fn open(directory: &CellDirectory, identity: &Identity, trust: &Trust) -> Outcome<Self> {
+        let databases = directory.databases();
+        let at = |cause: &dyn std::fmt::Display| {
+            Failure::new(format!("{}: {cause}", databases.display()))
+        };
+        private_directory(&databases).map_err(|cause| at(&cause))?;
+        let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
+        let db = Arc::new(db);
+        let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
+        let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
+        let pr = pr.with_realms(trust.authority.clone());
+        Ok(Self {
+            vl: Arc::new(vl),
+            pr: Arc::new(pr),
+        })
+    }
+
+    /// Reserves consecutive volume ids.
+    pub(super) fn new_volume_ids(&self, count: u32) -> Outcome<VolumeId> {
+        let reply = self
+            .vl
+            .ask(Caller::Superuser, vl::GetNewVolumeId { bump: count });
+        let reply =
+            reply.map_err(|code| Failure::new(format!("cannot reserve volume ids: {code}")))?;
+        Ok(reply.newvolumid)
+    }
+
+    /// Registers the file server's UUID and address.
+    pub(super) fn register(&self, identity: &Identity) -> Outcome {
+        let arguments = vl::RegisterAddrs {
+            uuid: bootstrap::uuid(identity),
+            spare1: 0,
+            addrs: List::from_iter_cut(v4_address(identity)),
+        };
+        let registered = self.vl.ask(Caller::Superuser, arguments);
+        registered.map(|_| ()).map_err(|code| {
+            Failure::new(format!("cannot register the file server's address: {code}"))
+        })
+    }
+
+    /// What answers on their ports.
+    pub(super) fn services(&self, identity: &Identity, trust: &Trust) -> DatabaseServices {
+        let Trust { authority, audit } = trust;
+        let addresses: Vec<u32> = v4_address(identity).into_iter().collect();
+        let votes = |database: Arc<dyn Database>| -> Arc<dyn Service> {
+            Arc::new(VoteService::new(database, clock(), addresses.clone()))
+        };
+        let vl = VlService::new(self.vl.clone());
+        let pr = PrService::new(self.pr.clone());
+        DatabaseServices {
+            vl: Arc::new(vl.with_authority(authority.clone(), audit.clone())),
+            vl_votes: votes(self.vl.clone()),
+            pr: Arc::new(pr.with_authority(authority.clone(), audit.clone())),
+            pr_votes: votes(self.pr.clone()),
+            disk: Arc::new(DiskService),
+        }
+    }
+}
+
+/// The time, for the databases.
+fn clock() -> Clock {
+    Arc::new(|| AfsTime(wall_clock().as_secs() as u32))
+}

@@ -1,0 +1,199 @@
+//! The databases on other machines, for a file server that has joined a cell: Cellar's or OpenAFS's.
+//!
+//! They are called as a holder of the cell's key: a protection server tells an identity's groups only
+//! to such, and a location server lets only such register. The ticket for it is made of the newest
+//! key; when that key is retired the servers refuse it, and another is made.
+//!
+//! What was answered is kept by the file server (two hours, as OpenAFS's keeps it), and asked for again
+//! after `FlushCPS`: no server on another machine says that its answers have changed.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_auth::{Authority, Level};
+use cellar_client::{Cell, CellName, Client, Config, Error, Renewal};
+use cellar_fileserver::protection::BoxFuture;
+use cellar_fileserver::{Cps, FileServer, Locations, Protection, ProtectionError};
+use cellar_rpc::{Runtime, Security};
+use cellar_wire::AbortCode;
+use cellar_wire::ids::ViceId;
+use cellar_wire::package::Procedure;
+use cellar_wire::{pr, vl};
+
+use crate::cell_directory::Identity;
+use crate::failure::{Failure, Outcome};
+
+/// The name of the identity that unknown names get the id of.
+const ANONYMOUS_NAME: &[u8] = b"anonymous";
+
+/// A client of the cell's database servers.
+pub(super) struct Elsewhere {
+    client: Client,
+    cell: Cell,
+}
+
+/// Makes tickets of the cell's key.
+struct OfTheKey(Authority);
+
+impl std::fmt::Debug for OfTheKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OfTheKey")
+    }
+}
+
+impl Renewal for OfTheKey {
+    fn renew<'a>(
+        &'a self,
+        _cell: &'a CellName,
+    ) -> Pin<Box<dyn Future<Output = Option<Security>> + Send + 'a>> {
+        Box::pin(std::future::ready(self.0.localauth(Level::Crypt).ok()))
+    }
+}
+
+impl Elsewhere {
+    /// Nothing is asked yet.
+    pub(super) fn new(runtime: &Runtime, cell: &Cell, authority: &Authority) -> Outcome<Self> {
+        let security = authority
+            .localauth(Level::Crypt)
+            .map_err(|cause| Failure::new(format!("cannot call the database servers: {cause}")))?;
+        let port = runtime
+            .client_port()
+            .map_err(|cause| Failure::new(format!("cannot open a UDP port for calls: {cause}")))?;
+        let config = Config {
+            cells: vec![cell.clone()],
+            administrator: None,
+            security: HashMap::from([(cell.name.clone(), security)]),
+            renewal: Some(Arc::new(OfTheKey(authority.clone()))),
+        };
+        Ok(Self {
+            client: Client::new(port, config)?,
+            cell: cell.clone(),
+        })
+    }
+
+    /// Registers the file server, in the background.
+    pub(super) fn register(&self, runtime: &Runtime, server: &FileServer, identity: &Identity) {
+        let servers = self.cell.location_servers();
+        let connections = servers
+            .map(|peer| {
+                let pool = self.client.servers();
+                pool.connection(&self.cell.name, peer, &vl::PACKAGE)
+            })
+            .collect();
+        let address = SocketAddr::new(identity.address, identity.cell.ports.fileserver);
+        server.register(runtime, connections, &[address]);
+    }
+
+    async fn ask<P: Procedure>(&self, arguments: &P) -> Result<P::Reply, ProtectionError> {
+        let answer = self.client.call_protection(&self.cell, arguments).await;
+        answer.map_err(|error| match error {
+            Error::Database { .. } => ProtectionError::Refused(error.to_string()),
+            _ => ProtectionError::Unreachable(error.to_string()),
+        })
+    }
+}
+
+impl Protection for Elsewhere {
+    fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async move {
+            let asked = pr::GetCPS { id };
+            match self.client.call_protection(&self.cell, &asked).await {
+                Ok(reply) => Ok(Cps::new(reply.list.into_vec())),
+                Err(Error::Database { cause, .. }) if cause.code() == AbortCode::PRNOENT => {
+                    Ok(Cps::anonymous())
+                }
+                Err(error @ Error::Database { .. }) => {
+                    Err(ProtectionError::Refused(error.to_string()))
+                }
+                Err(error) => Err(ProtectionError::Unreachable(error.to_string())),
+            }
+        })
+    }
+
+    fn host_cps(&self, address: IpAddr) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async move {
+            let host = match address {
+                IpAddr::V4(ip) => u32::from(ip),
+                // Host entries are dotted quads.
+                IpAddr::V6(_) => return Ok(Cps::new(Vec::new())),
+            };
+            let reply = self.ask(&pr::GetHostCPS { host }).await?;
+            Ok(Cps::new(reply.list.into_vec()))
+        })
+    }
+
+    fn ids_of<'a>(
+        &'a self,
+        names: &'a [Bytes],
+    ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
+        Box::pin(async move {
+            let mut found = vec![None; names.len()];
+            // Nobody has a name that the wire cannot carry.
+            let (mut places, mut asked) = (Vec::new(), pr::NameList::new());
+            for (place, name) in names.iter().enumerate() {
+                let lower = name.to_ascii_lowercase();
+                if !lower.contains(&0)
+                    && let Ok(name) = pr::PrName::new(&lower)
+                    && asked.push(name).is_ok()
+                {
+                    places.push(place);
+                }
+            }
+            let reply = self.ask(&pr::NameToID { names: asked }).await?;
+            for (place, id) in places.into_iter().zip(reply.ids.iter()) {
+                let unknown =
+                    *id == ViceId::ANONYMOUS && !names[place].eq_ignore_ascii_case(ANONYMOUS_NAME);
+                found[place] = (!unknown).then_some(*id);
+            }
+            Ok(found)
+        })
+    }
+
+    fn names_of<'a>(
+        &'a self,
+        ids: &'a [ViceId],
+    ) -> BoxFuture<'a, Result<Vec<Option<Bytes>>, ProtectionError>> {
+        Box::pin(async move {
+            let asked = pr::IdList::from_iter_cut(ids.iter().copied());
+            let reply = self.ask(&pr::IDToName { ids: asked }).await?;
+            let mut names: Vec<_> = ids
+                .iter()
+                .zip(reply.names.iter())
+                .map(|(id, name)| {
+                    let name = name.as_bytes();
+                    // An id that nobody has comes back as its digits.
+                    let known = name != id.0.to_string().as_bytes();
+                    known.then(|| Bytes::copy_from_slice(name))
+                })
+                .collect();
+            names.resize(ids.len(), None);
+            Ok(names)
+        })
+    }
+}
+
+impl Locations for Elsewhere {
+    fn entry<'a>(
+        &'a self,
+        name: &'a vl::VolumeNameArgument,
+    ) -> BoxFuture<'a, Result<vl::VldbEntry, AbortCode>> {
+        Box::pin(async move {
+            let asked = vl::GetEntryByNameO {
+                volumename: name.clone(),
+            };
+            let locations = self.client.locations();
+            let answer = locations.call(&self.cell, &asked).await;
+            answer
+                .map(|reply| reply.entry)
+                .map_err(|error| match error {
+                    Error::Database { cause, .. } | Error::DatabaseUnreachable { cause, .. } => {
+                        cause.code()
+                    }
+                    _ => AbortCode::RX_CALL_DEAD,
+                })
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! How a file server joins a cell that is there: by what that cell's servers have in their
+//! configuration directory, Cellar's `server-etc` or OpenAFS's `/etc/openafs/server`.
+//!
+//! The files are copied when the directory is made, with the key, and belong to this server from then
+//! on: keys are added and retired on every server, and `CellServDB` is changed on every server, as in
+//! any AFS cell. It is read at each start, so a cell's database servers may move.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use cellar_client::cell::parse_cell_serv_db;
+use cellar_client::{Cell, CellName, Ports};
+
+use super::roles::private_directory;
+use crate::failure::{Failure, Outcome};
+
+/// What a server's configuration directory may hold. Without the first two there is no cell to join.
+const FILES: [&str; 7] = [
+    "ThisCell",
+    "CellServDB",
+    "KeyFileExt",
+    "rxkad.keytab",
+    "UserList",
+    "krb.conf",
+    "krb.excl",
+];
+
+/// Which cell a server's configuration directory is of, and where its databases are.
+pub(super) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
+    let read = |name: &str| {
+        let path = server_etc.join(name);
+        fs::read_to_string(&path).map_err(|cause| {
+            let path = path.display();
+            Failure::new(format!(
+                "{path}: {cause}. A file server joins by the directory that holds ThisCell, CellServDB \
+                 and the keys of a server of the cell: 'server-etc' of Cellar's, /etc/openafs/server of \
+                 OpenAFS's"
+            ))
+        })
+    };
+    let this_cell = read("ThisCell")?;
+    let name = CellName::new(this_cell.split_whitespace().next().unwrap_or_default())?;
+    let listed = parse_cell_serv_db(&read("CellServDB")?);
+    let cell = listed.into_iter().find(|cell| cell.name == name);
+    let cell = cell.ok_or_else(|| {
+        Failure::new(format!(
+            "{}: no database server of cell {name} is listed there",
+            server_etc.join("CellServDB").display()
+        ))
+    })?;
+    Ok(Cell { ports, ..cell })
+}
+
+/// Copies a configuration directory. What is there already is replaced.
+pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
+    private_directory(to)
+        .map_err(|cause| Failure::new(format!("cannot make {}: {cause}", to.display())))?;
+    if fs::canonicalize(from).ok() == fs::canonicalize(to).ok() {
+        return Ok(());
+    }
+    for name in FILES {
+        let source = from.join(name);
+        match fs::read(&source) {
+            Ok(bytes) => {
+                let copied = zeroize::Zeroizing::new(bytes);
+                write_private(&to.join(name), &copied).map_err(|cause| {
+                    Failure::new(format!("{}: {cause}", to.join(name).display()))
+                })?;
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => return Err(Failure::new(format!("{}: {cause}", source.display()))),
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file that only its owner can read.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn etc(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("tempdir");
+        for (name, text) in files {
+            fs::write(directory.path().join(name), text).expect("write");
+        }
+        directory
+    }
+
+    #[test]
+    fn the_cell_is_the_one_that_this_cell_names() {
+        let from = etc(&[
+            ("ThisCell", "b.org\n"),
+            (
+                "CellServDB",
+                ">a.org\n192.0.2.1 #a\n>b.org\n192.0.2.2 #b\n192.0.2.3 #c\n",
+            ),
+        ]);
+        let cell = cell_of(from.path(), Ports::default()).expect("cell");
+        assert_eq!(cell.name.as_str(), "b.org");
+        let servers = [[192, 0, 2, 2], [192, 0, 2, 3]].map(IpAddr::from);
+        assert_eq!(cell.database_servers, servers);
+    }
+
+    #[test]
+    fn what_names_no_cell_is_refused() {
+        for files in [
+            &[][..],
+            &[("ThisCell", "b.org\n")],
+            &[("ThisCell", "b.org"), ("CellServDB", ">a.org\n192.0.2.1\n")],
+            &[("ThisCell", ""), ("CellServDB", ">a.org\n192.0.2.1\n")],
+        ] {
+            assert!(cell_of(etc(files).path(), Ports::default()).is_err());
+        }
+    }
+
+    #[test]
+    fn copies_are_for_their_owner_alone() {
+        let from = etc(&[("KeyFileExt", "secret"), ("other", "not ours")]);
+        let to = tempfile::tempdir().expect("tempdir");
+        let to = to.path().join("server-etc");
+        copy(from.path(), &to).expect("copy");
+        copy(&to, &to).expect("onto itself");
+        let copied = to.join("KeyFileExt");
+        assert_eq!(fs::read(&copied).expect("read"), b"secret");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&copied), mode(&to)), (0o600, 0o700));
+        assert!(!to.join("other").exists());
+    }
+}

@@ -1,0 +1,84 @@
+//! The partitions: every `vicepa`, `vicepb`, ... in the cell's directory. One may be a mounted disk, or
+//! a symbolic link to one.
+
+use std::sync::Arc;
+
+use cellar_volume::disk::FileDisk;
+use cellar_volume::{Durability, Options as StoreOptions, Partition};
+use cellar_wire::ids::PartitionId;
+
+use super::roles::private_directory;
+use crate::cell_directory::CellDirectory;
+use crate::failure::{Failure, Outcome};
+
+/// Opens the partitions that are there, in their order; makes `vicepa` where there is none.
+pub(super) fn open(
+    directory: &CellDirectory,
+    durability: Durability,
+) -> Outcome<Vec<(PartitionId, Arc<Partition>)>> {
+    let mut found = find(directory)?;
+    if found.is_empty() {
+        let first = PartitionId::try_from(0).map_err(Failure::new)?;
+        let path = directory.partition(first);
+        private_directory(&path).map_err(|cause| at(directory, first, &cause))?;
+        found.push(first);
+    }
+    let mut opened = Vec::with_capacity(found.len());
+    for id in found {
+        let disk = FileDisk::open(directory.partition(id));
+        let disk = disk.map_err(|cause| at(directory, id, &cause))?;
+        let store = StoreOptions {
+            durability,
+            ..StoreOptions::default()
+        };
+        let partition = Partition::open(disk, store).map_err(|cause| at(directory, id, &cause))?;
+        opened.push((id, partition));
+    }
+    Ok(opened)
+}
+
+fn at(directory: &CellDirectory, id: PartitionId, cause: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!(
+        "partition {}: {cause}",
+        directory.partition(id).display()
+    ))
+}
+
+fn find(directory: &CellDirectory) -> Outcome<Vec<PartitionId>> {
+    let path = directory.path();
+    let unreadable = |cause: std::io::Error| Failure::new(format!("{}: {cause}", path.display()));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        let letters = name.to_str().and_then(|name| name.strip_prefix("vicep"));
+        if let Some(letters) = letters
+            && letters.bytes().all(|byte| byte.is_ascii_lowercase())
+            && let Some(id) = PartitionId::parse(letters)
+        {
+            found.push(id);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_named_as_partitions_are_partitions() {
+        let temporary = tempfile::tempdir().expect("tempdir");
+        let directory = CellDirectory::new(temporary.path());
+        let numbers = |list: Vec<PartitionId>| -> Vec<i32> {
+            list.into_iter().map(PartitionId::number).collect()
+        };
+        assert_eq!(numbers(find(&directory).expect("none")), [0; 0]);
+        for name in [
+            "vicepb", "vicepaa", "vicepa", "vicep", "vicep1", "vicepA", "x",
+        ] {
+            std::fs::create_dir(temporary.path().join(name)).expect("directory");
+        }
+        assert_eq!(numbers(find(&directory).expect("three")), [0, 1, 26]);
+    }
+}
