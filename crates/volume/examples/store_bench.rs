@@ -105,13 +105,7 @@ fn measure(
 }
 
 fn volume(partition: &Partition, id: u32) -> cellar_volume::Result<Arc<Volume>> {
-    let spec = VolumeSpec {
-        id: VolumeId(id),
-        name: format!("bench{id}"),
-        max_quota: 0,
-        owner: ViceId(1),
-        now: AfsTime(1),
-    };
+    let spec = VolumeSpec::new(VolumeId(id), format!("bench{id}"), ViceId(1), AfsTime(1));
     partition.create_volume(&spec)?.wait()
 }
 

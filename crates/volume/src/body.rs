@@ -264,11 +264,9 @@ impl Volume {
 
     /// The present version of a piece, for this volume's view.
     pub(crate) fn piece(&self, fid: Fid, body: u32, number: u64) -> Result<Option<OldPiece>> {
-        let group = self.group.id.0;
-        let from = Key::piece(group, fid.vnode.0, body, number, self.view);
-        let prefix = Key::piece_prefix(group, fid.vnode.0, body, number);
-        let found = self.core.engine.first_version(&from, &prefix)?;
-        self.check_here()?;
+        let (group, vnode) = (self.group.id.0, fid.vnode.0);
+        let prefix = Key::piece_prefix(group, vnode, body, number);
+        let found = self.newest(&prefix, |view| Key::piece(group, vnode, body, number, view))?;
         let Some((key, value)) = found else {
             return Ok(None);
         };

@@ -17,7 +17,8 @@ use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::partition::{EPOCH_MAX, Partition};
 use crate::record::{
-    BLOCK, Body, CountersRecord, GroupRecord, PIECE_BLOCKS, Piece, VnodeRecord, VolumeRecord,
+    BLOCK, Body, CloneKind, CountersRecord, GroupRecord, PIECE_BLOCKS, Piece, VnodeRecord,
+    VolumeRecord,
 };
 use crate::types::FileType;
 use crate::volume::Volume;
@@ -110,9 +111,19 @@ impl Partition {
         named: &mut HashMap<u64, Place>,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let mut viewers: Vec<u64> = record.clones.iter().map(|clone| clone.epoch).collect();
-        viewers.extend(record.writable.then_some(EPOCH_MAX));
-        let mut expected: Vec<u64> = volumes.iter().map(|volume| volume.epoch).collect();
+        let clones = record.clones.iter();
+        let mut viewers: Vec<u64> = clones
+            .filter(|clone| clone.kind == CloneKind::Clone)
+            .map(|clone| clone.epoch)
+            .collect();
+        // During a restore the head sees what it pinned.
+        let head = record.pin().unwrap_or(EPOCH_MAX);
+        viewers.extend(record.has_head().then_some(head));
+        let view_of = |volume: &VolumeRecord| match volume.epoch {
+            EPOCH_MAX => head,
+            epoch => epoch,
+        };
+        let mut expected: Vec<u64> = volumes.iter().map(view_of).collect();
         viewers.sort_unstable();
         expected.sort_unstable();
         if viewers != expected {
@@ -120,12 +131,20 @@ impl Partition {
                 "group {group:?} has viewers {viewers:?}, volumes {expected:?}"
             ));
         }
+        for volume in volumes {
+            if (volume.epoch == EPOCH_MAX) != (volume.info.id == record.head) {
+                report.fault(format!(
+                    "volume {} is not the head {}",
+                    volume.info.id, record.head
+                ));
+            }
+        }
         let seen = self.check_records(group, &viewers, report)?;
         self.check_pieces(group, &seen, named, report)?;
         for volume in volumes {
             report.volumes += 1;
             let empty = Seen::new();
-            let seen = seen.get(&volume.epoch).unwrap_or(&empty);
+            let seen = seen.get(&view_of(volume)).unwrap_or(&empty);
             match self.core.volume(volume.info.id)? {
                 Some(open) => check_volume(&open, volume, seen, report)?,
                 None => report.fault(format!("volume {} does not open", volume.info.id)),
@@ -150,7 +169,9 @@ impl Partition {
                 }
             }
         }
-        if let Some(records) = seen.get(&EPOCH_MAX) {
+        if record.has_head()
+            && let Some(records) = seen.get(&head)
+        {
             let blocks: u64 = records.values().map(VnodeRecord::blocks).sum();
             if (blocks, records.len() as u64) != (counters.blocks_used, counters.files) {
                 report.fault(format!(

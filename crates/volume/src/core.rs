@@ -11,6 +11,8 @@ use crate::cells::Cells;
 use crate::engine::Engine;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
+use crate::hold::{Held, Hold};
+use crate::partition::EPOCH_MAX;
 use crate::pieces::Pieces;
 use crate::reap::Reaper;
 use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
@@ -29,6 +31,8 @@ pub(crate) struct Core {
     pub(crate) pieces: Pieces,
     pub(crate) reaper: Reaper,
     pub(crate) events: Events,
+    /// Held by what makes, replaces and removes volumes.
+    pub(crate) making: Mutex<()>,
     attached: RwLock<HashMap<VolumeId, Arc<Volume>>>,
     groups: Mutex<HashMap<GroupId, Arc<Group>>>,
     instances: AtomicU32,
@@ -51,6 +55,22 @@ pub(crate) struct Group {
     pub(crate) id: GroupId,
     /// Held shared by every change, exclusively by the making and removal of clones.
     pub(crate) state: RwLock<GroupState>,
+    /// Epochs that are held in memory.
+    pub(crate) held: Held,
+}
+
+impl Group {
+    pub(crate) fn new(id: GroupId, record: GroupRecord, reaping: usize) -> Self {
+        Self {
+            id,
+            state: RwLock::new(GroupState {
+                record,
+                reaping,
+                restoring: false,
+            }),
+            held: Held::default(),
+        }
+    }
 }
 
 /// What a group's lock guards.
@@ -58,9 +78,21 @@ pub(crate) struct GroupState {
     pub(crate) record: GroupRecord,
     /// Background jobs that still look for versions nobody sees.
     pub(crate) reaping: usize,
+    /// A restore into the head is under way: what it has written is not to be removed.
+    pub(crate) restoring: bool,
 }
 
-/// What an RW volume's counter lock guards.
+impl GroupState {
+    /// The epoch that a volume of that record sees now.
+    pub(crate) fn view_of(&self, record: &VolumeRecord) -> u64 {
+        match record.epoch {
+            EPOCH_MAX => self.record.pin().unwrap_or(EPOCH_MAX),
+            epoch => epoch,
+        }
+    }
+}
+
+/// What a head's counter lock guards.
 pub(crate) struct Counters {
     pub(crate) record: CountersRecord,
 }
@@ -85,6 +117,7 @@ impl Core {
             pieces: Pieces::default(),
             reaper: Reaper::default(),
             events: Events::default(),
+            making: Mutex::default(),
             attached: RwLock::default(),
             groups: Mutex::default(),
             instances: AtomicU32::new(0),
@@ -120,7 +153,9 @@ impl Core {
             // Those with access counts can go when these are saved.
             self.reaper.wake();
         }
-        let volume = Arc::new(Volume::new(self, Arc::clone(&group), record, counters));
+        let view = state.view_of(&record);
+        let volume = Volume::new(self, Arc::clone(&group), record, counters, view);
+        let volume = Arc::new(volume);
         attached.insert(id, Arc::clone(&volume));
         drop(attached);
         drop(state);
@@ -144,10 +179,7 @@ impl Core {
         };
         let record = GroupRecord::decode(&value)?;
         let reaping = self.reaper.jobs_of(&self.engine, id)?;
-        let group = Arc::new(Group {
-            id,
-            state: RwLock::new(GroupState { record, reaping }),
-        });
+        let group = Arc::new(Group::new(id, record, reaping));
         if groups.len() >= ATTACHED_MAX {
             groups.retain(|_, group| Arc::strong_count(group) > 1);
         }
@@ -165,25 +197,34 @@ impl Core {
     ) -> Arc<Volume> {
         self.groups.lock().insert(group.id, Arc::clone(&group));
         let id = record.info.id;
-        let mut volume = Volume::new(self, group, record, counters);
+        let view = record.epoch;
+        let mut volume = Volume::new(self, group, record, counters, view);
         volume.unsettled = Unsettled::since(made);
         let volume = Arc::new(volume);
         self.attached.write().insert(id, Arc::clone(&volume));
         volume
     }
 
-    /// The RW volume of a group, if there is one: its cells hold the vnodes' locks.
-    pub(crate) fn rw_of(self: &Arc<Self>, group: &Group) -> Result<Option<Arc<Volume>>> {
-        let (writable, parent) = {
+    /// The head of a group, if there is one: its cells hold the vnodes' locks.
+    pub(crate) fn head_of(self: &Arc<Self>, group: &Group) -> Result<Option<Arc<Volume>>> {
+        let head = {
             let state = group.state.read();
-            (state.record.writable, state.record.parent)
+            if !state.record.has_head() {
+                return Ok(None);
+            }
+            state.record.head
         };
-        if !writable {
-            return Ok(None);
+        let found = self.volume(head)?;
+        Ok(found.filter(|volume| volume.group.id == group.id))
+    }
+
+    /// Forgets an attached volume that another takes the place of: who still holds it reads what it
+    /// saw, to the end. The caller has the group's state locked.
+    pub(crate) fn supersede(self: &Arc<Self>, id: VolumeId) {
+        if let Some(volume) = self.attached.write().remove(&id) {
+            let hold = Hold::of(self, &volume.group, volume.view());
+            volume.mark_replaced(hold);
         }
-        Ok(self
-            .volume(parent)?
-            .filter(|volume| volume.group.id == group.id))
     }
 
     /// Forgets an attached volume: whoever still holds it sees it gone.

@@ -353,6 +353,7 @@ fn new_record(
         birth: now,
         body,
         body_number: 0,
+        cut: None,
         target,
         acl: is_directory.then(|| {
             parent
@@ -382,6 +383,7 @@ pub(crate) fn root_record(owner: cellar_wire::ids::ViceId, context: Context) -> 
         birth: 1,
         body: Body::Pieces,
         body_number: 0,
+        cut: None,
         target: Bytes::new(),
         acl: Some(Arc::new(AccessList::administrators_only())),
     }

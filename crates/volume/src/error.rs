@@ -68,6 +68,16 @@ pub enum Error {
     /// A file changed in place of the version that a reader was reading.
     #[error("{0} was removed while it was being read")]
     Changed(Fid),
+    /// The volume is being restored, or what a restore left is still being removed: it can be read,
+    /// and changed again soon (VBUSY).
+    #[error("volume {0} is being restored")]
+    Busy(VolumeId),
+    /// An incremental dump or a delta does not fit what the volume holds: that vnode is not there.
+    #[error("the dump builds on another state of the volume: {0} is not there")]
+    WrongBase(Fid),
+    /// What a restore brought is no sound volume.
+    #[error("the dump holds no sound volume: {0}")]
+    Unsound(String),
     /// Inside [`nonblocking`](crate::nonblocking): the answer needs the disk or a lock held by
     /// somebody else. Nothing was changed; call again from a thread that may wait.
     #[error("would have to wait for the disk")]

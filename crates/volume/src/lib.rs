@@ -24,6 +24,7 @@ mod dir;
 pub mod disk;
 mod engine;
 mod error;
+mod hold;
 mod options;
 mod partition;
 mod pieces;

@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use cellar_wire::dir::Target;
 use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
-use crate::core::{Core, Group, GroupId, GroupState};
+use crate::core::{Core, Group, GroupId};
 use crate::create::root_record;
 use crate::dir::{new_directory, trimmed};
 use crate::disk::Disk;
@@ -20,11 +20,11 @@ use crate::engine::space::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::record::{CountersRecord, GroupRecord, PartitionRecord, Piece, VolumeRecord};
-use crate::types::{Changed, Context, PartitionUsage, VolumeInfo, VolumeKind, VolumeSpec};
+use crate::types::{Changed, Context, PartitionUsage, VolumeInfo, VolumeSpec};
 use crate::usage;
 use crate::volume::{Volume, check_info};
 
-/// The largest epoch: what an RW volume sees.
+/// The largest epoch: what a head sees.
 pub(crate) const EPOCH_MAX: u64 = u64::MAX;
 
 /// An open partition.
@@ -32,8 +32,6 @@ pub(crate) const EPOCH_MAX: u64 = u64::MAX;
 /// Dropping it closes it: what is acknowledged is durable anyway, and the rest is written.
 pub struct Partition {
     pub(crate) core: Arc<Core>,
-    /// Held by what makes and removes volumes.
-    pub(crate) volumes: Mutex<()>,
     reaper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -100,13 +98,13 @@ impl Partition {
         let reaper = crate::reap::spawn(&core)?;
         Ok(Arc::new(Self {
             core,
-            volumes: Mutex::new(()),
             reaper: Mutex::new(Some(reaper)),
         }))
     }
 
-    /// Makes an RW volume with its root directory: mode 0777, an access list that gives
-    /// system:administrators all rights.
+    /// Makes a volume of any kind, the head of a group of its own: the volume that sees its newest
+    /// contents. A root directory has mode 0777 and an access list that gives system:administrators
+    /// all rights.
     ///
     /// `VolumeExists`, `Invalid`, `DiskFull`.
     pub fn create_volume(&self, spec: &VolumeSpec) -> Result<Changed<Arc<Volume>>> {
@@ -117,7 +115,7 @@ impl Partition {
         check_info(&info)?;
         let engine = &self.core.engine;
         let _room = engine.admit(16 << 10)?;
-        let _making = self.volumes.lock();
+        let _making = self.core.making.lock();
         if engine.get(&Key::volume(spec.id.0))?.is_some() {
             return Err(Error::VolumeExists(spec.id));
         }
@@ -132,52 +130,46 @@ impl Partition {
             author: spec.owner,
             now: spec.now,
         };
-        let group_record = GroupRecord {
-            epoch: 1,
-            writable: true,
-            parent: spec.id,
-            clones: Vec::new(),
-        };
+        let lineage = uuid::Uuid::new_v4().into_bytes();
+        let group_record = GroupRecord::new(lineage, spec.id);
         let volume_record = VolumeRecord {
             info,
             group: group_id,
             epoch: EPOCH_MAX,
+            received: None,
         };
         let counters = CountersRecord {
-            blocks_used: 2,
-            files: 1,
+            blocks_used: if spec.root { 2 } else { 0 },
+            files: u64::from(spec.root),
             updated: spec.now,
             update_counter: 0,
             next_directory: 3,
             next_file: 2,
             next_uniquifier: 2,
+            newest: spec.now,
+            removed: 0,
         };
         let mut batch = Batch::new();
         batch.put(Key::partition(), partition_record.encode());
         batch.put(Key::group(id), group_record.encode());
         batch.put(Key::volume(spec.id.0), volume_record.encode());
         batch.put(Key::counters(id), counters.encode());
-        batch.put(
-            Key::vnode(id, 1, 1),
-            root_record(spec.owner, context).encode(),
-        );
-        let root = Target {
-            vnode: VnodeId::ROOT,
-            uniquifier: Uniquifier::ROOT,
-        };
-        for (index, page) in new_directory(root, root)?.iter().enumerate() {
-            let value = Piece::encode_inline(trimmed(page));
-            batch.put(Key::piece(id, 1, 0, index as u64, 1), value);
+        if spec.root {
+            batch.put(
+                Key::vnode(id, 1, 1),
+                root_record(spec.owner, context).encode(),
+            );
+            let root = Target {
+                vnode: VnodeId::ROOT,
+                uniquifier: Uniquifier::ROOT,
+            };
+            for (index, page) in new_directory(root, root)?.iter().enumerate() {
+                let value = Piece::encode_inline(trimmed(page));
+                batch.put(Key::piece(id, 1, 0, index as u64, 1), value);
+            }
         }
         let durable = engine.commit(batch)?;
-        let state = GroupState {
-            record: group_record,
-            reaping: 0,
-        };
-        let group = Arc::new(Group {
-            id: group_id,
-            state: RwLock::new(state),
-        });
+        let group = Arc::new(Group::new(group_id, group_record, 0));
         let outcome = self
             .core
             .attach_new(group, volume_record, counters, &durable);
@@ -204,7 +196,7 @@ impl Partition {
                 infos.push(volume.info());
                 continue;
             }
-            if record.info.kind == VolumeKind::ReadWrite
+            if record.epoch == EPOCH_MAX
                 && let Some(value) = self.core.engine.get(&Key::counters(record.group.0))?
             {
                 let counters = CountersRecord::decode(&value)?;
@@ -291,15 +283,19 @@ pub(crate) fn new_info(spec: &VolumeSpec) -> VolumeInfo {
     VolumeInfo {
         id: spec.id,
         name: spec.name.clone(),
-        kind: VolumeKind::ReadWrite,
-        parent: spec.id,
+        kind: spec.kind,
+        parent: if spec.parent.0 == 0 {
+            spec.id
+        } else {
+            spec.parent
+        },
         clone: VolumeId(0),
         backup: VolumeId(0),
         restored_from: VolumeId(0),
         online: true,
-        in_service: true,
+        in_service: spec.in_service,
         blessed: true,
-        destroy_me: false,
+        destroy_me: spec.destroy_me,
         owner: spec.owner,
         max_quota: spec.max_quota,
         min_quota: 0,

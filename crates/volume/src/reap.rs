@@ -6,7 +6,11 @@
 //!
 //! * one vnode: the body of a large file that was removed or replaced;
 //! * epochs: a clone was removed; vnodes changed in these epochs have versions to look at;
-//! * a group: its last volume was removed; everything goes.
+//! * a group: its last volume was removed; everything goes;
+//! * an undone restore: what it wrote goes, then the head takes changes again.
+//!
+//! A group in which a restore is under way, or an epoch is held in memory, is left for later: its
+//! jobs stay on the list.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +27,7 @@ use crate::engine::batch::{Batch, Run};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::partition::{EPOCH_MAX, Partition};
-use crate::record::{Body, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
+use crate::record::{Body, CloneKind, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::types::FileType;
 
 /// Versions looked at in one step.
@@ -134,7 +138,12 @@ impl Core {
     /// Works on every job there is.
     fn reap_all(self: &Arc<Self>) -> Result<()> {
         let _working = self.reaper.working.lock();
-        for kind in [Kind::ReapVnode, Kind::ReapEpochs, Kind::ReapGroup] {
+        for kind in [
+            Kind::Restoring,
+            Kind::ReapVnode,
+            Kind::ReapEpochs,
+            Kind::ReapGroup,
+        ] {
             let prefix = Key::of_kind(kind);
             let mut from = prefix;
             while let Some((key, _)) = self.engine.scan(&from, &prefix)?.next()? {
@@ -142,6 +151,7 @@ impl Core {
                     return Ok(());
                 }
                 let done = match kind {
+                    Kind::Restoring => self.undo_restore(GroupId(key.u32_at(1))).map(drop),
                     Kind::ReapVnode => self.reap_vnode(&key),
                     Kind::ReapEpochs => self.reap_epochs(&key),
                     _ => self.reap_group(&key),
@@ -161,8 +171,10 @@ impl Core {
     fn reap_vnode(self: &Arc<Self>, job: &Key) -> Result<()> {
         let group = GroupId(job.u32_at(1));
         let vnode = job.u32_at(5);
-        if let Some(group) = self.existing_group(group)? {
-            self.collect_vnode(&group, vnode)?;
+        if let Some(group) = self.existing_group(group)?
+            && !self.collect_vnode(&group, vnode, false)?
+        {
+            return Ok(());
         }
         let _room = self.engine.admit(0)?;
         self.finish_job(job)
@@ -182,17 +194,8 @@ impl Core {
             let _room = self.engine.admit(0)?;
             return self.finish_job(job);
         };
-        let prefix = Key::of_group(Kind::Change, id.0);
-        let mut from = Key::change_prefix(id.0, first);
-        while let Some((key, _)) = self.engine.scan(&from, &prefix)?.next()? {
-            if key.u64_at(5) > last {
-                break;
-            }
-            if self.reaper.stopping() {
-                return Ok(());
-            }
-            self.collect_vnode(&group, key.u32_at(13))?;
-            from = key.successor();
+        if !self.collect_epochs(&group, first, last, false)? {
+            return Ok(());
         }
         let _room = self.engine.admit(0)?;
         let mut state = group.state.write();
@@ -201,28 +204,98 @@ impl Core {
         Ok(())
     }
 
-    /// Removes the versions of a vnode that nobody sees.
-    fn collect_vnode(self: &Arc<Self>, group: &Arc<Group>, vnode: u32) -> Result<()> {
+    /// Removes what nobody sees of the vnodes that were changed in some epochs. Says whether that
+    /// was done, or has to wait.
+    fn collect_epochs(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        first: u64,
+        last: u64,
+        undoing: bool,
+    ) -> Result<bool> {
+        let prefix = Key::of_group(Kind::Change, group.id.0);
+        let mut from = Key::change_prefix(group.id.0, first);
+        while let Some((key, _)) = self.engine.scan(&from, &prefix)?.next()? {
+            if key.u64_at(5) > last {
+                break;
+            }
+            if self.reaper.stopping() || !self.collect_vnode(group, key.u32_at(13), undoing)? {
+                return Ok(false);
+            }
+            from = key.successor();
+        }
+        Ok(true)
+    }
+
+    /// Removes what a restore wrote that will not be finished, and lets the head take changes again.
+    /// Says whether that was done: not while the restore is under way.
+    pub(crate) fn undo_restore(self: &Arc<Self>, id: GroupId) -> Result<bool> {
+        let job = Key::restoring(id.0);
+        let Some(group) = self.existing_group(id)? else {
+            let _room = self.engine.admit(0)?;
+            return self.finish_job(&job).map(|()| true);
+        };
+        let head = self.head_of(&group)?;
+        let (pin, last) = {
+            let state = group.state.read();
+            (state.record.pin(), state.record.epoch)
+        };
+        if let Some(pin) = pin
+            && !self.collect_epochs(&group, pin + 1, last, true)?
+        {
+            return Ok(false);
+        }
+        let _room = self.engine.admit(0)?;
+        let mut state = group.state.write();
+        if state.restoring {
+            return Ok(false);
+        }
+        let mut record = state.record.clone();
+        record.clones.retain(|clone| clone.kind != CloneKind::Pin);
+        if let Some(head) = &head {
+            // What was undone shall never be called by a name that something else has.
+            record.begin_epoch(head.newest_date());
+        }
+        let mut batch = Batch::new();
+        batch.put(Key::group(id.0), record.encode());
+        batch.delete(job);
+        self.engine.commit(batch)?;
+        state.record = record;
+        if let Some(head) = head {
+            head.set_view(EPOCH_MAX);
+        }
+        Ok(true)
+    }
+
+    /// Removes the versions of a vnode that nobody sees. Says whether that was done, or has to wait:
+    /// for a restore, and unless one is being undone for who holds an epoch in memory.
+    fn collect_vnode(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        vnode: u32,
+        undoing: bool,
+    ) -> Result<bool> {
         let mut from = Some(Key::bodies_prefix(group.id.0, vnode));
         while let Some(at) = from {
             if self.reaper.stopping() {
                 return Err(Error::Stopped("closing".into()));
             }
             let _room = self.engine.admit(0)?;
-            let rw = self.rw_of(group)?;
-            let cell = rw
+            let head = self.head_of(group)?;
+            let cell = head
                 .as_ref()
                 .map(|volume| volume.cell(cellar_wire::ids::VnodeId(vnode)));
             // The vnode's lock: no change reads versions that are removed here.
             let locked = cell.as_ref().map(|cell| cell.state.write());
             let state = group.state.read();
-            let mut viewers: Vec<u64> = state
-                .record
-                .clones
-                .iter()
-                .map(|clone| clone.epoch)
-                .collect();
-            viewers.extend(state.record.writable.then_some(EPOCH_MAX));
+            if state.restoring || (!undoing && group.held.any()) {
+                return Ok(false);
+            }
+            let record = &state.record;
+            let mut viewers: Vec<u64> = record.clones.iter().map(|clone| clone.epoch).collect();
+            // A pin that nobody works on: what is newer is to go, and the head does not see it.
+            viewers.extend((record.has_head() && record.pin().is_none()).then_some(EPOCH_MAX));
+            viewers.extend(group.held.epochs());
             let mut batch = Batch::new();
             let seen = self.collect_records(group.id, vnode, &viewers, &mut batch)?;
             let (next, looked) = self.collect_pieces(group.id, vnode, &at, &seen, &mut batch)?;
@@ -232,7 +305,7 @@ impl Core {
             from = next;
             self.reaper.pace(self, looked);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Removes vnode records nobody sees; returns what each viewer sees.
@@ -316,6 +389,9 @@ impl Core {
         if let Some(group) = self.existing_group(id)? {
             // Whoever removed the last volume has marked it as gone when he lets go of this.
             drop(group.state.write());
+            if group.held.any() {
+                return Ok(());
+            }
         }
         for kind in [
             Kind::Body,
@@ -323,6 +399,7 @@ impl Core {
             Kind::Change,
             Kind::ReapVnode,
             Kind::ReapEpochs,
+            Kind::Restoring,
         ] {
             let prefix = Key::of_group(kind, id.0);
             loop {

@@ -3,15 +3,17 @@
 //! Every record ends in a CRC-32C of the rest, checked whenever it is read, and begins with a byte
 //! that says its form. Numbers are big-endian. `docs/format/volume.md` draws each.
 
+mod group;
 mod piece;
 mod vnode;
 mod volume;
 
+pub(crate) use group::{CloneKind, CloneRef, GroupRecord};
 pub(crate) use piece::{
     BLOCK, BlockRef, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, block_checksum,
 };
 pub(crate) use vnode::{Body, VnodeRecord};
-pub(crate) use volume::{CloneRef, CountersRecord, GroupRecord, PartitionRecord, VolumeRecord};
+pub(crate) use volume::{CountersRecord, PartitionRecord, VolumeRecord};
 
 use bytes::Bytes;
 
@@ -62,6 +64,12 @@ impl Fields {
 
     pub(crate) fn u64(&mut self) -> Result<u64> {
         Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
+    }
+
+    pub(crate) fn lineage(&mut self) -> Result<[u8; 16]> {
+        let mut lineage = [0; 16];
+        lineage.copy_from_slice(&self.bytes(16)?);
+        Ok(lineage)
     }
 
     /// A string of up to 65,535 bytes with its length before it.

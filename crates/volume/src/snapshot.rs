@@ -1,6 +1,6 @@
 //! Making and removing clones; removing volumes.
 //!
-//! A clone is an epoch and two records: it sees of every vnode the last version written up to that
+//! A clone is an epoch and three records: it sees of every vnode the last version written up to that
 //! epoch, and the group's next epoch begins. Nothing is copied and nothing is counted, so it costs
 //! the same for an empty volume and for one of a million files. What only a removed clone saw is
 //! removed in the background (`reap`).
@@ -10,59 +10,91 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_wire::ids::{AfsTime, VolumeId};
 
+use parking_lot::RwLockWriteGuard;
+
 use crate::core::{GroupId, GroupState};
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
-use crate::partition::Partition;
-use crate::record::{CloneRef, GroupRecord, VolumeRecord};
+use crate::partition::{EPOCH_MAX, Partition};
+use crate::record::{CloneKind, CloneRef, GroupRecord, VolumeRecord};
 use crate::types::{Changed, SnapshotSpec, VolumeKind};
 use crate::volume::{Volume, check_info};
 
 impl Partition {
-    /// Makes a clone of an RW volume as it is now, or replaces an existing clone of that id, in one
-    /// step. The RW volume's record gets the clone's id, and for a backup the date.
+    /// Makes a clone of a volume as it is now, or replaces an RO or backup volume of that id and the
+    /// same parent, in one step. The source's record gets the clone's id, and for a backup the
+    /// date. Of what is replaced the clone keeps the access counts and the date of its copy.
     ///
-    /// `NoVolume`, `VolumeExists` (the id belongs to another group or an RW volume), `Invalid`.
+    /// A clone of a head begins a new epoch; one of a clone, or of a volume that is being restored,
+    /// shares the epoch of its source.
+    ///
+    /// `NoVolume`; `VolumeExists`: the id is that of an RW volume or of another volume's clone;
+    /// `Busy`: what is to be replaced is being restored; `Invalid`.
     pub fn snapshot(&self, spec: &SnapshotSpec) -> Result<Changed<Arc<Volume>>> {
-        if spec.kind == VolumeKind::ReadWrite || spec.id.0 == 0 {
+        if spec.kind == VolumeKind::ReadWrite || spec.id.0 == 0 || spec.id == spec.source {
             return Err(Error::Invalid(
-                "a clone is read-only or a backup, with an id",
+                "a clone is read-only or a backup, with an id of its own",
             ));
         }
         let core = &self.core;
         let _room = core.engine.admit(4 << 10)?;
-        let _making = self.volumes.lock();
+        let _making = core.making.lock();
         let source = core
             .volume(spec.source)?
             .ok_or(Error::NoVolume(spec.source))?;
-        if !source.is_writable() {
-            return Err(Error::Invalid("a clone is made of an RW volume"));
+        let parent = source.record().read().info.parent;
+        let existing = core.volume(spec.id)?;
+        if let Some(existing) = &existing {
+            let same_parent = existing.record().read().info.parent == parent;
+            if existing.is_writable() || !same_parent {
+                return Err(Error::VolumeExists(spec.id));
+            }
+            if existing.is_restoring() {
+                return Err(Error::Busy(spec.id));
+            }
         }
         let group = Arc::clone(&source.group);
-        let existing = core.volume(spec.id)?;
-        if let Some(existing) = &existing
-            && (existing.group.id != group.id || existing.is_writable())
-        {
-            return Err(Error::VolumeExists(spec.id));
-        }
-        let mut state = group.state.write();
-        let epoch = state.record.epoch;
-        let replaced = position(&state.record, spec.id);
-        let mut record = state.record.clone();
+        let elsewhere = existing
+            .as_ref()
+            .filter(|existing| existing.group.id != group.id);
         let mut batch = Batch::new();
-        let mut reaping = 0;
-        if let Some(index) = replaced {
-            let old = record.clones.remove(index);
-            reaping = stage_reaping(&mut batch, group.id, &record, old.epoch, epoch);
-        }
-        record.clones.push(CloneRef { id: spec.id, epoch });
-        record.clones.sort_by_key(|clone| clone.epoch);
-        record.epoch = epoch + 1;
+        let other = match elsewhere {
+            Some(existing) => Some(Removal::stage(existing, &mut batch)),
+            None => None,
+        };
+        let mut state = group.state.write();
         let counters = source.lock_counters()?;
+        let mut record = state.record.clone();
+        let epoch = match source.view() {
+            EPOCH_MAX => {
+                record.begin_epoch(counters.record.newest);
+                record.epoch - 1
+            }
+            seen => seen,
+        };
+        let mut reaping = 0;
+        let clone = CloneRef {
+            id: spec.id,
+            epoch,
+            kind: CloneKind::Clone,
+        };
+        if existing.is_some() && elsewhere.is_none() {
+            // The head, if it is that, cannot be a clone of its own clone.
+            let index = position(&record, spec.id).ok_or(Error::VolumeExists(spec.id))?;
+            let old = record.clones.remove(index);
+            record.add(clone);
+            let last = record.epoch;
+            reaping = stage_reaping(&mut batch, group.id, &record, old.epoch, last);
+        } else {
+            record.add(clone);
+        }
         let mut source_record = source.record().write();
         let mut new_source = source_record.clone();
         let mut info = source_record.info.clone();
+        if source.is_head() {
+            counters.show_in(&mut info);
+        }
         match spec.kind {
             VolumeKind::Backup => {
                 new_source.info.backup = spec.id;
@@ -74,28 +106,26 @@ impl Partition {
         info.id = spec.id;
         info.name.clone_from(&spec.name);
         info.kind = spec.kind;
-        info.parent = spec.source;
+        info.in_service = spec.in_service;
+        info.destroy_me = spec.destroy_me;
         info.clone = new_source.info.clone;
         info.backup = new_source.info.backup;
         info.created = spec.now;
-        info.copied = spec.now;
-        info.blocks_used = counters.record.blocks_used;
-        info.files = counters.record.files;
-        info.updated = counters.record.updated;
-        info.update_counter = counters.record.update_counter;
         info.offline_message = Bytes::new();
-        // Accesses are those of the id: a new clone has none, one that is replaced keeps its own.
-        let counted = existing.as_ref().map(|existing| existing.info());
-        (info.day_use, info.day_use_date, info.week_use) = match &counted {
+        // Accesses and the date of the copy are those of the id.
+        let before = existing.as_ref().map(|existing| existing.info());
+        (info.day_use, info.day_use_date, info.week_use) = match &before {
             Some(old) => (old.day_use, old.day_use_date, old.week_use),
             None => (0, AfsTime(0), [0; 7]),
         };
-        info.accessed = counted.map_or(spec.now, |old| old.accessed);
+        info.accessed = before.as_ref().map_or(spec.now, |old| old.accessed);
+        info.copied = before.map_or(spec.now, |old| old.copied);
         check_info(&info)?;
         let clone_record = VolumeRecord {
             info,
             group: group.id,
             epoch,
+            received: None,
         };
         batch.put(Key::volume(spec.id.0), clone_record.encode());
         batch.put(Key::volume(spec.source.0), new_source.encode());
@@ -106,7 +136,10 @@ impl Partition {
         state.reaping += reaping;
         let counters_now = counters.record;
         drop((source_record, counters));
-        core.detach(spec.id);
+        core.supersede(spec.id);
+        if let Some(other) = other {
+            other.made();
+        }
         let outcome = core.attach_new(Arc::clone(&group), clone_record, counters_now, &durable);
         drop(state);
         core.reaper.wake();
@@ -114,38 +147,18 @@ impl Partition {
     }
 
     /// Removes a volume: it is gone at once, its space comes back in the background. Clones of a
-    /// removed RW volume stay.
+    /// removed head stay. A restore into it fails.
     pub fn delete_volume(&self, id: VolumeId) -> Result<Changed<()>> {
         let core = &self.core;
         let _room = core.engine.admit(0)?;
-        let _making = self.volumes.lock();
+        let _making = core.making.lock();
         let volume = core.volume(id)?.ok_or(Error::NoVolume(id))?;
-        let group = Arc::clone(&volume.group);
-        let mut state = group.state.write();
-        let mut record = state.record.clone();
         let mut batch = Batch::new();
         batch.delete(Key::volume(id.0));
-        let reaping;
-        match position(&record, id) {
-            Some(index) => {
-                let old = record.clones.remove(index);
-                let last = record.epoch;
-                reaping = stage_reaping(&mut batch, group.id, &record, old.epoch, last);
-            }
-            None => {
-                // Versions newer than every clone's are nobody's from now on.
-                record.writable = false;
-                record.epoch += 1;
-                let newest = record.clones.last().map_or(0, |clone| clone.epoch);
-                reaping = stage_reaping(&mut batch, group.id, &record, newest, record.epoch);
-            }
-        }
-        batch.put(Key::group(group.id.0), record.encode());
+        let removal = Removal::stage(&volume, &mut batch);
         let durable = core.engine.commit(batch)?;
-        state.record = record;
-        state.reaping += reaping;
         core.detach(id);
-        drop(state);
+        removal.made();
         core.reaper.wake();
         Ok(Changed {
             outcome: (),
@@ -155,23 +168,70 @@ impl Partition {
 
     /// The volumes of the group of a volume: what shares its vnodes.
     pub fn group_of(&self, volume: &Volume) -> Vec<VolumeId> {
-        let state: parking_lot::RwLockReadGuard<'_, GroupState> = volume.group.state.read();
-        let parent = volume.record().read().info.parent;
-        let writable = state.record.writable.then_some(parent);
-        writable
-            .into_iter()
-            .chain(state.record.clones.iter().map(|clone| clone.id))
+        let state = volume.group.state.read();
+        let record = &state.record;
+        let clones = record
+            .clones
+            .iter()
+            .filter(|clone| clone.kind == CloneKind::Clone);
+        let head = record.has_head().then_some(record.head);
+        head.into_iter()
+            .chain(clones.map(|clone| clone.id))
             .collect()
     }
 }
 
+/// A volume on its way out of its group, whose state is locked meanwhile.
+pub(crate) struct Removal<'v> {
+    state: RwLockWriteGuard<'v, GroupState>,
+    record: GroupRecord,
+    reaping: usize,
+}
+
+impl<'v> Removal<'v> {
+    /// Stages what becomes of the group, but for the volume's own record.
+    pub(crate) fn stage(volume: &'v Volume, batch: &mut Batch) -> Self {
+        let id = volume.group.id;
+        let state = volume.group.state.write();
+        let mut record = state.record.clone();
+        let seen = if volume.is_head() {
+            // Versions newer than every clone's are nobody's from now on, a restore's too.
+            record.head = VolumeId(0);
+            record.begin_epoch(volume.newest_date());
+            if record.pin().is_some() {
+                record.clones.retain(|clone| clone.kind != CloneKind::Pin);
+                batch.delete(Key::restoring(id.0));
+            }
+            record.clones.last().map_or(0, |clone| clone.epoch)
+        } else {
+            let index = position(&record, volume.id());
+            index.map_or(0, |index| record.clones.remove(index).epoch)
+        };
+        let last = record.epoch;
+        let reaping = stage_reaping(batch, id, &record, seen, last);
+        batch.put(Key::group(id.0), record.encode());
+        Self {
+            state,
+            record,
+            reaping,
+        }
+    }
+
+    /// The batch was accepted.
+    pub(crate) fn made(mut self) {
+        self.state.record = self.record;
+        self.state.reaping += self.reaping;
+    }
+}
+
 fn position(record: &GroupRecord, id: VolumeId) -> Option<usize> {
-    record.clones.iter().position(|clone| clone.id == id)
+    let is_it = |clone: &CloneRef| clone.kind == CloneKind::Clone && clone.id == id;
+    record.clones.iter().position(is_it)
 }
 
 /// Stages the background work after a volume that saw epoch `seen` was removed from `record`:
 /// vnodes changed after that epoch, up to the next one anybody sees, have versions to look at.
-/// Returns how many jobs there are now.
+/// Returns how many jobs were added.
 fn stage_reaping(
     batch: &mut Batch,
     group: GroupId,
@@ -179,7 +239,10 @@ fn stage_reaping(
     seen: u64,
     now: u64,
 ) -> usize {
-    if !record.writable && record.clones.is_empty() {
+    if record.clones.iter().any(|clone| clone.epoch == seen) {
+        return 0;
+    }
+    if !record.has_head() && record.clones.is_empty() {
         batch.put(Key::reap_group(group.0), Bytes::new());
         return 1;
     }
@@ -190,7 +253,7 @@ fn stage_reaping(
         .filter(|&epoch| epoch > seen)
         .min();
     let last = next.unwrap_or(now);
-    let first = if next.is_none() && !record.writable {
+    let first = if next.is_none() && !record.has_head() {
         // Nobody sees later versions: those that only this volume saw begin after the clone before.
         let before = record
             .clones

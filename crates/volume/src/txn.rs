@@ -61,9 +61,10 @@ impl<'v> Txn<'v> {
         } else {
             volume.group.state.read()
         };
-        if !state.record.writable || volume.is_gone() {
+        if !volume.is_head() || !state.record.has_head() || volume.is_gone() {
             return Err(Error::NoVolume(volume.id()));
         }
+        volume.check_open_to_changes()?;
         let now = state.record.epoch;
         Ok(Self {
             volume,
@@ -89,16 +90,18 @@ impl<'v> Txn<'v> {
 
     /// Whether any clone sees a version of epoch `old`, if this change replaces it.
     fn seen(&self, old: u64) -> bool {
-        self.state
-            .record
-            .clones
+        let clones = &self.state.record.clones;
+        clones
             .iter()
             .any(|clone| clone.epoch >= old && clone.epoch < self.now)
+            || self.volume.group.held.any_in(old, self.now)
     }
 
     /// Whether versions older than the present one can exist at all.
     fn has_history(&self) -> bool {
-        !self.state.record.clones.is_empty() || self.state.reaping > 0
+        !self.state.record.clones.is_empty()
+            || self.state.reaping > 0
+            || self.volume.group.held.any()
     }
 
     /// Counts usage: blocks of 1 KiB, and files.
@@ -341,6 +344,7 @@ impl<'v> Txn<'v> {
         record.blocks_used = record.blocks_used.saturating_add_signed(self.blocks);
         record.files = record.files.saturating_add_signed(self.files);
         record.updated = at;
+        record.newest = record.newest.max(at);
         record.update_counter = record.update_counter.wrapping_add(1);
         self.batch
             .put(Key::counters(self.volume.group.id.0), record.encode());

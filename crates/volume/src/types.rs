@@ -2,7 +2,10 @@
 //!
 //! Dates are arguments (`AfsTime`); nothing in this crate reads a clock for what it stores.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use cellar_wire::acl::AccessList;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 
 use crate::ticket::Ticket;
@@ -276,13 +279,23 @@ pub struct VolumeInfo {
     pub account: u32,
 }
 
-/// What a new RW volume starts with.
+/// What a new volume starts with. [`VolumeSpec::new`] is an ordinary RW volume.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
     /// Id; not 0.
     pub id: VolumeId,
     /// Name; 1 to 31 bytes.
     pub name: String,
+    /// RW, RO or backup. Whatever it is, it can be restored; only RW volumes take changes.
+    pub kind: VolumeKind,
+    /// The id of the RW volume that it belongs to; 0 is its own.
+    pub parent: VolumeId,
+    /// Make the root directory. Without it the volume is empty until it is restored.
+    pub root: bool,
+    /// Clients may use it.
+    pub in_service: bool,
+    /// Marked to be destroyed if whoever makes it does not finish.
+    pub destroy_me: bool,
     /// Quota in blocks of 1 KiB; 0 is none.
     pub max_quota: u32,
     /// Owner of the volume and its root directory.
@@ -291,19 +304,131 @@ pub struct VolumeSpec {
     pub now: AfsTime,
 }
 
+impl VolumeSpec {
+    /// An RW volume with its root directory, in service, without quota.
+    pub fn new(id: VolumeId, name: impl Into<String>, owner: ViceId, now: AfsTime) -> Self {
+        Self {
+            id,
+            name: name.into(),
+            kind: VolumeKind::ReadWrite,
+            parent: id,
+            root: true,
+            in_service: true,
+            destroy_me: false,
+            max_quota: 0,
+            owner,
+            now,
+        }
+    }
+}
+
 /// What a clone is to be.
 #[derive(Clone, Debug)]
 pub struct SnapshotSpec {
-    /// The RW volume.
+    /// What is cloned: an RW volume, but a clone or RO volume can be cloned as well.
     pub source: VolumeId,
-    /// The clone's id. If a clone of that id exists in this group, it is replaced in one step.
+    /// The clone's id. An RO or backup volume of that id and with the same parent is replaced in
+    /// one step.
     pub id: VolumeId,
     /// The clone's name.
     pub name: String,
     /// RO or backup.
     pub kind: VolumeKind,
+    /// Clients may use it.
+    pub in_service: bool,
+    /// Marked to be destroyed if whoever makes it does not finish.
+    pub destroy_me: bool,
     /// The clone's creation date.
     pub now: AfsTime,
+}
+
+impl SnapshotSpec {
+    /// A clone in service.
+    pub fn new(
+        source: VolumeId,
+        id: VolumeId,
+        name: impl Into<String>,
+        kind: VolumeKind,
+        now: AfsTime,
+    ) -> Self {
+        Self {
+            source,
+            id,
+            name: name.into(),
+            kind,
+            in_service: true,
+            destroy_me: false,
+            now,
+        }
+    }
+}
+
+/// Names the contents of a volume at one moment, for ever and everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId {
+    /// The group of volumes, on one partition of one server.
+    pub lineage: [u8; 16],
+    /// The last epoch of that group that belongs to the contents.
+    pub epoch: u64,
+}
+
+/// All of a vnode but its bytes, as it is dumped and restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VnodeImage {
+    /// Number: odd for directories.
+    pub vnode: VnodeId,
+    /// Which use of the number.
+    pub uniquifier: Uniquifier,
+    /// File, directory or symbolic link.
+    pub kind: FileType,
+    /// The low 12 bits of the Unix mode.
+    pub mode: u16,
+    /// Links.
+    pub link_count: u32,
+    /// Data version.
+    pub data_version: u64,
+    /// Modification time as clients set it.
+    pub client_time: AfsTime,
+    /// When the server last changed it.
+    pub server_time: AfsTime,
+    /// Who changed it last.
+    pub author: ViceId,
+    /// Owner.
+    pub owner: ViceId,
+    /// Group.
+    pub group: ViceId,
+    /// The directory that holds it; of the root directory 0 in dumps of OpenAFS.
+    pub parent: VnodeId,
+    /// Length in bytes: of the file, of the pages, of the target.
+    pub length: u64,
+    /// A directory's access list; another vnode has none.
+    pub acl: Option<Arc<AccessList>>,
+}
+
+/// What a restore builds on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestoreMode {
+    /// Nothing: what is not put is removed, and nothing can be kept.
+    Full,
+    /// What the volume holds: what is neither put nor kept is removed. As the dump format means it.
+    Incremental,
+    /// Exactly this state, received before and not changed since: what is not put, patched or
+    /// removed stays.
+    Delta {
+        /// The state.
+        base: StateId,
+    },
+}
+
+/// What a volume is to be after a restore.
+#[derive(Clone, Debug)]
+pub struct RestoredInfo {
+    /// All of its record. The id stays whatever this says, and usage is what was counted.
+    pub info: VolumeInfo,
+    /// The next uniquifier is at least this, and above all that came.
+    pub next_uniquifier: u32,
+    /// What the sender calls the state that it sent.
+    pub received: Option<StateId>,
 }
 
 /// A vnode of a volume as enumerations and dumps see it.

@@ -169,13 +169,12 @@ mod tests {
     }
 
     fn info() -> VolumeInfo {
-        crate::partition::new_info(&crate::types::VolumeSpec {
-            id: cellar_wire::ids::VolumeId(1),
-            name: "v".into(),
-            max_quota: 0,
-            owner: cellar_wire::ids::ViceId(0),
-            now: noon(),
-        })
+        crate::partition::new_info(&crate::types::VolumeSpec::new(
+            cellar_wire::ids::VolumeId(1),
+            "v",
+            cellar_wire::ids::ViceId(0),
+            noon(),
+        ))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cellar_wire::acl::AccessList;
@@ -14,11 +14,13 @@ use parking_lot::{
 use crate::cells::{Cell, Loaded};
 use crate::core::{Core, Counters, Group};
 use crate::dir::{DirImage, dir_error};
-use crate::engine::key::Key;
+use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
+use crate::hold::Hold;
+use crate::partition::EPOCH_MAX;
 use crate::record::{CountersRecord, Piece, VnodeRecord, VolumeRecord};
 use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
-use crate::types::{Changed, DirEntry, FileType, VnodeStatus, VolumeInfo, VolumeKind};
+use crate::types::{Changed, DirEntry, FileType, StateId, VnodeStatus, VolumeInfo, VolumeKind};
 use crate::unsettled::Unsettled;
 use crate::usage::{self, Usage};
 
@@ -27,14 +29,19 @@ pub struct Volume {
     pub(crate) core: Arc<Core>,
     pub(crate) group: Arc<Group>,
     id: VolumeId,
-    kind: VolumeKind,
-    /// The last epoch it sees.
-    pub(crate) view: u64,
+    kind: AtomicU8,
+    /// The last epoch it sees. Of a head it changes when a restore begins, and when one is undone.
+    view: AtomicU64,
+    is_head: bool,
+    refuses_changes: AtomicBool,
     /// Tells this opening of the volume from earlier ones in the cells' names.
     instance: u32,
     record: RwLock<VolumeRecord>,
     counters: Mutex<Counters>,
-    gone: AtomicBool,
+    /// `HERE`, `REPLACED` or `DELETED`.
+    presence: AtomicU8,
+    /// Of one that was replaced: what it saw stays.
+    hold: Mutex<Option<Hold>>,
     /// Held by renames between directories.
     renames: Mutex<()>,
     pub(crate) unsettled: Unsettled,
@@ -47,6 +54,10 @@ impl std::fmt::Debug for Volume {
     }
 }
 
+const HERE: u8 = 0;
+const REPLACED: u8 = 1;
+const DELETED: u8 = 2;
+
 /// A vnode's cell, locked for a change, with what is known of it.
 pub(crate) struct Locked<'c> {
     guard: RwLockWriteGuard<'c, Option<Loaded>>,
@@ -58,17 +69,21 @@ impl Volume {
         group: Arc<Group>,
         record: VolumeRecord,
         counters: CountersRecord,
+        view: u64,
     ) -> Self {
         Self {
             core: Arc::clone(core),
             group,
             id: record.info.id,
-            kind: record.info.kind,
-            view: record.epoch,
+            kind: AtomicU8::new(record.info.kind as u8),
+            view: AtomicU64::new(view),
+            is_head: record.epoch == EPOCH_MAX,
+            refuses_changes: AtomicBool::new(false),
             instance: core.next_instance(),
             record: RwLock::new(record),
             counters: Mutex::new(Counters { record: counters }),
-            gone: AtomicBool::new(false),
+            presence: AtomicU8::new(HERE),
+            hold: Mutex::default(),
             renames: Mutex::new(()),
             unsettled: Unsettled::default(),
             usage: Usage::default(),
@@ -82,7 +97,15 @@ impl Volume {
 
     /// RW, RO or backup.
     pub fn kind(&self) -> VolumeKind {
-        self.kind
+        match self.kind.load(Ordering::Acquire) {
+            0 => VolumeKind::ReadWrite,
+            1 => VolumeKind::ReadOnly,
+            _ => VolumeKind::Backup,
+        }
+    }
+
+    pub(crate) fn set_kind(&self, kind: VolumeKind) {
+        self.kind.store(kind as u8, Ordering::Release);
     }
 
     /// The root directory.
@@ -90,9 +113,45 @@ impl Volume {
         Fid::root(self.id)
     }
 
-    /// Whether it is the RW volume of its group.
+    /// Whether it is an RW volume.
     pub fn is_writable(&self) -> bool {
-        self.kind == VolumeKind::ReadWrite
+        self.kind() == VolumeKind::ReadWrite
+    }
+
+    /// Whether it is the head of its group: it sees the newest contents, and can be restored. RW
+    /// volumes are, and so is any volume that was made by itself rather than as a clone.
+    pub fn is_head(&self) -> bool {
+        self.is_head
+    }
+
+    /// Whether a restore is under way or being undone: no changes are taken.
+    pub fn is_restoring(&self) -> bool {
+        self.is_head && self.view() != EPOCH_MAX
+    }
+
+    /// Refuses changes with `Error::Busy` from now on, or takes them again. When this returns, those
+    /// that were accepted before are all made, and no other follows. Forgotten at a restart.
+    pub fn refuse_changes(&self, refuse: bool) {
+        let _no_change = self.group.state.write();
+        self.refuses_changes.store(refuse, Ordering::Release);
+    }
+
+    /// That changes are taken at this moment. The caller has the group's state locked.
+    pub(crate) fn check_open_to_changes(&self) -> Result<()> {
+        if self.is_restoring() || self.refuses_changes.load(Ordering::Acquire) {
+            return Err(Error::Busy(self.id));
+        }
+        Ok(())
+    }
+
+    /// The last epoch that it sees.
+    pub(crate) fn view(&self) -> u64 {
+        self.view.load(Ordering::Acquire)
+    }
+
+    /// The caller has the group's state locked, and no version is newer than both views.
+    pub(crate) fn set_view(&self, view: u64) {
+        self.view.store(view, Ordering::Release);
     }
 
     /// When the volume (of a clone: the clone) was made: the date of AFSVolSync.
@@ -116,13 +175,20 @@ impl Volume {
         self.record.read().info.online
     }
 
-    /// Whether it was deleted or replaced since it was opened. Look it up again then.
+    /// Whether it was deleted or replaced since it was opened. Look it up again then; one that was
+    /// replaced still reads as it was.
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.presence.load(Ordering::Acquire) != HERE
     }
 
     pub(crate) fn mark_gone(&self) {
-        self.gone.store(true, Ordering::Release);
+        self.presence.store(DELETED, Ordering::Release);
+    }
+
+    /// Another has its place; it can be read as long as anybody has it.
+    pub(crate) fn mark_replaced(&self, hold: Hold) {
+        *self.hold.lock() = Some(hold);
+        self.presence.store(REPLACED, Ordering::Release);
     }
 
     /// Everything known about the volume.
@@ -133,7 +199,7 @@ impl Volume {
             self.usage.show_in(&mut info, usage::clock());
             info
         };
-        if self.is_writable() {
+        if self.is_head && !self.is_gone() {
             self.counters.lock().show_in(&mut info);
         }
         info
@@ -155,7 +221,7 @@ impl Volume {
         let mut slot = self.record.write();
         self.usage.fold(&mut slot.info, usage::clock());
         let mut record = slot.clone();
-        if self.is_writable() {
+        if self.is_head {
             counters.show_in(&mut record.info);
         }
         let before = record.info.clone();
@@ -169,7 +235,7 @@ impl Volume {
         let mut batch = crate::engine::batch::Batch::new();
         batch.put(Key::volume(self.id.0), record.encode());
         let mut counted = counters.record;
-        if self.is_writable() && outcome.updated != before.updated {
+        if self.is_head && outcome.updated != before.updated {
             counted.updated = outcome.updated;
             batch.put(Key::counters(self.group.id.0), counted.encode());
         }
@@ -177,6 +243,22 @@ impl Volume {
         counters.record = counted;
         *slot = record;
         Ok(Changed { outcome, durable })
+    }
+
+    /// What the last restore received, as its sender named it, if nothing was changed since.
+    pub fn received(&self) -> Result<Option<StateId>> {
+        let Some(received) = self.record.read().received else {
+            return Ok(None);
+        };
+        let group = self.group.id.0;
+        let from = Key::change_prefix(group, received.epoch + 1);
+        let prefix = Key::of_group(Kind::Change, group);
+        let changed = match self.core.engine.scan(&from, &prefix)?.next()? {
+            // During a restore the volume is what it was before.
+            Some((key, _)) => key.u64_at(5) <= self.view(),
+            None => false,
+        };
+        Ok((!changed).then_some(received.state))
     }
 
     /// Tells this opening of the volume from others.
@@ -192,6 +274,11 @@ impl Volume {
     pub(crate) fn quotas(&self) -> (u32, u32) {
         let record = self.record.read();
         (record.info.max_quota, record.info.max_files)
+    }
+
+    /// The latest server date of the group.
+    pub(crate) fn newest_date(&self) -> AfsTime {
+        self.counters.lock().record.newest
     }
 
     pub(crate) fn lock_counters(&self) -> Result<MutexGuard<'_, Counters>> {
@@ -248,10 +335,8 @@ impl Volume {
     /// Reads a vnode's version from the table.
     fn read_vnode(&self, fid: Fid) -> Result<Option<Loaded>> {
         let group = self.group.id.0;
-        let from = Key::vnode(group, fid.vnode.0, self.view);
         let prefix = Key::vnode_prefix(group, fid.vnode.0);
-        let found = self.core.engine.first_version(&from, &prefix)?;
-        self.check_here()?;
+        let found = self.newest(&prefix, |view| Key::vnode(group, fid.vnode.0, view))?;
         let Some((key, value)) = found else {
             return Ok(None);
         };
@@ -262,21 +347,43 @@ impl Volume {
         }
     }
 
+    /// The newest version that the volume sees of what `prefix` names; `at` makes the key of an
+    /// epoch.
+    pub(crate) fn newest(
+        &self,
+        prefix: &Key,
+        at: impl Fn(u64) -> Key,
+    ) -> Result<Option<(Key, Bytes)>> {
+        loop {
+            let view = self.view();
+            let found = self.core.engine.first_version(&at(view), prefix)?;
+            self.check_here()?;
+            // A restore that began just now may have written what was found.
+            if view == self.view() {
+                return Ok(found);
+            }
+        }
+    }
+
     /// That what was just read from the table is still this volume's. The versions that only a removed
     /// clone saw go in the background, after it was marked as gone; what is found in their place
     /// is another clone's.
     pub(crate) fn check_here(&self) -> Result<()> {
-        if self.is_gone() {
+        if self.is_deleted() {
             return Err(Error::NoVolume(self.id));
         }
         Ok(())
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.presence.load(Ordering::Acquire) == DELETED
     }
 
     /// Notes that something of a file cannot be read, and makes the error for it.
     ///
     /// What a removed clone saw goes in the background: that is no damage.
     pub(crate) fn damaged(&self, fid: Fid, cause: &str) -> Error {
-        if self.is_gone() {
+        if self.is_deleted() {
             return Error::NoVolume(self.id);
         }
         self.core.events.damaged.fetch_add(1, Ordering::Relaxed);
@@ -447,6 +554,17 @@ impl Volume {
 
     /// Reads the pages of a directory from the table.
     fn read_pages(&self, fid: Fid, record: &VnodeRecord) -> Result<DirImage> {
+        loop {
+            let view = self.view();
+            let image = self.read_pages_at(fid, record, view);
+            // A restore that began just now may have written what was found.
+            if view == self.view() {
+                return image;
+            }
+        }
+    }
+
+    fn read_pages_at(&self, fid: Fid, record: &VnodeRecord, view: u64) -> Result<DirImage> {
         let group = self.group.id.0;
         let body = record.body_number;
         let prefix = Key::body_prefix(group, fid.vnode.0, body);
@@ -460,7 +578,7 @@ impl Volume {
             })?;
             let Some((key, value)) = next else { break };
             let number = key.piece_number();
-            if key.epoch() > self.view || number < image.count() as u64 {
+            if key.epoch() > view || number < image.count() as u64 {
                 continue;
             }
             let stored = match Piece::decode(&value) {

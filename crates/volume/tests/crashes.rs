@@ -51,13 +51,7 @@ fn pattern(length: usize, seed: u8) -> Bytes {
 fn start() -> SimDisk {
     let disk = SimDisk::new(64 << 20);
     let partition = open(&disk).unwrap();
-    let spec = VolumeSpec {
-        id: VOLUME,
-        name: "vol".into(),
-        max_quota: 0,
-        owner: ViceId(1),
-        now: AfsTime(1),
-    };
+    let spec = VolumeSpec::new(VOLUME, "vol", ViceId(1), AfsTime(1));
     let volume = partition.create_volume(&spec).unwrap().outcome;
     let root = volume.root();
     let file = |dir, name: &[u8], length| {
@@ -332,13 +326,9 @@ fn set_attributes() {
 #[test]
 fn clone() {
     crash_everywhere(|partition, volume| {
-        let spec = SnapshotSpec {
-            source: volume.id(),
-            id: VolumeId(12),
-            name: "vol.backup".into(),
-            kind: VolumeKind::Backup,
-            now: AfsTime(30),
-        };
+        let (source, id) = (volume.id(), VolumeId(12));
+        let now = AfsTime(30);
+        let spec = SnapshotSpec::new(source, id, "vol.backup", VolumeKind::Backup, now);
         partition.snapshot(&spec)?.wait().map(drop)
     });
 }

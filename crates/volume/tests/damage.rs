@@ -108,13 +108,8 @@ fn a_flipped_bit_in_the_table_never_gives_wrong_bytes() {
 fn a_damaged_journal_group_ends_the_replay_there() {
     let disk = SimDisk::new(64 << 20);
     let partition = Partition::open(Arc::new(disk.clone()), options()).unwrap();
-    let spec = cellar_volume::VolumeSpec {
-        id: VOLUME,
-        name: "v".into(),
-        max_quota: 0,
-        owner: cellar_wire::ids::ViceId(1),
-        now: cellar_wire::ids::AfsTime(1),
-    };
+    let (owner, now) = (cellar_wire::ids::ViceId(1), cellar_wire::ids::AfsTime(1));
+    let spec = cellar_volume::VolumeSpec::new(VOLUME, "v", owner, now);
     let volume = partition.create_volume(&spec).unwrap().wait().unwrap();
     for n in 0..10 {
         let name = format!("f{n}");

@@ -64,11 +64,8 @@ fn volume(
         None => {
             let id = databases.new_volume_ids(3)?;
             let spec = VolumeSpec {
-                id,
-                name: name.to_owned(),
                 max_quota,
-                owner: ViceId(0),
-                now: now(),
+                ..VolumeSpec::new(id, name, ViceId(0), now())
             };
             let volume = partition.create_volume(&spec).map_err(store)?;
             (volume.wait().map_err(store)?, id)

@@ -74,11 +74,8 @@ fn create(
         .begin(volume, place, IT_CREATE, now.0, "CreateVolume")?;
     server.volumes.set_special(volume, Some(Special::Secret));
     let spec = VolumeSpec {
-        id: volume,
-        name,
         max_quota: FIRST_QUOTA,
-        owner: ViceId(0),
-        now,
+        ..VolumeSpec::new(volume, name, ViceId(0), now)
     };
     let made = partition.create_volume(&spec).and_then(|made| {
         let made = made.wait()?;
@@ -145,13 +142,7 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
                 purged.wait().map_err(code)?;
             }
             let now = server.now();
-            let spec = SnapshotSpec {
-                source: transaction.volume,
-                id: new_volume,
-                name,
-                kind,
-                now,
-            };
+            let spec = SnapshotSpec::new(transaction.volume, new_volume, name, kind, now);
             let clone = source
                 .partition
                 .snapshot(&spec)
@@ -194,13 +185,7 @@ pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> A
             }
             let now = server.now();
             let (name, kind) = (old.name.clone(), old.kind);
-            let spec = SnapshotSpec {
-                source: transaction.volume,
-                id: clone,
-                name,
-                kind,
-                now,
-            };
+            let spec = SnapshotSpec::new(transaction.volume, clone, name, kind, now);
             let made = source
                 .partition
                 .snapshot(&spec)

@@ -350,13 +350,7 @@ fn open_partition(disk: &Arc<SimDisk>) -> Arc<Partition> {
 fn make_volumes(partition: &Partition) {
     let now = AfsTime(NOW as u32 - 1000);
     for (id, title) in [(OPEN, "scratch"), (SHUT, "shut")] {
-        let spec = VolumeSpec {
-            id,
-            name: title.into(),
-            max_quota: 0,
-            owner: ViceId(1),
-            now,
-        };
+        let spec = VolumeSpec::new(id, title, ViceId(1), now);
         let volume = partition.create_volume(&spec).unwrap().wait().unwrap();
         if id == OPEN {
             let context = cellar_volume::Context {
@@ -376,13 +370,9 @@ fn make_volumes(partition: &Partition) {
 impl Cell {
     /// Makes the read-only clone of the scratch volume.
     pub fn make_clone(&self) {
-        let spec = SnapshotSpec {
-            source: OPEN,
-            id: CLONE,
-            name: "scratch.readonly".into(),
-            kind: VolumeKind::ReadOnly,
-            now: AfsTime(NOW as u32),
-        };
+        let now = AfsTime(NOW as u32);
+        let kind = VolumeKind::ReadOnly;
+        let spec = SnapshotSpec::new(OPEN, CLONE, "scratch.readonly", kind, now);
         self.partition.snapshot(&spec).unwrap().wait().unwrap();
     }
 }

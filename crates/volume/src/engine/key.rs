@@ -24,9 +24,9 @@ pub(crate) enum Kind {
     Partition = 0x00,
     /// A volume: its id.
     Volume = 0x01,
-    /// A volume group: the id of its RW volume.
+    /// A volume group: its number.
     Group = 0x03,
-    /// The counters of a group's RW volume, which change with every operation.
+    /// The counters of a group's head, which change with every operation.
     Counters = 0x04,
     /// A vnode version: group, vnode, complemented epoch.
     Vnode = 0x10,
@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     ReapEpochs = 0x31,
     /// Background work after the last volume of a group was removed: group.
     ReapGroup = 0x32,
+    /// A restore into the head of a group was begun: group.
+    Restoring = 0x33,
 }
 
 impl Key {
@@ -158,6 +160,10 @@ impl Key {
 
     pub(crate) fn reap_group(group: u32) -> Self {
         Self::new(Kind::ReapGroup).u32(group)
+    }
+
+    pub(crate) fn restoring(group: u32) -> Self {
+        Self::new(Kind::Restoring).u32(group)
     }
 
     /// Everything of a kind.

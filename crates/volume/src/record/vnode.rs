@@ -14,6 +14,8 @@ use crate::types::{FileType, VnodeStatus};
 /// Form of a record that says: from this epoch on the vnode does not exist.
 const FORM_GONE: u8 = 0;
 const FORM_VNODE: u8 = 1;
+/// Or'ed to the byte that says where the body is.
+const HAS_CUT: u8 = 0x10;
 
 /// Where the bytes of a file are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,14 @@ pub(crate) enum Body {
 /// The record says that the vnode is gone.
 #[derive(Debug)]
 pub(crate) struct Gone;
+
+/// What was cut off a body that kept its number: bytes from `at` on are of this epoch or newer, whatever
+/// the pieces say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) epoch: u64,
+    pub(crate) at: u64,
+}
 
 /// All that is stored of one vnode version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +64,8 @@ pub(crate) struct VnodeRecord {
     pub(crate) body: Body,
     /// Which body of the vnode is the present one; a cut of many pieces starts a new one.
     pub(crate) body_number: u32,
+    /// The last cut that a dump of changes must know of.
+    pub(crate) cut: Option<Cut>,
     /// A symbolic link's target.
     pub(crate) target: Bytes,
     /// A directory's access list.
@@ -82,15 +94,20 @@ impl VnodeRecord {
         for long in [self.length, self.data_version, self.birth] {
             out.put_u64(long);
         }
+        let cut = if self.cut.is_some() { HAS_CUT } else { 0 };
         match self.body {
-            Body::None => out.put_u8(0),
+            Body::None => out.put_u8(cut),
             Body::Inline { epoch } => {
-                out.put_u8(1);
+                out.put_u8(1 | cut);
                 out.put_u64(epoch);
             }
-            Body::Pieces => out.put_u8(2),
+            Body::Pieces => out.put_u8(2 | cut),
         }
         out.put_u32(self.body_number);
+        if let Some(cut) = self.cut {
+            out.put_u64(cut.epoch);
+            out.put_u64(cut.at);
+        }
         match (self.kind, &self.acl) {
             (FileType::Directory, Some(acl)) => {
                 let bytes = acl.to_bytes();
@@ -139,18 +156,28 @@ impl VnodeRecord {
             length: fields.u64()?,
             data_version: fields.u64()?,
             birth: fields.u64()?,
-            body: match fields.u8()? {
-                0 => Body::None,
-                1 => Body::Inline {
-                    epoch: fields.u64()?,
-                },
-                2 => Body::Pieces,
-                _ => return Err(fields.malformed()),
-            },
-            body_number: fields.u32()?,
+            body: Body::None,
+            body_number: 0,
+            cut: None,
             target: Bytes::new(),
             acl: None,
         };
+        let body = fields.u8()?;
+        record.body = match body & !HAS_CUT {
+            0 => Body::None,
+            1 => Body::Inline {
+                epoch: fields.u64()?,
+            },
+            2 => Body::Pieces,
+            _ => return Err(fields.malformed()),
+        };
+        record.body_number = fields.u32()?;
+        if body & HAS_CUT != 0 {
+            record.cut = Some(Cut {
+                epoch: fields.u64()?,
+                at: fields.u64()?,
+            });
+        }
         let rest = fields.rest();
         if kind == FileType::Directory {
             let mut bytes = [0; ACL_SIZE];
@@ -218,6 +245,7 @@ mod tests {
             birth: 4,
             body: Body::Inline { epoch: 5 },
             body_number: 6,
+            cut: None,
             target: Bytes::new(),
             acl: None,
         }
@@ -231,6 +259,7 @@ mod tests {
         let mut directory = sample(FileType::Directory);
         directory.acl = Some(Arc::new(AccessList::administrators_only()));
         directory.body = Body::Pieces;
+        directory.cut = Some(Cut { epoch: 9, at: 1 });
         for record in [sample(FileType::File), link, directory] {
             let encoded = record.encode();
             assert!(matches!(VnodeRecord::decode(&encoded), Ok(Ok(same)) if same == record));

@@ -7,20 +7,20 @@ use super::{Fields, Put};
 use crate::core::GroupId;
 use crate::engine::space::with_checksum;
 use crate::error::Result;
-use crate::types::{VolumeInfo, VolumeKind};
+use crate::types::{StateId, VolumeInfo, VolumeKind};
 
 const FORM: u8 = 1;
 
 /// The partition's own record.
 pub(crate) struct PartitionRecord {
-    /// Version of the whole format; this crate writes 1.
+    /// Version of the whole format.
     pub(crate) version: u32,
     /// The next group's number.
     pub(crate) next_group: u32,
 }
 
 impl PartitionRecord {
-    pub(crate) const VERSION: u32 = 1;
+    pub(crate) const VERSION: u32 = 2;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = vec![FORM];
@@ -39,13 +39,23 @@ impl PartitionRecord {
     }
 }
 
-/// A volume's record. Of an RW volume the usage and the dates of change are in the counters.
+/// A volume's record. Of a group's head the usage and the dates of change are in the counters.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeRecord {
     pub(crate) info: VolumeInfo,
     /// The group that holds its vnodes.
     pub(crate) group: GroupId,
-    /// The last epoch that the volume sees: of a clone its snapshot's, of an RW volume the largest.
+    /// The last epoch that the volume sees: of a clone its snapshot's, of a head the largest.
+    pub(crate) epoch: u64,
+    /// What a restore filled it with.
+    pub(crate) received: Option<Received>,
+}
+
+/// What a head was filled with by the last restore, as its sender names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) state: StateId,
+    /// The epoch whose contents are that state: a later change is of a later epoch.
     pub(crate) epoch: u64,
 }
 
@@ -95,6 +105,11 @@ impl VolumeRecord {
         out.put_string(info.name.as_bytes());
         out.put_string(&info.offline_message);
         out.put_string(&info.message_of_the_day);
+        if let Some(received) = &self.received {
+            out.extend_from_slice(&received.state.lineage);
+            out.put_u64(received.state.epoch);
+            out.put_u64(received.epoch);
+        }
         with_checksum(out)
     }
 
@@ -153,11 +168,26 @@ impl VolumeRecord {
         info.name = String::from_utf8(fields.string()?.to_vec()).map_err(|_| fields.malformed())?;
         info.offline_message = fields.string()?;
         info.message_of_the_day = fields.string()?;
-        Ok(Self { info, group, epoch })
+        let mut received = None;
+        if !fields.rest.is_empty() {
+            received = Some(Received {
+                state: StateId {
+                    lineage: fields.lineage()?,
+                    epoch: fields.u64()?,
+                },
+                epoch: fields.u64()?,
+            });
+        }
+        Ok(Self {
+            info,
+            group,
+            epoch,
+            received,
+        })
     }
 }
 
-/// What changes with every operation on an RW volume.
+/// What changes with every operation on a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CountersRecord {
     pub(crate) blocks_used: u64,
@@ -168,6 +198,10 @@ pub(crate) struct CountersRecord {
     pub(crate) next_directory: u32,
     pub(crate) next_file: u32,
     pub(crate) next_uniquifier: u32,
+    /// The latest server date that any vnode of the group was ever given.
+    pub(crate) newest: AfsTime,
+    /// Removals that the index of changes still knows.
+    pub(crate) removed: u32,
 }
 
 impl CountersRecord {
@@ -182,6 +216,8 @@ impl CountersRecord {
             self.next_directory,
             self.next_file,
             self.next_uniquifier,
+            self.newest.0,
+            self.removed,
         ] {
             out.put_u32(word);
         }
@@ -201,61 +237,8 @@ impl CountersRecord {
             next_directory: fields.u32()?,
             next_file: fields.u32()?,
             next_uniquifier: fields.u32()?,
-        })
-    }
-}
-
-/// A clone of a group and the last epoch that it sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CloneRef {
-    pub(crate) id: VolumeId,
-    pub(crate) epoch: u64,
-}
-
-/// A group of volumes that share vnode versions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GroupRecord {
-    /// The epoch of changes made now; clones see earlier ones.
-    pub(crate) epoch: u64,
-    /// Whether the RW volume is there.
-    pub(crate) writable: bool,
-    /// The RW volume's id, also after it was removed.
-    pub(crate) parent: VolumeId,
-    pub(crate) clones: Vec<CloneRef>,
-}
-
-impl GroupRecord {
-    pub(crate) fn encode(&self) -> Bytes {
-        let mut out = vec![FORM, u8::from(self.writable)];
-        out.put_u32(self.parent.0);
-        out.put_u64(self.epoch);
-        for clone in &self.clones {
-            out.put_u32(clone.id.0);
-            out.put_u64(clone.epoch);
-        }
-        with_checksum(out)
-    }
-
-    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
-        let mut fields = Fields::of(value, "group")?;
-        if fields.u8()? != FORM {
-            return Err(fields.malformed());
-        }
-        let writable = fields.u8()? != 0;
-        let parent = VolumeId(fields.u32()?);
-        let epoch = fields.u64()?;
-        let mut clones = Vec::new();
-        while !fields.rest.is_empty() {
-            clones.push(CloneRef {
-                id: VolumeId(fields.u32()?),
-                epoch: fields.u64()?,
-            });
-        }
-        Ok(Self {
-            epoch,
-            writable,
-            parent,
-            clones,
+            newest: AfsTime(fields.u32()?),
+            removed: fields.u32()?,
         })
     }
 }

@@ -43,13 +43,7 @@ pub(crate) fn new() -> NewVnode {
 }
 
 pub(crate) fn create_volume(partition: &Partition) {
-    let spec = VolumeSpec {
-        id: VOLUME,
-        name: "vol".into(),
-        max_quota: 0,
-        owner: ViceId(100),
-        now: AfsTime(1),
-    };
+    let spec = VolumeSpec::new(VOLUME, "vol", ViceId(100), AfsTime(1));
     partition.create_volume(&spec).unwrap().wait().unwrap();
 }
 
@@ -70,13 +64,8 @@ impl World {
     }
 
     pub(crate) fn clone_of(&self, volume: &Volume, id: u32, kind: VolumeKind) -> Arc<Volume> {
-        let spec = SnapshotSpec {
-            source: volume.id(),
-            id: VolumeId(id),
-            name: format!("clone{id}"),
-            kind,
-            now: AfsTime(50),
-        };
+        let (id, name) = (VolumeId(id), format!("clone{id}"));
+        let spec = SnapshotSpec::new(volume.id(), id, name, kind, AfsTime(50));
         self.partition.snapshot(&spec).unwrap().wait().unwrap()
     }
 
