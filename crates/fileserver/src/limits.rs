@@ -113,6 +113,15 @@ pub const VOLUME_TRANSACTIONS: usize = 4096;
 /// A volume transaction that nobody touched for this long is ended by the server.
 pub const VOLUME_TRANSACTION_IDLE: Duration = Duration::from_secs(600);
 
+/// Bytes of a dump that are read, or gathered to be restored, at a time.
+pub const VOLUME_STREAM_PIECE_BYTES: usize = 512 * 1024;
+
+/// How long a dump, or a restore, waits for a peer that lives and moves nothing.
+pub const VOLUME_STREAM_PATIENCE: Duration = Duration::from_secs(30 * 60);
+
+/// How often volume transactions that nobody touches are looked for.
+pub const TRANSACTION_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+
 /// How long the volume location server is asked nothing after it did not answer.
 pub const LOCATIONS_HOLD_OFF: Duration = Duration::from_secs(180);
 

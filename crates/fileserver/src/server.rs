@@ -17,7 +17,7 @@ use crate::callback::{Breaker, CallbackTable, fid_hash};
 use crate::config::Config;
 use crate::figures::Figures;
 use crate::host::{Contacts, HostTable};
-use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL};
+use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INTERVAL};
 use crate::locations::{KnownLocations, Locations};
 use crate::lock::LockTable;
 use crate::protection::Protection;
@@ -252,14 +252,15 @@ impl Server {
     async fn keep_house(self: Arc<Self>) {
         let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
         let mut rounds = tokio::time::interval(HOUSEKEEPING_INTERVAL);
+        let mut transactions = tokio::time::interval(TRANSACTION_SWEEP_INTERVAL);
         loop {
             tokio::select! {
                 _ = sweeps.tick() => {
                     let now = self.now_secs();
                     self.callbacks.sweep(now);
                     self.locks.sweep(now);
-                    self.expire_transactions(now);
                 }
+                _ = transactions.tick() => self.expire_transactions(self.now_secs()),
                 _ = rounds.tick() => self.contacts.tidy(self.now_secs()).await,
             }
             if self.is_stopping() {

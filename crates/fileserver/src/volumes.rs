@@ -23,9 +23,10 @@ pub(crate) struct Attached {
 /// What a volume transaction lets clients do meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
-    /// Changes are refused with VBUSY; read-only volumes are served.
+    /// Everything is refused with VBUSY; volumes that nobody can change are served.
     Busy,
-    /// Everything is refused with VOFFLINE.
+    /// Everything is refused with VOFFLINE; volumes that nobody can change are served as they are
+    /// until they are replaced or taken out of service.
     Offline,
     /// Changes are refused with EROFS.
     ReadOnly,
@@ -44,7 +45,7 @@ pub(crate) enum Want {
 pub(crate) struct Volumes {
     partitions: RwLock<Vec<(PartitionId, Arc<Partition>)>>,
     homes: RwLock<HashMap<VolumeId, PartitionId>>,
-    specials: RwLock<HashMap<VolumeId, Special>>,
+    specials: RwLock<HashMap<(PartitionId, VolumeId), Special>>,
     moved: RwLock<HashMap<VolumeId, u32>>,
     exceptions: AtomicUsize,
 }
@@ -70,28 +71,50 @@ impl Volumes {
         Some(partitions[found].1.clone())
     }
 
-    /// The partition and volume of an id, whatever its state.
+    /// The volume of an id on one partition, whatever its state.
+    pub(crate) fn find_on(
+        &self,
+        place: PartitionId,
+        id: VolumeId,
+    ) -> cellar_volume::Result<Option<Attached>> {
+        let Some(partition) = self.partition(place) else {
+            return Ok(None);
+        };
+        let found = partition.volume(id)?;
+        Ok(found.map(|volume| Attached { partition, volume }))
+    }
+
+    /// The partition and volume of an id. While it moves between partitions of this server there
+    /// are two of it: the one that is in service counts.
     pub(crate) fn find(
         &self,
         id: VolumeId,
     ) -> cellar_volume::Result<Option<(PartitionId, Attached)>> {
         let home = self.homes.read().get(&id).copied();
         if let Some(home) = home
-            && let Some(partition) = self.partition(home)
-            && let Some(volume) = partition.volume(id)?
+            && let Some(attached) = self.find_on(home, id)?
         {
-            return Ok(Some((home, Attached { partition, volume })));
+            return Ok(Some((home, attached)));
         }
+        let mut best: Option<(PartitionId, Attached)> = None;
         for (place, partition) in self.partitions() {
-            if let Some(volume) = partition.volume(id)? {
-                self.homes.write().insert(id, place);
-                return Ok(Some((place, Attached { partition, volume })));
+            let Some(volume) = partition.volume(id)? else {
+                continue;
+            };
+            let offered = volume.is_in_service();
+            if best.is_none() || offered {
+                best = Some((place, Attached { partition, volume }));
+            }
+            if offered {
+                break;
             }
         }
-        if home.is_some() {
-            self.homes.write().remove(&id);
+        match &best {
+            Some((place, _)) => drop(self.homes.write().insert(id, *place)),
+            None if home.is_some() => drop(self.homes.write().remove(&id)),
+            None => {}
         }
-        Ok(None)
+        Ok(best)
     }
 
     /// The volume for a client's call: in service, on line, and in a state that allows the call.
@@ -101,7 +124,7 @@ impl Volumes {
         }
         let found = self.find(id)?;
         if self.exceptions.load(Ordering::Acquire) > 0 {
-            self.check_special(id, want, found.as_ref().map(|(_, attached)| attached))?;
+            self.check_special(id, want, found.as_ref())?;
         }
         let (_, attached) = found.ok_or(Refusal::NoVolume)?;
         if !attached.volume.is_in_service() {
@@ -117,29 +140,34 @@ impl Volumes {
         &self,
         id: VolumeId,
         want: Want,
-        found: Option<&Attached>,
+        found: Option<&(PartitionId, Attached)>,
     ) -> Result<(), Refusal> {
-        let special = self.specials.read().get(&id).copied();
+        let offered = found.is_some_and(|(_, found)| found.volume.is_in_service());
+        if !offered && self.moved.read().contains_key(&id) {
+            return Err(Refusal::Moved);
+        }
+        let Some((place, attached)) = found else {
+            return Ok(());
+        };
+        let special = self.specials.read().get(&(*place, id)).copied();
+        let writable = attached.volume.is_writable();
         match special {
-            Some(Special::Offline) => Err(Refusal::Offline),
             Some(Special::Secret) => Err(Refusal::NoVolume),
             Some(Special::ReadOnly) if want == Want::Change => {
                 Err(Refusal::Store(cellar_volume::Error::ReadOnly))
             }
-            Some(Special::Busy) if found.is_some_and(|found| found.volume.is_writable()) => {
-                Err(Refusal::Busy)
-            }
-            _ if found.is_none() && self.moved.read().contains_key(&id) => Err(Refusal::Moved),
+            Some(Special::Busy) if writable => Err(Refusal::Busy),
+            Some(Special::Offline) if writable => Err(Refusal::Offline),
             _ => Ok(()),
         }
     }
 
     /// Puts a volume into a state for clients, or back into the ordinary one.
-    pub(crate) fn set_special(&self, id: VolumeId, special: Option<Special>) {
+    pub(crate) fn set_special(&self, place: PartitionId, id: VolumeId, special: Option<Special>) {
         let mut specials = self.specials.write();
         match special {
-            Some(special) => specials.insert(id, special),
-            None => specials.remove(&id),
+            Some(special) => specials.insert((place, id), special),
+            None => specials.remove(&(place, id)),
         };
         let exceptions = specials.len() + self.moved.read().len();
         self.exceptions.store(exceptions, Ordering::Release);
@@ -154,12 +182,21 @@ impl Volumes {
             .store(specials.len() + moved.len(), Ordering::Release);
     }
 
+    /// A volume of that id is here again.
+    pub(crate) fn clear_moved(&self, id: VolumeId) {
+        let specials = self.specials.read();
+        let mut moved = self.moved.write();
+        moved.remove(&id);
+        self.exceptions
+            .store(specials.len() + moved.len(), Ordering::Release);
+    }
+
     /// Volumes that were asked for and found.
     pub(crate) fn found(&self) -> usize {
         self.homes.read().len()
     }
 
-    /// Forgets where a volume was found: it was deleted.
+    /// Forgets where a volume was found: it was deleted, or another one of that id counts now.
     pub(crate) fn forget(&self, id: VolumeId) {
         self.homes.write().remove(&id);
     }

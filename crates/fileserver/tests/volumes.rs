@@ -66,7 +66,7 @@ fn a_volume_is_created_used_and_removed_as_vos_does_it() {
             ..unchanged()
         };
         admin.call(&SetInfo { trans, info }).await.unwrap();
-        assert_eq!(admin.call(&GetFlags { trans }).await.unwrap().flags, 3);
+        assert_eq!(admin.call(&GetFlags { trans }).await.unwrap().flags, 0);
         admin.call(&SetFlags { trans, flags: 0 }).await.unwrap();
         assert_eq!(
             &admin.call(&GetName { trans }).await.unwrap().name[..],
@@ -124,19 +124,48 @@ fn a_volume_is_created_used_and_removed_as_vos_does_it() {
 }
 
 #[test]
-fn an_unfinished_volume_goes_with_its_transaction() {
+fn an_unfinished_volume_is_shown_to_nobody() {
     let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
     run(async {
         let admin = cell.admin().await;
         let trans = begin(&admin).await;
         admin.call(&EndTrans { trans }).await.unwrap();
-        let gone = admin
-            .call(&ListOneVolume {
-                partition: 0,
-                volume: NEW,
-            })
-            .await;
-        assert_eq!(gone.unwrap_err().code().0, 19);
+        let one = ListOneVolume {
+            partition: 0,
+            volume: NEW,
+        };
+        let entries = admin.call(&one).await.unwrap().entries;
+        assert_eq!((entries[0].status, entries[0].in_use), (0, 0));
+        assert_eq!(&entries[0].name[..], b"V0536870930.vol");
+        let all = ListVolumes {
+            partition: 0,
+            flags: 1,
+        };
+        assert_eq!(admin.call(&all).await.unwrap().entries.len(), 2);
+        let root = rxafs::FetchStatus {
+            fid: Fid::root(NEW),
+        };
+        assert_eq!(machine.code(&root).await, 103);
+        // Another transaction goes on with it.
+        let again = TransCreate {
+            volume: NEW,
+            partition: 0,
+            flags: IT_OFFLINE,
+        };
+        let trans = admin.call(&again).await.unwrap().trans;
+        admin.call(&SetFlags { trans, flags: 0 }).await.unwrap();
+        admin.call(&EndTrans { trans }).await.unwrap();
+        machine.ok(&root).await;
+        let trans = admin.call(&again).await.unwrap().trans;
+        admin.call(&DeleteVolume { trans }).await.unwrap();
+        assert_eq!(
+            admin.call(&again).await.unwrap_err().code().0,
+            1_492_325_133,
+            "busy until the transaction ends"
+        );
+        admin.call(&EndTrans { trans }).await.unwrap();
+        assert_eq!(admin.call(&again).await.unwrap_err().code().0, 103);
         let trans = begin(&admin).await;
         let twice = CreateVolume {
             partition: 0,

@@ -15,19 +15,18 @@ use cellar_wire::{AbortCode, ids::VolumeId};
 use tracing::info;
 
 use super::create::volume_name;
-use super::transaction::kind_number;
+use super::status::kind_of;
+use super::transaction::{InUse, special_of};
 use super::{Answered, code, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
+use crate::volumes::Special;
 
 pub(super) async fn delete_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let DeleteVolume { trans } = call.arguments().await?;
     superuser(server, call)?;
-    let transaction = server
-        .transactions
-        .used(trans, server.now_secs(), "DeleteVolume")?;
-    delete(server, transaction.volume, Some(transaction.partition)).await?;
-    server.transactions.set_deleted(trans);
+    let used = InUse::enter(server, trans, "DeleteVolume")?;
+    delete(server, used.partition(), used.id(), Some(used)).await?;
     call.reply(&DeleteVolumeReply {});
     Ok(())
 }
@@ -41,30 +40,33 @@ pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -
     if server.volumes.partition(place).is_none() {
         return Err(AbortCode::VOLSERILLEGAL_PARTITION);
     }
-    if server.transactions.is_busy(volume) {
+    if server.transactions.is_busy(place, volume) {
         return Err(AbortCode::VOLSERVOLBUSY);
     }
-    delete(server, volume, Some(place)).await?;
+    delete(server, place, volume, None).await?;
     call.reply(&NukeVolumeReply {});
     Ok(())
 }
 
-/// Deletes a volume, and tells everybody who was promised anything in it.
+/// Deletes a volume, and tells everybody who was promised anything in it. A transaction that it
+/// happens in is told, too.
 async fn delete(
     server: &Arc<Server>,
+    place: PartitionId,
     volume: VolumeId,
-    expected: Option<PartitionId>,
+    used: Option<InUse>,
 ) -> Result<(), AbortCode> {
     let pending = {
         let server = server.clone();
         on_disk(move || {
-            let found = server.volumes.find(volume).map_err(code)?;
-            let (place, attached) = found.ok_or(AbortCode::VNOVOL)?;
-            if expected.is_some_and(|expected| expected != place) {
-                return Err(AbortCode::VNOVOL);
-            }
+            let found = server.volumes.find_on(place, volume).map_err(code)?;
+            let attached = found.ok_or(AbortCode::VNOVOL)?;
             let deleted = attached.partition.delete_volume(volume).map_err(code)?;
+            if let Some(used) = used {
+                used.set_deleted();
+            }
             server.volumes.forget(volume);
+            // Locks and promises are by id: of another copy here they are kept by nobody's need.
             server.locks.forget_volume(volume);
             let pending = server.breaker.collect_volume(volume, server.now_secs());
             deleted.wait().map_err(code)?;
@@ -81,12 +83,24 @@ pub(super) async fn set_flags(server: &Arc<Server>, call: &mut IncomingCall) -> 
     let SetFlags { trans, flags } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("flags", format_args!("{flags:#x}"));
-    edit(server, trans, "SetFlags", move |info| {
-        info.destroy_me = flags & VT_DELETE_ON_SALVAGE != 0;
-        info.in_service = flags & VT_OUT_OF_SERVICE == 0;
+    let used = InUse::enter(server, trans, "SetFlags")?;
+    // As TransCreate takes the flags: the strongest counts.
+    if special_of(used.attach_flags()) == Some(Special::ReadOnly) {
+        return Err(AbortCode::EROFS);
+    }
+    let destroy = flags & VT_DELETE_ON_SALVAGE != 0;
+    let in_service = flags & VT_OUT_OF_SERVICE == 0;
+    edit(server, used.clone(), move |info| {
+        info.destroy_me = destroy;
+        // What is to be destroyed is never shown to clients.
+        info.in_service = in_service && !destroy;
     })
     .await?;
-    server.transactions.set_flags(trans, flags as u8);
+    if in_service && !destroy {
+        server.volumes.clear_moved(used.id());
+    }
+    server.volumes.forget(used.id());
+    used.set_flags(flags as u8);
     call.reply(&SetFlagsReply {});
     Ok(())
 }
@@ -100,7 +114,8 @@ pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> A
     if new.max_quota < -1 {
         return Err(AbortCode::EINVAL);
     }
-    edit(server, trans, "SetInfo", move |info| {
+    let used = InUse::enter(server, trans, "SetStatus")?;
+    edit(server, used, move |info| {
         info.max_quota = word(new.max_quota).unwrap_or(info.max_quota);
         info.day_use = word(new.day_use).unwrap_or(info.day_use);
         info.created = date(new.creation_date).unwrap_or(info.created);
@@ -115,7 +130,8 @@ pub(super) async fn set_info(server: &Arc<Server>, call: &mut IncomingCall) -> A
 pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetDate { trans, new_date } = call.arguments().await?;
     superuser(server, call)?;
-    edit(server, trans, "SetDate", move |info| {
+    let used = InUse::enter(server, trans, "SetDate")?;
+    edit(server, used, move |info| {
         info.created = AfsTime(new_date as u32)
     })
     .await?;
@@ -123,8 +139,7 @@ pub(super) async fn set_date(server: &Arc<Server>, call: &mut IncomingCall) -> A
     Ok(())
 }
 
-/// Name and related ids of a volume. Its type and group cannot change here: they are how its
-/// contents are kept.
+/// Name, type and related ids of a volume.
 pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetIdsTypes {
         trans,
@@ -137,24 +152,16 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
     superuser(server, call)?;
     let name = volume_name(&name)?;
     audit::about("name", &name);
-    if !(0..=2).contains(&volume_type) {
-        return Err(AbortCode::EINVAL);
+    let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
+    let used = InUse::enter(server, trans, "SetIdsTypes")?;
+    let info = {
+        let used = used.clone();
+        on_disk(move || Ok(used.volume()?.volume.info())).await?
+    };
+    if info.kind != kind || info.parent != parent {
+        return Err(AbortCode::VOLSERBADOP);
     }
-    let transaction = server
-        .transactions
-        .used(trans, server.now_secs(), "SetIdsTypes")?;
-    {
-        let server = server.clone();
-        on_disk(move || {
-            let info = server.volume_in(&transaction)?.volume.info();
-            if kind_number(info.kind) != volume_type || info.parent != parent {
-                return Err(AbortCode::VOLSERBADOP);
-            }
-            Ok(())
-        })
-        .await?;
-    }
-    edit(server, trans, "SetIdsTypes", move |info| {
+    edit(server, used, move |info| {
         info.name.clone_from(&name);
         info.clone = clone;
         info.backup = backup;
@@ -170,10 +177,8 @@ pub(super) async fn set_forwarding(server: &Arc<Server>, call: &mut IncomingCall
     let SetForwarding { trans, new_site } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("server", std::net::Ipv4Addr::from(new_site));
-    let transaction = server
-        .transactions
-        .used(trans, server.now_secs(), "SetForwarding")?;
-    server.volumes.set_moved(transaction.volume, new_site);
+    let used = InUse::enter(server, trans, "SetForwarding")?;
+    server.volumes.set_moved(used.id(), new_site);
     call.reply(&SetForwardingReply {});
     Ok(())
 }
@@ -190,21 +195,14 @@ pub(super) async fn signal_restore(server: &Arc<Server>, call: &mut IncomingCall
 /// contents stays, unless it is what is set.
 async fn edit(
     server: &Arc<Server>,
-    number: i32,
-    procedure: &'static str,
+    used: InUse,
     change: impl FnOnce(&mut VolumeInfo) + Send + 'static,
 ) -> Result<(), AbortCode> {
-    let transaction = server
-        .transactions
-        .used(number, server.now_secs(), procedure)?;
-    let server = server.clone();
+    let now = server.now();
     on_disk(move || {
-        let attached = server.volume_in(&transaction)?;
-        let changed = attached
-            .volume
-            .update_info(server.now(), change)
-            .map_err(code)?;
-        changed.wait().map(|_| ()).map_err(code)
+        let attached = used.volume()?;
+        let changed = attached.volume.update_info(now, change).map_err(code)?;
+        changed.wait().map(drop).map_err(code)
     })
     .await
 }

@@ -3,27 +3,29 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::{SnapshotSpec, VolumeKind, VolumeSpec};
+use cellar_volume::{Error, SnapshotSpec, VolumeInfo, VolumeKind, VolumeSpec};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
-    BACKUP, Clone, CloneReply, CreateVolume, CreateVolumeReply, IT_CREATE, READONLY, READWRITE,
-    ReClone, ReCloneReply, VT_DELETE_ON_SALVAGE, VT_OUT_OF_SERVICE, VolumeNameArgument,
+    BACKUP, Clone, CloneReply, CreateVolume, CreateVolumeReply, READONLY, ReClone, ReCloneReply,
+    VolumeNameArgument,
 };
-use cellar_wire::ids::{PartitionId, ViceId, VolumeId};
+use cellar_wire::ids::{AfsTime, PartitionId, ViceId, VolumeId};
 use tracing::info;
 
+use super::status::kind_of;
+use super::transaction::{Beginning, InUse};
 use super::{Answered, code, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
-use crate::volumes::Special;
+use crate::volumes::{Attached, Special};
 
 /// Quota of a new volume until SetInfo says another, KiB.
 const FIRST_QUOTA: u32 = 5000;
 /// The longest name of a volume.
 const NAME_MAX: usize = 31;
 
-/// A new read-write volume, with an empty root directory. Until its transaction is told SetFlags(0)
-/// it is out of service, and removed with it.
+/// A new volume: read-write with an empty root directory, or one that a restore will fill. Until its
+/// transaction is told SetFlags(0) it is out of service, and removed if the transaction is forgotten.
 pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let CreateVolume {
         partition,
@@ -37,70 +39,93 @@ pub(super) async fn create_volume(server: &Arc<Server>, call: &mut IncomingCall)
     audit::about("partition", partition);
     let name = volume_name(&name)?;
     audit::about("name", &name);
-    match volume_type {
-        READWRITE => {}
-        // A copy that only a restore could fill.
-        READONLY | BACKUP => return Err(AbortCode::VOLSERBADOP),
-        _ => return Err(AbortCode::EINVAL),
-    }
-    let number_of_partition = PartitionId::new(partition).ok_or(AbortCode::EINVAL)?;
+    let partition = PartitionId::new(partition).ok_or(AbortCode::EINVAL)?;
+    let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
+    audit::about("type", volume_type);
     if volume.0 == 0 {
         return Err(AbortCode::E2BIG);
     }
-    if parent.0 != 0 && parent != volume {
-        return Err(AbortCode::VOLSERBADOP);
-    }
+    let wanted = Wanted {
+        volume,
+        name,
+        kind,
+        // Without a root directory: what is restored brings it.
+        root: !(parent == volume && kind == VolumeKind::ReadWrite),
+        parent: if parent.0 == 0 { volume } else { parent },
+    };
     let server = server.clone();
-    let trans = on_disk(move || create(&server, number_of_partition, volume, name)).await?;
+    let trans = on_disk(move || create(&server, partition, wanted)).await?;
     call.reply(&CreateVolumeReply { volume, trans });
     Ok(())
 }
 
-fn create(
-    server: &Server,
-    place: PartitionId,
+/// A volume as it is asked for.
+struct Wanted {
     volume: VolumeId,
     name: String,
-) -> Result<i32, AbortCode> {
-    // What goes wrong in making a volume has always been EIO: callers try another id.
-    let failed = |_| AbortCode::EIO;
-    let partition = server.volumes.partition(place).ok_or(AbortCode::EIO)?;
-    if server.volumes.find(volume).map_err(code)?.is_some() {
-        return Err(AbortCode::EIO);
-    }
+    kind: VolumeKind,
+    parent: VolumeId,
+    root: bool,
+}
+
+fn create(server: &Arc<Server>, place: PartitionId, wanted: Wanted) -> Result<i32, AbortCode> {
+    let volume = wanted.volume;
     let now = server.now();
-    let trans = server
-        .transactions
-        .begin(volume, place, IT_CREATE, now.0, "CreateVolume")?;
-    server.volumes.set_special(volume, Some(Special::Secret));
-    let spec = VolumeSpec {
-        max_quota: FIRST_QUOTA,
-        ..VolumeSpec::new(volume, name, ViceId(0), now)
-    };
-    let made = partition.create_volume(&spec).and_then(|made| {
-        let made = made.wait()?;
-        made.update_info(now, |info| {
-            info.in_service = false;
-            info.destroy_me = true;
-        })?
-        .wait()
-    });
-    if let Err(error) = made {
-        info!(%volume, %error, "volume not created");
-        // Takes what there is of it away.
-        let _ended = server.finish_transaction(trans);
-        return Err(failed(error));
+    let begun = InUse::begin(
+        server,
+        Beginning {
+            volume,
+            partition: place,
+            attach_flags: 0,
+            now: now.0,
+            procedure: "CreateVolume",
+        },
+    )?;
+    let special = Some(Special::Secret);
+    server.volumes.set_special(place, volume, special);
+    match make(server, place, wanted, now) {
+        Ok(()) => {
+            server.volumes.clear_moved(volume);
+            info!(%volume, partition = %place, "volume created");
+            Ok(begun.number())
+        }
+        Err(error) => {
+            info!(%volume, partition = %place, %error, "volume not created");
+            begun.end();
+            // What goes wrong in making a volume has always been EIO: callers try another id.
+            Err(AbortCode::EIO)
+        }
     }
-    server
-        .transactions
-        .set_flags(trans, (VT_DELETE_ON_SALVAGE | VT_OUT_OF_SERVICE) as u8);
-    info!(%volume, partition = %place, "volume created");
-    Ok(trans)
+}
+
+fn make(
+    server: &Server,
+    place: PartitionId,
+    wanted: Wanted,
+    now: AfsTime,
+) -> cellar_volume::Result<()> {
+    let partition = server.volumes.partition(place);
+    let partition = partition.ok_or(Error::Invalid("there is no such partition"))?;
+    let spec = VolumeSpec {
+        kind: wanted.kind,
+        parent: wanted.parent,
+        root: wanted.root,
+        in_service: false,
+        destroy_me: true,
+        max_quota: FIRST_QUOTA,
+        ..VolumeSpec::new(wanted.volume, wanted.name, ViceId(0), now)
+    };
+    partition.create_volume(&spec)?.wait().map(drop)
 }
 
 /// A name that a volume may have.
 pub(super) fn volume_name(name: &VolumeNameArgument) -> Result<String, AbortCode> {
-    let text = name.as_str().ok_or(AbortCode::VOLSERBADNAME)?;
+    checked_name(name.as_bytes())
+}
+
+/// The same, as bytes.
+pub(super) fn checked_name(name: &[u8]) -> Result<String, AbortCode> {
+    let text = std::str::from_utf8(name).map_err(|_| AbortCode::VOLSERBADNAME)?;
     let allowed = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
     if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(allowed) {
         return Err(AbortCode::VOLSERBADNAME);
@@ -108,7 +133,7 @@ pub(super) fn volume_name(name: &VolumeNameArgument) -> Result<String, AbortCode
     Ok(text.to_owned())
 }
 
-/// A read-only or backup clone beside its volume. Out of service until SetFlags(0).
+/// A clone beside its volume. Out of service, and to be destroyed, until SetFlags(0).
 pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let Clone {
         trans,
@@ -129,31 +154,16 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
     if new_volume.0 == 0 {
         return Err(AbortCode::EINVAL);
     }
-    let transaction = server
-        .transactions
-        .used(trans, server.now_secs(), "Clone")?;
+    let source = InUse::enter(server, trans, "Clone")?;
     let pending = {
         let server = server.clone();
         on_disk(move || {
-            let source = server.volume_in(&transaction)?;
-            if purge_volume.0 != 0 && purge_volume != new_volume {
-                let purged = source.partition.delete_volume(purge_volume).map_err(code)?;
-                server.volumes.forget(purge_volume);
-                purged.wait().map_err(code)?;
-            }
-            let now = server.now();
-            let spec = SnapshotSpec::new(transaction.volume, new_volume, name, kind, now);
-            let clone = source
-                .partition
-                .snapshot(&spec)
-                .and_then(|made| made.wait());
-            let made = clone.map_err(code)?.update_info(now, |info| {
-                info.in_service = false;
-                info.destroy_me = true;
-            });
-            made.and_then(|changed| changed.wait()).map_err(code)?;
-            note_clone(&source, kind, new_volume, now).map_err(code)?;
-            Ok(server.breaker.collect_volume(new_volume, now.0))
+            let reserved = reserve(&server, &source, new_volume, "Clone")?;
+            let outcome = clone(&server, &source, purge_volume, new_volume, name, kind);
+            reserved.end();
+            outcome?;
+            server.volumes.forget(new_volume);
+            Ok(server.breaker.collect_volume(new_volume, server.now_secs()))
         })
         .await?
     };
@@ -162,45 +172,87 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
     Ok(())
 }
 
-/// A clone is made anew in its place: same id and name, contents of now.
+/// Keeps others from the id of a clone while it is made.
+fn reserve(
+    server: &Arc<Server>,
+    source: &InUse,
+    volume: VolumeId,
+    procedure: &'static str,
+) -> Result<InUse, AbortCode> {
+    InUse::begin(
+        server,
+        Beginning {
+            volume,
+            partition: source.partition(),
+            attach_flags: 0,
+            now: server.now_secs(),
+            procedure,
+        },
+    )
+}
+
+/// A source that may be cloned: in service, and not to be destroyed.
+fn cloneable(source: &InUse) -> Result<(Attached, VolumeInfo), AbortCode> {
+    let attached = source.volume()?;
+    let info = attached.volume.info();
+    if info.destroy_me || !info.in_service {
+        return Err(AbortCode::VOFFLINE);
+    }
+    Ok((attached, info))
+}
+
+fn clone(
+    server: &Server,
+    source: &InUse,
+    purged: VolumeId,
+    new: VolumeId,
+    name: String,
+    kind: VolumeKind,
+) -> Result<(), AbortCode> {
+    let (attached, info) = cloneable(source)?;
+    let partition = &attached.partition;
+    if purged.0 != 0 {
+        let old = partition.volume(purged).map_err(code)?;
+        let old = old.ok_or(AbortCode::VNOVOL)?.info();
+        if old.kind != VolumeKind::ReadOnly {
+            return Err(AbortCode::EINVAL);
+        }
+        if old.parent != info.parent {
+            return Err(AbortCode::EXDEV);
+        }
+        if purged != new {
+            let purge = partition.delete_volume(purged).map_err(code)?;
+            server.volumes.forget(purged);
+            purge.wait().map_err(code)?;
+        }
+    }
+    if purged != new && partition.volume(new).map_err(code)?.is_some() {
+        return Err(AbortCode::VVOLEXISTS);
+    }
+    let spec = SnapshotSpec {
+        in_service: false,
+        destroy_me: true,
+        ..SnapshotSpec::new(source.id(), new, name, kind, server.now())
+    };
+    let made = partition.snapshot(&spec).and_then(|made| made.wait());
+    made.map(drop).map_err(code)
+}
+
+/// A clone is made anew in its place: same id and type, contents of now.
 pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let ReClone { trans, clone } = call.arguments().await?;
     superuser(server, call)?;
     audit::about("clone", clone);
-    let transaction = server
-        .transactions
-        .used(trans, server.now_secs(), "ReClone")?;
+    let source = InUse::enter(server, trans, "ReClone")?;
     let pending = {
         let server = server.clone();
         on_disk(move || {
-            let source = server.volume_in(&transaction)?;
-            let found = server.volumes.find(clone).map_err(code)?;
-            let (place, old) = found.ok_or(AbortCode::VNOVOL)?;
-            let old = old.volume.info();
-            if place != transaction.partition {
-                return Err(AbortCode::EXDEV);
-            }
-            if old.parent != transaction.volume || old.kind == VolumeKind::ReadWrite {
-                return Err(AbortCode::EINVAL);
-            }
-            let now = server.now();
-            let (name, kind) = (old.name.clone(), old.kind);
-            let spec = SnapshotSpec::new(transaction.volume, clone, name, kind, now);
-            let made = source
-                .partition
-                .snapshot(&spec)
-                .and_then(|made| made.wait());
-            let kept = made.and_then(|made| {
-                made.update_info(now, |info| {
-                    info.copied = old.copied;
-                    info.in_service = old.in_service;
-                    info.destroy_me = old.destroy_me;
-                })?
-                .wait()
-            });
-            kept.map_err(code)?;
-            note_clone(&source, kind, clone, now).map_err(code)?;
-            Ok(server.breaker.collect_volume(clone, now.0))
+            let reserved = reserve(&server, &source, clone, "ReClone")?;
+            let outcome = clone_anew(&server, &source, clone);
+            reserved.end();
+            outcome?;
+            server.volumes.forget(clone);
+            Ok(server.breaker.collect_volume(clone, server.now_secs()))
         })
         .await?
     };
@@ -209,24 +261,59 @@ pub(super) async fn re_clone(server: &Arc<Server>, call: &mut IncomingCall) -> A
     Ok(())
 }
 
-/// The volume remembers its newest clone.
-fn note_clone(
-    source: &crate::volumes::Attached,
-    kind: VolumeKind,
-    clone: VolumeId,
-    now: cellar_wire::AfsTime,
-) -> cellar_volume::Result<()> {
-    let updated = source.volume.info().updated;
-    let changed = source.volume.update_info(now, |info| {
-        match kind {
-            VolumeKind::Backup => {
-                info.backup = clone;
-                info.backed_up = now;
-            }
-            _ => info.clone = clone,
+fn clone_anew(server: &Server, source: &InUse, clone: VolumeId) -> Result<(), AbortCode> {
+    let (attached, info) = cloneable(source)?;
+    let Some(old) = attached.partition.volume(clone).map_err(code)? else {
+        let elsewhere = server.volumes.find(clone).map_err(code)?.is_some();
+        return Err(if elsewhere {
+            AbortCode::EXDEV
+        } else {
+            AbortCode::VNOVOL
+        });
+    };
+    let old = old.info();
+    if old.parent != info.parent {
+        return Err(AbortCode::EXDEV);
+    }
+    if clone == source.id() || old.kind == VolumeKind::ReadWrite {
+        return Err(AbortCode::EINVAL);
+    }
+    // The clone was there since long; it is on line again at once.
+    let name = name_of_clone(&info.name, old.kind);
+    let spec = SnapshotSpec::new(source.id(), clone, name, old.kind, server.now());
+    let made = attached.partition.snapshot(&spec);
+    made.and_then(|made| made.wait()).map(drop).map_err(code)
+}
+
+/// The name of a clone, as it follows from its volume's.
+fn name_of_clone(name: &str, kind: VolumeKind) -> String {
+    let suffix = match kind {
+        VolumeKind::Backup => ".backup",
+        _ => ".readonly",
+    };
+    let plain = name
+        .strip_suffix(".readonly")
+        .or_else(|| name.strip_suffix(".backup"))
+        .unwrap_or(name);
+    let mut name = format!("{plain}{suffix}");
+    name.truncate(NAME_MAX);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_clones() {
+        let long = "a".repeat(31);
+        for (name, kind, clone) in [
+            ("home", VolumeKind::ReadOnly, "home.readonly"),
+            ("home", VolumeKind::Backup, "home.backup"),
+            ("home.backup", VolumeKind::ReadOnly, "home.readonly"),
+            (&long, VolumeKind::Backup, &long),
+        ] {
+            assert_eq!(name_of_clone(name, kind), clone);
         }
-        // Being cloned is no change of the contents.
-        info.updated = updated;
-    })?;
-    changed.wait().map(|_| ())
+    }
 }

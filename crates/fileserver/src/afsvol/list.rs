@@ -1,9 +1,12 @@
 //! ListVolumes (116), XListVolumes (124), ListOneVolume (121), XListOneVolume (125).
+//!
+//! Of a volume that a transaction works on, only the id is said, and that it is busy. Volumes that
+//! are to be destroyed are left out of lists; asked for by id, they are said not to be sound.
 
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::VolumeInfo;
+use cellar_volume::{Partition, VolumeInfo};
 use cellar_wire::afsvol::{
     self, DESTROY_ME, ListOneVolume, ListOneVolumeReply, ListVolumes, ListVolumesReply,
     STATUS_BUSY, STATUS_OK, VolumeInfoX, VolumeName, XListOneVolume, XListOneVolumeReply,
@@ -12,7 +15,7 @@ use cellar_wire::afsvol::{
 use cellar_wire::ids::{PartitionId, VolumeId};
 use cellar_wire::{AbortCode, List};
 
-use super::transaction::kind_number;
+use super::status::kind_number;
 use super::{Answered, code, on_disk};
 use crate::server::Server;
 
@@ -21,15 +24,7 @@ const PAGE: usize = 4096;
 
 pub(super) async fn list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let ListVolumes { partition, flags } = call.arguments().await?;
-    let entries = every(server, partition, move |info, busy| match flags {
-        // Ids only.
-        0 => afsvol::VolumeInfo {
-            volume: info.id,
-            ..afsvol::VolumeInfo::default()
-        },
-        _ => entry(info, busy),
-    })
-    .await?;
+    let entries = every(server, partition, flags).await?;
     call.reply(&ListVolumesReply {
         entries: List::from_iter_cut(entries),
     });
@@ -38,14 +33,7 @@ pub(super) async fn list_volumes(server: &Arc<Server>, call: &mut IncomingCall) 
 
 pub(super) async fn x_list_volumes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let XListVolumes { partition, flags } = call.arguments().await?;
-    let entries = every(server, partition, move |info, busy| match flags {
-        0 => VolumeInfoX {
-            volume: info.id,
-            ..VolumeInfoX::default()
-        },
-        _ => entry_x(info, busy),
-    })
-    .await?;
+    let entries = every(server, partition, flags).await?;
     call.reply(&XListVolumesReply {
         entries: List::from_iter_cut(entries),
     });
@@ -54,39 +42,63 @@ pub(super) async fn x_list_volumes(server: &Arc<Server>, call: &mut IncomingCall
 
 pub(super) async fn list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let ListOneVolume { partition, volume } = call.arguments().await?;
-    let (info, busy) = one(server, partition, volume).await?;
+    let entry = one(server, partition, volume).await?;
     call.reply(&ListOneVolumeReply {
-        entries: List::from_iter_cut([entry(&info, busy)]),
+        entries: List::from_iter_cut([entry]),
     });
     Ok(())
 }
 
 pub(super) async fn x_list_one_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let XListOneVolume { partition, volume } = call.arguments().await?;
-    let (info, busy) = one(server, partition, volume).await?;
+    let entry = one(server, partition, volume).await?;
     call.reply(&XListOneVolumeReply {
-        entries: List::from_iter_cut([entry_x(&info, busy)]),
+        entries: List::from_iter_cut([entry]),
     });
     Ok(())
 }
 
-async fn every<T, F>(server: &Arc<Server>, partition: i32, describe: F) -> Result<Vec<T>, AbortCode>
-where
-    T: Send + 'static,
-    F: Fn(&VolumeInfo, bool) -> T + Send + 'static,
-{
-    let place = PartitionId::new(partition).ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
-    let partition = server.volumes.partition(place);
-    let partition = partition.ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
+/// One form of a volume in a list.
+trait Entry: Send + 'static {
+    /// Everything that is known.
+    fn of(info: &VolumeInfo) -> Self;
+
+    /// Only a name, an id and a status.
+    fn only(name: VolumeName, volume: VolumeId, status: i32) -> Self;
+}
+
+/// The partition of a number.
+fn partition_of(server: &Server, number: i32) -> Result<(PartitionId, Arc<Partition>), AbortCode> {
+    let unknown = AbortCode::VOLSERILLEGAL_PARTITION;
+    let place = PartitionId::new(number).ok_or(unknown)?;
+    let partition = server.volumes.partition(place).ok_or(unknown)?;
+    Ok((place, partition))
+}
+
+/// All volumes of a partition. `flags` 0: ids only.
+async fn every<E: Entry>(
+    server: &Arc<Server>,
+    partition: i32,
+    flags: i32,
+) -> Result<Vec<E>, AbortCode> {
+    let (place, partition) = partition_of(server, partition)?;
     let server = server.clone();
     on_disk(move || {
+        let describe = |info: &VolumeInfo| {
+            if flags == 0 {
+                Some(E::only(VolumeName::default(), info.id, 0))
+            } else if server.transactions.is_busy(place, info.id) {
+                Some(E::only(VolumeName::default(), info.id, STATUS_BUSY))
+            } else if info.destroy_me {
+                None
+            } else {
+                Some(E::of(info))
+            }
+        };
         let (mut entries, mut after) = (Vec::new(), None);
         loop {
             let page = partition.volumes(after, PAGE).map_err(code)?;
-            entries.extend(
-                page.iter()
-                    .map(|info| describe(info, server.transactions.is_busy(info.id))),
-            );
+            entries.extend(page.iter().filter_map(describe));
             match page.last() {
                 Some(last) if page.len() == PAGE => after = Some(last.id),
                 _ => return Ok(entries),
@@ -96,25 +108,27 @@ where
     .await
 }
 
-async fn one(
+async fn one<E: Entry>(
     server: &Arc<Server>,
     partition: i32,
     volume: VolumeId,
-) -> Result<(VolumeInfo, bool), AbortCode> {
-    let place = PartitionId::new(partition).ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
-    let partition = server.volumes.partition(place);
-    let partition = partition.ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
-    let busy = server.transactions.is_busy(volume);
+) -> Result<E, AbortCode> {
+    let (place, partition) = partition_of(server, partition)?;
     let info = on_disk(move || {
         let found = partition.volume(volume).map_err(code)?;
         Ok(found.ok_or(AbortCode::ENODEV)?.info())
     })
     .await?;
-    Ok((info, busy))
-}
-
-fn status(busy: bool) -> i32 {
-    if busy { STATUS_BUSY } else { STATUS_OK }
+    if server.transactions.is_busy(place, volume) {
+        return Ok(E::only(VolumeName::default(), volume, STATUS_BUSY));
+    }
+    if info.destroy_me {
+        // The name of the file that OpenAFS keeps a volume's header in.
+        let name = format!("V{:010}.vol", volume.0);
+        let name = VolumeName::new(name.as_bytes()).unwrap_or_default();
+        return Ok(E::only(name, volume, 0));
+    }
+    Ok(E::of(&info))
 }
 
 fn name(info: &VolumeInfo) -> VolumeName {
@@ -123,7 +137,7 @@ fn name(info: &VolumeInfo) -> VolumeName {
 
 /// Whether clients can use it: what `vos` shows as "On-line".
 fn in_use(info: &VolumeInfo) -> u8 {
-    u8::from(info.online && info.in_service)
+    u8::from(info.online && info.in_service && info.blessed)
 }
 
 /// Numbers on the wire have 31 bits; more is said as the most they can.
@@ -131,54 +145,76 @@ fn number(count: u64) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-fn entry(info: &VolumeInfo, busy: bool) -> afsvol::VolumeInfo {
-    afsvol::VolumeInfo {
-        name: name(info),
-        volume: info.id,
-        volume_type: kind_number(info.kind),
-        backup: info.backup,
-        parent: info.parent,
-        clone: info.clone,
-        status: status(busy),
-        copy_date: info.copied,
-        in_use: in_use(info),
-        needs_salvaged: 0,
-        destroy_me: if info.destroy_me { DESTROY_ME } else { 0 },
-        creation_date: info.created,
-        access_date: info.accessed,
-        update_date: info.updated,
-        backup_date: info.backed_up,
-        day_use: number(info.day_use.into()),
-        file_count: number(info.files),
-        max_quota: number(info.max_quota.into()),
-        size: number(info.blocks_used),
-        flags: 0,
-        min_quota: number(info.min_quota.into()),
-        week_use: number(info.week_use.iter().map(|&day| u64::from(day)).sum()),
-        update_counter: info.update_counter as i32,
-        spare3: 0,
+impl Entry for afsvol::VolumeInfo {
+    fn of(info: &VolumeInfo) -> Self {
+        Self {
+            name: name(info),
+            volume: info.id,
+            volume_type: kind_number(info.kind),
+            backup: info.backup,
+            parent: info.parent,
+            clone: info.clone,
+            status: STATUS_OK,
+            copy_date: info.copied,
+            in_use: in_use(info),
+            needs_salvaged: 0,
+            destroy_me: if info.destroy_me { DESTROY_ME } else { 0 },
+            creation_date: info.created,
+            access_date: info.accessed,
+            update_date: info.updated,
+            backup_date: info.backed_up,
+            day_use: number(info.day_use.into()),
+            file_count: number(info.files),
+            max_quota: number(info.max_quota.into()),
+            size: number(info.blocks_used),
+            flags: 0,
+            min_quota: number(info.min_quota.into()),
+            week_use: number(info.week_use.iter().map(|&day| u64::from(day)).sum()),
+            update_counter: info.update_counter as i32,
+            spare3: 0,
+        }
+    }
+
+    fn only(name: VolumeName, volume: VolumeId, status: i32) -> Self {
+        Self {
+            name,
+            volume,
+            status,
+            ..Self::default()
+        }
     }
 }
 
-fn entry_x(info: &VolumeInfo, busy: bool) -> VolumeInfoX {
-    VolumeInfoX {
-        name: name(info),
-        volume: info.id,
-        volume_type: kind_number(info.kind),
-        backup: info.backup,
-        parent: info.parent,
-        clone: info.clone,
-        status: status(busy),
-        copy_date: info.copied,
-        in_use: in_use(info),
-        creation_date: info.created,
-        access_date: info.accessed,
-        update_date: info.updated,
-        backup_date: info.backed_up,
-        day_use: number(info.day_use.into()),
-        file_count: number(info.files),
-        max_quota: number(info.max_quota.into()),
-        size: number(info.blocks_used),
-        ..VolumeInfoX::default()
+impl Entry for VolumeInfoX {
+    fn of(info: &VolumeInfo) -> Self {
+        Self {
+            name: name(info),
+            volume: info.id,
+            volume_type: kind_number(info.kind),
+            backup: info.backup,
+            parent: info.parent,
+            clone: info.clone,
+            status: STATUS_OK,
+            copy_date: info.copied,
+            in_use: in_use(info),
+            creation_date: info.created,
+            access_date: info.accessed,
+            update_date: info.updated,
+            backup_date: info.backed_up,
+            day_use: number(info.day_use.into()),
+            file_count: number(info.files),
+            max_quota: number(info.max_quota.into()),
+            size: number(info.blocks_used),
+            ..Self::default()
+        }
+    }
+
+    fn only(name: VolumeName, volume: VolumeId, status: i32) -> Self {
+        Self {
+            name,
+            volume,
+            status,
+            ..Self::default()
+        }
     }
 }

@@ -12,6 +12,8 @@ mod change;
 mod create;
 mod list;
 mod partitions;
+mod progress;
+mod status;
 mod transaction;
 
 use std::sync::Arc;
@@ -60,12 +62,12 @@ fn handle<'a>(
         afsvol::SetInfo => change::set_info,
         afsvol::SetDate => change::set_date,
         afsvol::SetIdsTypes => change::set_ids_types,
-        afsvol::TransCreate => transaction::trans_create,
-        afsvol::EndTrans => transaction::end_trans,
-        afsvol::GetFlags => transaction::get_flags,
-        afsvol::GetName => transaction::get_name,
-        afsvol::GetStatus => transaction::get_status,
-        afsvol::Monitor => transaction::monitor,
+        afsvol::TransCreate => status::trans_create,
+        afsvol::EndTrans => status::end_trans,
+        afsvol::GetFlags => status::get_flags,
+        afsvol::GetName => status::get_name,
+        afsvol::GetStatus => status::get_status,
+        afsvol::Monitor => status::monitor,
         afsvol::ListVolumes => list::list_volumes,
         afsvol::XListVolumes => list::x_list_volumes,
         afsvol::ListOneVolume => list::list_one_volume,

@@ -1,25 +1,26 @@
 //! Volume transactions: who works on a volume, and what clients may do meanwhile.
 //!
-//! One transaction for each volume; each call on it counts as use, and one that nobody used for ten
-//! minutes is ended by the server. A volume that is marked to be destroyed when its transaction
-//! ends without the mark being taken back was never finished: it is deleted.
+//! 1. One transaction for each volume of a partition. Every call that works in it holds an
+//!    [`InUse`]; one that nobody used for ten minutes, and in which no call is running, is ended by
+//!    the server. Looking at a transaction, which everybody may, is no use of it.
+//! 2. A transaction that is ended while a call is running in it ends with that call, as OpenAFS's
+//!    do; a call that moves data gives up then.
+//! 3. A volume that is marked to be destroyed stays when its transaction is ended: `vos` goes on
+//!    with it in another one. When its transaction is forgotten instead, it was never finished, and
+//!    is deleted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cellar_rpc::IncomingCall;
-use cellar_volume::{VolumeInfo, VolumeKind};
-use cellar_wire::afsvol::{
-    EndTrans, EndTransReply, GetFlags, GetFlagsReply, GetName, GetNameReply, GetStatus,
-    GetStatusReply, IT_BUSY, IT_CREATE, IT_OFFLINE, IT_READ_ONLY, Monitor, MonitorReply,
-    TT_DELETED, TransCreate, TransCreateReply, TransDebugInfo, VolserStatus,
-};
-use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
-use cellar_wire::{AbortCode, AfsString, List, WordString};
+use cellar_volume::Volume;
+use cellar_wire::AbortCode;
+use cellar_wire::afsvol::{IT_BUSY, IT_CREATE, IT_OFFLINE, IT_READ_ONLY, VT_DELETED};
+use cellar_wire::ids::{PartitionId, VolumeId};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use super::{Answered, code, on_disk, superuser};
+use super::code;
+use super::progress::Progress;
 use crate::audit;
 use crate::limits::{VOLUME_TRANSACTION_IDLE, VOLUME_TRANSACTIONS};
 use crate::server::Server;
@@ -27,15 +28,29 @@ use crate::volumes::{Attached, Special};
 
 /// A volume transaction.
 #[derive(Clone, Debug)]
-pub(crate) struct Transaction {
+pub(super) struct Transaction {
     pub(super) volume: VolumeId,
     pub(super) partition: PartitionId,
-    attach_flags: i32,
+    pub(super) attach_flags: i32,
+    /// `VT_*`: as SetFlags set them, and whether the volume was deleted.
     pub(super) volume_flags: u8,
-    deleted: bool,
-    began: u32,
-    used: u32,
-    last_procedure: &'static str,
+    pub(super) began: u32,
+    pub(super) used: u32,
+    pub(super) last_procedure: &'static str,
+    /// Somebody ended it while calls were running.
+    pub(super) ended: bool,
+    /// Calls running in it.
+    running: u32,
+    /// The calls that move data, if any do.
+    pub(super) progress: Option<Arc<Progress>>,
+    /// The volume that takes no changes meanwhile: held, because only an attached one knows it.
+    held: Option<Arc<Volume>>,
+}
+
+impl Transaction {
+    fn is_deleted(&self) -> bool {
+        i32::from(self.volume_flags) & VT_DELETED != 0
+    }
 }
 
 /// All volume transactions.
@@ -46,6 +61,19 @@ pub(crate) struct Transactions(Mutex<Inner>);
 struct Inner {
     last: i32,
     open: HashMap<i32, Transaction>,
+    volumes: HashMap<(PartitionId, VolumeId), i32>,
+}
+
+/// What a new transaction is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beginning {
+    pub(super) volume: VolumeId,
+    pub(super) partition: PartitionId,
+    /// `IT_*`.
+    pub(super) attach_flags: i32,
+    /// In seconds since 1970.
+    pub(super) now: u32,
+    pub(super) procedure: &'static str,
 }
 
 impl Transactions {
@@ -54,21 +82,17 @@ impl Transactions {
         self.0.lock().open.len()
     }
 
-    /// Opens one. There may be one for each volume.
-    pub(super) fn begin(
-        &self,
-        volume: VolumeId,
-        partition: PartitionId,
-        attach_flags: i32,
-        now: u32,
-        procedure: &'static str,
-    ) -> Result<i32, AbortCode> {
+    /// Opens one, with one call running in it.
+    fn begin(&self, beginning: Beginning) -> Result<i32, AbortCode> {
+        let Beginning {
+            volume,
+            partition,
+            attach_flags,
+            now,
+            procedure,
+        } = beginning;
         let mut inner = self.0.lock();
-        if inner
-            .open
-            .values()
-            .any(|open| open.volume == volume && !open.deleted)
-        {
+        if inner.volumes.contains_key(&(partition, volume)) {
             return Err(AbortCode::VOLSERVOLBUSY);
         }
         if inner.open.len() >= VOLUME_TRANSACTIONS {
@@ -86,125 +110,305 @@ impl Transactions {
             partition,
             attach_flags,
             volume_flags: 0,
-            deleted: false,
             began: now,
             used: now,
             last_procedure: procedure,
+            ended: false,
+            running: 1,
+            progress: None,
+            held: None,
         };
         inner.open.insert(number, transaction);
+        inner.volumes.insert((partition, volume), number);
         Ok(number)
     }
 
-    /// A transaction that a call uses. An unknown number, or one whose volume was deleted: ENOENT.
-    pub(super) fn used(
+    /// A transaction to look at. An unknown number, or one whose volume was deleted: ENOENT.
+    pub(super) fn look(&self, number: i32) -> Result<Transaction, AbortCode> {
+        let inner = self.0.lock();
+        let open = inner.open.get(&number).filter(|open| !open.is_deleted());
+        open.cloned().ok_or(AbortCode::ENOENT)
+    }
+
+    /// As [`Self::look`], and a call runs in it until [`Self::leave`].
+    fn enter(
         &self,
         number: i32,
         now: u32,
         procedure: &'static str,
     ) -> Result<Transaction, AbortCode> {
         let mut inner = self.0.lock();
-        let open = inner.open.get_mut(&number).filter(|open| !open.deleted);
+        let open = inner.open.get_mut(&number);
+        let open = open.filter(|open| !open.is_deleted() && !open.ended);
         let open = open.ok_or(AbortCode::ENOENT)?;
         open.used = now;
         open.last_procedure = procedure;
-        audit::about("volume", open.volume);
+        open.running += 1;
         Ok(open.clone())
     }
 
-    pub(super) fn set_flags(&self, number: i32, flags: u8) {
-        if let Some(open) = self.0.lock().open.get_mut(&number) {
-            open.volume_flags = flags;
+    /// A call has ended. Answers the transaction if that was the last thing that kept it.
+    fn leave(&self, number: i32, now: u32) -> Option<Transaction> {
+        let mut inner = self.0.lock();
+        let open = inner.open.get_mut(&number)?;
+        open.used = open.used.max(now);
+        open.running -= 1;
+        if open.running > 0 {
+            return None;
         }
+        open.progress = None;
+        if open.ended { inner.take(number) } else { None }
     }
 
-    pub(super) fn set_deleted(&self, number: i32) {
+    /// Ends one, now or with the call that runs in it: that is when the transaction is answered.
+    fn end(&self, number: i32) -> Result<Option<Transaction>, AbortCode> {
+        let mut inner = self.0.lock();
+        let open = inner.open.get_mut(&number).ok_or(AbortCode::ENOENT)?;
+        open.ended = true;
+        if open.running > 0 {
+            if let Some(progress) = &open.progress {
+                progress.stop();
+            }
+            return Ok(None);
+        }
+        Ok(inner.take(number))
+    }
+
+    fn edit(&self, number: i32, edit: impl FnOnce(&mut Transaction)) {
         if let Some(open) = self.0.lock().open.get_mut(&number) {
-            open.deleted = true;
+            edit(open);
         }
     }
 
     /// Whether a volume has a transaction.
-    pub(super) fn is_busy(&self, volume: VolumeId) -> bool {
-        self.0
-            .lock()
-            .open
-            .values()
-            .any(|open| open.volume == volume && !open.deleted)
+    pub(super) fn is_busy(&self, partition: PartitionId, volume: VolumeId) -> bool {
+        self.0.lock().volumes.contains_key(&(partition, volume))
     }
 
-    fn end(&self, number: i32) -> Option<Transaction> {
-        self.0.lock().open.remove(&number)
-    }
-
-    fn idle(&self, now: u32) -> Vec<i32> {
+    /// Takes out those that nobody uses any more.
+    fn take_idle(&self, now: u32) -> Vec<(i32, Transaction)> {
         let longest = VOLUME_TRANSACTION_IDLE.as_secs();
-        let inner = self.0.lock();
-        let idle = |open: &Transaction| u64::from(now.saturating_sub(open.used)) >= longest;
-        inner
+        let mut inner = self.0.lock();
+        let idle = |open: &Transaction| {
+            open.running == 0 && u64::from(now.saturating_sub(open.used)) >= longest
+        };
+        let idle: Vec<i32> = inner
             .open
             .iter()
             .filter(|(_, open)| idle(open))
             .map(|(number, _)| *number)
+            .collect();
+        idle.into_iter()
+            .filter_map(|number| Some((number, inner.take(number)?)))
             .collect()
     }
 
-    fn all(&self) -> Vec<(i32, Transaction)> {
+    /// Every transaction, by number.
+    pub(super) fn all(&self) -> Vec<(i32, Transaction)> {
         let inner = self.0.lock();
-        let mut all: Vec<_> = inner
-            .open
-            .iter()
-            .map(|(number, t)| (*number, t.clone()))
-            .collect();
+        let open = inner.open.iter();
+        let mut all: Vec<_> = open.map(|(number, t)| (*number, t.clone())).collect();
         all.sort_by_key(|(number, _)| *number);
         all
     }
 }
 
-impl Server {
-    /// The volume of a transaction.
-    pub(super) fn volume_in(&self, transaction: &Transaction) -> Result<Attached, AbortCode> {
-        match self.volumes.find(transaction.volume).map_err(code)? {
-            Some((_, attached)) => Ok(attached),
-            None => Err(AbortCode::VNOVOL),
-        }
+impl Inner {
+    fn take(&mut self, number: i32) -> Option<Transaction> {
+        let taken = self.open.remove(&number)?;
+        self.volumes.remove(&(taken.partition, taken.volume));
+        Some(taken)
+    }
+}
+
+/// A call that runs in a transaction. The transaction lasts at least as long as the last clone.
+#[derive(Clone)]
+pub(super) struct InUse(Arc<Held>);
+
+struct Held {
+    server: Arc<Server>,
+    number: i32,
+    volume: VolumeId,
+    partition: PartitionId,
+    attach_flags: i32,
+}
+
+impl InUse {
+    /// Begins a transaction, in which the call runs.
+    pub(super) fn begin(server: &Arc<Server>, beginning: Beginning) -> Result<Self, AbortCode> {
+        let number = server.transactions.begin(beginning)?;
+        Ok(Self(Arc::new(Held {
+            server: server.clone(),
+            number,
+            volume: beginning.volume,
+            partition: beginning.partition,
+            attach_flags: beginning.attach_flags,
+        })))
     }
 
-    /// Ends a transaction: clients see the volume as its header says. One that is still marked to
-    /// be destroyed is.
-    pub(super) fn finish_transaction(&self, number: i32) -> Result<(), AbortCode> {
-        let Some(transaction) = self.transactions.end(number) else {
-            return Err(AbortCode::ENOENT);
-        };
-        let volume = transaction.volume;
-        if !transaction.deleted
-            && let Some((_, attached)) = self.volumes.find(volume).map_err(code)?
-            && attached.volume.info().destroy_me
-        {
-            info!(%volume, "unfinished volume removed");
-            let deleted = attached.partition.delete_volume(volume).map_err(code)?;
-            self.volumes.forget(volume);
-            deleted.wait().map_err(code)?;
+    /// Runs the call in a transaction that is there. An unknown number: ENOENT.
+    pub(super) fn enter(
+        server: &Arc<Server>,
+        number: i32,
+        procedure: &'static str,
+    ) -> Result<Self, AbortCode> {
+        let now = server.now_secs();
+        let transaction = server.transactions.enter(number, now, procedure)?;
+        audit::about("volume", transaction.volume);
+        Ok(Self(Arc::new(Held {
+            server: server.clone(),
+            number,
+            volume: transaction.volume,
+            partition: transaction.partition,
+            attach_flags: transaction.attach_flags,
+        })))
+    }
+
+    pub(super) fn number(&self) -> i32 {
+        self.0.number
+    }
+
+    pub(super) fn id(&self) -> VolumeId {
+        self.0.volume
+    }
+
+    pub(super) fn partition(&self) -> PartitionId {
+        self.0.partition
+    }
+
+    /// `IT_*`.
+    pub(super) fn attach_flags(&self) -> i32 {
+        self.0.attach_flags
+    }
+
+    /// The volume.
+    pub(super) fn volume(&self) -> Result<Attached, AbortCode> {
+        let Held {
+            server,
+            volume,
+            partition,
+            ..
+        } = &*self.0;
+        let found = server.volumes.find_on(*partition, *volume).map_err(code)?;
+        found.ok_or(AbortCode::VNOVOL)
+    }
+
+    /// Attaches the volume: clients are kept from it as the transaction needs it. Changes that have
+    /// begun are over when this returns, done or refused, and none begins: what is dumped from now
+    /// on has all that clients were told is done.
+    pub(super) fn attach(&self, special: Special) -> Result<(), AbortCode> {
+        let volume = self.volume()?.volume;
+        let Held { server, number, .. } = &*self.0;
+        let special = Some(special);
+        server
+            .volumes
+            .set_special(self.partition(), self.id(), special);
+        if volume.is_writable() {
+            volume.refuse_changes(true);
+            server
+                .transactions
+                .edit(*number, |open| open.held = Some(volume));
         }
-        self.volumes.set_special(volume, None);
         Ok(())
     }
 
-    /// Ends transactions that nobody uses any more.
-    pub(crate) fn expire_transactions(self: &Arc<Self>, now: u32) {
-        for number in self.transactions.idle(now) {
-            let server = self.clone();
-            tokio::spawn(cellar_rpc::blocking(move || {
-                warn!(transaction = number, "volume transaction timed out");
-                if let Err(code) = server.finish_transaction(number) {
-                    warn!(transaction = number, %code, "volume transaction not ended");
-                }
-            }));
+    /// The call moves data: `vos status` is shown how far it is, together with the others that do.
+    pub(super) fn progress(&self) -> Arc<Progress> {
+        let Held { server, number, .. } = &*self.0;
+        let mut shared = None;
+        server.transactions.edit(*number, |open| {
+            shared = Some(open.progress.get_or_insert_default().clone());
+        });
+        shared.unwrap_or_default()
+    }
+
+    /// `VT_*` as SetFlags says.
+    pub(super) fn set_flags(&self, flags: u8) {
+        let Held { server, number, .. } = &*self.0;
+        server
+            .transactions
+            .edit(*number, |open| open.volume_flags = flags);
+    }
+
+    /// The volume is no more.
+    pub(super) fn set_deleted(&self) {
+        let Held { server, number, .. } = &*self.0;
+        server
+            .transactions
+            .edit(*number, |open| open.volume_flags |= VT_DELETED as u8);
+    }
+
+    /// Ends the transaction with this call: it did not come about, or was only for the call.
+    pub(super) fn end(self) {
+        let Held { server, number, .. } = &*self.0;
+        let _running = server.transactions.end(*number);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let now = self.server.now_secs();
+        if let Some(transaction) = self.server.transactions.leave(self.number, now) {
+            self.server.let_go(&transaction);
         }
     }
 }
 
+impl Server {
+    /// Ends a transaction as its owner asks.
+    pub(super) fn end_transaction(&self, number: i32) -> Result<(), AbortCode> {
+        if let Some(transaction) = self.transactions.end(number)? {
+            self.let_go(&transaction);
+        }
+        Ok(())
+    }
+
+    /// Clients see the volume as its header says.
+    fn let_go(&self, transaction: &Transaction) {
+        let Transaction {
+            volume, partition, ..
+        } = *transaction;
+        if let Some(held) = &transaction.held {
+            held.refuse_changes(false);
+        }
+        self.volumes.set_special(partition, volume, None);
+        self.volumes.forget(volume);
+    }
+
+    /// Ends transactions that nobody uses any more.
+    pub(crate) fn expire_transactions(self: &Arc<Self>, now: u32) {
+        for (number, transaction) in self.transactions.take_idle(now) {
+            let server = self.clone();
+            tokio::spawn(cellar_rpc::blocking(move || {
+                let volume = transaction.volume;
+                warn!(transaction = number, %volume, "volume transaction timed out");
+                if let Err(code) = server.remove_unfinished(&transaction) {
+                    warn!(transaction = number, %volume, %code, "unfinished volume not removed");
+                }
+                server.let_go(&transaction);
+            }));
+        }
+    }
+
+    fn remove_unfinished(&self, transaction: &Transaction) -> Result<(), AbortCode> {
+        let Transaction {
+            volume, partition, ..
+        } = *transaction;
+        if transaction.is_deleted() {
+            return Ok(());
+        }
+        let found = self.volumes.find_on(partition, volume).map_err(code)?;
+        if let Some(attached) = found.filter(|found| found.volume.info().destroy_me) {
+            info!(%volume, %partition, "unfinished volume removed");
+            let deleted = attached.partition.delete_volume(volume).map_err(code)?;
+            deleted.wait().map_err(code)?;
+        }
+        Ok(())
+    }
+}
+
 /// What clients may do while a volume is attached with these flags.
-fn special_of(flags: i32) -> Option<Special> {
+pub(super) fn special_of(flags: i32) -> Option<Special> {
     [
         (IT_CREATE, Special::Secret),
         (IT_BUSY, Special::Busy),
@@ -216,164 +420,75 @@ fn special_of(flags: i32) -> Option<Special> {
     .map(|(_, special)| special)
 }
 
-pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
-    let TransCreate {
-        volume,
-        partition,
-        flags,
-    } = call.arguments().await?;
-    superuser(server, call)?;
-    audit::about("volume", volume);
-    audit::about("partition", partition);
-    let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
-    let partition = PartitionId::new(partition).ok_or(AbortCode::VNOVOL)?;
-    let (server, now) = (server.clone(), server.now_secs());
-    let number = on_disk(move || {
-        let place = server.volumes.find(volume).map_err(code)?;
-        if place.is_none_or(|(place, _)| place != partition) {
-            return Err(AbortCode::VNOVOL);
-        }
-        let number = server
-            .transactions
-            .begin(volume, partition, flags, now, "TransCreate")?;
-        server.volumes.set_special(volume, Some(special));
-        Ok(number)
-    })
-    .await?;
-    call.reply(&TransCreateReply { trans: number });
-    Ok(())
-}
-
-pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
-    let EndTrans { trans } = call.arguments().await?;
-    superuser(server, call)?;
-    let server = server.clone();
-    on_disk(move || server.finish_transaction(trans)).await?;
-    call.reply(&EndTransReply { rcode: 0 });
-    Ok(())
-}
-
-pub(super) async fn get_flags(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
-    let GetFlags { trans } = call.arguments().await?;
-    let transaction = server
-        .transactions
-        .used(trans, server.now_secs(), "GetFlags")?;
-    call.reply(&GetFlagsReply {
-        flags: transaction.volume_flags.into(),
-    });
-    Ok(())
-}
-
-pub(super) async fn get_name(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
-    let GetName { trans } = call.arguments().await?;
-    let info = info_in(server, trans, "GetName").await?;
-    let name = AfsString::new(info.name.into_bytes()).map_err(|_| AbortCode::E2BIG)?;
-    call.reply(&GetNameReply { name });
-    Ok(())
-}
-
-pub(super) async fn get_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
-    let GetStatus { trans } = call.arguments().await?;
-    let info = info_in(server, trans, "GetStatus").await?;
-    call.reply(&GetStatusReply {
-        status: status(&info),
-    });
-    Ok(())
-}
-
-async fn info_in(
-    server: &Arc<Server>,
-    number: i32,
-    procedure: &'static str,
-) -> Result<VolumeInfo, AbortCode> {
-    let transaction = server
-        .transactions
-        .used(number, server.now_secs(), procedure)?;
-    let server = server.clone();
-    on_disk(move || Ok(server.volume_in(&transaction)?.volume.info())).await
-}
-
-fn status(info: &VolumeInfo) -> VolserStatus {
-    VolserStatus {
-        volume: info.id,
-        // Uniquifiers are not drawn from one counter here; nobody continues this one.
-        next_unique: 0,
-        volume_type: kind_number(info.kind),
-        parent: info.parent,
-        clone: info.clone,
-        backup: info.backup,
-        restored_from: info.restored_from,
-        max_quota: info.max_quota as i32,
-        min_quota: info.min_quota as i32,
-        owner: info.owner.0,
-        creation_date: info.created,
-        access_date: info.accessed,
-        update_date: info.updated,
-        expiration_date: info.expires,
-        backup_date: info.backed_up,
-        copy_date: info.copied,
-    }
-}
-
-/// The number of a type of volume on the wire.
-pub(super) fn kind_number(kind: VolumeKind) -> i32 {
-    kind as i32
-}
-
-pub(super) async fn monitor(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
-    let Monitor {} = call.arguments().await?;
-    let entry = |(number, open): (i32, Transaction)| TransDebugInfo {
-        trans: number,
-        time: AfsTime(open.used),
-        creation_time: AfsTime(open.began),
-        volume: open.volume,
-        partition: open.partition.number(),
-        attach_flags: open.attach_flags as i16,
-        volume_flags: open.volume_flags,
-        trans_flags: if open.deleted { TT_DELETED as u8 } else { 0 },
-        last_procedure: WordString::new(open.last_procedure.as_bytes()).unwrap_or_default(),
-        ..TransDebugInfo::default()
-    };
-    let entries = server.transactions.all().into_iter().map(entry);
-    call.reply(&MonitorReply {
-        entries: List::from_iter_cut(entries),
-    });
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const PARTITION: PartitionId = PartitionId::MAX;
 
-    #[test]
-    fn one_transaction_for_each_volume() {
-        let transactions = Transactions::default();
-        let begin = |volume| transactions.begin(VolumeId(volume), PARTITION, 1, 0, "x");
-        let first = begin(1).unwrap();
-        assert!(first > 0);
-        assert_eq!(begin(1), Err(AbortCode::VOLSERVOLBUSY));
-        assert_ne!(begin(2).unwrap(), first);
-        assert!(transactions.used(first, 5, "y").is_ok());
-        transactions.set_deleted(first);
-        assert_eq!(
-            transactions.used(first, 5, "y").unwrap_err(),
-            AbortCode::ENOENT
-        );
-        assert!(transactions.end(first).is_some());
-        assert!(begin(1).is_ok());
+    fn begin(transactions: &Transactions, volume: u32) -> Result<i32, AbortCode> {
+        transactions.begin(Beginning {
+            volume: VolumeId(volume),
+            partition: PARTITION,
+            attach_flags: 1,
+            now: 0,
+            procedure: "x",
+        })
     }
 
     #[test]
-    fn idle_transactions_are_found() {
+    fn one_transaction_for_each_volume() {
         let transactions = Transactions::default();
-        let number = transactions
-            .begin(VolumeId(1), PARTITION, 1, 0, "x")
-            .unwrap();
-        transactions.used(number, 100, "y").unwrap();
-        assert!(transactions.idle(699).is_empty());
-        assert_eq!(transactions.idle(700), [number]);
+        let first = begin(&transactions, 1).unwrap();
+        assert!(first > 0);
+        assert_eq!(
+            begin(&transactions, 1).unwrap_err(),
+            AbortCode::VOLSERVOLBUSY
+        );
+        assert_ne!(begin(&transactions, 2).unwrap(), first);
+        assert!(transactions.leave(first, 0).is_none());
+        assert!(transactions.enter(first, 5, "y").is_ok());
+        transactions.edit(first, |open| open.volume_flags |= VT_DELETED as u8);
+        assert!(transactions.leave(first, 5).is_none());
+        assert_eq!(
+            transactions.enter(first, 5, "y").unwrap_err(),
+            AbortCode::ENOENT
+        );
+        assert_eq!(transactions.look(first).unwrap_err(), AbortCode::ENOENT);
+        assert!(transactions.is_busy(PARTITION, VolumeId(1)));
+        assert!(transactions.end(first).unwrap().is_some());
+        assert!(begin(&transactions, 1).is_ok());
+    }
+
+    #[test]
+    fn one_that_is_ended_in_the_middle_ends_with_its_call() {
+        let transactions = Transactions::default();
+        let number = begin(&transactions, 1).unwrap();
+        assert!(transactions.end(number).unwrap().is_none());
+        assert_eq!(
+            transactions.enter(number, 1, "y").unwrap_err(),
+            AbortCode::ENOENT
+        );
+        assert!(transactions.is_busy(PARTITION, VolumeId(1)));
+        assert!(transactions.leave(number, 1).is_some());
+        assert!(!transactions.is_busy(PARTITION, VolumeId(1)));
+        assert_eq!(transactions.end(number).unwrap_err(), AbortCode::ENOENT);
+    }
+
+    #[test]
+    fn only_idle_ones_time_out_and_looking_is_no_use() {
+        let transactions = Transactions::default();
+        let number = begin(&transactions, 1).unwrap();
+        assert!(
+            transactions.take_idle(100_000).is_empty(),
+            "a call is running"
+        );
+        transactions.leave(number, 100);
+        assert!(transactions.look(number).is_ok());
+        assert!(transactions.take_idle(699).is_empty());
+        assert!(transactions.look(number).is_ok());
+        assert_eq!(transactions.take_idle(700).len(), 1);
+        assert_eq!(transactions.count(), 0);
     }
 
     #[test]

@@ -1,0 +1,194 @@
+//! TransCreate (108), EndTrans (104), GetFlags (107), GetName (112), GetStatus (113), Monitor (118).
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{VolumeInfo, VolumeKind};
+use cellar_wire::afsvol::{
+    EndTrans, EndTransReply, GetFlags, GetFlagsReply, GetName, GetNameReply, GetStatus,
+    GetStatusReply, Monitor, MonitorReply, TT_DELETED, TransCreate, TransCreateReply,
+    TransDebugInfo, VolserStatus,
+};
+use cellar_wire::ids::{AfsTime, PartitionId};
+use cellar_wire::{AbortCode, AfsString, List, WordString};
+
+use super::transaction::{Beginning, InUse, Transaction, special_of};
+use super::{Answered, code, on_disk, superuser};
+use crate::audit;
+use crate::server::Server;
+
+pub(super) async fn trans_create(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let TransCreate {
+        volume,
+        partition,
+        flags,
+    } = call.arguments().await?;
+    superuser(server, call)?;
+    audit::about("volume", volume);
+    audit::about("partition", partition);
+    let special = special_of(flags).ok_or(AbortCode::EINVAL)?;
+    let partition = PartitionId::new(partition).ok_or(AbortCode::VNOVOL)?;
+    let beginning = Beginning {
+        volume,
+        partition,
+        attach_flags: flags,
+        now: server.now_secs(),
+        procedure: "TransCreate",
+    };
+    let trans = {
+        let server = server.clone();
+        on_disk(move || {
+            let begun = InUse::begin(&server, beginning)?;
+            match begun.attach(special) {
+                Ok(()) => Ok(begun.number()),
+                Err(code) => {
+                    begun.end();
+                    Err(code)
+                }
+            }
+        })
+        .await?
+    };
+    call.reply(&TransCreateReply { trans });
+    Ok(())
+}
+
+pub(super) async fn end_trans(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let EndTrans { trans } = call.arguments().await?;
+    superuser(server, call)?;
+    if let Ok(transaction) = server.transactions.look(trans) {
+        audit::about("volume", transaction.volume);
+    }
+    server.end_transaction(trans)?;
+    call.reply(&EndTransReply { rcode: 0 });
+    Ok(())
+}
+
+/// A transaction for a call that only looks. It counts as use when the superuser does it.
+fn looked(
+    server: &Arc<Server>,
+    call: &IncomingCall,
+    number: i32,
+    procedure: &'static str,
+) -> Result<(Transaction, Option<InUse>), AbortCode> {
+    let transaction = server.transactions.look(number)?;
+    let superuser = server.identify(call.caller()).is_superuser();
+    let used = superuser.then(|| InUse::enter(server, number, procedure));
+    Ok((transaction, used.transpose()?))
+}
+
+pub(super) async fn get_flags(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetFlags { trans } = call.arguments().await?;
+    let (transaction, _used) = looked(server, call, trans, "GetFlags")?;
+    call.reply(&GetFlagsReply {
+        flags: transaction.volume_flags.into(),
+    });
+    Ok(())
+}
+
+pub(super) async fn get_name(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetName { trans } = call.arguments().await?;
+    let info = info_in(server, call, trans, "GetName").await?;
+    let name = AfsString::new(info.name.into_bytes()).map_err(|_| AbortCode::E2BIG)?;
+    call.reply(&GetNameReply { name });
+    Ok(())
+}
+
+pub(super) async fn get_status(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetStatus { trans } = call.arguments().await?;
+    let info = info_in(server, call, trans, "GetStatus").await?;
+    call.reply(&GetStatusReply {
+        status: status(&info),
+    });
+    Ok(())
+}
+
+async fn info_in(
+    server: &Arc<Server>,
+    call: &IncomingCall,
+    number: i32,
+    procedure: &'static str,
+) -> Result<VolumeInfo, AbortCode> {
+    let (transaction, _used) = looked(server, call, number, procedure)?;
+    let server = server.clone();
+    on_disk(move || {
+        let found = server
+            .volumes
+            .find_on(transaction.partition, transaction.volume);
+        let attached = found.map_err(code)?.ok_or(AbortCode::ENOENT)?;
+        Ok(attached.volume.info())
+    })
+    .await
+}
+
+fn status(info: &VolumeInfo) -> VolserStatus {
+    VolserStatus {
+        volume: info.id,
+        // Nobody continues this counter but the volume itself.
+        next_unique: 0,
+        volume_type: kind_number(info.kind),
+        parent: info.parent,
+        clone: info.clone,
+        backup: info.backup,
+        restored_from: info.restored_from,
+        max_quota: info.max_quota as i32,
+        min_quota: info.min_quota as i32,
+        owner: info.owner.0,
+        creation_date: info.created,
+        access_date: info.accessed,
+        update_date: info.updated,
+        expiration_date: info.expires,
+        backup_date: info.backed_up,
+        copy_date: info.copied,
+    }
+}
+
+/// The number of a type of volume on the wire.
+pub(super) fn kind_number(kind: VolumeKind) -> i32 {
+    kind as i32
+}
+
+/// The type of volume of a number on the wire.
+pub(super) fn kind_of(number: i32) -> Option<VolumeKind> {
+    [
+        VolumeKind::ReadWrite,
+        VolumeKind::ReadOnly,
+        VolumeKind::Backup,
+    ]
+    .into_iter()
+    .find(|&kind| kind_number(kind) == number)
+}
+
+pub(super) async fn monitor(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let Monitor {} = call.arguments().await?;
+    let entries = server.transactions.all();
+    let entries = entries
+        .into_iter()
+        .map(|(number, open)| shown(number, &open));
+    call.reply(&MonitorReply {
+        entries: List::from_iter_cut(entries),
+    });
+    Ok(())
+}
+
+fn shown(number: i32, open: &Transaction) -> TransDebugInfo {
+    let mut shown = TransDebugInfo {
+        trans: number,
+        time: AfsTime(open.used),
+        creation_time: AfsTime(open.began),
+        return_code: 0,
+        volume: open.volume,
+        partition: open.partition.number(),
+        attach_flags: open.attach_flags as i16,
+        volume_flags: open.volume_flags,
+        trans_flags: if open.ended { TT_DELETED as u8 } else { 0 },
+        last_procedure: WordString::new(open.last_procedure.as_bytes()).unwrap_or_default(),
+        ..TransDebugInfo::default()
+    };
+    if let Some(progress) = &open.progress {
+        shown.call_valid = 1;
+        (shown.read_next, shown.last_receive_time) = progress.shown_received();
+        (shown.transmit_next, shown.last_send_time) = progress.shown_sent();
+    }
+    shown
+}
