@@ -9,8 +9,8 @@ use clap::Subcommand;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use crate::cell_directory::{self, CellDirectory};
 use crate::failure::{Failure, Outcome};
+use crate::found;
 use crate::output::outln;
 use crate::suite::print_json;
 
@@ -34,9 +34,9 @@ pub(crate) struct Options {
 
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// Directory of the cell on this machine.
-    #[arg(long, value_name = "DIR", env = "CELLAR_DIR", default_value = cell_directory::DEFAULT)]
-    dir: PathBuf,
+    /// Directory of the cell on this machine. Default: ./cell-data.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
+    dir: Option<PathBuf>,
     /// Directory of an OpenAFS server's keys instead (/etc/openafs/server); needs --cell.
     #[arg(long, value_name = "DIR", requires = "cell")]
     server_dir: Option<PathBuf>,
@@ -126,11 +126,11 @@ impl Place {
         if let (Some(directory), Some(cell)) = (&self.server_dir, &self.cell) {
             return Ok(Authority::open(directory, cell)?);
         }
-        let directory = CellDirectory::new(&self.dir);
+        let directory = found::directory(self.dir.as_deref())?;
         let identity = directory.identity()?.ok_or_else(|| {
             Failure::new(format!(
                 "{} holds no cell: give --dir, or --server-dir and --cell for an OpenAFS server",
-                self.dir.display()
+                directory.path().display()
             ))
         })?;
         if let Some(cell) = &self.cell
@@ -138,7 +138,7 @@ impl Place {
         {
             return Err(Failure::usage(format!(
                 "{} holds cell {}, not {cell}",
-                self.dir.display(),
+                directory.path().display(),
                 identity.cell.name
             )));
         }

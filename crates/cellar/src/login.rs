@@ -120,9 +120,13 @@ async fn request(options: &Options) -> Outcome<Request> {
         dir: options.dir.clone(),
         ..CellOptions::default()
     };
-    let known = cell_options.known_cells();
+    let mut known = match cell_options.known_cells() {
+        // A token needs no more than the cell's name.
+        Err(_) if !options.cells.is_empty() => Vec::new(),
+        known => known?,
+    };
     let names: Vec<CellName> = if options.cells.is_empty() {
-        let home = known.as_ref().ok().and_then(|cells| cells.first());
+        let home = known.first();
         let home = home.ok_or_else(|| Failure::usage("which cell? Give --cell NAME"))?;
         vec![home.name.clone()]
     } else {
@@ -134,7 +138,6 @@ async fn request(options: &Options) -> Outcome<Request> {
             "--server is one of one cell's: give one --cell",
         ));
     }
-    let mut known = known.unwrap_or_default();
     if let (false, [name], Some(cell)) = (
         options.server.is_empty(),
         names.as_slice(),

@@ -11,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 mod cell_directory;
 mod failure;
 mod files;
+mod found;
 mod identity;
 mod key;
 mod login;

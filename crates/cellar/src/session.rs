@@ -3,7 +3,8 @@
 //! The cell is found, in this order:
 //!
 //! 1. `--server ADDRESS`: one of its database servers, with `--cell` for its name;
-//! 2. the directory of a cell that was made on this machine: `--dir`, `CELLAR_DIR`, or `./cell-data`;
+//! 2. the directory of a cell that was made on this machine: `--dir`, `CELLAR_DIR`, or `./cell-data`
+//!    ([`crate::found`]);
 //! 3. a `CellServDB`: the one that `CELLAR_CELLSERVDB` names, or `/etc/openafs/CellServDB`;
 //!    `ThisCell` beside it names the home cell.
 //!
@@ -22,8 +23,9 @@ use cellar_client::cell::parse_cell_serv_db;
 use cellar_client::{Administrator, Cell, CellName, Client, Config, Ports};
 use cellar_rpc::Runtime;
 
-use crate::cell_directory::{self, CellDirectory, Part};
+use crate::cell_directory::{CellDirectory, Part};
 use crate::failure::{Failure, Outcome};
+use crate::found;
 use crate::identity::IdentityOptions;
 
 /// What the command line says about the cell.
@@ -161,11 +163,7 @@ impl CellOptions {
         }
         let mut cells = Vec::new();
         let mut directory = None;
-        let dir = self
-            .dir
-            .clone()
-            .unwrap_or_else(|| PathBuf::from(cell_directory::DEFAULT));
-        let candidate = CellDirectory::new(dir);
+        let candidate = found::directory(self.dir.as_deref())?;
         match candidate.identity()? {
             Some(identity) => {
                 cells.push(identity.cell);
@@ -217,11 +215,7 @@ impl CellOptions {
             }
         }
         // A cell on this machine is known with its ports, and its socket may be used.
-        let dir = self
-            .dir
-            .clone()
-            .unwrap_or_else(|| PathBuf::from(cell_directory::DEFAULT));
-        let local = CellDirectory::new(dir);
+        let local = found::directory(self.dir.as_deref())?;
         let identity = local.identity()?.filter(|identity| {
             let cell = &identity.cell;
             wanted.as_ref().is_none_or(|name| *name == cell.name)

@@ -10,8 +10,8 @@ use cellar_rpc::{CallOptions, local};
 use cellar_wire::package::{Package, ProcedureInfo, Stream};
 use serde_json::Value;
 
-use crate::cell_directory::{self, CellDirectory};
 use crate::failure::{Failure, Outcome};
+use crate::found;
 use crate::output::outln;
 
 /// The service on the administrator's socket; it is on no port.
@@ -39,22 +39,22 @@ const BYTES_MAX: usize = 16 << 20;
   cellar statistics | grep refused
   cellar statistics --json | jq .callbacks")]
 pub(crate) struct Options {
-    /// Directory of the cell, which runs on this machine.
-    #[arg(long, value_name = "DIR", env = "CELLAR_DIR", default_value = cell_directory::DEFAULT)]
-    dir: PathBuf,
+    /// Directory of the cell, which runs on this machine. Default: ./cell-data.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
+    dir: Option<PathBuf>,
     /// Print JSON, zeros included.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(options: Options) -> Outcome {
-    let directory = CellDirectory::new(&options.dir);
+    let directory = found::directory(options.dir.as_deref())?;
     let socket = directory.admin_socket();
     let connection = local::connect(&socket).await.map_err(|cause| {
         Failure::new(format!(
             "{}: {cause}. Is 'cellar up --dir {}' running, and are you root or its owner?",
             socket.display(),
-            options.dir.display()
+            directory.path().display()
         ))
     })?;
     let request = SNAPSHOT.to_be_bytes().to_vec().into();

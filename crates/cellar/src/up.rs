@@ -25,13 +25,14 @@ mod trust;
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cellar_client::{Cell, CellName, Ports};
 
 use crate::cell_directory::{self, CellDirectory, Identity, Part};
 use crate::failure::{Failure, Outcome};
+use crate::found;
 
 /// The cell that is made when no name is given.
 const DEFAULT_CELL: &str = "demo.cell";
@@ -44,9 +45,9 @@ const DEFAULT_CELL: &str = "demo.cell";
   cellar up --dir /srv/fs2 --bind 192.0.2.11 --join /root/server-etc
                                           (one more file server of the cell whose keys these are)")]
 pub(crate) struct Options {
-    /// Where the cell lives; made if it is missing.
-    #[arg(long, value_name = "DIR", env = "CELLAR_DIR", default_value = cell_directory::DEFAULT)]
-    dir: PathBuf,
+    /// Where the cell lives; made if it is missing. Default: ./cell-data.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
+    dir: Option<PathBuf>,
     /// The cell's name; default: the one it has, or demo.cell for a new one.
     #[arg(long, value_name = "NAME")]
     cell: Option<String>,
@@ -110,7 +111,7 @@ pub(crate) fn run(options: Options) -> Outcome {
             "object storage devices come with a later release; all data stays in the partition"
         );
     }
-    let directory = CellDirectory::new(&options.dir);
+    let directory = found::directory(options.dir.as_deref())?;
     std::fs::create_dir_all(directory.path()).map_err(|cause| {
         Failure::new(format!(
             "cannot make {}: {cause}",
@@ -162,6 +163,8 @@ pub(crate) fn run(options: Options) -> Outcome {
 
 /// Who the cell is: what it was, changed by what the command line says.
 fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
+    let default = Path::new(cell_directory::DEFAULT);
+    let place = options.dir.as_deref().unwrap_or(default);
     let ports = match (options.fileserver_port, known) {
         (Some(port), _) => Ports::based_at(port)
             .ok_or_else(|| Failure::usage(format!("{port}: choose a port from 1 to 65528")))?,
@@ -175,7 +178,7 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
     {
         return Err(Failure::new(format!(
             "{} holds the whole cell {}: join with another --dir",
-            options.dir.display(),
+            place.display(),
             known.cell.name
         )));
     }
@@ -194,7 +197,7 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
     {
         return Err(Failure::new(format!(
             "{} holds cell {}, not {wanted}: leave --cell out, or make another cell with --dir",
-            options.dir.display(),
+            place.display(),
             known.cell.name
         )));
     }
@@ -300,7 +303,7 @@ mod tests {
 
     fn options() -> Options {
         Options {
-            dir: PathBuf::from("d"),
+            dir: None,
             cell: None,
             join: None,
             bind: None,

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
-use common::{Cell, run};
+use common::{Answer, Cell, run};
 
 /// A tree with what trees have: empty and large files, odd names, links, depth.
 fn make_tree(root: &Path) {
@@ -325,6 +326,28 @@ fn mistakes_are_said_before_they_do_harm() {
             .all(|line| line.contains("\"allowed\":true")),
         "{log}"
     );
+}
+
+#[test]
+fn what_anybody_can_have_put_there_is_not_used() {
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let bait = home.path().join("cell-data");
+    fs::create_dir(&bait).expect("directory");
+    fs::set_permissions(&bait, fs::Permissions::from_mode(0o777)).expect("mode");
+    for line in [
+        "ls /afs/demo.cell",
+        "ls --server 127.0.0.1 /afs/demo.cell",
+        "vos listvldb",
+        "key list",
+        "statistics",
+        "login",
+        "up",
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cellar"));
+        command.args(line.split(' ')).current_dir(home.path());
+        let said = Answer::of(command).failure(line);
+        assert!(said.contains("./cell-data is another account's"), "{said}");
+    }
 }
 
 #[test]
