@@ -1,0 +1,107 @@
+//! The cell's directory that commands find by themselves: `./cell-data`.
+//!
+//! Whoever may write where a command is run (say, `/tmp`) could put a directory of that name there, with a socket
+//! at which he plays the cell's servers for whoever comes along. So one that nobody named is used only if it is
+//! root's or the caller's own, together with what is used of it. A directory that was named, by `--dir` or `CELLAR_DIR`,
+//! is whose it may be.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::cell_directory::{self, CellDirectory};
+use crate::failure::{Failure, Outcome};
+
+/// The directory that was named, else `./cell-data`, whether anything is there or not.
+pub(crate) fn directory(named: Option<&Path>) -> Outcome<CellDirectory> {
+    if let Some(named) = named {
+        return Ok(CellDirectory::new(named));
+    }
+    let directory = CellDirectory::new(cell_directory::DEFAULT);
+    match somebody_elses(&directory, rustix::process::geteuid().as_raw())? {
+        None => Ok(directory),
+        Some(path) => Err(Failure::new(format!(
+            "./{} is another account's, or open to all: 'cd' to another directory, or name it with --dir if \
+             it is what you mean",
+            path.display()
+        ))),
+    }
+}
+
+/// What of a directory is neither root's nor `user`'s, or may be replaced by anybody.
+fn somebody_elses(directory: &CellDirectory, user: u32) -> io::Result<Option<PathBuf>> {
+    let path = directory.path();
+    let trusted = |about: &Metadata| about.uid() == 0 || about.uid() == user;
+    // A link, and where it leads.
+    for about in [fs::symlink_metadata(path), fs::metadata(path)] {
+        let Some(about) = if_there(about)? else {
+            return Ok(None);
+        };
+        let open_to_all = !about.is_symlink() && about.mode() & 0o002 != 0;
+        if !trusted(&about) || open_to_all {
+            return Ok(Some(path.to_owned()));
+        }
+    }
+    for used in [directory.identity_file(), directory.admin_socket()] {
+        if if_there(fs::symlink_metadata(&used))?.is_some_and(|about| !trusted(&about)) {
+            return Ok(Some(used));
+        }
+    }
+    Ok(None)
+}
+
+fn if_there(about: io::Result<Metadata>) -> io::Result<Option<Metadata>> {
+    match about {
+        Ok(about) => Ok(Some(about)),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        // What may not be looked at is not used either; it fails where it is.
+        Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_ours_is_used_unnamed() {
+        let home = tempfile::tempdir().expect("tempdir");
+        let ours = fs::metadata(home.path()).expect("there").uid();
+        let directory = CellDirectory::new(home.path().join("cell-data"));
+        let path = directory.path();
+        let bad = |user| somebody_elses(&directory, user).expect("looked at");
+        assert_eq!(bad(ours), None, "nothing is there");
+        fs::create_dir(path).expect("directory");
+        fs::write(directory.identity_file(), "{}").expect("file");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("mode");
+        assert_eq!(bad(ours), None);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).expect("mode");
+        assert_eq!(bad(ours).as_deref(), Some(path), "open to all");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o775)).expect("mode");
+        if ours != 0 {
+            assert_eq!(bad(ours + 1).as_deref(), Some(path));
+            return; // Only root can give files away.
+        }
+        fs::write(directory.admin_socket(), "").expect("file");
+        for used in [
+            directory.admin_socket(),
+            directory.identity_file(),
+            path.to_owned(),
+        ] {
+            chown(&used, Some(12_345), None).expect("chown");
+            assert_eq!(bad(0), Some(used.clone()));
+            assert_eq!(bad(12_345), None, "his own, and root's");
+            chown(&used, Some(0), None).expect("chown");
+        }
+        let link = home.path().join("link");
+        symlink(path, &link).expect("link");
+        let linked = CellDirectory::new(&link);
+        assert_eq!(somebody_elses(&linked, 0).expect("looked at"), None);
+        std::os::unix::fs::lchown(&link, Some(12_345), None).expect("chown");
+        assert_eq!(somebody_elses(&linked, 0).expect("looked at"), Some(link));
+    }
+}
