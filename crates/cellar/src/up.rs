@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cellar_client::{Cell, CellName, Ports};
 
-use crate::cell_directory::{self, CellDirectory, Identity, Part};
+use crate::cell_directory::{self, Identity, Part};
 use crate::failure::{Failure, Outcome};
 use crate::found;
 
