@@ -3,6 +3,7 @@
 use cellar_xdr::{AfsString, xdr_struct};
 
 use super::VolumeName;
+use crate::abort::AbortCode;
 use crate::ids::{AfsTime, ViceId, VolumeId};
 
 /// The version of states and deltas that this program knows.
@@ -10,6 +11,9 @@ pub const DELTA_VERSION: u32 = 1;
 
 /// GetCapabilities: takes deltas, and serves read-only volumes while they are replaced.
 pub const CAN_DELTA: u32 = 1;
+
+/// RestoreDelta: the volume is not what the delta builds on, and stays as it is (ESTALE).
+pub const WRONG_BASE: AbortCode = AbortCode(116);
 
 /// [`DeltaHead::base_kind`]: the volume is empty, or loses what it has.
 pub const BASE_NOTHING: u32 = 0;
