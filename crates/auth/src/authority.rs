@@ -158,19 +158,18 @@ impl Authority {
     /// with the next call. Principals of another crate's security class are anonymous here.
     #[must_use]
     pub fn identify(&self, caller: &Caller) -> Identity {
-        match caller {
-            Caller::Superuser => Identity::Superuser("local administrator".to_owned()),
-            Caller::Principal(any) => match any.clone().downcast::<Principal>() {
-                Ok(principal) if principal.key_holder => {
-                    Identity::Superuser("holder of the cell's key".to_owned())
-                }
-                Ok(principal) if self.0.superusers.contains(&principal) => {
-                    Identity::Superuser(principal.vice_name())
-                }
-                Ok(principal) => Identity::User(principal),
-                Err(_) => Identity::Anonymous,
-            },
-            _ => Identity::Anonymous,
+        let Caller::Principal(any) = caller else {
+            return Identity::without_ticket(caller);
+        };
+        match any.clone().downcast::<Principal>() {
+            Ok(principal) if principal.key_holder => {
+                Identity::Superuser("holder of the cell's key".to_owned())
+            }
+            Ok(principal) if self.0.superusers.contains(&principal) => {
+                Identity::Superuser(principal.vice_name())
+            }
+            Ok(principal) => Identity::User(principal),
+            Err(_) => Identity::Anonymous,
         }
     }
 }

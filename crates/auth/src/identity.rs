@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use cellar_rpc::Caller;
+
 use crate::Principal;
 
 /// Who makes a call.
@@ -16,6 +18,15 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// Who a caller is where no ticket is believed: the local administrator, or anybody.
+    #[must_use]
+    pub fn without_ticket(caller: &Caller) -> Self {
+        match caller {
+            Caller::Superuser => Self::Superuser("local administrator".to_owned()),
+            _ => Self::Anonymous,
+        }
+    }
+
     /// Whether the caller may do everything.
     #[must_use]
     pub fn is_superuser(&self) -> bool {

@@ -7,6 +7,7 @@
 use cellar_rpc::Caller;
 use cellar_wire::{AbortCode, AfsTime, Procedure};
 
+use crate::guard::Guard;
 use crate::{Error, Identity};
 
 /// The answer of server `S` to a procedure.
@@ -35,9 +36,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// The time.
     fn now(&self) -> AfsTime;
 
-    /// Who a caller is to this server; `known` is what a ticket or the transport proved.
-    fn identify(&self, _caller: &Caller, known: &cellar_auth::Identity) -> Identity {
-        match known.is_superuser() {
+    /// Who a caller is to this server.
+    fn identify(&self, caller: &Caller, guard: &Guard) -> Identity {
+        match guard.identify(caller).is_superuser() {
             true => Identity::Superuser,
             false => Identity::ANONYMOUS,
         }

@@ -35,8 +35,7 @@ where
     P: Procedure,
 {
     let arguments: P = call.arguments().await?;
-    let known = guard.identify(call.caller());
-    let who = server.identify(call.caller(), &known);
+    let who = server.identify(call.caller(), guard);
     let act = match S::is_administrative(P::OPCODE) {
         true => guard.begin(&arguments),
         false => None,
@@ -48,7 +47,7 @@ where
         work(server, who, arguments)
     };
     if let Some(act) = act {
-        act.end(server.now(), &known, call, &outcome);
+        act.end(server.now(), call, &outcome);
     }
     call.reply(&outcome?);
     Ok(())

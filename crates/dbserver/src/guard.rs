@@ -31,10 +31,7 @@ impl Guard {
     pub(crate) fn identify(&self, caller: &Caller) -> cellar_auth::Identity {
         match &self.authority {
             Some(authority) => authority.identify(caller),
-            None if caller.is_superuser() => {
-                cellar_auth::Identity::Superuser("local administrator".to_owned())
-            }
-            None => cellar_auth::Identity::Anonymous,
+            None => cellar_auth::Identity::without_ticket(caller),
         }
     }
 
@@ -49,6 +46,7 @@ impl Guard {
             what.truncate(end.unwrap_or_default());
         }
         Some(Act {
+            guard: self,
             audit,
             name: P::QUALIFIED_NAME,
             what,
@@ -58,6 +56,7 @@ impl Guard {
 
 /// An administrative act whose outcome is not known yet.
 pub(crate) struct Act<'a> {
+    guard: &'a Guard,
     audit: &'a Audit,
     name: &'static str,
     what: String,
@@ -65,17 +64,10 @@ pub(crate) struct Act<'a> {
 
 impl Act<'_> {
     /// Writes the record.
-    pub(crate) fn end<T>(
-        self,
-        now: AfsTime,
-        who: &cellar_auth::Identity,
-        call: &IncomingCall,
-        outcome: &Result<T, AbortCode>,
-    ) {
-        // The local administrator's socket has no address.
-        let address = Some(call.peer().address).filter(|address| address.port() != 0);
+    pub(crate) fn end<T>(self, now: AfsTime, call: &IncomingCall, outcome: &Result<T, AbortCode>) {
+        let who = self.guard.identify(call.caller());
         let code = outcome.as_ref().err().map_or(0, |code| code.0);
-        let record = Record::new(now, self.name, who, address, code);
+        let record = Record::of_call(call, now, self.name, &who, code);
         self.audit.record(record.with("arguments", self.what));
     }
 }

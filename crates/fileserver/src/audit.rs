@@ -61,8 +61,7 @@ impl Server {
         code: i32,
     ) {
         let who = self.identify(call.caller());
-        let peer = call.port().map(|_| call.peer().address);
-        let mut record = Record::new(self.now(), procedure, &who, peer, code);
+        let mut record = Record::of_call(call, self.now(), procedure, &who, code);
         for (key, value) in details {
             record = record.with(key, value);
         }

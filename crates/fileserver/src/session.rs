@@ -317,10 +317,7 @@ impl Server {
     pub(crate) fn identify(&self, caller: &Caller) -> Authenticated {
         match &self.config.authority {
             Some(authority) => authority.identify(caller),
-            None if caller.is_superuser() => {
-                Authenticated::Superuser("local administrator".to_owned())
-            }
-            None => Authenticated::Anonymous,
+            None => Authenticated::without_ticket(caller),
         }
     }
 

@@ -14,6 +14,7 @@ use cellar_wire::pr::PrName;
 use cellar_wire::{AbortCode, AfsTime, Procedure, ViceId, pr as wire};
 
 use crate::answer::{Answer, Server};
+use crate::guard::Guard;
 use crate::replica::Replica;
 use crate::{Clock, Error, Identity};
 
@@ -181,7 +182,7 @@ impl Server for Pr {
     }
 
     /// The `UserList` means nothing here: who administers users is in system:administrators.
-    fn identify(&self, caller: &Caller, _: &cellar_auth::Identity) -> Identity {
+    fn identify(&self, caller: &Caller, _: &Guard) -> Identity {
         match caller {
             Caller::Superuser => Identity::Superuser,
             Caller::Principal(principal) => principal

@@ -116,7 +116,7 @@ async fn stream<P: Listing>(
     call: &mut IncomingCall,
 ) -> Result<(), AbortCode> {
     let arguments: P = call.arguments().await?;
-    let who = vl.identify(call.caller(), &guard.identify(call.caller()));
+    let who = vl.identify(call.caller(), guard);
     let server = Arc::clone(vl);
     let gathered = cellar_rpc::blocking(move || {
         server.settle(P::OPCODE, who, || server.gather(arguments.attributes()))

@@ -123,11 +123,9 @@ impl Overseer {
         refused: Option<AbortCode>,
     ) {
         let now = AfsTime(wall_clock().as_secs() as u32);
-        // The local administrator's socket has no address.
-        let address = Some(call.peer().address).filter(|address| address.port() != 0);
         let code = refused.map_or(0, |code| code.0);
-        self.audit
-            .record(Record::new(now, act, who, address, code).with("arguments", what));
+        let record = Record::of_call(call, now, act, who, code);
+        self.audit.record(record.with("arguments", what));
     }
 
     async fn add_superuser(&self, user: AddSUser) -> Result<AddSUserReply, AbortCode> {

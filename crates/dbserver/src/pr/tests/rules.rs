@@ -1,5 +1,6 @@
 //! Callers with tickets, and what cells allow less.
 
+use cellar_auth::audit::Audit;
 use cellar_auth::{Level, Principal};
 
 use super::*;
@@ -18,10 +19,14 @@ fn principal(name: &str, cell: Option<&str>) -> Principal {
 }
 
 fn known_as(cell: &Cell, principal: Principal) -> Identity {
-    let caller = Caller::Principal(Arc::new(principal));
     // The UserList is not asked: a superuser of the servers is an ordinary user here.
-    let superuser = cellar_auth::Identity::Superuser("whoever".to_owned());
-    Server::identify(&cell.pr, &caller, &superuser)
+    let etc = tempfile::tempdir().unwrap();
+    let superuser = format!("{}\n", principal.vice_name());
+    std::fs::write(etc.path().join("UserList"), superuser).unwrap();
+    let authority = Authority::open(etc.path(), "example.org").unwrap();
+    let guard = Guard::new(authority, Audit::none());
+    let caller = Caller::Principal(Arc::new(principal));
+    Server::identify(&cell.pr, &caller, &guard)
 }
 
 #[test]
@@ -49,8 +54,8 @@ fn tickets_lead_to_entries() {
     };
     assert_eq!(known_as(&cell, afs), Identity::Superuser);
     let identify = |caller| {
-        let anonymous = cellar_auth::Identity::Anonymous;
-        Server::identify(&cell.pr, &caller, &anonymous)
+        let guard = Guard::default();
+        Server::identify(&cell.pr, &caller, &guard)
     };
     assert_eq!(identify(Caller::Superuser), Identity::Superuser);
     assert_eq!(identify(Caller::Anonymous), NOBODY);
