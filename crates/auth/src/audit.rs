@@ -4,7 +4,9 @@
 //!    counts it: a call never waits for the log. The next line that is written says how many are missing.
 //! 2. The file is appended to, mode 0600. Before each batch the writer looks whether the name still leads
 //!    to the open file, and opens a new one if not: renaming is all that rotation needs.
-//! 3. The last clone of an [`Audit`] that goes away waits until what is queued has been written.
+//! 3. What anonymous callers are refused is recorded at a bounded rate, since anybody can call as often as
+//!    the network carries: a hundred at once, one a second over time. The next line says how many are missing.
+//! 4. The last clone of an [`Audit`] that goes away waits until what is queued has been written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,6 +21,7 @@ use std::thread::JoinHandle;
 use cellar_rpc::IncomingCall;
 use cellar_wire::AfsTime;
 use chrono::{DateTime, SecondsFormat};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use crate::{Error, Identity, Result};
@@ -27,6 +30,8 @@ use crate::{Error, Identity, Result};
 const QUEUE_MAX: usize = 4096;
 /// Bytes that are written at a time.
 const BATCH_BYTES: usize = 64 << 10;
+/// Refused acts of anonymous callers that are recorded at once. One more may be each second.
+const REFUSALS_AT_ONCE: u32 = 100;
 
 /// One administrative act.
 #[derive(Clone, Debug)]
@@ -34,6 +39,7 @@ pub struct Record {
     time: AfsTime,
     act: &'static str,
     who: String,
+    anonymous: bool,
     peer: Option<SocketAddr>,
     code: i32,
     details: Vec<(&'static str, String)>,
@@ -54,6 +60,7 @@ impl Record {
             time,
             act,
             who: who.who(),
+            anonymous: matches!(who, Identity::Anonymous),
             peer,
             code,
             details: Vec::new(),
@@ -117,7 +124,27 @@ pub struct Audit(Option<Arc<Queue>>);
 struct Queue {
     sender: Option<SyncSender<Record>>,
     lost: Arc<Lost>,
+    refusals: Mutex<Refusals>,
     writer: Option<JoinHandle<()>>,
+}
+
+/// How many refused acts of anonymous callers may still be recorded.
+struct Refusals {
+    left: u32,
+    /// When that was.
+    at: AfsTime,
+}
+
+impl Refusals {
+    /// Whether one more may be recorded.
+    fn admit(&mut self, now: AfsTime) -> bool {
+        let passed = now.0.saturating_sub(self.at.0);
+        self.left = self.left.saturating_add(passed).min(REFUSALS_AT_ONCE);
+        self.at = self.at.max(now);
+        let admitted = self.left > 0;
+        self.left -= u32::from(admitted);
+        admitted
+    }
 }
 
 #[derive(Default)]
@@ -161,6 +188,10 @@ impl Audit {
         Ok(Self(Some(Arc::new(Queue {
             sender: Some(sender),
             lost,
+            refusals: Mutex::new(Refusals {
+                left: REFUSALS_AT_ONCE,
+                at: AfsTime(0),
+            }),
             writer: Some(writer),
         }))))
     }
@@ -169,13 +200,17 @@ impl Audit {
     pub fn record(&self, record: Record) {
         let Some(queue) = &self.0 else { return };
         let Some(sender) = &queue.sender else { return };
+        if record.anonymous && record.code != 0 && !queue.refusals.lock().admit(record.time) {
+            queue.lost.count(1);
+            return;
+        }
         match sender.try_send(record) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => queue.lost.count(1),
         }
     }
 
-    /// Records that could not be written since the start.
+    /// Records that were not written since the start.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0
@@ -263,5 +298,41 @@ impl LogFile {
             };
         }
         self.file.write_all(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refusals_is_recorded_in_part() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let audit = Audit::open(&path).unwrap();
+        let boss = Identity::Superuser("boss".into());
+        let act = |who, time, code| {
+            audit.record(Record::new(AfsTime(time), "NukeVolume", who, None, code));
+        };
+        for _ in 0..1000 {
+            act(&Identity::Anonymous, 1_800_000_000, 1);
+            act(&boss, 1_800_000_000, 1);
+        }
+        for second in 1..=10 {
+            act(&Identity::Anonymous, 1_800_000_000 + second, 1);
+            act(&Identity::Anonymous, 1_800_000_000 + second, 1);
+        }
+        assert_eq!(audit.lost(), 910);
+        act(&boss, 1_800_000_011, 0);
+        drop(audit);
+        let log = fs::read_to_string(&path).unwrap();
+        let count = |part: &str| log.lines().filter(|line| line.contains(part)).count();
+        assert_eq!(count("anonymous"), 110);
+        assert_eq!(count("boss"), 1001);
+        let missing: u64 = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["count"].as_u64())
+            .sum();
+        assert_eq!(missing, 910);
     }
 }
