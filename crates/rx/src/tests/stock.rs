@@ -56,6 +56,26 @@ impl Desk {
         }
     }
 
+    /// A client that has asked a server for something.
+    pub(super) fn client(service: u16, request: impl Into<Bytes>) -> (Self, CallId) {
+        let mut endpoint = Endpoint::new(Config::default(), 1);
+        let (now, from) = (Time::from_micros(1), address(2));
+        let security = Box::new(NullSecurity);
+        let options = ConnectionOptions::default();
+        let connection = endpoint.connect(now, from, service, security, options);
+        let call = endpoint.start_call(now, connection).unwrap();
+        let outcome = endpoint.write(now, call, request.into()).unwrap();
+        assert_eq!(outcome, WriteOutcome::Accepted);
+        endpoint.finish(now, call);
+        let desk = Self {
+            endpoint,
+            now,
+            from,
+            events: Vec::new(),
+        };
+        (desk, call)
+    }
+
     pub(super) fn header(kind: PacketType, call_number: u32, seq: u32, serial: u32) -> Header {
         Header {
             epoch: EPOCH,
@@ -168,13 +188,12 @@ pub(super) fn plain_ack(first: u32, previous: u32, serial: u32, reason: AckReaso
 
 #[test]
 fn t02_raw_abort_with_swapped_fields_ends_the_call() {
-    let mut endpoint = Endpoint::new(Config::default(), 1);
-    let now = Time::from_micros(1);
-    let security = Box::new(NullSecurity);
-    let connection = endpoint.connect(now, address(2), 999, security, ConnectionOptions::default());
-    let call = endpoint.start_call(now, connection).unwrap();
-    endpoint.write(now, call, Bytes::from_static(b"x")).unwrap();
-    endpoint.finish(now, call);
+    let (
+        Desk {
+            mut endpoint, now, ..
+        },
+        call,
+    ) = Desk::client(999, "x");
     let mut out = TransmitBuffer::new(1);
     assert!(endpoint.poll_transmit(now, &mut out));
     let mut abort = out.bytes()[..20].to_vec();
@@ -459,27 +478,8 @@ fn t11_a_new_call_while_the_old_one_runs() {
 
 #[test]
 fn t12_a_reply_that_begins_early_stops_the_client() {
-    let mut endpoint = Endpoint::new(Config::default(), 1);
-    let now = Time::from_micros(1);
-    let security = Box::new(NullSecurity);
-    let connection = endpoint.connect(
-        now,
-        address(2),
-        SERVICE,
-        security,
-        ConnectionOptions::default(),
-    );
-    let call = endpoint.start_call(now, connection).unwrap();
-    endpoint
-        .write(now, call, Bytes::from(vec![1; 100_000]))
-        .unwrap();
-    endpoint.finish(now, call);
-    let mut desk = Desk {
-        endpoint,
-        now,
-        from: address(2),
-        events: Vec::new(),
-    };
+    let (mut desk, call) = Desk::client(SERVICE, vec![1; 100_000]);
+    let now = desk.now;
     let sent = desk.seen();
     assert_eq!(sent.len(), 16, "what a stock receiver is sure to take");
     let reply = Header {

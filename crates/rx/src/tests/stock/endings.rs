@@ -95,19 +95,7 @@ fn acks_that_must_change_nothing() {
 
 #[test]
 fn t16_retransmission_doubles_and_the_call_dies() {
-    let mut endpoint = Endpoint::new(Config::default(), 1);
-    let now = Time::from_micros(1);
-    let security = Box::new(NullSecurity);
-    let connection = endpoint.connect(now, address(2), 1, security, ConnectionOptions::default());
-    let call = endpoint.start_call(now, connection).unwrap();
-    endpoint.write(now, call, Bytes::from_static(b"x")).unwrap();
-    endpoint.finish(now, call);
-    let mut desk = Desk {
-        endpoint,
-        now,
-        from: address(2),
-        events: Vec::new(),
-    };
+    let (mut desk, call) = Desk::client(1, "x");
     let mut times = vec![];
     let mut serials = vec![];
     let start = desk.now;
