@@ -5,6 +5,7 @@
 mod common;
 
 use cellar_auth::{Enctype, Level, Policy, SecretKey};
+use cellar_rx::ConnectionId;
 use cellar_rx::packet::{HEADER_SIZE, PacketType};
 use common::{
     ATTACKER, CLIENT, Cell, Datagram, Network, Shared, address, at_every_level, code, pattern,
@@ -153,10 +154,9 @@ fn a_response_and_calls_replayed_to_a_server_that_started_again() {
     assert!(cell.refused("RXKADOUTOFSEQUENCE") >= 1);
 }
 
-#[test]
-fn finished_calls_replayed_while_the_client_authenticates_again() {
-    let cell = Cell::new();
-    let mut network = Network::new(&cell, 6);
+/// A client's four calls on the channels of a connection, which are over, and the packets that they came in.
+fn after_four_calls(cell: &Cell, seed: u64) -> (Network, ConnectionId, Vec<Datagram>) {
+    let mut network = Network::new(cell, seed);
     let connection = network.connect(&cell.token(), Level::Clear);
     let calls: Vec<_> = (0..4)
         .map(|_| network.call(connection, b"pay 100"))
@@ -164,12 +164,17 @@ fn finished_calls_replayed_while_the_client_authenticates_again() {
     for call in calls {
         network.wait(call).unwrap();
     }
-    let old: Vec<_> = network
-        .log
-        .iter()
-        .filter(|datagram| datagram.from == address(CLIENT) && datagram.is(PacketType::DATA))
-        .cloned()
-        .collect();
+    let sent = network.log.iter();
+    let sent =
+        sent.filter(|datagram| datagram.from == address(CLIENT) && datagram.is(PacketType::DATA));
+    let sent = sent.cloned().collect();
+    (network, connection, sent)
+}
+
+#[test]
+fn finished_calls_replayed_while_the_client_authenticates_again() {
+    let cell = Cell::new();
+    let (mut network, connection, old) = after_four_calls(&cell, 6);
     network.restart_server(&cell, 98);
     // The client's own call lets the new server authenticate the connection; then come old packets.
     network.ask(connection, b"look").unwrap();
@@ -184,20 +189,7 @@ fn finished_calls_replayed_while_the_client_authenticates_again() {
 #[test]
 fn finished_calls_replayed_before_the_client_authenticates_again() {
     let cell = Cell::new();
-    let mut network = Network::new(&cell, 14);
-    let connection = network.connect(&cell.token(), Level::Clear);
-    let calls: Vec<_> = (0..4)
-        .map(|_| network.call(connection, b"pay 100"))
-        .collect();
-    for call in calls {
-        network.wait(call).unwrap();
-    }
-    let old: Vec<_> = network
-        .log
-        .iter()
-        .filter(|datagram| datagram.from == address(CLIENT) && datagram.is(PacketType::DATA))
-        .cloned()
-        .collect();
+    let (mut network, connection, old) = after_four_calls(&cell, 14);
     network.restart_server(&cell, 97);
     // The old packets are there first; it is them whom the client's answer would let in.
     for datagram in old {
