@@ -56,6 +56,15 @@ impl Target {
     }
 }
 
+/// A cell of its own, a client, its connection to the file server, and the root directory of the volume there.
+pub async fn begin() -> (Cell, Runtime, Connection, Fid) {
+    let cell = Cell::start();
+    let client = Runtime::client_only().expect("a client");
+    let files = cell.target.connect(&client, 0, &rxafs::PACKAGE);
+    let root = cell.target.root(&client).await;
+    (cell, client, files, root)
+}
+
 /// A cell of its own; ended when dropped.
 pub struct Cell {
     pub target: Target,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use cellar_rpc::Runtime;
 use cellar_wire::rxafs;
 
-use crate::cell::{Cell, PATIENCE, PORTS, Random, mode, name, run, store, within};
+use crate::cell::{Cell, PATIENCE, PORTS, Random, begin, mode, name, run, store, within};
 use crate::words::Words;
 
 /// A packet's header and what follows, as one would write it by hand.
@@ -81,9 +81,7 @@ fn transport(statistics: &serde_json::Value, name: &str) -> u64 {
 #[test]
 fn garbage_on_every_port() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let root = cell.target.root(&client).await;
+        let (mut cell, client, _, root) = begin().await;
         cell.assert_well(&client).await;
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut random = Random(0x0dd_ba11_5eed_0001);
@@ -167,9 +165,7 @@ fn garbage_on_every_port() {
 #[test]
 fn floods_of_connections() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let root = cell.target.root(&client).await;
+        let (mut cell, client, _, root) = begin().await;
         cell.assert_well(&client).await;
         let before = cell.resident();
         let to = cell.target.port(0);
@@ -227,10 +223,7 @@ fn floods_of_connections() {
 #[test]
 fn forged_packets_change_nothing() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let files = cell.target.connect(&client, 0, &rxafs::PACKAGE);
-        let root = cell.target.root(&client).await;
+        let (mut cell, client, files, root) = begin().await;
         let create = rxafs::CreateFile {
             dir_fid: root,
             name: name("f"),

@@ -4,7 +4,7 @@ use cellar_rpc::Runtime;
 use cellar_wire::package::Package;
 use cellar_wire::{disk, rxperf, rxstats, vote};
 
-use crate::cell::{Cell, PORTS, Random, code_of, run, within};
+use crate::cell::{Cell, PORTS, Random, begin, code_of, run, within};
 
 const SS_UNMARSHAL: i32 = -453;
 const DECODE: i32 = -454;
@@ -59,9 +59,8 @@ fn recorded(volume: u32) -> Vec<Message> {
 #[test]
 fn requests_cut_at_every_byte() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let volume = cell.target.root(&client).await.volume.0;
+        let (mut cell, client, _, root) = begin().await;
+        let volume = root.volume.0;
         let mut sent = 0;
         for message in recorded(volume) {
             let connection = cell
@@ -110,9 +109,8 @@ fn requests_cut_at_every_byte() {
 #[test]
 fn requests_with_bits_flipped() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let volume = cell.target.root(&client).await.volume.0;
+        let (mut cell, client, _, root) = begin().await;
+        let volume = root.volume.0;
         let mut random = Random(0x5eed_0001_1234_4321);
         let messages = recorded(volume);
         let connections: Vec<_> = messages

@@ -8,7 +8,7 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 
-use crate::cell::{Cell, code, mode, name, run, store, within};
+use crate::cell::{begin, code, mode, name, run, store, within};
 
 const VDISKFULL: i32 = 108;
 const VOVERQUOTA: i32 = 109;
@@ -44,10 +44,7 @@ fn announce(fid: Fid, length: u64) -> rxafs::StoreData64 {
 #[test]
 fn stores_that_do_not_send_what_they_announce() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let files = cell.target.connect(&client, 0, &rxafs::PACKAGE);
-        let root = cell.target.root(&client).await;
+        let (mut cell, client, files, root) = begin().await;
         let fid = new_file(&files, root, "file").await;
         within(store(&files, fid, 0, 5, Bytes::from_static(b"first")))
             .await
@@ -100,10 +97,7 @@ fn stores_that_do_not_send_what_they_announce() {
 #[test]
 fn stores_past_the_quota() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let files = cell.target.connect(&client, 0, &rxafs::PACKAGE);
-        let root = cell.target.root(&client).await;
+        let (mut cell, client, files, root) = begin().await;
         let administrator = cellar_rpc::local::connect(&cell.directory().join("admin.sock"))
             .await
             .unwrap();
@@ -143,10 +137,7 @@ fn stores_past_the_quota() {
 #[test]
 fn readers_that_do_not_read() {
     run(async {
-        let mut cell = Cell::start();
-        let client = Runtime::client_only().unwrap();
-        let files = cell.target.connect(&client, 0, &rxafs::PACKAGE);
-        let root = cell.target.root(&client).await;
+        let (mut cell, client, files, root) = begin().await;
         let fid = new_file(&files, root, "large").await;
         const READERS: u64 = 200;
         const LENGTH: u64 = 32 << 20;
