@@ -1,7 +1,7 @@
 //! Dates as the AFS commands print them.
 
 use cellar_wire::ids::AfsTime;
-use chrono::{Local, TimeZone};
+use chrono::{Datelike, Local, NaiveDate, NaiveTime, TimeZone};
 
 /// `Www Mmm dd hh:mm:ss yyyy` in the local time zone: the 24 characters of C's `ctime`.
 pub fn ctime(time: AfsTime) -> String {
@@ -20,9 +20,49 @@ pub fn ctime_or_never(time: AfsTime) -> String {
     }
 }
 
+/// A date and time of day in the local time zone: `MM/DD/YYYY` as OpenAFS's commands take it, or
+/// `YYYY-MM-DD`, then `HH:MM` or `HH:MM:SS` if wanted. `now` is now.
+pub fn parse(text: &str) -> Option<AfsTime> {
+    let text = text.trim();
+    if text == "now" {
+        return u32::try_from(Local::now().timestamp()).ok().map(AfsTime);
+    }
+    let (day, time) = text.split_once([' ', 'T']).unwrap_or((text, "00:00"));
+    let day = ["%m/%d/%Y", "%Y-%m-%d"]
+        .iter()
+        .find_map(|form| NaiveDate::parse_from_str(day, form).ok())
+        .filter(|day| (1970..2107).contains(&day.year()))?;
+    let time = ["%H:%M:%S", "%H:%M"]
+        .iter()
+        .find_map(|form| NaiveTime::parse_from_str(time.trim(), form).ok())?;
+    let date = Local.from_local_datetime(&day.and_time(time)).earliest()?;
+    u32::try_from(date.timestamp()).ok().map(AfsTime)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_as_administrators_write_them() {
+        let noon = parse("11/21/2026 12:00").expect("a date");
+        assert_eq!(parse("2026-11-21 12:00:00"), Some(noon));
+        assert_eq!(parse("2026-11-21T12:00"), Some(noon));
+        assert_eq!(ctime(noon), "Sat Nov 21 12:00:00 2026");
+        assert_eq!(
+            ctime(parse("11/21/2026").expect("a day")),
+            "Sat Nov 21 00:00:00 2026"
+        );
+        for wrong in [
+            "",
+            "yesterday",
+            "13/13/2026",
+            "11/21/26",
+            "2026-11-21 25:00",
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn has_the_shape_of_ctime() {

@@ -3,6 +3,7 @@
 use cellar_client::token_sentence;
 use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::VolumeId;
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,24 @@ pub enum Error {
     /// The VLDB has no entry of that name or number, or none that what was attempted needs.
     #[error("VLDB: no such entry ({0})")]
     NoSuchEntry(String),
+    /// The entry of a volume is locked by somebody.
+    #[error("{what}: {}", locked(*volume, holder))]
+    Locked {
+        /// What was attempted.
+        what: String,
+        /// The volume.
+        volume: VolumeId,
+        /// What it is locked for, `VLOP_*`; 0 if the server does not say.
+        operation: u32,
+        /// Who holds the lock, as far as that is known.
+        holder: String,
+    },
+    /// It was asked to stop, and has undone what it could.
+    #[error("interrupted")]
+    Interrupted,
+    /// A file or stream of this machine.
+    #[error("{0}")]
+    Local(#[source] std::io::Error),
     /// What was asked for makes no sense, and why.
     #[error("{0}")]
     Usage(String),
@@ -55,6 +74,7 @@ impl Error {
         match self {
             Self::Refused { cause, .. } => Some(cause.code().to_plain()),
             Self::Client(error) => error.code(),
+            Self::Locked { .. } => Some(AbortCode::VL_ENTRYLOCKED),
             _ => None,
         }
     }
@@ -65,6 +85,19 @@ const AFSCONF_NOTFOUND: AbortCode = AbortCode(70_354_689);
 
 /// What operations return.
 pub type Result<T> = std::result::Result<T, Error>;
+
+fn locked(volume: VolumeId, holder: &str) -> String {
+    let code = AbortCode::VL_ENTRYLOCKED;
+    let by = match holder {
+        "" => String::new(),
+        holder => format!(", {holder}"),
+    };
+    format!(
+        "{code}{by}. 'vos examine {volume}' shows what it is about; a release or move that was cut off is \
+         taken up by 'vos release {volume} --resume' or the same 'vos move'; 'vos unlock {volume}' ends any \
+         other lock that was left behind"
+    )
+}
 
 /// The sentence for an answer, and what to do where something can be done.
 fn explain(code: AbortCode, cause: &CallError) -> String {

@@ -1,30 +1,100 @@
 //! Volumes: the operations of `vos`.
 //!
 //! Each changes a volume server and the VLDB, in the order that leaves the least behind when it is
-//! interrupted (afs-rpcs §11). What is left behind then is said in the error.
+//! interrupted (afs-rpcs §11). What is left behind then is said in the error. The two that take long,
+//! release and move, are jobs ([`job`]): each step leaves a state from which the next run goes on.
 
+mod backup;
+mod copying;
 mod create;
+mod draft;
+mod dump;
 mod entry;
+pub mod job;
 mod listing;
 mod location;
+mod lock;
+mod moving;
+mod orphans;
+mod release;
 mod remove;
+mod rename;
+mod restore;
+mod servers;
+mod sites;
+mod sync;
+mod transaction;
 mod volume_info;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use cellar_client::{Cell, Client};
-use cellar_wire::ids::PartitionId;
+use cellar_wire::ids::{PartitionId, VolumeId};
 use cellar_wire::{afsvol, vl};
+use serde::Serialize;
 
+pub use copying::{CloneOptions, CopyOptions, ShadowOptions};
+pub use create::CreateOptions;
+pub use dump::DumpOptions;
 pub use entry::{Entry, Site, entry_flags, site_flags};
 pub use listing::{PartitionSpace, Transaction};
 pub use location::{EntryFilter, ServerAddresses};
+pub use lock::{LockInfo, lock_operation};
+pub use moving::{MoveOptions, Moved};
+pub use release::{ReleaseOptions, Released, SiteOutcome};
+pub use restore::{DateChoice, RestoreOptions, Restored};
+pub use servers::Fields;
+pub use sync::{Repair, SyncReport};
 pub use volume_info::{Place, Traffic, VolumeInfo, VolumeState, VolumeType};
 
 use crate::error::{Error, Result};
 
 /// The longest name of a read-write volume, so that `.readonly` fits into a volume's header.
 pub const VOLUME_NAME_BYTES_MAX: usize = 22;
+
+/// A partition of a server: where a volume is or shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Location {
+    /// The file server. File servers have IPv4 addresses: the VLDB has room for no other.
+    pub server: Ipv4Addr,
+    /// Its partition.
+    #[serde(serialize_with = "crate::json::display")]
+    pub partition: PartitionId,
+}
+
+impl Location {
+    /// A partition of a server.
+    ///
+    /// # Errors
+    /// The address is not an IPv4 address.
+    pub fn new(server: IpAddr, partition: PartitionId) -> Result<Self> {
+        match server {
+            IpAddr::V4(server) => Ok(Self { server, partition }),
+            IpAddr::V6(_) => Err(Error::Usage(format!(
+                "{server}: file servers have IPv4 addresses"
+            ))),
+        }
+    }
+
+    /// Where a site of an entry is, if its partition is possible.
+    fn of(site: &vl::Site) -> Option<Self> {
+        Some(Self {
+            server: site.server.into(),
+            partition: PartitionId::new(site.partition)?,
+        })
+    }
+
+    /// Whether a site of an entry is here.
+    fn is(self, site: &vl::Site) -> bool {
+        Self::of(site) == Some(self)
+    }
+}
+
+impl std::fmt::Display for Location {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.server, self.partition)
+    }
+}
 
 /// The volumes of one cell: its VLDB and its volume servers.
 #[derive(Clone, Copy)]
@@ -61,13 +131,27 @@ impl<'a> Volumes<'a> {
         arguments: &P,
         what: &str,
     ) -> Result<P::Reply> {
-        let peer = SocketAddr::new(server, self.cell.ports.volume);
-        let servers = self.client.servers();
-        let connection = servers.connection(&self.cell.name, peer, &afsvol::PACKAGE);
+        let connection = self.connection(server);
         connection
             .call(arguments)
             .await
             .map_err(|cause| Error::refused(what, cause))
+    }
+
+    /// The way to a volume server.
+    fn connection(&self, server: IpAddr) -> cellar_rpc::Connection {
+        let peer = SocketAddr::new(server, self.cell.ports.volume);
+        let servers = self.client.servers();
+        servers.connection(&self.cell.name, peer, &afsvol::PACKAGE)
+    }
+
+    /// The next `count` volume ids, the first of them.
+    async fn new_volume_ids(&self, count: u32) -> Result<VolumeId> {
+        let what = "Could not get an Id for the volume";
+        Ok(self
+            .vl(&vl::GetNewVolumeId { bump: count }, what)
+            .await?
+            .newvolumid)
     }
 }
 

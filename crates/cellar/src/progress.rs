@@ -43,6 +43,28 @@ impl Progress {
         Self::new(None, "{pos:>10} removed {per_sec:>14}  {msg:!60}")
     }
 
+    /// Over entries of a list, nobody knows how many.
+    pub(crate) fn entries() -> Self {
+        Self::new(None, "{pos:>10} looked at {per_sec:>14}  {msg:!60}")
+    }
+
+    /// Over `total` things.
+    pub(crate) fn count(total: u64) -> Self {
+        Self::new(
+            Some(total),
+            "{msg:!30} {bar:30} {pos:>7}/{len} {per_sec:>14} {eta:>5}",
+        )
+    }
+
+    /// So much is done in all, as far as anybody can tell.
+    pub(crate) fn at(&self, amount: u64) {
+        let done = self.bar.position();
+        self.add(amount.saturating_sub(done));
+        if self.bar.length().is_some_and(|total| total < amount) {
+            self.bar.set_length(amount);
+        }
+    }
+
     /// More bytes are to come than was known.
     pub(crate) fn extend(&self, bytes: u64) {
         self.bar.inc_length(bytes);

@@ -11,7 +11,7 @@
 use cellar_xdr::{AfsString, List};
 
 use crate::host::Capabilities;
-use crate::ids::{AfsUuid, VolumeId};
+use crate::ids::{AfsTime, AfsUuid, VolumeId};
 use crate::package::package;
 
 mod constants;
@@ -30,6 +30,9 @@ pub type EntryName = cellar_xdr::WordString<65>;
 
 /// A volume's name as an argument.
 pub type VolumeNameArgument = AfsString<65>;
+
+/// What is said of a lock.
+pub type LockText = AfsString<256>;
 
 /// Addresses of servers.
 pub type BulkAddrs = List<u32, 500>;
@@ -112,4 +115,12 @@ package! {
     };
     /// Only YFS servers answer it.
     65537 GetCapabilities {} -> GetCapabilitiesReply { capabilities: Capabilities };
+    /// Cellar's own: SetLock with a few words on who locks and what for. What the server knows of the
+    /// caller is kept with them.
+    1128614913 LockNoted { volid: VolumeId, voltype: i32, voloper: i32, note: LockText }
+        -> LockNotedReply {};
+    /// Cellar's own: who locked an entry, from where, when, and what for. `since` 0 is not locked.
+    1128614914 GetLock { volid: VolumeId, voltype: i32 } -> GetLockReply {
+        operation: u32, since: AfsTime, who: LockText, from: u32, note: LockText
+    };
 }

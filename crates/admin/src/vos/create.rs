@@ -10,14 +10,25 @@
 use std::net::IpAddr;
 
 use cellar_wire::afsvol;
-use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
+use cellar_wire::ids::{PartitionId, VolumeId};
 use cellar_wire::vl;
 
 use super::{Volumes, check_volume_name};
 use crate::error::{Error, Result};
 
+/// How to create.
+#[derive(Clone, Copy, Debug)]
+pub struct CreateOptions {
+    /// Quota in KiB; 0 for none.
+    pub quota_kib: i32,
+    /// The volume's id; default: a new one.
+    pub id: Option<VolumeId>,
+    /// The id of its read-only volume, once there is one; default: a new one.
+    pub read_only: Option<VolumeId>,
+}
+
 impl Volumes<'_> {
-    /// Creates a read-write volume with a quota in KiB (0 for none). Answers its id.
+    /// Creates a read-write volume. Answers its id.
     ///
     /// # Errors
     /// The name is taken or not valid, there is no such partition, or the caller may not.
@@ -26,7 +37,7 @@ impl Volumes<'_> {
         server: IpAddr,
         partition: PartitionId,
         name: &str,
-        quota_kib: i32,
+        options: CreateOptions,
     ) -> Result<VolumeId> {
         check_volume_name(name)?;
         let IpAddr::V4(address) = server else {
@@ -47,11 +58,10 @@ impl Volumes<'_> {
                 names.join(", ")
             )));
         }
-        let [read_write, read_only, backup] = [
-            self.new_volume_id().await?,
-            self.new_volume_id().await?,
-            self.new_volume_id().await?,
-        ];
+        let first = self.new_volume_ids(3).await?.0;
+        let read_write = options.id.unwrap_or(VolumeId(first));
+        let read_only = options.read_only.unwrap_or(VolumeId(first + 1));
+        let backup = VolumeId(first + 2);
         let what = format!("Failed to create the volume {name} {read_write}");
         let argument = afsvol::VolumeNameArgument::try_from(name)
             .map_err(|_| Error::Usage(format!("{name}: too long")))?;
@@ -77,7 +87,7 @@ impl Volumes<'_> {
             match_index: 0,
         };
         match self
-            .finish_creation(server, trans, quota_kib, entry, &what)
+            .finish_creation(server, trans, options.quota_kib, entry, &what)
             .await
         {
             Ok(()) => {
@@ -113,7 +123,10 @@ impl Volumes<'_> {
         entry: vl::NvldbEntry,
         what: &str,
     ) -> Result<()> {
-        let info = info_with_quota(quota_kib);
+        let info = afsvol::VolumeInfo {
+            max_quota: quota_kib,
+            ..super::servers::unchanged()
+        };
         self.server(server, &afsvol::SetInfo { trans, info }, what)
             .await?;
         self.server(server, &afsvol::SetFlags { trans, flags: 0 }, what)
@@ -131,61 +144,5 @@ impl Volumes<'_> {
         self.server(server, &afsvol::EndTrans { trans }, what)
             .await?;
         Ok(())
-    }
-
-    async fn new_volume_id(&self) -> Result<VolumeId> {
-        let what = "Could not get an Id for the volume";
-        Ok(self
-            .vl(&vl::GetNewVolumeId { bump: 1 }, what)
-            .await?
-            .newvolumid)
-    }
-
-    /// Changes a volume's quota, in KiB.
-    ///
-    /// # Errors
-    /// There is no such volume, it is busy, or the caller may not.
-    pub async fn set_quota(
-        &self,
-        server: IpAddr,
-        partition: PartitionId,
-        volume: VolumeId,
-        quota_kib: i32,
-    ) -> Result<()> {
-        let what = format!("Could not set the quota of volume {volume}");
-        let arguments = afsvol::TransCreate {
-            volume,
-            partition: partition.number(),
-            flags: afsvol::IT_BUSY,
-        };
-        let trans = self.server(server, &arguments, &what).await?.trans;
-        let info = info_with_quota(quota_kib);
-        let set = self
-            .server(server, &afsvol::SetInfo { trans, info }, &what)
-            .await;
-        self.end(server, trans, &what).await?;
-        set.map(|_| ())
-    }
-}
-
-/// SetInfo leaves alone what is -1.
-fn info_with_quota(quota_kib: i32) -> afsvol::VolumeInfo {
-    let keep = AfsTime(u32::MAX);
-    afsvol::VolumeInfo {
-        copy_date: keep,
-        creation_date: keep,
-        access_date: keep,
-        update_date: keep,
-        backup_date: keep,
-        day_use: -1,
-        file_count: -1,
-        max_quota: quota_kib,
-        size: -1,
-        flags: -1,
-        min_quota: -1,
-        week_use: -1,
-        update_counter: -1,
-        spare3: -1,
-        ..Default::default()
     }
 }

@@ -205,6 +205,27 @@ impl Volumes<'_> {
         })
     }
 
+    /// Packets that a server has sent so far of volumes it is sending away: of that volume, or of clones
+    /// of it; none if it sends none.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn packets_sent(&self, server: IpAddr, volume: VolumeId) -> Result<Option<u64>> {
+        let reply = self.server(server, &afsvol::Monitor {}, "status").await?;
+        let sending = reply
+            .entries
+            .iter()
+            .filter(|info| info.call_valid != 0 && info.last_procedure.starts_with(b"Forward"));
+        let of_volume = sending.clone().filter(|info| info.volume == volume);
+        // A temporary clone has an id of its own; where one volume is sent, that is it.
+        let packets = |info: &afsvol::TransDebugInfo| u64::from(count(info.transmit_next));
+        Ok(of_volume.map(packets).max().or_else(|| {
+            let mut all = sending.map(packets);
+            let first = all.next()?;
+            all.next().is_none().then_some(first)
+        }))
+    }
+
     /// The volume transactions of a server.
     ///
     /// # Errors

@@ -170,38 +170,4 @@ impl Volumes<'_> {
         }
         Ok(servers)
     }
-
-    /// Locks an entry for an operation (`VLOP_*`).
-    ///
-    /// # Errors
-    /// It is locked, or the caller may not.
-    pub async fn lock(&self, volume: VolumeId, operation: u32) -> Result<()> {
-        let arguments = vl::SetLock {
-            volid: volume,
-            voltype: vl::ANYVOL,
-            voloper: operation as i32,
-        };
-        self.vl(
-            &arguments,
-            &format!("Could not lock VLDB entry for volume {volume}"),
-        )
-        .await?;
-        Ok(())
-    }
-
-    /// Releases an entry's lock, whoever holds it.
-    ///
-    /// # Errors
-    /// There is no entry, or the caller may not.
-    pub async fn unlock(&self, volume: VolumeId) -> Result<()> {
-        let releasetype = vl::LOCKREL_TIMESTAMP | vl::LOCKREL_OPCODE | vl::LOCKREL_AFSID;
-        let arguments = vl::ReleaseLock {
-            volid: volume,
-            voltype: vl::ANYVOL,
-            releasetype,
-        };
-        let what = format!("Could not release lock on the VLDB entry for volume {volume}");
-        self.vl(&arguments, &what).await?;
-        Ok(())
-    }
 }

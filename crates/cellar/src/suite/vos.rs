@@ -1,160 +1,40 @@
 //! `cellar vos`.
+//!
+//! The operations are listed in [`commands`]; each is a method in one of the files beside it, which asks
+//! [`cellar_admin::vos`] and prints what it answers as OpenAFS's `vos` would, or as JSON.
 
-use std::collections::BTreeMap;
+mod commands;
+mod entries;
+mod jobs;
+mod listing;
+mod many;
+mod streams;
+mod volumes;
 
 use cellar_admin::HostNames;
-use cellar_admin::vos::{Entry, EntryFilter, Place, VolumeInfo, VolumeState, Volumes, site_flags};
-use cellar_wire::ids::VolumeId;
-use serde_json::json;
+use cellar_admin::vos::{Entry, Location, Volumes, site_flags};
+use cellar_wire::ids::{AfsUuid, VolumeId};
 
-use super::syntax::{CELL_DIRECTORY, Command, Invocation, Suite, flag, one, optional};
-use super::{
-    COMMON, called_server, cell_options, parse, partition, print_json, quota, server_address,
-};
-use crate::failure::{FAILED, Failure, Outcome};
-use crate::output::{out, outln};
+use super::syntax::{CELL_DIRECTORY, Invocation};
+use super::{called_server, cell_options, parse, partition};
+use crate::failure::{Failure, Outcome};
 use crate::session::{As, Session};
 
-static SUITE: Suite = Suite {
-    name: "vos",
-    about: "Volumes: where they are, what is in them, making and removing them.",
-    common: &COMMON,
-    commands: &[
-        Command {
-            name: "create",
-            aliases: &[],
-            about: "Create a read-write volume.",
-            parameters: &[
-                one("server", "machine name: the file server"),
-                one(
-                    "partition",
-                    "partition name: a, vicepa, /vicepa or its number",
-                ),
-                one("name", "volume name: at most 22 characters"),
-                optional("maxquota", "KiB: quota; default 5000, 0 for none"),
-            ],
-            examples: &[
-                "127.0.0.1 a user.ann",
-                "-server 127.0.0.1 -partition a -name data -maxquota 0",
-            ],
-        },
-        Command {
-            name: "remove",
-            aliases: &[],
-            about: "Remove a volume from a server and the VLDB.",
-            parameters: &[
-                optional("server", "machine name: default: where the VLDB has it"),
-                optional("partition", "partition name"),
-                one("id", "volume name or ID"),
-            ],
-            examples: &["-id user.ann", "127.0.0.1 a user.ann"],
-        },
-        Command {
-            name: "examine",
-            aliases: &["e", "volinfo"],
-            about: "Show what the volume server and the VLDB say of a volume.",
-            parameters: &[
-                one("id", "volume name or ID"),
-                flag("extended", ": with statistics of use"),
-                flag("format", ": for programs"),
-            ],
-            examples: &["root.cell", "scratch -json"],
-        },
-        Command {
-            name: "listvol",
-            aliases: &[],
-            about: "List the volumes on a server.",
-            parameters: &[
-                one("server", "machine name"),
-                optional("partition", "partition name: default: all"),
-                flag("fast", ": ids only"),
-                flag("long", ": everything"),
-                flag("quiet", ": no headings"),
-                flag("extended", ": with statistics of use"),
-                flag("format", ": for programs"),
-            ],
-            examples: &["127.0.0.1", "127.0.0.1 a -long"],
-        },
-        Command {
-            name: "listvldb",
-            aliases: &[],
-            about: "List entries of the volume location database.",
-            parameters: &[
-                optional("name", "volume name or ID: only that"),
-                optional("server", "machine name: only sites there"),
-                optional("partition", "partition name: only sites there"),
-                flag("locked", ": only locked entries"),
-                flag("quiet", ": no headings"),
-                flag("nosort", ": as the database has them"),
-            ],
-            examples: &[
-                "",
-                "-name root.cell",
-                "--cell demo.cell --server 127.0.0.1 --json",
-            ],
-        },
-        Command {
-            name: "listpart",
-            aliases: &[],
-            about: "List the partitions of a server.",
-            parameters: &[one("server", "machine name")],
-            examples: &["127.0.0.1"],
-        },
-        Command {
-            name: "partinfo",
-            aliases: &[],
-            about: "Show the room on a server's partitions.",
-            parameters: &[
-                one("server", "machine name"),
-                optional("partition", "partition name: default: all"),
-                flag("summary", ": and the sum"),
-            ],
-            examples: &["127.0.0.1"],
-        },
-        Command {
-            name: "listaddrs",
-            aliases: &[],
-            about: "List the file servers that are registered.",
-            parameters: &[flag("printuuid", ": and their UUIDs")],
-            examples: &["-printuuid -noresolve"],
-        },
-        Command {
-            name: "status",
-            aliases: &[],
-            about: "List the volume transactions of a server.",
-            parameters: &[one("server", "machine name")],
-            examples: &["127.0.0.1"],
-        },
-        Command {
-            name: "lock",
-            aliases: &[],
-            about: "Lock a volume's entry.",
-            parameters: &[one("id", "volume name or ID")],
-            examples: &["user.ann"],
-        },
-        Command {
-            name: "unlock",
-            aliases: &[],
-            about: "Release the lock of a volume's entry.",
-            parameters: &[one("id", "volume name or ID")],
-            examples: &["user.ann"],
-        },
-        Command {
-            name: "setfields",
-            aliases: &[],
-            about: "Change a volume's quota.",
-            parameters: &[
-                one("id", "volume name or ID"),
-                optional("maxquota", "KiB: 0 for none"),
-            ],
-            examples: &["user.ann -maxquota 100000"],
-        },
-    ],
-};
-
 /// Runs one operation.
-pub(crate) async fn run(words: Vec<String>) -> Outcome {
-    let Some(invocation) = parse(&SUITE, &words)? else {
+pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
+    // An abbreviation that is no longer unambiguous, and older than what it clashes with.
+    if words
+        .first()
+        .is_some_and(|word| "release".starts_with(word.as_str()) && word.len() > 2)
+    {
+        for word in words.iter_mut().filter(|word| *word == "-f") {
+            "-force".clone_into(word);
+        }
+    }
+    for word in words.iter_mut().filter(|word| *word == "-c") {
+        "-cell".clone_into(word);
+    }
+    let Some(invocation) = parse(&commands::SUITE, &words)? else {
         return Ok(());
     };
     let session = session(&invocation).await?;
@@ -167,14 +47,40 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     match invocation.command {
         "create" => vos.create().await,
         "remove" => vos.remove().await,
+        "move" => vos.move_volumes().await,
+        "copy" => vos.copy().await,
+        "shadow" => vos.shadow().await,
+        "backup" => vos.backup().await,
+        "clone" => vos.clone_volume().await,
+        "release" => vos.release().await,
+        "dump" => vos.dump().await,
+        "restore" => vos.restore().await,
         "examine" => vos.examine().await,
         "listvol" => vos.listvol().await,
         "listvldb" => vos.listvldb().await,
         "listpart" => vos.listpart().await,
         "partinfo" => vos.partinfo().await,
         "listaddrs" => vos.listaddrs().await,
-        "status" => vos.status().await,
+        "changeaddr" => vos.changeaddr().await,
+        "setaddrs" => vos.setaddrs().await,
+        "remaddrs" => vos.remaddrs().await,
+        "addsite" => vos.addsite().await,
+        "remsite" => vos.remsite().await,
+        "changeloc" => vos.changeloc().await,
+        "rename" => vos.rename().await,
+        "zap" => vos.zap().await,
+        "offline" => vos.offline().await,
+        "online" => vos.online().await,
+        "convertROtoRW" => vos.convert().await,
+        "syncvldb" => vos.syncvldb().await,
+        "syncserv" => vos.syncserv().await,
+        "delentry" => vos.delentry().await,
         "lock" | "unlock" => vos.lock().await,
+        "unlockvldb" => vos.unlockvldb().await,
+        "backupsys" => vos.backupsys().await,
+        "size" => vos.size().await,
+        "status" => vos.status().await,
+        "endtrans" => vos.endtrans().await,
         _ => vos.setfields().await,
     }
 }
@@ -200,6 +106,7 @@ async fn session(invocation: &Invocation) -> Outcome<Session> {
     }
 }
 
+/// An operation under way.
 struct Vos<'a> {
     volumes: Volumes<'a>,
     hosts: HostNames,
@@ -212,65 +119,28 @@ impl Vos<'_> {
         self.invocation.has("json")
     }
 
-    async fn create(&self) -> Outcome {
-        let server = self.invocation.required("server");
-        let address = called_server(self.session, server)?;
-        let partition = partition(self.invocation.required("partition"))?;
-        let name = self.invocation.required("name");
-        let quota = quota(
-            "-maxquota",
-            self.invocation.get("maxquota").unwrap_or("5000"),
-        )?;
-        let id = self.volumes.create(address, partition, name, quota).await?;
-        if self.json() {
-            return print_json(&json!({ "id": id.0, "name": name }));
-        }
-        outln!(
-            "Volume {} created on partition {partition} of {server}",
-            id.0
-        );
-        Ok(())
+    /// A partition of a server, from two switches.
+    fn place(&self, server: &str, part: &str) -> Outcome<Location> {
+        let address = called_server(self.session, self.invocation.required(server))?;
+        let partition = partition(self.invocation.required(part))?;
+        Ok(Location::new(address, partition)?)
     }
 
-    async fn remove(mut self) -> Outcome {
-        let volume = self.invocation.required("id");
-        let entry = self.volumes.entry(volume).await;
-        let id = self.id_of(volume, entry.as_ref().ok())?;
-        let (address, partition) = match (
-            self.invocation.get("server"),
-            self.invocation.get("partition"),
+    /// The place of -server and -partition.
+    fn here(&self) -> Outcome<Location> {
+        self.place("server", "partition")
+    }
+
+    /// The place of -server and -partition, if they are given: both or none.
+    fn place_if_given(&self) -> Outcome<Option<Location>> {
+        match (
+            self.invocation.has("server"),
+            self.invocation.has("partition"),
         ) {
-            (Some(server), Some(part)) => (called_server(self.session, server)?, partition(part)?),
-            (None, None) => {
-                let entry = entry?;
-                let wanted = if id == entry.read_only {
-                    site_flags::READ_ONLY
-                } else {
-                    site_flags::READ_WRITE
-                };
-                let mut sites = entry.sites.iter().filter(|site| site.flags & wanted != 0);
-                match (sites.next(), sites.next()) {
-                    (Some(only), None) => (only.server, only.partition),
-                    _ => {
-                        return Err(Failure::usage(
-                            "the volume has several sites; -server and -partition choose one",
-                        ));
-                    }
-                }
-            }
-            _ => return Err(Failure::usage("-server and -partition belong together")),
-        };
-        self.volumes.remove(address, partition, id).await?;
-        self.hosts.learn([address]).await;
-        if self.json() {
-            return print_json(&json!({ "id": id.0, "removed": true }));
+            (true, true) => self.here().map(Some),
+            (false, false) => Ok(None),
+            _ => Err(Failure::usage("-server and -partition belong together")),
         }
-        outln!(
-            "Volume {} on partition {partition} server {} deleted",
-            id.0,
-            self.hosts.name(address)
-        );
-        Ok(())
     }
 
     /// The volume that a name or number means in its family.
@@ -286,8 +156,22 @@ impl Vos<'_> {
         })
     }
 
-    async fn examine(mut self) -> Outcome {
-        let volume = self.invocation.required("id");
+    /// The volume of a name or number, looked up if it is a name.
+    async fn volume(&self, volume: &str) -> Outcome<VolumeId> {
+        match volume.parse() {
+            Ok(number) => Ok(VolumeId(number)),
+            Err(_) => {
+                let entry = self.volumes.entry(volume).await?;
+                self.id_of(volume, Some(&entry))
+            }
+        }
+    }
+
+    /// A volume and where it is: as -server and -partition say, or as the VLDB does.
+    async fn volume_and_place(&self, volume: &str) -> Outcome<(VolumeId, Location)> {
+        if let Some(at) = self.place_if_given()? {
+            return Ok((self.volume(volume).await?, at));
+        }
         let entry = self.volumes.entry(volume).await?;
         let id = self.id_of(volume, Some(&entry))?;
         let wanted = if id == entry.read_only {
@@ -295,340 +179,45 @@ impl Vos<'_> {
         } else {
             site_flags::READ_WRITE
         };
-        self.hosts
-            .learn(entry.sites.iter().map(|site| site.server))
-            .await;
-        let extended = self.invocation.has("extended");
-        let mut found = Vec::new();
-        let mut failed = false;
-        for site in entry.sites.iter().filter(|site| site.flags & wanted != 0) {
-            match self
-                .volumes
-                .volume_on(site.server, site.partition, id, extended)
-                .await
-            {
-                Ok(info) => found.push((site, info)),
-                Err(error) => {
-                    eprintln!("{error}");
-                    outln!(
-                        "Volume does not exist on server {} as indicated by the VLDB",
-                        self.hosts.name(site.server)
-                    );
-                    failed = true;
-                }
-            }
-        }
-        if self.json() {
-            let sites: Vec<_> = found
-                .iter()
-                .map(|(site, info)| json!({ "server": site.server, "volume": info }))
-                .collect();
-            print_json(&json!({ "entry": entry, "volumes": sites }))?;
-        } else {
-            for (site, info) in &found {
-                let place = Place {
-                    server: site.server,
-                    partition: site.partition,
-                    hosts: &self.hosts,
-                };
-                out!("{}", self.shown(info, place));
-                outln!();
-            }
-            out!("{}", entry.body(&self.hosts));
-            outln!();
-        }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        let usable = |flags: u32| flags & wanted != 0 && flags & site_flags::DONT_USE == 0;
+        let site = entry.sites.iter().find(|site| usable(site.flags));
+        let site = site.ok_or_else(|| {
+            Failure::new(format!(
+                "volume {volume} has no site; 'vos listvldb -name {volume}' shows its entry"
+            ))
+        })?;
+        Ok((id, Location::new(site.server, site.partition)?))
     }
+}
 
-    fn shown(&self, info: &VolumeInfo, place: Place<'_>) -> String {
-        match (
-            self.invocation.has("format"),
-            self.invocation.has("extended"),
-        ) {
-            (true, _) => info.formatted(place),
-            (false, true) => info.extended_block(place),
-            (false, false) => info.block(place),
-        }
-    }
+/// A UUID as `vos listaddrs -printuuid` prints it.
+fn uuid(text: &str) -> Outcome<AfsUuid> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let bytes: Option<Vec<u8>> = (digits.len() == 32 && digits.is_ascii())
+        .then(|| {
+            (0..16)
+                .map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok())
+                .collect()
+        })
+        .flatten();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(AfsUuid)
+        .ok_or_else(|| {
+            Failure::usage(format!(
+                "'{text}' is not a UUID; 'vos listaddrs -printuuid' lists those of the servers"
+            ))
+        })
+}
 
-    async fn listvol(mut self) -> Outcome {
-        let named = self.invocation.required("server");
-        let server = called_server(self.session, named)?;
-        let partitions = match self.invocation.get("partition") {
-            Some(text) => vec![partition(text)?],
-            None => self.volumes.partitions(server).await?,
-        };
-        self.hosts.learn([server]).await;
-        let mut listed = BTreeMap::new();
-        for partition in partitions {
-            let extended = self.invocation.has("extended");
-            let volumes = self.volumes.volumes_on(server, partition, extended).await?;
-            if self.json() {
-                listed.insert(partition.to_string(), volumes);
-                continue;
-            }
-            let place = Place {
-                server,
-                partition,
-                hosts: &self.hosts,
-            };
-            self.print_partition(named, place, &volumes);
-        }
-        if self.json() {
-            print_json(&listed)
-        } else {
-            Ok(())
-        }
-    }
-
-    fn print_partition(&self, named: &str, place: Place<'_>, volumes: &[VolumeInfo]) {
-        let quiet = self.invocation.has("quiet");
-        if !quiet {
-            outln!(
-                "Total number of volumes on server {named} partition {}: {} ",
-                place.partition,
-                volumes.len()
-            );
-        }
-        let (fast, format) = (self.invocation.has("fast"), self.invocation.has("format"));
-        let (long, extended) = (self.invocation.has("long"), self.invocation.has("extended"));
-        for info in volumes {
-            if fast {
-                outln!("{:<10}", info.id.0);
-            } else if format {
-                out!("BEGIN_OF_ENTRY\n{}END_OF_ENTRY\n\n", info.formatted(place));
-            } else if long || extended {
-                outln!("{}", self.shown(info, place));
-            } else {
-                out!("{}", info.line());
-            }
-        }
-        if quiet {
-            return;
-        }
-        let with = |state| volumes.iter().filter(move |info| info.state == state);
-        let on_line = with(VolumeState::Ok).filter(|info| info.in_use).count();
-        let busy = with(VolumeState::Busy).count();
-        let off_line = volumes.len() - on_line - busy;
-        if fast {
-            outln!();
-        } else if format && extended {
-            outln!("VOLUMES_ONLINE\t{on_line}\nVOLUMES_OFFLINE\t{off_line}\nVOLUMES_BUSY\t{busy}");
-        } else if extended {
-            outln!("\nTotal volumes: {on_line} on-line, {off_line} off-line, {busy}  busyd");
-        } else if !format {
-            outln!(
-                "\nTotal volumes onLine {on_line} ; Total volumes offLine {off_line} ; Total busy \
-                 {busy}\n"
-            );
-        }
-    }
-
-    async fn listvldb(mut self) -> Outcome {
-        if let Some(volume) = self.invocation.get("name") {
-            let entry = self.volumes.entry(volume).await?;
-            self.hosts
-                .learn(entry.sites.iter().map(|site| site.server))
-                .await;
-            if self.json() {
-                return print_json(&json!({ "entries": [entry], "total": 1 }));
-            }
-            out!("{}", entry.listing(&self.hosts));
-            return Ok(());
-        }
-        let named = self.invocation.get("server");
-        let mut filter = EntryFilter {
-            server: named.map(server_address).transpose()?,
-            partition: self
-                .invocation
-                .get("partition")
-                .map(partition)
-                .transpose()?,
-            locked: self.invocation.has("locked"),
-        };
-        // A server that was named only to find the cell by may have no volumes of its own.
-        let is_database = filter
-            .server
-            .is_some_and(|server| self.session.cell.database_servers.contains(&server));
-        let mut entries = match self.volumes.entries(filter).await {
-            Err(cellar_admin::Error::NoSuchEntry(_)) if is_database => {
-                filter.server = None;
-                self.volumes.entries(filter).await?
-            }
-            other => other?,
-        };
-        if is_database && entries.is_empty() && filter.server.is_some() {
-            filter.server = None;
-            entries = self.volumes.entries(filter).await?;
-        }
-        if self.json() {
-            return print_json(&json!({ "total": entries.len(), "entries": entries }));
-        }
-        for entry in &entries {
-            self.hosts
-                .learn(entry.sites.iter().map(|site| site.server))
-                .await;
-        }
-        let quiet = self.invocation.has("quiet");
-        if !quiet {
-            let server = named.filter(|_| filter.server.is_some());
-            let part = filter
-                .partition
-                .map(|p| format!("partition {p} "))
-                .unwrap_or_default();
-            match server {
-                Some(server) => outln!("VLDB entries for server {server} {part}"),
-                None if filter.partition.is_some() => outln!("VLDB entries for {part}"),
-                None => outln!("VLDB entries for all servers "),
-            }
-        }
-        for entry in &entries {
-            out!("{}", entry.listing(&self.hosts));
-        }
-        if !quiet {
-            outln!("\nTotal entries: {}", entries.len());
-        }
-        Ok(())
-    }
-
-    async fn listpart(&self) -> Outcome {
-        let server = called_server(self.session, self.invocation.required("server"))?;
-        let partitions = self.volumes.partitions(server).await?;
-        let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
-        if self.json() {
-            return print_json(&names);
-        }
-        outln!("The partitions on the server are:");
-        let mut line = String::new();
-        for (index, name) in names.iter().enumerate() {
-            line.push_str(&format!(" {name:>10} "));
-            if index > 0 && index % 5 == 0 {
-                line.push('\n');
-            }
-        }
-        outln!("{line}\nTotal: {}", names.len());
-        Ok(())
-    }
-
-    async fn partinfo(&self) -> Outcome {
-        let server = called_server(self.session, self.invocation.required("server"))?;
-        let partitions = match self.invocation.get("partition") {
-            Some(text) => vec![partition(text)?],
-            None => self.volumes.partitions(server).await?,
-        };
-        let mut spaces = Vec::new();
-        for partition in partitions {
-            spaces.push(self.volumes.partition_space(server, partition).await?);
-        }
-        if self.json() {
-            return print_json(&spaces);
-        }
-        for space in &spaces {
-            outln!(
-                "Free space on partition {}: {} K blocks out of total {}",
-                space.partition,
-                space.free_kib,
-                space.total_kib
-            );
-        }
-        if self.invocation.has("summary") {
-            let free: i64 = spaces.iter().map(|space| space.free_kib).sum();
-            let total: i64 = spaces.iter().map(|space| space.total_kib).sum();
-            outln!(
-                "Summary: {free} KB free out of {total} KB on {} partitions",
-                spaces.len()
-            );
-        }
-        Ok(())
-    }
-
-    async fn listaddrs(mut self) -> Outcome {
-        let servers = self.volumes.addresses().await?;
-        if self.json() {
-            return print_json(&servers);
-        }
-        self.hosts
-            .learn(servers.iter().flat_map(|server| server.addresses.clone()))
-            .await;
-        let with_uuid = self.invocation.has("printuuid");
-        for server in &servers {
-            if with_uuid {
-                outln!("UUID: {}", server.uuid_line());
-            }
-            for address in &server.addresses {
-                outln!("{}", self.hosts.name(*address));
-            }
-            if with_uuid {
-                outln!();
-            }
-        }
-        Ok(())
-    }
-
-    async fn status(&self) -> Outcome {
-        let named = self.invocation.required("server");
-        let transactions = self
-            .volumes
-            .transactions(called_server(self.session, named)?)
-            .await?;
-        if self.json() {
-            return print_json(&transactions);
-        }
-        if transactions.is_empty() {
-            outln!("No active transactions on {named}");
-            return Ok(());
-        }
-        outln!("Total transactions: {}", transactions.len());
-        for transaction in &transactions {
-            out!("{}", transaction.block());
-        }
-        Ok(())
-    }
-
-    async fn lock(&self) -> Outcome {
-        let volume = self.invocation.required("id");
-        let entry = self.volumes.entry(volume).await?;
-        if self.invocation.command == "lock" {
-            self.volumes
-                .lock(entry.read_write, cellar_wire::vl::VLOP_DELETE)
-                .await?;
-            if !self.json() {
-                outln!("Locked VLDB entry for volume {volume}");
-            }
-        } else {
-            self.volumes.unlock(entry.read_write).await?;
-            if !self.json() {
-                outln!("Released lock on vldb entry for volume {volume}");
-            }
-        }
-        match self.json() {
-            true => print_json(&json!({
-                "id": entry.read_write.0,
-                "locked": self.invocation.command == "lock",
-            })),
-            false => Ok(()),
-        }
-    }
-
-    async fn setfields(&self) -> Outcome {
-        let volume = self.invocation.required("id");
-        let Some(quota) = self.invocation.get("maxquota") else {
-            return Err(Failure::usage(
-                "nothing to set; -maxquota is what can be set",
-            ));
-        };
-        let quota = super::quota("-maxquota", quota)?;
-        let entry = self.volumes.entry(volume).await?;
-        let site = entry
-            .read_write_site()
-            .ok_or_else(|| Failure::new(format!("volume {volume} has no read-write site")))?;
-        self.volumes
-            .set_quota(site.server, site.partition, entry.read_write, quota)
-            .await?;
-        Ok(())
+/// A date as commands take it: 0 is everything.
+fn since(text: Option<&str>) -> Outcome<cellar_wire::ids::AfsTime> {
+    match text {
+        None | Some("0") => Ok(cellar_wire::ids::AfsTime(0)),
+        Some(text) => cellar_admin::date::parse(text).ok_or_else(|| {
+            Failure::usage(format!(
+                "'{text}' is not a date; write MM/DD/YYYY or YYYY-MM-DD, with HH:MM after it if you want"
+            ))
+        }),
     }
 }

@@ -35,6 +35,7 @@ mod tables;
 mod tests;
 mod update_entry;
 
+pub use pattern::{BadPattern, Pattern};
 pub use service::VlService;
 
 /// What a cell allows less than OpenAFS's server does by default.

@@ -19,11 +19,11 @@ type Places = u128;
 
 /// An expression that was understood.
 #[derive(Debug)]
-pub(crate) struct Pattern(Alternatives);
+pub struct Pattern(Alternatives);
 
 /// The expression is not one.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BadPattern;
+pub struct BadPattern;
 
 type Alternatives = Vec<Vec<Repeated>>;
 
@@ -47,7 +47,7 @@ impl Pattern {
     ///
     /// # Errors
     /// [`BadPattern`]: an unfinished bracket, group or count, a reference, or too deep.
-    pub(crate) fn parse(text: &[u8]) -> Result<Self, BadPattern> {
+    pub fn parse(text: &[u8]) -> Result<Self, BadPattern> {
         let text = text.strip_prefix(b"^").unwrap_or(text);
         let text = match text.strip_suffix(b"$") {
             Some(before) if !before.ends_with(b"\\") => before,
@@ -63,7 +63,7 @@ impl Pattern {
     }
 
     /// Whether the whole of `text` matches. Text over [`TEXT_MAX`] does not.
-    pub(crate) fn matches(&self, text: &[u8]) -> bool {
+    pub fn matches(&self, text: &[u8]) -> bool {
         text.len() <= TEXT_MAX && step_any(&self.0, text, 1) >> text.len() & 1 == 1
     }
 }

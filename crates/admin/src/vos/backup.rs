@@ -1,0 +1,133 @@
+//! Backup volumes, and clones that are in no entry.
+
+use cellar_wire::afsvol;
+use cellar_wire::ids::VolumeId;
+use cellar_wire::vl::{VLF_BACKEXISTS, VLOP_BACKUP};
+
+use super::draft::{Draft, UNLOCK};
+use super::transaction::{NAME_BYTES_MAX, Trans};
+use super::{CloneOptions, Location, Volumes};
+use crate::error::{Error, Result};
+
+impl Volumes<'_> {
+    /// Makes the backup volume of a read-write volume, or makes it anew. Answers its id.
+    ///
+    /// # Errors
+    /// There is no such volume, the entry is locked, or the caller may not.
+    pub async fn backup(&self, volume: &str) -> Result<VolumeId> {
+        let draft = self.draft_of(volume).await?;
+        self.backup_of(draft).await
+    }
+
+    /// [`Volumes::backup`] of a volume whose entry was read already: one call less for each of many.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn backup_entry(&self, entry: &super::Entry) -> Result<VolumeId> {
+        let draft = Draft {
+            name: entry.name.clone(),
+            read_write: entry.read_write,
+            read_only: entry.read_only,
+            backup: entry.backup,
+            clone: entry.clone,
+            flags: entry.flags,
+            sites: entry
+                .sites
+                .iter()
+                .filter_map(|site| {
+                    let at = Location::new(site.server, site.partition).ok()?;
+                    Some(cellar_wire::vl::Site {
+                        server: at.server.into(),
+                        partition: at.partition.number(),
+                        flags: site.flags,
+                    })
+                })
+                .collect(),
+        };
+        self.backup_of(draft).await
+    }
+
+    async fn backup_of(&self, draft: Draft) -> Result<VolumeId> {
+        let name = &draft.name;
+        let at = draft
+            .read_write_at()
+            .ok_or_else(|| Error::Usage(format!("Volume {name} has no RW volume to back up")))?;
+        // An entry that says already what will be so needs no lock: the transaction on the volume keeps
+        // others away.
+        let listed =
+            draft.flags & VLF_BACKEXISTS != 0 && draft.backup.0 != 0 && draft.operation() == 0;
+        if listed {
+            self.make_backup(at, &draft).await?;
+            return Ok(draft.backup);
+        }
+        self.lock_for(draft.read_write, VLOP_BACKUP, "backup")
+            .await?;
+        let made = async {
+            let mut draft = self.draft(draft.read_write).await?;
+            if draft.backup.0 == 0 {
+                draft.backup = self.new_volume_ids(1).await?;
+            }
+            let at = draft.read_write_at().unwrap_or(at);
+            self.make_backup(at, &draft).await?;
+            draft.flags |= VLF_BACKEXISTS;
+            self.replace(&draft, UNLOCK).await?;
+            Ok(draft.backup)
+        }
+        .await;
+        if made.is_err() {
+            self.unlock(draft.read_write).await?;
+        }
+        made
+    }
+
+    async fn make_backup(&self, at: Location, draft: &Draft) -> Result<()> {
+        let name = format!("{}.backup", draft.name);
+        let backup = draft.backup;
+        let trans = self.begin(at, draft.read_write, afsvol::IT_BUSY).await?;
+        let cloned = self.clone_or_renew(&trans, &name, backup).await;
+        trans.finish(cloned).await?;
+        self.set_service(at, backup, true).await
+    }
+
+    async fn clone_or_renew(&self, trans: &Trans<'_>, name: &str, backup: VolumeId) -> Result<()> {
+        if self.is_there(trans.at, backup).await?.is_none() {
+            trans.clone_to(afsvol::BACKUP, name, backup).await
+        } else {
+            trans.reclone(backup).await
+        }
+    }
+
+    /// Clones a volume on its partition, without an entry. Answers the clone's id.
+    ///
+    /// # Errors
+    /// There is no such volume there, the id is taken, or the caller may not.
+    pub async fn clone_volume(
+        &self,
+        at: Location,
+        volume: VolumeId,
+        options: &CloneOptions,
+    ) -> Result<VolumeId> {
+        let name = match &options.name {
+            Some(name) => name.clone(),
+            None => {
+                let info = self
+                    .volume_on(at.server.into(), at.partition, volume, false)
+                    .await?;
+                let mut name = info.name;
+                name.truncate(NAME_BYTES_MAX - ".clone".len());
+                format!("{name}.clone")
+            }
+        };
+        let clone = match options.id {
+            Some(id) => id,
+            None => self.new_volume_ids(1).await?,
+        };
+        let trans = self.begin(at, volume, afsvol::IT_BUSY).await?;
+        let cloned = trans.clone_to(options.volume_type, &name, clone).await;
+        trans.finish(cloned).await?;
+        if !options.off_line {
+            self.set_service(at, clone, true).await?;
+        }
+        Ok(clone)
+    }
+}

@@ -1,0 +1,117 @@
+//! Dumping a volume into a stream.
+//!
+//! With `-clone` the volume is cloned first and the clone dumped, so that its writers wait for a moment
+//! only. The clone goes when the dump ends, however it ends.
+
+use bytes::Bytes;
+use cellar_rpc::OutgoingCall;
+use cellar_wire::ids::{AfsTime, VolumeId};
+use cellar_wire::{AbortCode, afsvol};
+
+use super::job::Course;
+use super::transaction::Trans;
+use super::{Location, Volumes};
+use crate::error::{Error, Result};
+
+/// What the temporary clone is called.
+const TEMPORARY: &str = "dump-clone-temp";
+
+/// How to dump.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DumpOptions {
+    /// Only what changed since; 0 is everything.
+    pub since: AfsTime,
+    /// Clone the volume and dump the clone.
+    pub clone: bool,
+    /// Leave directories out that did not change.
+    pub omit_directories: bool,
+}
+
+impl Volumes<'_> {
+    /// Dumps a volume: `sink` gets the stream piece by piece and may fail.
+    ///
+    /// # Errors
+    /// There is no such volume there, it is busy, the caller may not, or the sink's.
+    pub async fn dump(
+        &self,
+        at: Location,
+        volume: VolumeId,
+        options: DumpOptions,
+        course: Course<'_>,
+        sink: impl AsyncFnMut(Bytes) -> std::io::Result<()>,
+    ) -> Result<()> {
+        if !options.clone {
+            let trans = self.begin(at, volume, afsvol::IT_BUSY).await?;
+            let dumped = self.read_dump(&trans, options, course, sink).await;
+            return trans.finish(dumped).await;
+        }
+        let clone = self.new_volume_ids(1).await?;
+        let trans = self.begin(at, volume, afsvol::IT_BUSY).await?;
+        let cloned = trans.clone_to(afsvol::READONLY, TEMPORARY, clone).await;
+        trans.finish(cloned).await?;
+        let dumped = async {
+            let trans = self.begin(at, clone, afsvol::IT_OFFLINE).await?;
+            let dumped = self.read_dump(&trans, options, course, sink).await;
+            trans.finish(dumped).await
+        }
+        .await;
+        let deleted = self.delete_from(at, clone).await;
+        dumped.and(deleted.map(|_| ()))
+    }
+
+    async fn read_dump(
+        &self,
+        trans: &Trans<'_>,
+        options: DumpOptions,
+        course: Course<'_>,
+        mut sink: impl AsyncFnMut(Bytes) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let what = format!("Failed to dump volume {}", trans.volume);
+        let refused = |cause| Error::refused(what.clone(), cause);
+        let connection = self.connection(trans.at.server.into());
+        let mut call: OutgoingCall = if options.omit_directories {
+            connection
+                .open(&afsvol::DumpV2 {
+                    trans: trans.number,
+                    from_date: options.since.0 as i32,
+                    flags: afsvol::DUMP_OMIT_DIRS,
+                })
+                .await
+        } else {
+            connection
+                .open(&afsvol::Dump {
+                    trans: trans.number,
+                    from_date: options.since.0 as i32,
+                })
+                .await
+        }
+        .map_err(refused)?;
+        call.finish();
+        let mut begun = false;
+        loop {
+            let chunk = course
+                .or_stop(async { call.read_chunk().await.map_err(refused) })
+                .await;
+            match chunk {
+                Ok(Some(bytes)) => {
+                    begun = true;
+                    sink(bytes).await.map_err(Error::Local)?;
+                }
+                Ok(None) => return Ok(()),
+                // A server without DumpV2 dumps directories too, which hurts nobody.
+                Err(error)
+                    if !begun
+                        && options.omit_directories
+                        && error.code() == Some(AbortCode::RXGEN_OPCODE) =>
+                {
+                    let plain = DumpOptions {
+                        omit_directories: false,
+                        ..options
+                    };
+                    return Box::pin(self.read_dump(trans, plain, course, sink)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Locks of VLDB entries, and who holds them.
+//!
+//! A lock is a date and an operation in the entry; it belongs to nobody and never runs out. A Cellar
+//! location server keeps beside it who locked, from where and what for; of another server only the
+//! operation is known.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use cellar_wire::AbortCode;
+use cellar_wire::ids::{AfsTime, VolumeId};
+use cellar_wire::vl::{self, VLOP_BACKUP, VLOP_DELETE, VLOP_DUMP, VLOP_MOVE, VLOP_RELEASE};
+use serde::Serialize;
+
+use super::Volumes;
+use crate::date::ctime;
+use crate::error::{Error, Result};
+
+/// What is known of a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LockInfo {
+    /// `VLOP_*`.
+    pub operation: u32,
+    /// When it was taken; none if the server does not say.
+    #[serde(serialize_with = "when")]
+    pub since: Option<AfsTime>,
+    /// By whom, as the server knows them; empty if it does not say.
+    pub who: String,
+    /// From which address.
+    pub from: Option<IpAddr>,
+    /// What for, in the words of the program that locked.
+    pub note: String,
+}
+
+fn when<S: serde::Serializer>(
+    since: &Option<AfsTime>,
+    s: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    match since {
+        Some(since) => s.serialize_u32(since.0),
+        None => s.serialize_none(),
+    }
+}
+
+/// The name of the operation that an entry is locked for, as `vos` prints it.
+pub fn lock_operation(flags: u32) -> &'static str {
+    match flags & vl::VLOP_ALLOPERS {
+        VLOP_MOVE => "move",
+        VLOP_RELEASE => "release",
+        VLOP_BACKUP => "backup",
+        VLOP_DELETE => "delete/misc",
+        VLOP_DUMP => "dump/restore",
+        _ => "unknown",
+    }
+}
+
+impl LockInfo {
+    /// The lines that follow those of `vos` about a lock; none if nothing more is known.
+    pub fn lines(&self) -> String {
+        match self.sentence() {
+            text if text.is_empty() => text,
+            text => format!("    Locked {text}\n"),
+        }
+    }
+
+    /// `by WHO from WHERE since WHEN: WHAT FOR`, as far as it is known.
+    pub fn sentence(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.who.is_empty() {
+            parts.push(format!("by {}", self.who));
+        }
+        if let Some(from) = self.from {
+            parts.push(format!("from {from}"));
+        }
+        if let Some(since) = self.since {
+            parts.push(format!("since {}", ctime(since)));
+        }
+        let mut text = parts.join(" ");
+        if !self.note.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.note);
+        }
+        text
+    }
+}
+
+impl Volumes<'_> {
+    /// Locks an entry for an operation (`VLOP_*`).
+    ///
+    /// # Errors
+    /// [`Error::Locked`]: it is locked, with what is known of that; or the caller may not.
+    pub async fn lock(&self, volume: VolumeId, operation: u32) -> Result<()> {
+        self.lock_for(volume, operation, lock_operation(operation))
+            .await
+    }
+
+    /// [`Volumes::lock`], with words on what for.
+    pub(super) async fn lock_for(&self, volume: VolumeId, operation: u32, why: &str) -> Result<()> {
+        match self.try_lock(volume, operation, why).await {
+            // A release that OpenAFS's vos left unfinished has its mark there, and no lock.
+            Err(error) if error.code() == Some(AbortCode::VL_RERELEASE) => {
+                self.unlock(volume).await?;
+                self.try_lock(volume, operation, why).await
+            }
+            Err(error) if error.code() == Some(AbortCode::VL_ENTRYLOCKED) => {
+                let lock = self.lock_info(volume).await.ok().flatten();
+                Err(Error::Locked {
+                    what: format!("Could not lock VLDB entry for volume {volume}"),
+                    volume,
+                    operation: lock.as_ref().map_or(0, |lock| lock.operation),
+                    holder: lock.map(|lock| lock.sentence()).unwrap_or_default(),
+                })
+            }
+            other => other,
+        }
+    }
+
+    async fn try_lock(&self, volume: VolumeId, operation: u32, why: &str) -> Result<()> {
+        let what = format!("Could not lock VLDB entry for volume {volume}");
+        let noted = vl::LockNoted {
+            volid: volume,
+            voltype: vl::ANYVOL,
+            voloper: operation as i32,
+            note: vl::LockText::try_from(note(why)).unwrap_or_default(),
+        };
+        match self.vl(&noted, &what).await {
+            Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {}
+            other => return other.map(|_| ()),
+        }
+        let plain = vl::SetLock {
+            volid: volume,
+            voltype: vl::ANYVOL,
+            voloper: operation as i32,
+        };
+        self.vl(&plain, &what).await?;
+        Ok(())
+    }
+
+    /// What is known of the lock of an entry; nothing if it is not locked.
+    ///
+    /// # Errors
+    /// There is no entry.
+    pub async fn lock_info(&self, volume: VolumeId) -> Result<Option<LockInfo>> {
+        let arguments = vl::GetLock {
+            volid: volume,
+            voltype: vl::ANYVOL,
+        };
+        match self.vl(&arguments, &volume.to_string()).await {
+            Ok(reply) if reply.since.0 == 0 => Ok(None),
+            Ok(reply) => Ok(Some(LockInfo {
+                operation: reply.operation,
+                since: Some(reply.since),
+                who: reply.who.to_string(),
+                from: Some(Ipv4Addr::from(reply.from))
+                    .filter(|from| !from.is_unspecified())
+                    .map(IpAddr::V4),
+                note: reply.note.to_string(),
+            })),
+            Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
+                let operation = self.draft(volume).await?.operation();
+                Ok((operation != 0).then(|| LockInfo {
+                    operation,
+                    since: None,
+                    who: String::new(),
+                    from: None,
+                    note: String::new(),
+                }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Releases an entry's lock, whoever holds it.
+    ///
+    /// # Errors
+    /// There is no entry, or the caller may not.
+    pub async fn unlock(&self, volume: VolumeId) -> Result<()> {
+        let arguments = vl::ReleaseLock {
+            volid: volume,
+            voltype: vl::ANYVOL,
+            releasetype: super::draft::UNLOCK,
+        };
+        let what = format!("Could not release lock on the VLDB entry for volume {volume}");
+        self.vl(&arguments, &what).await?;
+        Ok(())
+    }
+}
+
+/// What is noted with a lock: enough to find out whether the program that locked is still there.
+fn note(why: &str) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = match host.trim() {
+        "" => "an unnamed machine",
+        host => host,
+    };
+    format!("{why}, process {} on {host}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_says_what_is_known_of_it() {
+        let lock = LockInfo {
+            operation: VLOP_RELEASE,
+            since: Some(AfsTime(1_795_262_400)),
+            who: "admin@EXAMPLE.ORG".to_owned(),
+            from: Some(IpAddr::from([192, 0, 2, 7])),
+            note: "release, process 17 on ws1".to_owned(),
+        };
+        let text = lock.lines();
+        assert!(
+            text.starts_with("    Locked by admin@EXAMPLE.ORG from 192.0.2.7 since "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(" 2026: release, process 17 on ws1\n"),
+            "{text}"
+        );
+        let unknown = LockInfo {
+            since: None,
+            who: String::new(),
+            from: None,
+            note: String::new(),
+            ..lock
+        };
+        assert_eq!(unknown.lines(), "");
+        assert_eq!(lock_operation(0x1020), "release");
+    }
+}

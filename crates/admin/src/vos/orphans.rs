@@ -1,0 +1,142 @@
+//! Taking over from a job whose client is gone.
+//!
+//! What a dead client leaves behind is a locked entry and open transactions. Nobody tells the living
+//! from the dead but by what they do: a transaction that is used, or in which data is moving, is
+//! somebody's. So the transactions of a volume group are looked at until none of them has moved for
+//! a while, and only then are they ended.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use cellar_wire::afsvol;
+use cellar_wire::ids::VolumeId;
+use tokio::time::Instant;
+
+use super::Volumes;
+use super::draft::Draft;
+use super::job::Course;
+use crate::error::{Error, Result};
+
+/// How long nothing may move in a transaction before it counts as abandoned.
+const STILL: Duration = Duration::from_secs(2);
+/// How often it is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long somebody else is watched at work before they are left alone.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A transaction as it was seen: changes when somebody uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    volume: VolumeId,
+    used: u32,
+    procedure: String,
+    /// Data is moving: numbers of packets.
+    moved: Option<(i32, i32)>,
+}
+
+impl Volumes<'_> {
+    /// Ends the transactions that a dead client left on the volumes of a group and those of `more`, on
+    /// the servers of its sites and those of `also`.
+    ///
+    /// # Errors
+    /// Somebody is still at work there.
+    pub(super) async fn end_orphans(
+        &self,
+        draft: &Draft,
+        more: &[VolumeId],
+        also: &[Ipv4Addr],
+        course: Course<'_>,
+    ) -> Result<()> {
+        let mut volumes = vec![draft.read_write, draft.read_only, draft.backup, draft.clone];
+        volumes.extend(more);
+        volumes.retain(|volume| volume.0 != 0);
+        let mut servers: Vec<Ipv4Addr> =
+            draft.sites.iter().map(|site| site.server.into()).collect();
+        servers.extend(also);
+        servers.sort();
+        servers.dedup();
+        let began = Instant::now();
+        let mut said = false;
+        let (mut seen, mut since) = (BTreeMap::new(), Instant::now());
+        loop {
+            let now = self.transactions_of(&servers, &volumes).await;
+            if now.is_empty() {
+                return Ok(());
+            }
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            } else if since.elapsed() >= STILL {
+                break;
+            }
+            if began.elapsed() > PATIENCE {
+                let at_work: Vec<_> = seen
+                    .iter()
+                    .map(|((server, number), seen)| {
+                        format!("transaction {number} on {server} ({})", seen.procedure)
+                    })
+                    .collect();
+                return Err(Error::Usage(format!(
+                    "somebody is at work on volume {}: {}. Wait for them; 'vos endtrans' ends a \
+                     transaction of somebody who is gone",
+                    draft.name,
+                    at_work.join(", ")
+                )));
+            }
+            if !said && began.elapsed() > STILL {
+                course.say(&format!(
+                    "waiting for what an earlier vos began on volume {}",
+                    draft.name
+                ));
+                said = true;
+            }
+            course
+                .or_stop(async {
+                    tokio::time::sleep(LOOK).await;
+                    Ok(())
+                })
+                .await?;
+        }
+        for ((server, number), seen) in seen {
+            course.say(&format!(
+                "ending transaction {number} on {server}, left on volume {} by an earlier vos",
+                seen.volume
+            ));
+            // It may have run out by itself; who needs the volume finds out.
+            let _ended = self
+                .end(server.into(), number, "Could not end the transaction")
+                .await;
+        }
+        Ok(())
+    }
+
+    /// The transactions on some volumes. Servers that do not answer have none that could be ended.
+    async fn transactions_of(
+        &self,
+        servers: &[Ipv4Addr],
+        volumes: &[VolumeId],
+    ) -> BTreeMap<(Ipv4Addr, i32), Seen> {
+        let mut found = BTreeMap::new();
+        for server in servers {
+            let Ok(reply) = self
+                .server((*server).into(), &afsvol::Monitor {}, "status")
+                .await
+            else {
+                continue;
+            };
+            for info in reply.entries.iter() {
+                if volumes.contains(&info.volume) {
+                    let seen = Seen {
+                        volume: info.volume,
+                        used: info.time.0,
+                        procedure: info.last_procedure.to_string(),
+                        moved: (info.call_valid != 0)
+                            .then_some((info.read_next, info.transmit_next)),
+                    };
+                    found.insert((*server, info.trans), seen);
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,424 @@
+//! Releasing a volume: every read-only site gets what the read-write volume is now.
+//!
+//! The job, step by step. In brackets what the VLDB says from then on.
+//!
+//! 1. `locked`: the entry is locked for a release.
+//! 2. `cleaned`: what an earlier release left beside the read-write volume is gone.
+//! 3. `cloned`: the image to release exists. It is the read-only volume itself where a site is on the
+//!    read-write volume's partition, else a temporary clone.
+//! 4. `marked`, only in the first case: that site has it. [that site NEW, the others DONTUSE]
+//! 5. For each other site, all at once: `opened`, `sent`, `finished`. Clients of a site see its old
+//!    volume or its new one.
+//! 6. `recorded`, whenever sites have finished: clients use those, and none that is still old.
+//!    [NEW on them, DONTUSE on the rest]
+//! 7. `tidied`: the temporary clone is gone.
+//! 8. The marks are taken away and the lock with them. Where a site could not be reached the marks
+//!    stay: that is how a later run knows what to do. [NEW on the done, DONTUSE on the undone]
+//!
+//! [`ReleaseOptions::resume`] takes up a release at any of these: it sends the same image, from the
+//! clone or from a site that has it, to the sites that have it not. A release that nobody was told of
+//! yet is begun anew. A plain release always is.
+//!
+//! The marks are those of OpenAFS's `vos release`, so either program takes up what the other left.
+
+mod image;
+mod site;
+
+use cellar_wire::afsvol;
+use cellar_wire::ids::VolumeId;
+use cellar_wire::vl::{VLF_ROEXISTS, VLOP_RELEASE, VLSF_DONTUSE, VLSF_NEWREPSITE, VLSF_RWVOL};
+use serde::Serialize;
+
+use super::draft::{Draft, UNLOCK};
+use super::job::Course;
+use super::{Entry, Location, VOLUME_NAME_BYTES_MAX, Volumes};
+use crate::error::{Error, Result};
+use image::Image;
+pub(super) use image::MOVE_TEMPORARY;
+
+/// How to release.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReleaseOptions {
+    /// Send everything, also what the sites should have already (`-force`).
+    pub full: bool,
+    /// Go on with a release that did not reach every site (`--resume`).
+    pub resume: bool,
+}
+
+/// What came of a site.
+#[derive(Clone, Debug, Serialize)]
+pub struct SiteOutcome {
+    /// The site.
+    pub at: Location,
+    /// Why it does not have the release; none if it has.
+    pub error: Option<String>,
+}
+
+/// What came of a release.
+#[derive(Clone, Debug, Serialize)]
+pub struct Released {
+    /// The volume.
+    pub name: String,
+    /// Whether an earlier release was gone on with.
+    pub resumed: bool,
+    /// The sites that this run was for, in the order of the entry. None: there was nothing to go on
+    /// with.
+    pub sites: Vec<SiteOutcome>,
+}
+
+impl Released {
+    /// Whether every site has it.
+    pub fn is_complete(&self) -> bool {
+        self.sites.iter().all(|site| site.error.is_none())
+    }
+}
+
+impl Volumes<'_> {
+    /// Releases a volume to its read-only sites. Sites that cannot be reached hold up nobody and are in
+    /// the answer.
+    ///
+    /// # Errors
+    /// Nothing was released: the volume has no sites, is locked, or its server cannot clone it. Or the
+    /// VLDB cannot be told what was.
+    pub async fn release(
+        &self,
+        volume: &str,
+        options: ReleaseOptions,
+        course: Course<'_>,
+    ) -> Result<Released> {
+        let draft = self.draft_of(volume).await?;
+        check(&draft)?;
+        if options.resume && !needs_resuming(&draft) {
+            return Ok(Released {
+                name: draft.name,
+                resumed: true,
+                sites: Vec::new(),
+            });
+        }
+        let read_write = draft.read_write;
+        self.lock_for_release(&draft, options.resume, course)
+            .await?;
+        let mut job = match self.draft(read_write).await.and_then(|draft| {
+            check(&draft)?;
+            Ok(draft)
+        }) {
+            Ok(draft) => Job {
+                volumes: *self,
+                course,
+                options,
+                before: draft.clone(),
+                draft,
+                written: false,
+            },
+            Err(error) => {
+                self.unlock(read_write).await?;
+                return Err(error);
+            }
+        };
+        job.run().await
+    }
+
+    /// The volumes whose last release did not reach every site, or did not end.
+    ///
+    /// # Errors
+    /// The VLDB does not answer.
+    pub async fn unfinished_releases(&self) -> Result<Vec<Entry>> {
+        let entries = self.entries(super::EntryFilter::default()).await?;
+        let unfinished = |entry: &Entry| {
+            let new = |site: &super::Site| {
+                site.flags & VLSF_NEWREPSITE != 0 && site.flags & VLSF_RWVOL == 0
+            };
+            entry.flags & VLOP_RELEASE != 0 || entry.sites.iter().any(new)
+        };
+        Ok(entries.into_iter().filter(unfinished).collect())
+    }
+
+    async fn lock_for_release(
+        &self,
+        draft: &Draft,
+        resume: bool,
+        course: Course<'_>,
+    ) -> Result<()> {
+        let why = if resume {
+            "release --resume"
+        } else {
+            "release"
+        };
+        match self.lock_for(draft.read_write, VLOP_RELEASE, why).await {
+            Err(Error::Locked { operation, .. }) if resume && operation & VLOP_RELEASE != 0 => {
+                self.end_orphans(draft, &[], &[], course).await?;
+                self.unlock(draft.read_write).await?;
+                self.lock_for(draft.read_write, VLOP_RELEASE, why).await
+            }
+            other => other,
+        }
+    }
+}
+
+/// Refuses what cannot be released.
+fn check(draft: &Draft) -> Result<()> {
+    let name = &draft.name;
+    if name.len() > VOLUME_NAME_BYTES_MAX {
+        return Err(Error::Usage(format!(
+            "Volume name {name} is too long, rename before releasing"
+        )));
+    }
+    if draft.read_write_at().is_none() {
+        return Err(Error::Usage(format!(
+            "Volume {name} has no read-write site to release from"
+        )));
+    }
+    if !draft.has_read_only() {
+        return Err(Error::Usage(format!(
+            "Volume {name} has no replicas - release operation is meaningless! 'vos addsite' adds one"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a release of it was begun and not finished.
+fn needs_resuming(draft: &Draft) -> bool {
+    let marked = draft
+        .read_only_sites()
+        .any(|(_, site)| site.flags & VLSF_NEWREPSITE != 0);
+    marked || draft.operation() & VLOP_RELEASE != 0
+}
+
+/// A release under way.
+struct Job<'a> {
+    volumes: Volumes<'a>,
+    course: Course<'a>,
+    options: ReleaseOptions,
+    /// The entry as it was.
+    before: Draft,
+    /// The entry as it is becoming.
+    draft: Draft,
+    /// Whether the VLDB has any of that.
+    written: bool,
+}
+
+/// What is to be sent, and where.
+struct Plan {
+    image: Image,
+    /// Places in the entry.
+    sites: Vec<usize>,
+    /// Whether an earlier release is gone on with.
+    resumed: bool,
+}
+
+impl Job<'_> {
+    async fn run(&mut self) -> Result<Released> {
+        let plan = match self.prepare().await {
+            Ok(plan) => plan,
+            Err(error) => return Err(self.undo(error).await),
+        };
+        let (sites, recorded) = self.push(&plan).await;
+        if let Err(error) = self.volumes.dismiss(&plan.image).await {
+            self.course.say(&format!(
+                "the temporary clone could not be removed: {error}"
+            ));
+        }
+        self.course.passed("tidied", None).await;
+        let name = self.draft.name.clone();
+        match recorded.and(self.finish(&plan).await) {
+            Ok(()) => Ok(Released {
+                name,
+                resumed: plan.resumed,
+                sites,
+            }),
+            Err(error) => Err(Error::Partial {
+                what: format!("Release of volume {name}"),
+                cause: Box::new(error),
+                left: format!(
+                    "Its entry is locked and does not say yet what was released; 'vos release {name} \
+                     --resume' goes on"
+                ),
+            }),
+        }
+    }
+
+    /// Steps 1 to 4.
+    async fn prepare(&mut self) -> Result<Plan> {
+        self.course.done("locked").await?;
+        if self.options.resume
+            && let Some(plan) = self.plan_to_resume().await?
+        {
+            return Ok(plan);
+        }
+        let image = self
+            .volumes
+            .make_image(&mut self.draft, self.course)
+            .await?;
+        let rest = self.mark(&image).await;
+        match rest {
+            Ok(()) => {}
+            Err(error) => {
+                // Undone, or found by the next run.
+                let _gone = self.volumes.dismiss(&image).await;
+                return Err(error);
+            }
+        }
+        let mine = image.site;
+        let sites = self.draft.read_only_sites();
+        let sites = sites
+            .map(|(index, _)| index)
+            .filter(|index| Some(*index) != mine);
+        Ok(Plan {
+            sites: sites.collect(),
+            image,
+            resumed: false,
+        })
+    }
+
+    /// All old sites are not to be used once a new one is.
+    async fn mark(&mut self, image: &Image) -> Result<()> {
+        let sites: Vec<_> = self
+            .draft
+            .read_only_sites()
+            .map(|(index, _)| index)
+            .collect();
+        for index in sites {
+            self.draft.set(index, VLSF_DONTUSE, VLSF_NEWREPSITE);
+        }
+        if let Some(read_write) = self.draft.read_write_site() {
+            self.draft.set(read_write, VLSF_NEWREPSITE, VLSF_DONTUSE);
+        }
+        if let Some(index) = image.site {
+            self.draft.set(index, VLSF_NEWREPSITE, VLSF_DONTUSE);
+            self.draft.clone = image.volume;
+            self.write().await?;
+            self.course.done("marked").await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self) -> Result<()> {
+        self.draft.settle_read_only();
+        self.written = true;
+        self.volumes.replace(&self.draft, 0).await
+    }
+
+    /// Steps 5 and 6. The sites' outcomes, and whether the VLDB knows them.
+    async fn push(&mut self, plan: &Plan) -> (Vec<SiteOutcome>, Result<()>) {
+        // Clients of the image go on reading.
+        let (at, volume) = (plan.image.at, plan.image.volume);
+        let source = match self.volumes.begin(at, volume, afsvol::IT_BUSY).await {
+            Ok(source) => source,
+            Err(error) => {
+                let outcomes = plan.sites.iter().filter_map(|index| {
+                    Some(SiteOutcome {
+                        at: Location::of(self.draft.sites.get(*index)?)?,
+                        error: Some(error.to_string()),
+                    })
+                });
+                return (outcomes.collect(), Ok(()));
+            }
+        };
+        let target = site::Target::new(self, plan);
+        let (sender, mut finished) = tokio::sync::mpsc::unbounded_channel();
+        let updates = plan.sites.iter().map(|index| {
+            let (sender, target, source) = (sender.clone(), &target, &source);
+            async move {
+                let done = target.update(*index, source).await;
+                // The other end listens until all have sent.
+                let _sent = sender.send((*index, done));
+            }
+        });
+        let updates = futures_util::future::join_all(updates.collect::<Vec<_>>());
+        drop(sender);
+        let mut outcomes = Vec::new();
+        let record = async {
+            let mut recorded = Ok(());
+            while let Some(first) = finished.recv().await {
+                let mut batch = vec![first];
+                while let Ok(next) = finished.try_recv() {
+                    batch.push(next);
+                }
+                let mut any = false;
+                for (index, done) in batch {
+                    if done.is_ok() {
+                        self.draft.set(index, VLSF_NEWREPSITE, VLSF_DONTUSE);
+                        self.draft.flags |= VLF_ROEXISTS;
+                        any = true;
+                    }
+                    let error = done.err().map(|error| error.to_string());
+                    outcomes.push((index, error));
+                }
+                if any {
+                    recorded = self.write().await;
+                    self.course.passed("recorded", None).await;
+                }
+            }
+            recorded
+        };
+        let (_, recorded) = tokio::join!(updates, record);
+        // What was read is released whether or not its transaction ends well.
+        let _ended = source.end().await;
+        outcomes.sort_by_key(|(index, _)| *index);
+        let outcome = |(index, error): (usize, Option<String>)| {
+            Some(SiteOutcome {
+                at: Location::of(self.draft.sites.get(index)?)?,
+                error,
+            })
+        };
+        (outcomes.into_iter().filter_map(outcome).collect(), recorded)
+    }
+
+    /// Step 8.
+    async fn finish(&mut self, plan: &Plan) -> Result<()> {
+        let done = self
+            .draft
+            .read_only_sites()
+            .filter(|(_, site)| Draft::is_new(site))
+            .count();
+        let all = self.draft.read_only_sites().count();
+        if done == 0 {
+            return self.restore().await;
+        }
+        if done == all {
+            for index in 0..self.draft.sites.len() {
+                self.draft.set(index, 0, VLSF_NEWREPSITE | VLSF_DONTUSE);
+            }
+        }
+        // A clone that is kept is a site's volume.
+        self.draft.clone = match plan.image.site {
+            Some(_) if done < all => plan.image.volume,
+            _ => VolumeId(0),
+        };
+        self.draft.settle_read_only();
+        self.volumes.replace(&self.draft, UNLOCK).await
+    }
+
+    /// Puts the entry back as it was, without the lock.
+    async fn restore(&mut self) -> Result<()> {
+        if !self.written && self.draft.read_only == self.before.read_only {
+            return self.volumes.unlock(self.draft.read_write).await;
+        }
+        let before = Draft {
+            read_only: self.draft.read_only,
+            ..self.before.clone()
+        };
+        self.volumes.replace(&before, UNLOCK).await
+    }
+
+    /// Nothing was released: the lock goes, and what to do if that fails is said.
+    async fn undo(&mut self, error: Error) -> Error {
+        // A site on the volume's own partition may have the new image already.
+        let undone = if self.written {
+            self.volumes.unlock(self.draft.read_write).await
+        } else {
+            self.restore().await
+        };
+        match undone {
+            Ok(()) => error,
+            Err(_) => Error::Partial {
+                what: format!("Release of volume {}", self.draft.name),
+                cause: Box::new(error),
+                left: format!(
+                    "Its VLDB entry stays locked; 'vos release {} --resume' goes on",
+                    self.draft.name
+                ),
+            },
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The image that a release sends: a clone of the read-write volume as it was at one moment.
+
+use cellar_wire::afsvol;
+use cellar_wire::ids::{AfsTime, VolumeId};
+use cellar_wire::vl::VLSF_NEWREPSITE;
+
+use super::super::draft::Draft;
+use super::super::job::Course;
+use super::super::transaction::Trans;
+use super::super::{Location, VolumeInfo, VolumeType, Volumes};
+use super::{Job, Plan};
+use crate::error::{Error, Result};
+
+/// What the temporary clone of a release is called. Source: `vos release`, which removes it too.
+const TEMPORARY: &str = "readonly-clone-temp";
+/// And that of a move.
+pub(in super::super) const MOVE_TEMPORARY: &str = "move-clone-temp";
+
+/// What is sent.
+pub(super) struct Image {
+    pub(super) at: Location,
+    pub(super) volume: VolumeId,
+    /// The site whose volume it is, by its place in the entry.
+    pub(super) site: Option<usize>,
+    /// It is to go when the release ends.
+    pub(super) temporary: bool,
+    /// When the read-write volume came to be; sites older than that have another volume.
+    pub(super) read_write_created: AfsTime,
+}
+
+impl Volumes<'_> {
+    /// Steps 2 and 3: clones the read-write volume.
+    pub(super) async fn make_image(&self, draft: &mut Draft, course: Course<'_>) -> Result<Image> {
+        let at = draft
+            .read_write_at()
+            .ok_or_else(|| Error::Usage(format!("Volume {} has no read-write site", draft.name)))?;
+        if draft.read_only.0 == 0 {
+            draft.read_only = self.new_volume_ids(1).await?;
+            self.replace(draft, 0).await?;
+        }
+        let site = draft.read_only_site_at(at);
+        self.remove_temporaries(draft, at).await?;
+        course.done("cleaned").await?;
+        // The read-only id will do for a temporary clone, unless the server has that volume elsewhere.
+        let same_server = |(_, site): (usize, &cellar_wire::vl::Site)| {
+            Location::of(site).is_some_and(|there| there.server == at.server)
+        };
+        let volume = match site {
+            None if draft.read_only_sites().any(same_server) => self.new_volume_ids(1).await?,
+            _ => draft.read_only,
+        };
+        let mut image = Image {
+            at,
+            volume,
+            site,
+            temporary: site.is_none(),
+            read_write_created: AfsTime(0),
+        };
+        let trans = self.begin(at, draft.read_write, afsvol::IT_BUSY).await?;
+        let name = match site {
+            Some(_) => format!("{}.readonly", draft.name),
+            None => TEMPORARY.to_owned(),
+        };
+        let cloned = async {
+            let created = trans.status().await?.creation_date;
+            if site.is_some() {
+                self.renew_clone(&trans, &name, volume).await?;
+            } else {
+                trans.clone_to(afsvol::READONLY, &name, volume).await?;
+            }
+            Ok(created)
+        }
+        .await;
+        image.read_write_created = trans.finish(cloned).await?;
+        let next = async {
+            if site.is_some() {
+                self.set_service(at, volume, true).await?;
+            }
+            course.done("cloned").await
+        }
+        .await;
+        match next {
+            Ok(()) => Ok(image),
+            Err(error) => {
+                // Undone, or found by the next run.
+                let _gone = self.dismiss(&image).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the read-only volume beside the read-write one a clone of it as it is now, whether or not
+    /// it is there.
+    async fn renew_clone(&self, trans: &Trans<'_>, name: &str, clone: VolumeId) -> Result<()> {
+        if self.is_there(trans.at, clone).await?.is_some() {
+            match trans.reclone(clone).await {
+                Err(Error::Refused {
+                    cause: cellar_rpc::CallError::Aborted(_),
+                    ..
+                }) => {
+                    // It is no clone of this volume: the volume came here after it.
+                    self.delete_from(trans.at, clone).await?;
+                }
+                done => return done,
+            }
+        }
+        trans.clone_to(afsvol::READONLY, name, clone).await
+    }
+
+    /// What a server says of a volume, if it has it.
+    pub(in super::super) async fn is_there(
+        &self,
+        at: Location,
+        volume: VolumeId,
+    ) -> Result<Option<VolumeInfo>> {
+        match self
+            .volume_on(at.server.into(), at.partition, volume, false)
+            .await
+        {
+            Ok(info) => Ok(Some(info)),
+            Err(error) if super::super::transaction::is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes temporary clones that an earlier release or move left beside the read-write volume.
+    pub(in super::super) async fn remove_temporaries(
+        &self,
+        draft: &Draft,
+        at: Location,
+    ) -> Result<()> {
+        let of_header = self
+            .is_there(at, draft.read_write)
+            .await?
+            .map_or(VolumeId(0), |info| info.clone);
+        let mut tried = vec![VolumeId(0), draft.read_write, draft.backup];
+        if draft.read_only_site_at(at).is_some() {
+            tried.push(draft.read_only);
+        }
+        for candidate in [draft.clone, draft.read_only, of_header] {
+            if tried.contains(&candidate) {
+                continue;
+            }
+            tried.push(candidate);
+            let Some(info) = self.is_there(at, candidate).await? else {
+                continue;
+            };
+            let is_left = info.parent == draft.read_write
+                && info.r#type == VolumeType::ReadOnly
+                && (info.name == TEMPORARY || info.name == MOVE_TEMPORARY);
+            if is_left {
+                self.delete_from(at, candidate).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 7: removes an image that is not to stay.
+    pub(super) async fn dismiss(&self, image: &Image) -> Result<()> {
+        if image.temporary {
+            self.delete_from(image.at, image.volume).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Job<'_> {
+    /// What is left to do of an earlier release, if anybody was told of it.
+    pub(super) async fn plan_to_resume(&mut self) -> Result<Option<Plan>> {
+        let (done, todo): (Vec<_>, Vec<_>) = self
+            .draft
+            .read_only_sites()
+            .partition(|(_, site)| Draft::is_new(site));
+        let sites: Vec<_> = todo.into_iter().map(|(index, _)| index).collect();
+        // Where the image is, and when it was made.
+        let mut have = Vec::new();
+        for (index, site) in &done {
+            if let Some(at) = Location::of(site)
+                && let Ok(Some(info)) = self.volumes.is_there(at, self.draft.read_only).await
+            {
+                have.push((*index, at, info.created));
+            }
+        }
+        let Some((index, at, created)) = have.first().copied() else {
+            if done.is_empty() {
+                return Ok(None);
+            }
+            return Err(Error::Usage(format!(
+                "no site that has the last release of volume {} answers; 'vos release {0}' releases \
+                 it anew",
+                self.draft.name
+            )));
+        };
+        let read_write = self.draft.read_write_at();
+        let mut image = Image {
+            at,
+            volume: self.draft.read_only,
+            site: Some(index),
+            temporary: false,
+            read_write_created: AfsTime(0),
+        };
+        if let Some(there) = read_write {
+            if let Ok(Some(info)) = self.volumes.is_there(there, self.draft.read_write).await {
+                image.read_write_created = info.created;
+            }
+            // The clone that was being sent; or it is removed.
+            let clone = match self.draft.clone {
+                VolumeId(0) => self.draft.read_only,
+                clone => clone,
+            };
+            if self.draft.read_only_site_at(there).is_none()
+                && let Ok(Some(info)) = self.volumes.is_there(there, clone).await
+                && info.name == TEMPORARY
+                && info.created == created
+            {
+                image = Image {
+                    at: there,
+                    volume: clone,
+                    site: None,
+                    temporary: true,
+                    ..image
+                };
+            } else if let Err(error) = self.volumes.remove_temporaries(&self.draft, there).await {
+                self.course.say(&format!("not cleaned up: {error}"));
+            }
+        }
+        if let Some(read_write) = self.draft.read_write_site() {
+            self.draft.set(read_write, VLSF_NEWREPSITE, 0);
+        }
+        Ok(Some(Plan {
+            image,
+            sites,
+            resumed: true,
+        }))
+    }
+}

@@ -1,0 +1,147 @@
+//! One site of a release: its volume becomes the image.
+
+use cellar_wire::afsvol::{self, RestoreCookie};
+use cellar_wire::ids::{AfsTime, VolumeId};
+use cellar_wire::vl::{Site, VLSF_DONTUSE};
+
+use super::super::job::Course;
+use super::super::transaction::{Trans, is_missing, name_record, with_margin};
+use super::super::{Location, Volumes};
+use super::{Job, Plan};
+use crate::error::{Error, Result};
+
+/// What every site is to have.
+pub(super) struct Target<'a> {
+    volumes: Volumes<'a>,
+    course: Course<'a>,
+    name: String,
+    volume: VolumeId,
+    parent: VolumeId,
+    sites: Vec<Site>,
+    full: bool,
+    resumed: bool,
+    read_write_created: AfsTime,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn new(job: &Job<'a>, plan: &Plan) -> Self {
+        Self {
+            volumes: job.volumes,
+            course: job.course,
+            name: format!("{}.readonly", job.draft.name),
+            volume: job.draft.read_only,
+            parent: job.draft.read_write,
+            sites: job.before.sites.clone(),
+            full: job.options.full,
+            resumed: plan.resumed,
+            read_write_created: plan.image.read_write_created,
+        }
+    }
+
+    /// Step 5 for the site at a place in the entry.
+    pub(super) async fn update(&self, index: usize, source: &Trans<'_>) -> Result<()> {
+        let site = self.sites.get(index).copied().unwrap_or_default();
+        let at = Location::of(&site)
+            .ok_or_else(|| Error::Usage(format!("{} is not a partition", site.partition)))?;
+        let cellar = self.volumes.is_cellar(at.server).await;
+        let opened = self.course.or_stop(self.open(at, cellar)).await?;
+        let (trans, from_date) = match opened {
+            None => {
+                let created = self.volumes.begin_new(
+                    at,
+                    self.volume,
+                    &self.name,
+                    afsvol::READONLY,
+                    self.parent,
+                );
+                (created.await?, None)
+            }
+            Some(trans) => match self.base(&trans, &site, cellar).await {
+                Ok(date) => (trans, Some(date)),
+                Err(error) => return trans.finish(Err(error)).await,
+            },
+        };
+        let filled = self.fill(source, &trans, from_date, cellar, at).await;
+        match (filled, from_date) {
+            (Ok(()), _) => {
+                trans.end().await?;
+                self.course.passed("finished", Some(at)).await;
+                Ok(())
+            }
+            // What was made for this release goes with it.
+            (Err(error), None) => {
+                let _deleted = trans.delete().await;
+                trans.finish(Err(error)).await
+            }
+            (Err(error), Some(_)) => trans.finish(Err(error)).await,
+        }
+    }
+
+    /// The site's volume. On a Cellar server its clients read on until it is replaced.
+    async fn open(&self, at: Location, cellar: bool) -> Result<Option<Trans<'a>>> {
+        let flags = if cellar {
+            afsvol::IT_BUSY
+        } else {
+            afsvol::IT_OFFLINE
+        };
+        match self.volumes.begin(at, self.volume, flags).await {
+            Ok(trans) => Ok(Some(trans)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Since when the site's volume lacks changes; 0 for everything.
+    async fn base(&self, trans: &Trans<'_>, site: &Site, cellar: bool) -> Result<u32> {
+        let status = trans.status().await?;
+        if status.volume_type != afsvol::READONLY || status.parent != self.parent {
+            return Err(Error::Usage(format!(
+                "{} has a volume {} that is not the read-only one; 'vos zap' removes it",
+                trans.at, self.volume
+            )));
+        }
+        // A volume in whose replacement an OpenAFS server was interrupted is neither old nor new,
+        // and says that it is old.
+        let known = cellar || !self.resumed && site.flags & VLSF_DONTUSE == 0;
+        let same_volume =
+            self.read_write_created.0 != 0 && self.read_write_created <= status.creation_date;
+        if self.full || !known || !same_volume {
+            return Ok(0);
+        }
+        Ok(with_margin(status.update_date))
+    }
+
+    async fn fill(
+        &self,
+        source: &Trans<'_>,
+        trans: &Trans<'_>,
+        from_date: Option<u32>,
+        cellar: bool,
+        at: Location,
+    ) -> Result<()> {
+        if from_date.is_some() && !cellar {
+            // If anybody dies now, nobody shall read half a volume.
+            trans.set_flags(afsvol::VT_OUT_OF_SERVICE).await?;
+        }
+        self.course.done_at("opened", Some(at)).await?;
+        let cookie = RestoreCookie {
+            name: name_record(&self.name)?,
+            volume_type: afsvol::READONLY,
+            clone: VolumeId(0),
+            parent: self.parent,
+        };
+        let sent = source.forward(from_date.unwrap_or(0), trans, &cookie);
+        self.course.or_stop(sent).await?;
+        self.course.done_at("sent", Some(at)).await?;
+        trans
+            .set_ids(
+                &self.name,
+                afsvol::READONLY,
+                self.parent,
+                VolumeId(0),
+                VolumeId(0),
+            )
+            .await?;
+        trans.set_flags(0).await
+    }
+}

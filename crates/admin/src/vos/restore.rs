@@ -1,0 +1,369 @@
+//! Restoring a volume from a stream.
+//!
+//! 1. A full restore removes what is there and makes the volume anew; an incremental one opens what is
+//!    there.
+//! 2. The stream goes into it. It is off line all the while.
+//! 3. It gets its name, ids and dates, and goes on line.
+//! 4. The VLDB gets an entry or learns the place; a copy elsewhere is deleted.
+//!
+//! Interrupted before 3 ends, a new volume goes with its transaction and an old one stays off line.
+
+use bytes::Bytes;
+use cellar_wire::afsvol::{self, RestoreCookie, VolserStatus};
+use cellar_wire::ids::{AfsTime, VolumeId};
+use cellar_wire::vl::{Site, VLF_ROEXISTS, VLF_RWEXISTS, VLOP_DUMP, VLSF_ROVOL, VLSF_RWVOL};
+use serde::Serialize;
+
+use super::draft::Draft;
+use super::job::Course;
+use super::servers::unchanged;
+use super::transaction::{Trans, name_record};
+use super::{Location, VOLUME_NAME_BYTES_MAX, Volumes};
+use crate::error::{Error, Result};
+
+/// Which date a restored volume gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DateChoice {
+    /// That of the dump.
+    Dump,
+    /// That of the volume that was there.
+    Keep,
+    /// Now.
+    #[default]
+    New,
+}
+
+impl DateChoice {
+    fn of(self, dump: AfsTime, old: AfsTime, now: AfsTime) -> AfsTime {
+        match self {
+            Self::Dump => dump,
+            Self::Keep if old.0 != 0 => old,
+            _ => now,
+        }
+    }
+}
+
+/// How to restore.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RestoreOptions {
+    /// The id that the volume shall have; default: that of its entry, or a new one.
+    pub id: Option<VolumeId>,
+    /// Into the volume that is there, instead of in its place.
+    pub incremental: bool,
+    /// It stays off line.
+    pub off_line: bool,
+    /// It is a read-only volume.
+    pub read_only: bool,
+    /// Its creation date.
+    pub creation: DateChoice,
+    /// The date of its last update.
+    pub last_update: DateChoice,
+    /// A copy that the VLDB has elsewhere is not deleted.
+    pub keep_elsewhere: bool,
+}
+
+/// What was restored.
+#[derive(Clone, Debug, Serialize)]
+pub struct Restored {
+    /// The name that it has on its server.
+    pub name: String,
+    /// Its id.
+    #[serde(serialize_with = "crate::json::volume_id")]
+    pub volume: VolumeId,
+}
+
+/// What a restore is about.
+struct Target {
+    at: Location,
+    volume: VolumeId,
+    parent: VolumeId,
+    /// In the volume's header.
+    name: String,
+    volume_type: i32,
+}
+
+impl Volumes<'_> {
+    /// Which volume a restore would make or change: its name with suffix, and its id.
+    ///
+    /// # Errors
+    /// The name does not do, or the entry has no volume of that type.
+    pub async fn plan_restore(
+        &self,
+        name: &str,
+        options: RestoreOptions,
+    ) -> Result<(Restored, VolumeId)> {
+        if name.len() > VOLUME_NAME_BYTES_MAX {
+            return Err(Error::Usage(format!(
+                "the name of the volume {name} exceeds the size limit of {VOLUME_NAME_BYTES_MAX}"
+            )));
+        }
+        if name.ends_with(".readonly") || name.ends_with(".backup") {
+            return Err(Error::Usage(format!(
+                "Illegal volume name {name}, should not end in .readonly or .backup"
+            )));
+        }
+        let entry = match self.draft_of(name).await {
+            Ok(draft) => Some(draft),
+            Err(Error::NoSuchEntry(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let (volume, parent) = match (&entry, options.read_only) {
+            (None, _) => {
+                let id = match options.id {
+                    Some(id) => id,
+                    None => self.new_volume_ids(1).await?,
+                };
+                (id, id)
+            }
+            (Some(draft), false) => {
+                let id = options.id.unwrap_or(draft.read_write);
+                (id, id)
+            }
+            (Some(draft), true) => {
+                let id = match (options.id, draft.read_only) {
+                    (Some(id), _) => id,
+                    (None, VolumeId(0)) => {
+                        return Err(Error::Usage(format!(
+                            "Existing entry for volume {name} has no ReadOnly ID; -id gives one"
+                        )));
+                    }
+                    (None, id) => id,
+                };
+                (id, draft.read_write)
+            }
+        };
+        let name = if parent != volume && options.read_only {
+            format!("{name}.readonly")
+        } else {
+            name.to_owned()
+        };
+        Ok((Restored { name, volume }, parent))
+    }
+
+    /// Restores a volume as [`Volumes::plan_restore`] said: `source` answers the stream piece by piece,
+    /// nothing at its end.
+    ///
+    /// # Errors
+    /// The stream is no dump or does not fit, the volume is busy, there is no room, the caller may not,
+    /// or the source's error.
+    pub async fn restore(
+        &self,
+        at: Location,
+        plan: &(Restored, VolumeId),
+        options: RestoreOptions,
+        course: Course<'_>,
+        source: impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
+    ) -> Result<()> {
+        let (Restored { name, volume }, parent) = plan;
+        let target = Target {
+            at,
+            volume: *volume,
+            parent: *parent,
+            name: name.clone(),
+            volume_type: if options.read_only {
+                afsvol::READONLY
+            } else {
+                afsvol::READWRITE
+            },
+        };
+        let (trans, old) = self.open_target(&target, options).await?;
+        let restored = self
+            .fill(&trans, &target, &old, options, course, source)
+            .await;
+        if restored.is_err() && old.volume.0 == 0 {
+            let _deleted = trans.delete().await;
+        }
+        trans.finish(restored).await?;
+        self.list_restored(&target, options).await
+    }
+
+    /// The volume to fill, and what was there; a volume number of 0 is a new volume.
+    async fn open_target(
+        &self,
+        target: &Target,
+        options: RestoreOptions,
+    ) -> Result<(Trans<'_>, VolserStatus)> {
+        let mut old = VolserStatus::default();
+        if options.incremental {
+            let there = self
+                .begin_if_there(target.at, target.volume, afsvol::IT_OFFLINE)
+                .await?;
+            if let Some(trans) = there {
+                let status = trans.status().await;
+                return match status {
+                    Ok(status) => Ok((trans, status)),
+                    Err(error) => trans.finish(Err(error)).await,
+                };
+            }
+        } else if let Some(status) = self.delete_from(target.at, target.volume).await? {
+            old = VolserStatus {
+                volume: VolumeId(0),
+                ..status
+            };
+        }
+        let trans = self
+            .begin_new(
+                target.at,
+                target.volume,
+                &target.name,
+                target.volume_type,
+                target.parent,
+            )
+            .await?;
+        Ok((trans, old))
+    }
+
+    async fn fill(
+        &self,
+        trans: &Trans<'_>,
+        target: &Target,
+        old: &VolserStatus,
+        options: RestoreOptions,
+        course: Course<'_>,
+        mut source: impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
+    ) -> Result<()> {
+        let what = format!("Failed to restore volume {}", target.volume);
+        let refused = |cause| Error::refused(what.clone(), cause);
+        let arguments = afsvol::Restore {
+            trans: trans.number,
+            flags: 1,
+            cookie: RestoreCookie {
+                name: name_record(&target.name)?,
+                volume_type: target.volume_type,
+                clone: VolumeId(0),
+                parent: target.parent,
+            },
+        };
+        let connection = self.connection(target.at.server.into());
+        let mut call = connection.open(&arguments).await.map_err(refused)?;
+        while let Some(bytes) = course
+            .or_stop(async { source().await.map_err(Error::Local) })
+            .await?
+        {
+            let written = course
+                .or_stop(async { call.write(bytes).await.map_err(refused) })
+                .await;
+            match written {
+                Ok(()) => {}
+                // The server has said something about what it read: that is the error.
+                Err(Error::Refused {
+                    cause: cellar_rpc::CallError::AnsweredEarly,
+                    ..
+                }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        call.finish();
+        let _reply: afsvol::RestoreReply = course
+            .or_stop(async { call.results().await.map_err(refused) })
+            .await?;
+        let status = trans.status().await?;
+        trans
+            .set_ids(
+                &target.name,
+                target.volume_type,
+                target.parent,
+                old.clone,
+                old.backup,
+            )
+            .await?;
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs() as u32);
+        let created = options
+            .creation
+            .of(status.creation_date, old.creation_date, AfsTime(now));
+        let updated = options
+            .last_update
+            .of(status.update_date, old.update_date, AfsTime(now));
+        let what = format!("Could not set the dates of volume {}", target.volume);
+        let date = afsvol::SetDate {
+            trans: trans.number,
+            new_date: created.0 as i32,
+        };
+        trans.call(&date, &what).await?;
+        let info = afsvol::SetInfo {
+            trans: trans.number,
+            info: afsvol::VolumeInfo {
+                creation_date: created,
+                update_date: updated,
+                ..unchanged()
+            },
+        };
+        trans.call(&info, &what).await?;
+        let flags = if options.off_line {
+            afsvol::VT_OUT_OF_SERVICE
+        } else {
+            0
+        };
+        trans.set_flags(flags).await
+    }
+
+    /// Step 4.
+    async fn list_restored(&self, target: &Target, options: RestoreOptions) -> Result<()> {
+        let (exists, site) = if options.read_only {
+            (VLF_ROEXISTS, VLSF_ROVOL)
+        } else {
+            (VLF_RWEXISTS, VLSF_RWVOL)
+        };
+        let own = Site {
+            server: target.at.server.into(),
+            partition: target.at.partition.number(),
+            flags: site,
+        };
+        match self.draft(target.volume).await {
+            Err(Error::NoSuchEntry(_)) => {
+                let name = target
+                    .name
+                    .strip_suffix(".readonly")
+                    .unwrap_or(&target.name);
+                let mut entry = Draft::empty(name);
+                entry.read_write = target.parent;
+                if options.read_only {
+                    entry.read_only = target.volume;
+                }
+                entry.flags = exists;
+                entry.sites.push(own);
+                return self.create_entry(&entry).await;
+            }
+            Err(error) => return Err(error),
+            Ok(draft) => {
+                let there = draft
+                    .sites
+                    .iter()
+                    .any(|listed| target.at.is(listed) && listed.flags & site != 0);
+                if there && draft.flags & exists != 0 {
+                    return Ok(());
+                }
+            }
+        }
+        self.edit_entry(target.volume, VLOP_DUMP, "restore", async |draft| {
+            let listed = self.listed(target.at, &draft.sites).await?;
+            let index = if options.read_only {
+                draft.read_only_site_at(listed)
+            } else {
+                draft.read_write_site()
+            };
+            draft.flags |= exists;
+            match index.and_then(|index| draft.sites.get_mut(index)) {
+                None => draft.sites.push(Site {
+                    server: listed.server.into(),
+                    ..own
+                }),
+                Some(site) => {
+                    if let Some(old) = Location::of(site)
+                        && old != listed
+                        && !options.keep_elsewhere
+                    {
+                        self.delete_from(old, target.volume).await?;
+                    }
+                    site.server = listed.server.into();
+                    site.partition = listed.partition.number();
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,308 @@
+//! A volume transaction at a volume server, from the side that asked for it.
+//!
+//! What is begun is ended, whatever happens between: [`Trans::finish`] ends a transaction after work in
+//! it and hands the outcome of the work through. One whose client dies is ended by the server after
+//! ten minutes, or by the next run of a job ([`super::orphans`]).
+
+use std::time::Duration;
+
+use cellar_wire::afsvol::{self, VolserStatus};
+use cellar_wire::ids::VolumeId;
+use cellar_wire::{AbortCode, Procedure};
+
+use super::{Location, Volumes};
+use crate::error::{Error, Result};
+
+/// Waits before a transaction is asked for again while another has the volume: `vos` waits as long.
+const BUSY_WAITS: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(3),
+];
+
+/// An open transaction.
+pub(super) struct Trans<'a> {
+    volumes: Volumes<'a>,
+    pub(super) at: Location,
+    pub(super) volume: VolumeId,
+    pub(super) number: i32,
+}
+
+impl<'a> Volumes<'a> {
+    /// Opens a transaction on a volume, with `IT_*` flags. While another has the volume it is asked for
+    /// a few times more.
+    pub(super) async fn begin(
+        &self,
+        at: Location,
+        volume: VolumeId,
+        flags: i32,
+    ) -> Result<Trans<'a>> {
+        let what = format!("Failed to start a transaction on volume {volume} on {at}");
+        let arguments = afsvol::TransCreate {
+            volume,
+            partition: at.partition.number(),
+            flags,
+        };
+        let mut waits = BUSY_WAITS.iter();
+        let number = loop {
+            match self.server(at.server.into(), &arguments, &what).await {
+                Ok(reply) => break reply.trans,
+                Err(error) if error.code() == Some(AbortCode::VOLSERVOLBUSY) => {
+                    match waits.next() {
+                        Some(wait) => tokio::time::sleep(*wait).await,
+                        None => return Err(error),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        Ok(Trans {
+            volumes: *self,
+            at,
+            volume,
+            number,
+        })
+    }
+
+    /// [`Volumes::begin`], or nothing where there is no such volume.
+    pub(super) async fn begin_if_there(
+        &self,
+        at: Location,
+        volume: VolumeId,
+        flags: i32,
+    ) -> Result<Option<Trans<'a>>> {
+        match self.begin(at, volume, flags).await {
+            Ok(trans) => Ok(Some(trans)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates a volume, in a transaction. Until its flags are set to 0 it is off line and goes with
+    /// its transaction.
+    pub(super) async fn begin_new(
+        &self,
+        at: Location,
+        volume: VolumeId,
+        name: &str,
+        volume_type: i32,
+        parent: VolumeId,
+    ) -> Result<Trans<'a>> {
+        let what = format!("Failed to create the volume {name} {volume} on {at}");
+        let arguments = afsvol::CreateVolume {
+            partition: at.partition.number(),
+            name: name_argument(name)?,
+            volume_type,
+            parent,
+            volume,
+        };
+        let reply = self.server(at.server.into(), &arguments, &what).await?;
+        Ok(Trans {
+            volumes: *self,
+            at,
+            volume,
+            number: reply.trans,
+        })
+    }
+
+    /// Deletes a volume from a server; one that is not there is gone already. Answers whether it was
+    /// there, and what its header said.
+    pub(super) async fn delete_from(
+        &self,
+        at: Location,
+        volume: VolumeId,
+    ) -> Result<Option<VolserStatus>> {
+        let Some(trans) = self.begin_if_there(at, volume, afsvol::IT_OFFLINE).await? else {
+            return Ok(None);
+        };
+        let deleted = async {
+            let status = trans.status().await?;
+            trans.delete().await?;
+            Ok(Some(status))
+        }
+        .await;
+        trans.finish(deleted).await
+    }
+
+    /// Brings a volume on line, or takes it off.
+    pub(super) async fn set_service(
+        &self,
+        at: Location,
+        volume: VolumeId,
+        on_line: bool,
+    ) -> Result<()> {
+        let trans = self.begin(at, volume, afsvol::IT_OFFLINE).await?;
+        let flags = if on_line {
+            0
+        } else {
+            afsvol::VT_OUT_OF_SERVICE
+        };
+        let set = trans.set_flags(flags).await;
+        trans.finish(set).await
+    }
+}
+
+impl Trans<'_> {
+    /// A call in the transaction.
+    pub(super) async fn call<P: Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
+        let server = self.at.server.into();
+        self.volumes.server(server, arguments, what).await
+    }
+
+    /// What the volume's header says.
+    pub(super) async fn status(&self) -> Result<VolserStatus> {
+        let what = format!(
+            "Failed to get the status of volume {} on {}",
+            self.volume, self.at
+        );
+        let trans = self.number;
+        Ok(self.call(&afsvol::GetStatus { trans }, &what).await?.status)
+    }
+
+    /// Sets the volume's `VT_*` flags.
+    pub(super) async fn set_flags(&self, flags: i32) -> Result<()> {
+        let what = format!(
+            "Failed to set the flags of volume {} on {}",
+            self.volume, self.at
+        );
+        let trans = self.number;
+        self.call(&afsvol::SetFlags { trans, flags }, &what).await?;
+        Ok(())
+    }
+
+    /// Deletes the volume.
+    pub(super) async fn delete(&self) -> Result<()> {
+        let what = format!("Failed to delete volume {} on {}", self.volume, self.at);
+        let flags = afsvol::VT_DELETE_ON_SALVAGE | afsvol::VT_OUT_OF_SERVICE;
+        self.set_flags(flags).await?;
+        let trans = self.number;
+        self.call(&afsvol::DeleteVolume { trans }, &what).await?;
+        Ok(())
+    }
+
+    /// Gives the volume its name, type and relatives.
+    pub(super) async fn set_ids(
+        &self,
+        name: &str,
+        volume_type: i32,
+        parent: VolumeId,
+        clone: VolumeId,
+        backup: VolumeId,
+    ) -> Result<()> {
+        let what = format!(
+            "Failed to set the name and ids of volume {} on {}",
+            self.volume, self.at
+        );
+        let arguments = afsvol::SetIdsTypes {
+            trans: self.number,
+            name: name_argument(name)?,
+            volume_type,
+            parent,
+            clone,
+            backup,
+        };
+        self.call(&arguments, &what).await?;
+        Ok(())
+    }
+
+    /// Clones the volume on its partition; the clone is off line and goes away when nobody finishes it.
+    pub(super) async fn clone_to(&self, new_type: i32, name: &str, clone: VolumeId) -> Result<()> {
+        let what = format!("Failed to clone volume {} on {}", self.volume, self.at);
+        let arguments = afsvol::Clone {
+            trans: self.number,
+            purge_volume: VolumeId(0),
+            new_type,
+            new_name: name_argument(name)?,
+            new_volume: clone,
+        };
+        self.call(&arguments, &what).await?;
+        Ok(())
+    }
+
+    /// Makes an existing clone one of the volume as it is now.
+    pub(super) async fn reclone(&self, clone: VolumeId) -> Result<()> {
+        let what = format!(
+            "Failed to clone volume {} on {} into {clone}",
+            self.volume, self.at
+        );
+        let trans = self.number;
+        self.call(&afsvol::ReClone { trans, clone }, &what).await?;
+        Ok(())
+    }
+
+    /// Sends the volume, or what changed in it since a date, into a transaction elsewhere.
+    pub(super) async fn forward(
+        &self,
+        from_date: u32,
+        to: &Trans<'_>,
+        cookie: &afsvol::RestoreCookie,
+    ) -> Result<()> {
+        let what = format!(
+            "Failed to send volume {} from {} to {}",
+            self.volume, self.at, to.at
+        );
+        let arguments = afsvol::Forward {
+            from_trans: self.number,
+            from_date: from_date as i32,
+            destination: afsvol::DestServer {
+                host: to.at.server.into(),
+                port: i32::from(self.volumes.cell.ports.volume),
+                ssid: 1,
+            },
+            dest_trans: to.number,
+            cookie: cookie.clone(),
+        };
+        self.call(&arguments, &what).await?;
+        Ok(())
+    }
+
+    /// Ends the transaction.
+    pub(super) async fn end(self) -> Result<()> {
+        let what = format!(
+            "Could not end the transaction on volume {} on {}",
+            self.volume, self.at
+        );
+        self.volumes
+            .end(self.at.server.into(), self.number, &what)
+            .await
+    }
+
+    /// Ends the transaction after work in it. The work's error comes before that of ending.
+    pub(super) async fn finish<T>(self, work: Result<T>) -> Result<T> {
+        let ended = self.end().await;
+        let done = work?;
+        ended.map(|()| done)
+    }
+}
+
+/// Whether it failed because the volume is not there.
+pub(super) fn is_missing(error: &Error) -> bool {
+    matches!(error.code(), Some(AbortCode::VNOVOL | AbortCode::ENODEV))
+}
+
+/// A date from which a dump has all changes after another date: two seconds before it, for clocks
+/// that count seconds and writes that take one.
+pub(super) fn with_margin(date: cellar_wire::ids::AfsTime) -> u32 {
+    date.0.saturating_sub(2)
+}
+
+/// A volume's name as an argument of a call.
+pub(super) fn name_argument(name: &str) -> Result<afsvol::VolumeNameArgument> {
+    afsvol::VolumeNameArgument::try_from(name)
+        .ok()
+        .filter(|_| name.len() <= NAME_BYTES_MAX)
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "'{name}' is too long for a volume: at most {NAME_BYTES_MAX} characters"
+            ))
+        })
+}
+
+/// The longest name in a volume's header. Source: `VNAMESIZE` (32) with its NUL.
+pub(super) const NAME_BYTES_MAX: usize = 31;
+
+/// A volume's name as records have it.
+pub(super) fn name_record(name: &str) -> Result<afsvol::VolumeName> {
+    afsvol::VolumeName::try_from(name)
+        .map_err(|_| Error::Usage(format!("'{name}' is too long for a volume")))
+}

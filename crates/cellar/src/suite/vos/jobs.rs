@@ -1,0 +1,325 @@
+//! release, move, copy and shadow: what takes long, shows how far it is and may be stopped.
+//!
+//! Ctrl-C asks a job to stop; it undoes what it can, and what it says then is the command's error. A
+//! second Ctrl-C leaves at once, and says how to go on.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use cellar_admin::vos::job::{Course, Stop, Watcher};
+use cellar_admin::vos::{
+    CopyOptions, Location, MoveOptions, ReleaseOptions, Released, ShadowOptions,
+};
+use cellar_wire::ids::VolumeId;
+use serde_json::json;
+
+use super::super::{number, print_json};
+use super::Vos;
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::outln;
+use crate::progress::Progress;
+
+/// How often a server is asked how far it is.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bytes of a packet's data on an Ethernet: servers count packets.
+const PACKET: u64 = 1412;
+
+/// Runs a job to its end, or until Ctrl-C has been pressed twice.
+pub(super) async fn run<T>(
+    watcher: &dyn Watcher,
+    job: impl AsyncFnOnce(Course<'_>) -> cellar_admin::Result<T>,
+) -> Outcome<T> {
+    let stop = Stop::default();
+    let mut job = pin!(job(Course::new(watcher, &stop)));
+    loop {
+        tokio::select! {
+            done = &mut job => {
+                return match done {
+                    Err(cellar_admin::Error::Interrupted) => Err(Failure::interrupted()),
+                    other => Ok(other?),
+                };
+            }
+            pressed = tokio::signal::ctrl_c() => {
+                pressed?;
+                if stop.is_asked() {
+                    watcher.say(
+                        "left at once: the entry stays locked. The same command goes on (vos move), or with \
+                         -resume (vos release)",
+                    );
+                    return Err(Failure::interrupted());
+                }
+                stop.ask();
+                watcher.say("stopping and cleaning up; Ctrl-C once more leaves at once");
+            }
+        }
+    }
+}
+
+/// Shows a job on a bar.
+struct Show<'a> {
+    progress: &'a Progress,
+    verbose: bool,
+}
+
+impl Watcher for Show<'_> {
+    fn done(&self, step: cellar_admin::vos::job::Step) -> cellar_admin::vos::job::Watched<'_> {
+        if self.verbose {
+            match step.at {
+                Some(at) => self.progress.say(&format!("{} {at}", step.name)),
+                None => self.progress.say(step.name),
+            }
+        }
+        Box::pin(std::future::ready(()))
+    }
+
+    fn say(&self, line: &str) {
+        self.progress.say(line);
+    }
+}
+
+impl Vos<'_> {
+    /// Runs a job that sends a volume away from a server, with a bar of what the server has sent.
+    async fn show<T>(
+        &self,
+        name: &str,
+        from: Option<(Location, VolumeId)>,
+        job: impl AsyncFnOnce(Course<'_>) -> cellar_admin::Result<T>,
+    ) -> Outcome<T> {
+        let whole = match from {
+            Some((at, id)) => self
+                .volumes
+                .volume_on(at.server.into(), at.partition, id, false)
+                .await
+                .ok()
+                .map(|info| u64::from(info.size_kib) * 1024),
+            None => None,
+        };
+        let progress = Progress::bytes(whole);
+        progress.name(name);
+        let watcher = Show {
+            progress: &progress,
+            verbose: self.invocation.has("verbose"),
+        };
+        let look = async {
+            let Some((at, id)) = from else {
+                return std::future::pending::<()>().await;
+            };
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let sent = self.volumes.packets_sent(at.server.into(), id).await;
+                if let Ok(Some(packets)) = sent {
+                    progress.at(packets * PACKET);
+                }
+            }
+        };
+        let done = tokio::select! {
+            done = run(&watcher, job) => done,
+            () = look => Err(Failure::interrupted()),
+        };
+        progress.finish();
+        done
+    }
+
+    pub(super) async fn release(&self) -> Outcome {
+        let options = ReleaseOptions {
+            full: self.invocation.has("force"),
+            resume: self.invocation.has("resume"),
+        };
+        let Some(volume) = self.invocation.get("id") else {
+            if !options.resume {
+                return Err(Failure::usage(
+                    "-id is missing; only -resume goes without, for all unfinished releases",
+                ));
+            }
+            return self.resume_all(options).await;
+        };
+        let released = self.release_one(volume, options).await?;
+        if self.json() {
+            print_json(&released)?;
+        }
+        self.released(volume, &released)
+    }
+
+    async fn resume_all(&self, options: ReleaseOptions) -> Outcome {
+        let unfinished = self.volumes.unfinished_releases().await?;
+        let mut all = Vec::new();
+        let mut failed = false;
+        for entry in &unfinished {
+            match self.release_one(&entry.name, options).await {
+                Ok(released) => {
+                    failed |= self.released(&entry.name, &released).is_err();
+                    all.push(released);
+                }
+                Err(failure) => {
+                    eprintln!("{}: {failure}", entry.name);
+                    failed = true;
+                }
+            }
+        }
+        if self.json() {
+            print_json(&all)?;
+        } else if unfinished.is_empty() {
+            outln!("No release is unfinished");
+        }
+        match failed {
+            true => Err(Failure::said(FAILED)),
+            false => Ok(()),
+        }
+    }
+
+    async fn release_one(&self, volume: &str, options: ReleaseOptions) -> Outcome<Released> {
+        let entry = self.volumes.entry(volume).await?;
+        if self.id_of(volume, Some(&entry))? != entry.read_write {
+            return Err(Failure::new(format!("{volume} not a RW volume")));
+        }
+        let from = match entry.read_write_site() {
+            Some(site) => Some((Location::new(site.server, site.partition)?, entry.read_only)),
+            None => None,
+        };
+        self.show(&entry.name, from, async |course| {
+            self.volumes.release(&entry.name, options, course).await
+        })
+        .await
+    }
+
+    fn released(&self, volume: &str, released: &Released) -> Outcome {
+        let failed: Vec<_> = released
+            .sites
+            .iter()
+            .filter_map(|site| Some((site.at, site.error.as_ref()?)))
+            .collect();
+        if failed.is_empty() {
+            if !self.json() {
+                if released.resumed && released.sites.is_empty() {
+                    outln!("Volume {volume} has no unfinished release");
+                } else {
+                    outln!("Released volume {volume} successfully");
+                }
+            }
+            return Ok(());
+        }
+        eprintln!(
+            "The volume {volume} could not be released to the following {} sites:",
+            failed.len()
+        );
+        for (at, error) in &failed {
+            eprintln!("\t{:>35} {}: {error}", at.server, at.partition);
+        }
+        if failed.len() < released.sites.len() || released.resumed {
+            eprintln!(
+                "Clients use the other sites. 'cellar vos release {volume} -resume' sends it to these"
+            );
+        }
+        Err(Failure::said(FAILED))
+    }
+
+    pub(super) async fn copy(&self) -> Outcome {
+        let volume = self.invocation.required("id");
+        let (from, to) = self.ends()?;
+        let name = self.invocation.required("toname");
+        let id = self.volume(volume).await?;
+        let options = self.copy_options();
+        let copy = self
+            .show(volume, Some((from, id)), async |course| {
+                self.volumes
+                    .copy_volume(id, from, to, name, options, course)
+                    .await
+            })
+            .await?;
+        if self.json() {
+            return print_json(&json!({ "id": id.0, "copy": copy.0, "name": name }));
+        }
+        outln!(
+            "Volume {} copied from {} {} to {name} on {} {} ",
+            id.0,
+            self.invocation.required("fromserver"),
+            from.partition,
+            self.invocation.required("toserver"),
+            to.partition
+        );
+        Ok(())
+    }
+
+    pub(super) async fn shadow(&self) -> Outcome {
+        let volume = self.invocation.required("id");
+        let (from, to) = self.ends()?;
+        let id = self.volume(volume).await?;
+        let given = self.invocation.get("toid");
+        let options = ShadowOptions {
+            copy: self.copy_options(),
+            name: self.invocation.get("toname").map(str::to_owned),
+            id: given
+                .map(|text| number("-toid", text).map(VolumeId))
+                .transpose()?,
+            incremental: self.invocation.has("incremental"),
+        };
+        let shadow = self
+            .show(volume, Some((from, id)), async |course| {
+                self.volumes
+                    .shadow_volume(id, from, to, &options, course)
+                    .await
+            })
+            .await?;
+        if self.json() {
+            return print_json(&json!({ "id": id.0, "shadow": shadow.0 }));
+        }
+        outln!(
+            "Volume {} shadowed from {} {} to {} {} ",
+            id.0,
+            self.invocation.required("fromserver"),
+            from.partition,
+            self.invocation.required("toserver"),
+            to.partition
+        );
+        Ok(())
+    }
+
+    fn copy_options(&self) -> CopyOptions {
+        CopyOptions {
+            off_line: self.invocation.has("offline"),
+            read_only: self.invocation.has("readonly"),
+            live: self.invocation.has("live"),
+        }
+    }
+
+    fn ends(&self) -> Outcome<(Location, Location)> {
+        Ok((
+            self.place("fromserver", "frompartition")?,
+            self.place("toserver", "topartition")?,
+        ))
+    }
+
+    /// Moves one volume, with a bar.
+    pub(super) async fn move_one(
+        &self,
+        volume: &str,
+        from: Location,
+        to: Location,
+        options: MoveOptions,
+    ) -> Outcome {
+        let id = self.volume(volume).await?;
+        let moved = self
+            .show(volume, Some((from, id)), async |course| {
+                self.volumes
+                    .move_volume(volume, from, to, options, course)
+                    .await
+            })
+            .await?;
+        if self.json() {
+            return print_json(&moved);
+        }
+        let named = |switch: &str, at: Location| {
+            let given = self.invocation.get(switch);
+            given.map_or_else(|| at.server.to_string(), str::to_owned)
+        };
+        outln!(
+            "Volume {} moved from {} {} to {} {} ",
+            moved.volume.0,
+            named("fromserver", from),
+            from.partition,
+            named("toserver", to),
+            to.partition
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,350 @@
+//! What only looks: examine, listvol, listvldb, listpart, partinfo, listaddrs, status, size.
+
+use std::collections::BTreeMap;
+
+use cellar_admin::vos::{EntryFilter, Place, VolumeInfo, VolumeState, site_flags};
+use serde_json::json;
+
+use super::super::{called_server, partition, print_json, server_address};
+use super::{Vos, uuid};
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::{out, outln};
+
+impl Vos<'_> {
+    pub(super) async fn examine(mut self) -> Outcome {
+        let volume = self.invocation.required("id");
+        let entry = self.volumes.entry(volume).await?;
+        let id = self.id_of(volume, Some(&entry))?;
+        let wanted = if id == entry.read_only {
+            site_flags::READ_ONLY
+        } else {
+            site_flags::READ_WRITE
+        };
+        self.hosts
+            .learn(entry.sites.iter().map(|site| site.server))
+            .await;
+        let extended = self.invocation.has("extended");
+        let mut found = Vec::new();
+        let mut failed = false;
+        for site in entry.sites.iter().filter(|site| site.flags & wanted != 0) {
+            match self
+                .volumes
+                .volume_on(site.server, site.partition, id, extended)
+                .await
+            {
+                Ok(info) => found.push((site, info)),
+                Err(error) => {
+                    eprintln!("{error}");
+                    outln!(
+                        "Volume does not exist on server {} as indicated by the VLDB",
+                        self.hosts.name(site.server)
+                    );
+                    failed = true;
+                }
+            }
+        }
+        let lock = match entry.is_locked() {
+            true => self.volumes.lock_info(entry.read_write).await?,
+            false => None,
+        };
+        if self.json() {
+            let sites: Vec<_> = found
+                .iter()
+                .map(|(site, info)| json!({ "server": site.server, "volume": info }))
+                .collect();
+            print_json(&json!({ "entry": entry, "lock": lock, "volumes": sites }))?;
+        } else {
+            for (site, info) in &found {
+                let place = Place {
+                    server: site.server,
+                    partition: site.partition,
+                    hosts: &self.hosts,
+                };
+                out!("{}", self.shown(info, place));
+                outln!();
+            }
+            out!("{}", entry.body(&self.hosts));
+            if let Some(lock) = &lock {
+                out!("{}", lock.lines());
+            }
+            outln!();
+        }
+        if failed {
+            Err(Failure::said(FAILED))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn shown(&self, info: &VolumeInfo, place: Place<'_>) -> String {
+        match (
+            self.invocation.has("format"),
+            self.invocation.has("extended"),
+        ) {
+            (true, _) => info.formatted(place),
+            (false, true) => info.extended_block(place),
+            (false, false) => info.block(place),
+        }
+    }
+
+    pub(super) async fn listvol(mut self) -> Outcome {
+        let named = self.invocation.required("server");
+        let server = called_server(self.session, named)?;
+        let partitions = match self.invocation.get("partition") {
+            Some(text) => vec![partition(text)?],
+            None => self.volumes.partitions(server).await?,
+        };
+        self.hosts.learn([server]).await;
+        let mut listed = BTreeMap::new();
+        for partition in partitions {
+            let extended = self.invocation.has("extended");
+            let volumes = self.volumes.volumes_on(server, partition, extended).await?;
+            if self.json() {
+                listed.insert(partition.to_string(), volumes);
+                continue;
+            }
+            let place = Place {
+                server,
+                partition,
+                hosts: &self.hosts,
+            };
+            self.print_partition(named, place, &volumes);
+        }
+        if self.json() {
+            print_json(&listed)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn print_partition(&self, named: &str, place: Place<'_>, volumes: &[VolumeInfo]) {
+        let quiet = self.invocation.has("quiet");
+        if !quiet {
+            outln!(
+                "Total number of volumes on server {named} partition {}: {} ",
+                place.partition,
+                volumes.len()
+            );
+        }
+        let (fast, format) = (self.invocation.has("fast"), self.invocation.has("format"));
+        let (long, extended) = (self.invocation.has("long"), self.invocation.has("extended"));
+        for info in volumes {
+            if fast {
+                outln!("{:<10}", info.id.0);
+            } else if format {
+                out!("BEGIN_OF_ENTRY\n{}END_OF_ENTRY\n\n", info.formatted(place));
+            } else if long || extended {
+                outln!("{}", self.shown(info, place));
+            } else {
+                out!("{}", info.line());
+            }
+        }
+        if quiet {
+            return;
+        }
+        let with = |state| volumes.iter().filter(move |info| info.state == state);
+        let on_line = with(VolumeState::Ok).filter(|info| info.in_use).count();
+        let busy = with(VolumeState::Busy).count();
+        let off_line = volumes.len() - on_line - busy;
+        if fast {
+            outln!();
+        } else if format && extended {
+            outln!("VOLUMES_ONLINE\t{on_line}\nVOLUMES_OFFLINE\t{off_line}\nVOLUMES_BUSY\t{busy}");
+        } else if extended {
+            outln!("\nTotal volumes: {on_line} on-line, {off_line} off-line, {busy}  busyd");
+        } else if !format {
+            outln!(
+                "\nTotal volumes onLine {on_line} ; Total volumes offLine {off_line} ; Total busy \
+                 {busy}\n"
+            );
+        }
+    }
+
+    pub(super) async fn listvldb(mut self) -> Outcome {
+        if let Some(volume) = self.invocation.get("name") {
+            let entry = self.volumes.entry(volume).await?;
+            self.hosts
+                .learn(entry.sites.iter().map(|site| site.server))
+                .await;
+            if self.json() {
+                return print_json(&json!({ "entries": [entry], "total": 1 }));
+            }
+            out!("{}", entry.listing(&self.hosts));
+            return Ok(());
+        }
+        let named = self.invocation.get("server");
+        let mut filter = EntryFilter {
+            server: named.map(server_address).transpose()?,
+            partition: self
+                .invocation
+                .get("partition")
+                .map(partition)
+                .transpose()?,
+            locked: self.invocation.has("locked"),
+        };
+        // A server that was named only to find the cell by may have no volumes of its own.
+        let is_database = filter
+            .server
+            .is_some_and(|server| self.session.cell.database_servers.contains(&server));
+        let mut entries = match self.volumes.entries(filter).await {
+            Err(cellar_admin::Error::NoSuchEntry(_)) if is_database => {
+                filter.server = None;
+                self.volumes.entries(filter).await?
+            }
+            other => other?,
+        };
+        if is_database && entries.is_empty() && filter.server.is_some() {
+            filter.server = None;
+            entries = self.volumes.entries(filter).await?;
+        }
+        if self.json() {
+            return print_json(&json!({ "total": entries.len(), "entries": entries }));
+        }
+        for entry in &entries {
+            self.hosts
+                .learn(entry.sites.iter().map(|site| site.server))
+                .await;
+        }
+        let quiet = self.invocation.has("quiet");
+        if !quiet {
+            let server = named.filter(|_| filter.server.is_some());
+            let part = filter
+                .partition
+                .map(|p| format!("partition {p} "))
+                .unwrap_or_default();
+            match server {
+                Some(server) => outln!("VLDB entries for server {server} {part}"),
+                None if filter.partition.is_some() => outln!("VLDB entries for {part}"),
+                None => outln!("VLDB entries for all servers "),
+            }
+        }
+        for entry in &entries {
+            out!("{}", entry.listing(&self.hosts));
+        }
+        if !quiet {
+            outln!("\nTotal entries: {}", entries.len());
+        }
+        Ok(())
+    }
+
+    pub(super) async fn listpart(&self) -> Outcome {
+        let server = called_server(self.session, self.invocation.required("server"))?;
+        let partitions = self.volumes.partitions(server).await?;
+        let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
+        if self.json() {
+            return print_json(&names);
+        }
+        outln!("The partitions on the server are:");
+        let mut line = String::new();
+        for (index, name) in names.iter().enumerate() {
+            line.push_str(&format!(" {name:>10} "));
+            if index > 0 && index % 5 == 0 {
+                line.push('\n');
+            }
+        }
+        outln!("{line}\nTotal: {}", names.len());
+        Ok(())
+    }
+
+    pub(super) async fn partinfo(&self) -> Outcome {
+        let server = called_server(self.session, self.invocation.required("server"))?;
+        let partitions = match self.invocation.get("partition") {
+            Some(text) => vec![partition(text)?],
+            None => self.volumes.partitions(server).await?,
+        };
+        let mut spaces = Vec::new();
+        for partition in partitions {
+            spaces.push(self.volumes.partition_space(server, partition).await?);
+        }
+        if self.json() {
+            return print_json(&spaces);
+        }
+        for space in &spaces {
+            outln!(
+                "Free space on partition {}: {} K blocks out of total {}",
+                space.partition,
+                space.free_kib,
+                space.total_kib
+            );
+        }
+        if self.invocation.has("summary") {
+            let free: i64 = spaces.iter().map(|space| space.free_kib).sum();
+            let total: i64 = spaces.iter().map(|space| space.total_kib).sum();
+            outln!(
+                "Summary: {free} KB free out of {total} KB on {} partitions",
+                spaces.len()
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) async fn listaddrs(mut self) -> Outcome {
+        let servers = match (self.invocation.get("uuid"), self.invocation.get("host")) {
+            (Some(text), _) => vec![self.volumes.server_addresses(Ok(uuid(text)?)).await?],
+            (None, Some(host)) => {
+                let std::net::IpAddr::V4(address) = server_address(host)? else {
+                    return Err(Failure::usage("file servers have IPv4 addresses"));
+                };
+                vec![self.volumes.server_addresses(Err(address)).await?]
+            }
+            (None, None) => self.volumes.addresses().await?,
+        };
+        if self.json() {
+            return print_json(&servers);
+        }
+        self.hosts
+            .learn(servers.iter().flat_map(|server| server.addresses.clone()))
+            .await;
+        let with_uuid = self.invocation.has("printuuid");
+        for server in &servers {
+            if with_uuid {
+                outln!("UUID: {}", server.uuid_line());
+            }
+            for address in &server.addresses {
+                outln!("{}", self.hosts.name(*address));
+            }
+            if with_uuid {
+                outln!();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn status(&self) -> Outcome {
+        let named = self.invocation.required("server");
+        let transactions = self
+            .volumes
+            .transactions(called_server(self.session, named)?)
+            .await?;
+        if self.json() {
+            return print_json(&transactions);
+        }
+        if transactions.is_empty() {
+            outln!("No active transactions on {named}");
+            return Ok(());
+        }
+        outln!("Total transactions: {}", transactions.len());
+        for transaction in &transactions {
+            out!("{}", transaction.block());
+        }
+        Ok(())
+    }
+
+    pub(super) async fn size(&self) -> Outcome {
+        let volume = self.invocation.required("id");
+        let (id, at) = self.volume_and_place(volume).await?;
+        let since = super::since(self.invocation.get("time"))?;
+        let size = match self.invocation.has("dump") {
+            true => Some(self.volumes.dump_size(at, id, since).await?),
+            false => None,
+        };
+        if self.json() {
+            return print_json(&json!({ "id": id.0, "dump_size": size }));
+        }
+        outln!("Volume: {volume}");
+        if let Some(size) = size {
+            outln!("dump_size: {size}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! Operations on many volumes: backupsys, and move of several.
+//!
+//! Volumes are worked on side by side, a bounded number at a time. One that fails is said at once and
+//! holds up no other.
+
+use cellar_admin::vos::job::{Course, Stop, Unwatched};
+use cellar_admin::vos::{Entry, EntryFilter, Location, MoveOptions, site_flags};
+use cellar_dbserver::vl::Pattern as NamePattern;
+use futures_util::StreamExt;
+use serde_json::json;
+
+use super::super::{number, partition, print_json};
+use super::Vos;
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::{out, outln};
+use crate::progress::Progress;
+
+/// Volumes moved at a time if nobody says how many.
+const MOVES: usize = 4;
+/// Volumes backed up at a time.
+const BACKUPS: usize = 16;
+/// The most that may be asked for.
+const PARALLEL_MAX: usize = 64;
+
+/// The beginning of names, or an expression if it begins with `^`.
+enum Pattern {
+    Prefix(String),
+    Expression(NamePattern),
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Outcome<Self> {
+        if !text.starts_with('^') {
+            return Ok(Self::Prefix(text.to_owned()));
+        }
+        // Here an expression may end before the name does.
+        let whole = match text.ends_with('$') {
+            true => text.to_owned(),
+            false => format!("{text}.*"),
+        };
+        NamePattern::parse(whole.as_bytes())
+            .map(Self::Expression)
+            .map_err(|_| {
+                Failure::usage(format!(
+                    "Unrecognizable -prefix regular expression: '{text}'"
+                ))
+            })
+    }
+
+    fn fits(&self, name: &str) -> bool {
+        match self {
+            Self::Prefix(prefix) => name.starts_with(prefix),
+            Self::Expression(expression) => expression.matches(name.as_bytes()),
+        }
+    }
+}
+
+impl Vos<'_> {
+    fn parallel(&self, usual: usize) -> Outcome<usize> {
+        let count = match self.invocation.get("parallel") {
+            Some(text) => number("-parallel", text)?,
+            None => usual,
+        };
+        if (1..=PARALLEL_MAX).contains(&count) {
+            Ok(count)
+        } else {
+            Err(Failure::usage(format!(
+                "-parallel is a number from 1 to {PARALLEL_MAX}"
+            )))
+        }
+    }
+
+    pub(super) async fn move_volumes(&self) -> Outcome {
+        let options = MoveOptions {
+            live: self.invocation.has("live"),
+        };
+        let to = self.place("toserver", "topartition")?;
+        let from = match (
+            self.invocation.has("fromserver"),
+            self.invocation.has("frompartition"),
+        ) {
+            (true, true) => Some(self.place("fromserver", "frompartition")?),
+            (false, false) => None,
+            _ => {
+                return Err(Failure::usage(
+                    "-fromserver and -frompartition belong together",
+                ));
+            }
+        };
+        let named = self.invocation.list("id");
+        let volumes: Vec<(String, Location)> = match (named, from) {
+            ([], Some(from)) if self.invocation.has("all") => {
+                let filter = EntryFilter {
+                    server: Some(from.server.into()),
+                    partition: Some(from.partition),
+                    locked: false,
+                };
+                let entries = self.volumes.entries(filter).await?;
+                let here = entries
+                    .into_iter()
+                    .filter(|entry| location(entry) == Some(from));
+                here.map(|entry| (entry.name, from)).collect()
+            }
+            ([], _) => {
+                return Err(Failure::usage(
+                    "-id is missing; -all with -fromserver and -frompartition takes every volume there",
+                ));
+            }
+            (_, _) if self.invocation.has("all") => {
+                return Err(Failure::usage("-id and -all exclude each other"));
+            }
+            (named, Some(from)) => named.iter().map(|name| (name.clone(), from)).collect(),
+            (named, None) => {
+                let mut found = Vec::new();
+                for name in named {
+                    let entry = self.volumes.entry(name).await?;
+                    let at = location(&entry).ok_or_else(|| {
+                        Failure::new(format!("volume {name} has no read-write site"))
+                    })?;
+                    found.push((name.clone(), at));
+                }
+                found
+            }
+        };
+        match &volumes[..] {
+            [] => {
+                if self.json() {
+                    return print_json(&json!({ "moved": [], "failed": [] }));
+                }
+                outln!("No volumes to move");
+                Ok(())
+            }
+            [(name, from)] if !self.invocation.has("all") => {
+                self.move_one(name, *from, to, options).await
+            }
+            _ => self.move_many(volumes, to, options).await,
+        }
+    }
+
+    async fn move_many(
+        &self,
+        volumes: Vec<(String, Location)>,
+        to: Location,
+        options: MoveOptions,
+    ) -> Outcome {
+        let parallel = self.parallel(MOVES)?;
+        let progress = Progress::count(volumes.len() as u64);
+        let stop = Stop::default();
+        let work = async {
+            let (mut moved, mut failed) = (Vec::new(), Vec::new());
+            let jobs = volumes.iter().map(|(name, from)| {
+                let course = Course::new(&Unwatched, &stop);
+                async move {
+                    let done = self
+                        .volumes
+                        .move_volume(name, *from, to, options, course)
+                        .await;
+                    (name, done)
+                }
+            });
+            let mut done = futures_util::stream::iter(jobs).buffer_unordered(parallel);
+            while let Some((name, outcome)) = done.next().await {
+                progress.name(name);
+                progress.add(1);
+                match outcome {
+                    Ok(one) => moved.push(one),
+                    // Volumes whose turn does not come are not worth a line each.
+                    Err(cellar_admin::Error::Interrupted) => {}
+                    Err(error) => {
+                        progress.say(&format!("{name}: {error}"));
+                        failed.push(name.clone());
+                    }
+                }
+            }
+            (moved, failed)
+        };
+        let interrupted = async {
+            let pressed = tokio::signal::ctrl_c().await;
+            stop.ask();
+            progress.say("stopping; volumes under way are brought to one place");
+            pressed
+        };
+        let mut work = std::pin::pin!(work);
+        let (moved, failed) = tokio::select! {
+            done = &mut work => done,
+            _ = interrupted => work.await,
+        };
+        progress.finish();
+        if self.json() {
+            print_json(&json!({ "moved": moved, "failed": failed }))?;
+        } else {
+            outln!(
+                "Total volumes moved: {}; failed to move: {}",
+                moved.len(),
+                failed.len()
+            );
+        }
+        if stop.is_asked() {
+            return Err(Failure::interrupted());
+        }
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::said(FAILED)),
+        }
+    }
+
+    pub(super) async fn backupsys(&self) -> Outcome {
+        let patterns = |switch: &str| -> Outcome<Vec<Pattern>> {
+            let given = self.invocation.list(switch);
+            given.iter().map(|text| Pattern::parse(text)).collect()
+        };
+        let (wanted, others) = (patterns("prefix")?, patterns("xprefix")?);
+        let exclude = self.invocation.has("exclude");
+        let dry_run = self.invocation.has("dryrun");
+        let parallel = self.parallel(BACKUPS)?;
+        let filter = self.filter(false)?;
+        let entries = self.volumes.entries(filter).await?;
+        let fits = |patterns: &[Pattern], name: &str| patterns.iter().any(|p| p.fits(name));
+        let chosen = |entry: &Entry| {
+            let mut chosen = match (wanted.is_empty(), exclude) {
+                (true, _) => true,
+                (false, exclude) => fits(&wanted, &entry.name) != exclude,
+            };
+            if fits(&others, &entry.name) {
+                chosen = exclude;
+            }
+            let at = location(entry);
+            let here = at.is_some_and(|at| {
+                filter.server.is_none_or(|server| server == at.server)
+                    && filter.partition.is_none_or(|part| part == at.partition)
+            });
+            chosen && here && entry.flags & cellar_admin::vos::entry_flags::RW_EXISTS != 0
+        };
+        let chosen: Vec<_> = entries.into_iter().filter(chosen).collect();
+        if !self.json() && (dry_run || self.invocation.has("verbose")) {
+            self.announce(dry_run)?;
+        }
+        if dry_run {
+            let names: Vec<_> = chosen.iter().map(|entry| &entry.name).collect();
+            if self.json() {
+                return print_json(&json!({ "would": names }));
+            }
+            for name in &names {
+                outln!("     {name}");
+            }
+            outln!("done");
+            outln!(
+                "Total volumes backed up: {}; failed to backup: 0",
+                names.len()
+            );
+            return Ok(());
+        }
+        let progress = Progress::count(chosen.len() as u64);
+        let jobs = chosen
+            .iter()
+            .map(async |entry| (entry, self.volumes.backup_entry(entry).await));
+        let mut jobs = futures_util::stream::iter(jobs).buffer_unordered(parallel);
+        let (mut done, mut failed) = (0usize, Vec::new());
+        while let Some((entry, outcome)) = jobs.next().await {
+            progress.name(&entry.name);
+            progress.add(1);
+            match outcome {
+                Ok(_) => done += 1,
+                Err(error) => {
+                    progress.say(&format!("Could not backup {}: {error}", entry.name));
+                    failed.push(entry.name.clone());
+                }
+            }
+        }
+        progress.finish();
+        if self.json() {
+            print_json(&json!({ "backed_up": done, "failed": failed }))?;
+        } else {
+            outln!("done");
+            outln!(
+                "Total volumes backed up: {done}; failed to backup: {}",
+                failed.len()
+            );
+        }
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::said(FAILED)),
+        }
+    }
+
+    fn announce(&self, dry_run: bool) -> Outcome {
+        let mut line = match dry_run {
+            true => "Would have backed up volumes".to_owned(),
+            false => "Backing up volumes".to_owned(),
+        };
+        if let Some(server) = self.invocation.get("server") {
+            line.push_str(&format!(" on server {server}"));
+        }
+        if let Some(text) = self.invocation.get("partition") {
+            line.push_str(&format!(" partition {}", partition(text)?));
+        }
+        let quoted = |switch: &str| {
+            let given = self.invocation.list(switch).iter();
+            given
+                .map(|text| format!("'{text}'"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let exclude = self.invocation.has("exclude");
+        if self.invocation.has("prefix") {
+            let not = if exclude { "do not " } else { "" };
+            line.push_str(&format!(" which {not}match prefix {}", quoted("prefix")));
+        }
+        if self.invocation.has("xprefix") {
+            let how = if exclude { "adding" } else { "removing" };
+            line.push_str(&format!(
+                " {how} those which match prefix {}",
+                quoted("xprefix")
+            ));
+        }
+        out!("{line} .. \n");
+        Ok(())
+    }
+}
+
+/// Where an entry has its read-write volume.
+fn location(entry: &Entry) -> Option<Location> {
+    let site = entry
+        .sites
+        .iter()
+        .find(|site| site.flags & site_flags::READ_WRITE != 0)?;
+    Location::new(site.server, site.partition).ok()
+}

@@ -1,0 +1,255 @@
+//! dump and restore: volumes as files and pipes.
+
+use std::io::{IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bytes::{Bytes, BytesMut};
+use cellar_admin::vos::job::{Course, Watcher};
+use cellar_admin::vos::{DateChoice, DumpOptions, Location, RestoreOptions, site_flags};
+use cellar_wire::ids::VolumeId;
+use serde_json::json;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::super::{number, print_json};
+use super::{Vos, since};
+use crate::failure::{Failure, Outcome};
+use crate::output::{out, outln};
+use crate::progress::Progress;
+
+/// How much of a file is read at a time.
+const PIECE: usize = 256 * 1024;
+
+/// A stream of this process, as a file of its own.
+fn own(stream: BorrowedFd<'_>) -> std::io::Result<File> {
+    Ok(File::from_std(stream.try_clone_to_owned()?.into()))
+}
+
+/// Says what a job says, above its bar.
+struct Speaker<'a>(&'a Progress);
+
+impl Watcher for Speaker<'_> {
+    fn say(&self, line: &str) {
+        self.0.say(line);
+    }
+}
+
+impl Vos<'_> {
+    pub(super) async fn dump(&self) -> Outcome {
+        let volume = self.invocation.required("id");
+        let options = DumpOptions {
+            since: since(self.invocation.get("time"))?,
+            clone: self.invocation.has("clone"),
+            omit_directories: self.invocation.has("omitdirs"),
+        };
+        let file = self.invocation.get("file");
+        if file.is_none() && std::io::stdout().is_terminal() {
+            return Err(Failure::usage(
+                "a dump is nothing for a terminal; -file names a file for it",
+            ));
+        }
+        let (id, at) = self.volume_and_place(volume).await?;
+        // A guess at the end; nothing is asked that would take time.
+        let whole = match options.since.0 {
+            0 => self
+                .volumes
+                .volume_on(at.server.into(), at.partition, id, false)
+                .await
+                .ok()
+                .map(|info| u64::from(info.size_kib) * 1024),
+            _ => None,
+        };
+        let mut target = match file {
+            Some(path) => File::create(path)
+                .await
+                .map_err(|cause| Failure::new(format!("cannot write {path}: {cause}")))?,
+            None => own(std::io::stdout().as_fd())?,
+        };
+        let progress = Progress::bytes(whole);
+        progress.name(volume);
+        let speaker = Speaker(&progress);
+        let volumes = self.volumes;
+        let dumped = super::jobs::run(&speaker, async |course: Course<'_>| {
+            let sink = async |bytes: Bytes| {
+                target.write_all(&bytes).await?;
+                progress.add(bytes.len() as u64);
+                Ok(())
+            };
+            volumes.dump(at, id, options, course, sink).await?;
+            target.flush().await.map_err(cellar_admin::Error::Local)
+        })
+        .await;
+        progress.finish();
+        if let (Err(_), Some(path)) = (&dumped, file) {
+            // Half a dump is worth nothing, and might be taken for a whole one.
+            let _removed = tokio::fs::remove_file(path).await;
+        }
+        dumped?;
+        match file {
+            Some(path) if self.json() => print_json(&json!({ "id": id.0, "file": path })),
+            Some(path) => {
+                eprintln!("Dumped volume {volume} in file {path}");
+                Ok(())
+            }
+            None => {
+                eprintln!("Dumped volume {volume} in stdout ");
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) async fn restore(mut self) -> Outcome {
+        let at = self.here()?;
+        let name = self.invocation.required("name");
+        let file = self.invocation.get("file");
+        let given = self.invocation.get("id");
+        let mut options = RestoreOptions {
+            id: given
+                .map(|text| number("-id", text).map(VolumeId))
+                .transpose()?,
+            incremental: false,
+            off_line: self.invocation.has("offline"),
+            read_only: self.invocation.has("readonly"),
+            creation: self.date_choice("creation")?,
+            last_update: self.date_choice("lastupdate")?,
+            keep_elsewhere: self.invocation.has("nodelete"),
+        };
+        let mut source = match file {
+            Some(path) => File::open(path)
+                .await
+                .map_err(|cause| Failure::new(format!("Can't access file {path}: {cause}")))?,
+            None => own(std::io::stdin().as_fd())?,
+        };
+        let size = match file {
+            Some(path) => tokio::fs::metadata(path)
+                .await
+                .ok()
+                .map(|about| about.len()),
+            None => None,
+        };
+        options.incremental = self.overwrite(name, at, options).await?;
+        let plan = self.volumes.plan_restore(name, options).await?;
+        self.hosts.learn([at.server.into()]).await;
+        if !self.json() {
+            out!(
+                "Restoring volume {} Id {} on server {} partition {} ..",
+                plan.0.name,
+                plan.0.volume.0,
+                self.hosts.name(at.server.into()),
+                at.partition
+            );
+            std::io::stdout().flush()?;
+        }
+        let progress = Progress::bytes(size);
+        progress.name(name);
+        let speaker = Speaker(&progress);
+        let volumes = self.volumes;
+        let restored = super::jobs::run(&speaker, async |course: Course<'_>| {
+            let read = async || {
+                let mut piece = BytesMut::with_capacity(PIECE);
+                let count = source.read_buf(&mut piece).await?;
+                progress.add(count as u64);
+                Ok((count > 0).then(|| piece.freeze()))
+            };
+            volumes.restore(at, &plan, options, course, read).await
+        })
+        .await;
+        progress.finish();
+        if restored.is_err() && !self.json() {
+            outln!();
+        }
+        restored?;
+        if self.json() {
+            return print_json(&plan.0);
+        }
+        outln!(" done");
+        outln!(
+            "Restored volume {name} on {} {}",
+            self.invocation.required("server"),
+            at.partition
+        );
+        Ok(())
+    }
+
+    fn date_choice(&self, switch: &str) -> Outcome<DateChoice> {
+        match self.invocation.get(switch) {
+            None | Some("n" | "new") => Ok(DateChoice::New),
+            Some("d" | "dump") => Ok(DateChoice::Dump),
+            Some("k" | "keep") => Ok(DateChoice::Keep),
+            Some(other) => Err(Failure::usage(format!(
+                "{other} is not a valid argument to -{switch}; dump, keep and new are"
+            ))),
+        }
+    }
+
+    /// What is to become of a volume that exists: whether the restore is an incremental one.
+    async fn overwrite(&self, name: &str, at: Location, options: RestoreOptions) -> Outcome<bool> {
+        let wanted = match self.invocation.get("overwrite") {
+            None => None,
+            Some("a" | "abort") => Some('a'),
+            Some("f" | "full") => Some('f'),
+            Some("i" | "inc" | "incremental") => Some('i'),
+            Some(other) => {
+                return Err(Failure::usage(format!(
+                    "{other} is not a valid argument to -overwrite; abort, full and incremental are"
+                )));
+            }
+        };
+        let kind = if options.read_only {
+            site_flags::READ_ONLY
+        } else {
+            site_flags::READ_WRITE
+        };
+        let sites: Vec<_> = match self.volumes.entry(name).await {
+            Ok(entry) => entry.sites,
+            Err(cellar_admin::Error::NoSuchEntry(_)) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let mut sites = sites
+            .iter()
+            .filter(|site| site.flags & kind != 0)
+            .peekable();
+        if sites.peek().is_none() {
+            if matches!(wanted, Some('i' | 'a')) {
+                eprintln!("Volume does not exist; Will perform a full restore");
+            }
+            return Ok(false);
+        }
+        let is_here = sites.any(|site| site.server == at.server && site.partition == at.partition);
+        let chosen = match wanted {
+            Some(chosen) => chosen,
+            None => self.ask(name, is_here)?,
+        };
+        match chosen {
+            'f' => {
+                eprintln!("Volume exists; Will delete and perform full restore");
+                Ok(false)
+            }
+            'i' if is_here => Ok(true),
+            'i' => Err(Failure::new(format!(
+                "volume {name} already exists on a different server/part; not allowed"
+            ))),
+            _ => Err(Failure::new("Volume exists; Aborting restore command")),
+        }
+    }
+
+    fn ask(&self, name: &str, is_here: bool) -> Outcome<char> {
+        let asked = self.invocation.has("file") && std::io::stdin().is_terminal();
+        if !asked {
+            return Err(Failure::new(
+                "Volume exists and no -overwrite option specified; Aborting restore command",
+            ));
+        }
+        if is_here {
+            eprintln!("The volume {name} already exists in the VLDB");
+            eprint!("Do you want to do a full/incremental restore or abort? [fia](a): ");
+        } else {
+            eprintln!("The volume {name} already exists on a different server/part");
+            eprint!("Do you want to do a full restore or abort? [fa](a): ");
+        }
+        std::io::stderr().flush()?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        Ok(answer.trim_start().chars().next().unwrap_or('a'))
+    }
+}
