@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
+use cellar_auth::Superusers;
 use cellar_auth::audit::Record;
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_wire::AbortCode;
@@ -51,8 +52,10 @@ impl Overseer {
             };
         }
         answer! {
-            AddSUser(user) => self.add_superuser(user).await;
-            DeleteSUser(user) => self.delete_superuser(user).await;
+            AddSUser(user) => self.change_superusers(user.name, Superusers::add, EXISTS).await
+                .map(|()| AddSUserReply {});
+            DeleteSUser(user) => self.change_superusers(user.name, Superusers::remove, MISSING).await
+                .map(|()| DeleteSUserReply {});
             ListKeys(asked) => self.list_keys(&asked).await;
             DeleteKey(key) => self.delete_key(key).await;
             SetStatus(asked) => self.set_status(&asked.instance, asked.status)
@@ -128,34 +131,19 @@ impl Overseer {
         self.audit.record(record.with("arguments", what));
     }
 
-    async fn add_superuser(&self, user: AddSUser) -> Result<AddSUserReply, AbortCode> {
+    /// Changes the list of superusers; `none` answers what would change nothing.
+    async fn change_superusers(
+        &self,
+        name: BozoString,
+        change: fn(&Superusers, &str) -> cellar_auth::Result<bool>,
+        none: AbortCode,
+    ) -> Result<(), AbortCode> {
         let authority = self.authority.clone();
-        let added = blocking(move || {
-            let name = String::from_utf8_lossy(&user.name);
-            authority
-                .superusers()
-                .add(&name)
-                .map_err(|error| code(&error))
+        let changed = blocking(move || {
+            let name = String::from_utf8_lossy(&name);
+            change(authority.superusers(), &name).map_err(|error| code(&error))
         });
-        match added.await? {
-            true => Ok(AddSUserReply {}),
-            false => Err(EXISTS),
-        }
-    }
-
-    async fn delete_superuser(&self, user: DeleteSUser) -> Result<DeleteSUserReply, AbortCode> {
-        let authority = self.authority.clone();
-        let removed = blocking(move || {
-            let name = String::from_utf8_lossy(&user.name);
-            authority
-                .superusers()
-                .remove(&name)
-                .map_err(|error| code(&error))
-        });
-        match removed.await? {
-            true => Ok(DeleteSUserReply {}),
-            false => Err(MISSING),
-        }
+        changed.await?.then_some(()).ok_or(none)
     }
 
     /// The versions of the cell's keys and nothing else: neither the keys, which are no DES keys,
