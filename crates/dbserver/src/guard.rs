@@ -39,12 +39,7 @@ impl Guard {
     pub(crate) fn begin<P: Procedure>(&self, arguments: &P) -> Option<Act<'_>> {
         let audit = self.audit.as_ref()?;
         let mut what = format!("{arguments:?}");
-        if what.len() > SHOWN_MAX {
-            let end = (0..=SHOWN_MAX)
-                .rev()
-                .find(|end| what.is_char_boundary(*end));
-            what.truncate(end.unwrap_or_default());
-        }
+        what.truncate(what.floor_char_boundary(SHOWN_MAX));
         Some(Act {
             guard: self,
             audit,
