@@ -76,12 +76,10 @@ fn make(folder: &Path, wanted: u32) -> Outcome<()> {
     let begun = Instant::now();
     let mut last = Ticket::ready();
     for id in there + 1..=wanted {
+        let name = format!("count.{id}");
         let spec = VolumeSpec {
-            id: VolumeId(id),
-            name: format!("count.{id}"),
             max_quota: 5000,
-            owner: ViceId(1),
-            now: CONTEXT.now,
+            ..VolumeSpec::new(VolumeId(id), name, ViceId(1), CONTEXT.now)
         };
         last = partition.create_volume(&spec)?.durable;
         if id.is_multiple_of(AHEAD) {

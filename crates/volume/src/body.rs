@@ -347,7 +347,7 @@ impl Volume {
     }
 
     /// Reads the blocks of a piece that fall into a buffer that begins at block `first` of the file.
-    fn read_blocks(
+    pub(crate) fn read_blocks(
         &self,
         fid: Fid,
         blocks: &PieceBlocks,

@@ -25,16 +25,19 @@ mod committer;
 mod flusher;
 pub(crate) mod journal;
 pub(crate) mod key;
+mod read;
+mod replay;
 pub(crate) mod room;
 pub(crate) mod space;
 pub(crate) mod table;
+
+pub(crate) use read::Walk;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::{Disk, is_full};
@@ -44,7 +47,7 @@ use crate::ticket::{Flight, Ticket, may_block};
 use base::{Base, View};
 use batch::{Batch, Batches, Run};
 use journal::JournalFile;
-use key::Key;
+use replay::Opened;
 use room::{Fit, Promise, Room};
 use space::Space;
 use table::Table;
@@ -86,6 +89,8 @@ pub(crate) struct Statistics {
     pub(crate) journal_bytes: AtomicU64,
     pub(crate) block_syncs: AtomicU64,
     pub(crate) flushes: AtomicU64,
+    /// Entries of the table that were looked at.
+    pub(crate) reads: Arc<AtomicU64>,
 }
 
 /// Where to look for a key: newest first.
@@ -303,6 +308,33 @@ impl Engine {
         if batch.is_empty() {
             return Ok(Ticket::ready());
         }
+        let (flight, wake) = self.enter(batch)?;
+        if wake {
+            self.work.notify_one();
+        }
+        Ok(match self.options.durability {
+            Durability::Strict => Ticket::of(flight),
+            Durability::Relaxed(_) => Ticket::ready(),
+        })
+    }
+
+    /// The same for what must not be lost once it is told to others: the ticket resolves when this
+    /// and everything before it is durable, in the relaxed mode too.
+    pub(crate) fn commit_durably(&self, batch: Batch) -> Result<Ticket> {
+        if batch.is_empty() {
+            return Err(Error::Invalid("a change without entries"));
+        }
+        let (flight, _) = self.enter(batch)?;
+        let mut queue = self.queue.lock();
+        queue.hurry = true;
+        queue.committer_waits = false;
+        drop(queue);
+        self.work.notify_all();
+        Ok(Ticket::of(flight))
+    }
+
+    /// Puts a batch into the open group. Says whether the committer is to be woken.
+    fn enter(&self, batch: Batch) -> Result<(Arc<Flight>, bool)> {
         self.space.prepare(&batch.released, &|key| self.get(key))?;
         let length = batch.encoded_length();
         let mut queue = self.queue.lock();
@@ -329,10 +361,6 @@ impl Engine {
         queue.open.released.extend(batch.released);
         queue.open.wrote_blocks |= batch.wrote_blocks;
         self.statistics.commits.fetch_add(1, Ordering::Relaxed);
-        let ticket = match self.options.durability {
-            Durability::Strict => Ticket::of(Arc::clone(&queue.open.flight)),
-            Durability::Relaxed(_) => Ticket::ready(),
-        };
         let wake = match self.options.durability {
             Durability::Strict => {
                 queue.committer_waits && queue.open.batches.count() >= queue.wanted
@@ -343,10 +371,8 @@ impl Engine {
         };
         if wake {
             queue.committer_waits = false;
-            drop(queue);
-            self.work.notify_one();
         }
-        Ok(ticket)
+        Ok((Arc::clone(&queue.open.flight), wake))
     }
 
     /// Ends the active table and journal file; returns the new active table.
@@ -381,78 +407,6 @@ impl Engine {
 
     fn levels(&self) -> Arc<Levels> {
         Arc::clone(&self.levels.read())
-    }
-
-    /// The value of a key.
-    ///
-    /// Inside `nonblocking` only what is in memory answers.
-    pub(crate) fn get(&self, key: &Key) -> Result<Option<Bytes>> {
-        let levels = self.levels();
-        for table in levels.tables() {
-            if let Some(known) = table.get(key) {
-                return Ok(known);
-            }
-        }
-        may_block()?;
-        self.read_base(&levels, |base| base.get(key))
-    }
-
-    /// Reads the base; once more if it was opened anew meanwhile.
-    fn read_base<T>(&self, levels: &Arc<Levels>, read: impl Fn(&View) -> Result<T>) -> Result<T> {
-        match read(&levels.base) {
-            Err(error) => {
-                let now = self.levels();
-                if Arc::ptr_eq(&now, levels) {
-                    Err(error)
-                } else {
-                    read(&now.base)
-                }
-            }
-            answer => answer,
-        }
-    }
-
-    /// The first entry at or after `from` that starts with `prefix`.
-    ///
-    /// Versions only ever get newer ones in front, so for a versioned thing an entry found in a
-    /// newer table is the one asked for, whatever lies below.
-    pub(crate) fn first_version(&self, from: &Key, prefix: &Key) -> Result<Option<(Key, Bytes)>> {
-        let levels = self.levels();
-        let mut hidden = false;
-        for table in levels.tables() {
-            if let Some((key, value)) = table.at_or_after(from)
-                && key.starts_with(prefix)
-            {
-                match value {
-                    Some(value) if !hidden => return Ok(Some((key, value))),
-                    _ => {
-                        hidden = true;
-                        break;
-                    }
-                }
-            }
-        }
-        if !hidden {
-            may_block()?;
-            let found = self.read_base(&levels, |base| base.entries(from)?.next())?;
-            return Ok(found.filter(|(key, _)| key.starts_with(prefix)));
-        }
-        self.scan(from, prefix)?.next()
-    }
-
-    /// All entries at or after `from` that start with `prefix`, in order.
-    pub(crate) fn scan(&self, from: &Key, prefix: &Key) -> Result<Scan> {
-        may_block()?;
-        let levels = self.levels();
-        let base = self.read_base(&levels, |base| base.entries(from))?;
-        Ok(Scan {
-            levels,
-            base,
-            ahead: None,
-            base_done: false,
-            at: *from,
-            prefix: *prefix,
-        })
     }
 
     /// Writes everything to the base and waits for it.
@@ -529,127 +483,5 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop_quietly("closed");
         self.land_the_rest();
-    }
-}
-
-impl Levels {
-    fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
-        std::iter::once(&self.active).chain(&self.frozen)
-    }
-}
-
-/// Entries of all levels merged, in key order.
-pub(crate) struct Scan {
-    levels: Arc<Levels>,
-    base: base::Entries,
-    ahead: Option<(Key, Bytes)>,
-    base_done: bool,
-    at: Key,
-    prefix: Key,
-}
-
-impl Scan {
-    /// The next entry.
-    pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
-        loop {
-            if self.ahead.is_none() && !self.base_done {
-                self.ahead = self.base.next()?;
-                self.base_done = self.ahead.is_none();
-            }
-            let mut best: Option<(Key, Option<Bytes>)> = None;
-            for table in self.levels.tables() {
-                if let Some((key, value)) = table.at_or_after(&self.at)
-                    && best.as_ref().is_none_or(|(known, _)| key < *known)
-                {
-                    best = Some((key, value));
-                }
-            }
-            if let Some((key, _)) = &self.ahead {
-                match &best {
-                    Some((known, _)) if known < key => {}
-                    Some((known, _)) if known == key => self.ahead = None,
-                    _ => best = self.ahead.take().map(|(key, value)| (key, Some(value))),
-                }
-            }
-            let Some((key, value)) = best else {
-                return Ok(None);
-            };
-            if !key.starts_with(&self.prefix) {
-                return Ok(None);
-            }
-            self.at = key.successor();
-            if let Some(value) = value {
-                return Ok(Some((key, value)));
-            }
-        }
-    }
-}
-
-/// The base, the block map after the journal's last group, and what the base lacks.
-struct Opened {
-    base: Base,
-    view: View,
-    space: Arc<Space>,
-    /// Number of the last group.
-    last: u64,
-    /// The changes of the groups that the base does not hold, and which journal files have them.
-    replayed: Option<(Arc<Table>, Vec<usize>)>,
-}
-
-impl Opened {
-    fn open(
-        disk: &Arc<dyn Disk>,
-        options: &Options,
-        files: &[JournalFile],
-        ledger: &Arc<Room>,
-    ) -> Result<Self> {
-        let file = disk
-            .open("base")
-            .and_then(|file| disk.sync_names().map(|()| file))
-            .map_err(|error| Error::Partition(format!("opening the base table: {error}")))?;
-        let base = Base::open(file, options.base_cache_bytes)?;
-        let view = base.view()?;
-        let room = Arc::clone(ledger);
-        let space = Arc::new(Space::open(Arc::clone(disk), room, &|key| view.get(key))?);
-        let mut groups = Vec::new();
-        for (index, file) in files.iter().enumerate() {
-            let read = file.read(view.applied)?;
-            groups.extend(read.into_iter().map(|group| (index, group)));
-        }
-        groups.sort_by_key(|(_, group)| group.number);
-        let table = Table::default();
-        let mut last = view.applied;
-        let mut used = Vec::new();
-        for (index, group) in groups {
-            if group.number != last + 1 {
-                break;
-            }
-            last = group.number;
-            if !used.contains(&index) {
-                // A process that was killed may have written what it did not sync. From now on
-                // later groups build on it.
-                files[index].sync()?;
-                used.push(index);
-            }
-            for batch in group.batches()? {
-                space.apply(&batch.taken, &batch.released, &|key| view.get(key))?;
-                ledger.enter_table(&table, batch.entries);
-            }
-        }
-        let mut replayed = None;
-        if last > view.applied {
-            ledger.enter_table(&table, space.freeze());
-            space.end_replay();
-            table.set_last_group(last);
-            tracing::info!(groups = last - view.applied, "replayed the journal");
-            replayed = Some((Arc::new(table), used));
-        }
-        Ok(Self {
-            base,
-            view,
-            space,
-            last,
-            replayed,
-        })
     }
 }

@@ -7,6 +7,7 @@
 //! * one vnode: the body of a large file that was removed or replaced;
 //! * epochs: a clone was removed; vnodes changed in these epochs have versions to look at;
 //! * a group: its last volume was removed; everything goes;
+//! * a history: more removals are noted than is worth it (`history`);
 //! * an undone restore: what it wrote goes, then the head takes changes again.
 //!
 //! A group in which a restore is under way, or an epoch is held in memory, is left for later: its
@@ -46,6 +47,8 @@ pub(crate) struct Reaper {
     pending: Mutex<bool>,
     condvar: Condvar,
     reaped: AtomicU64,
+    /// Groups whose history has grown long. Not in the table: the next removal would say so again.
+    long: Mutex<BTreeSet<u32>>,
     /// Held by whoever works on jobs: the thread, or a caller of `reap_now`.
     working: Mutex<()>,
 }
@@ -58,6 +61,12 @@ impl Reaper {
 
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has the notes of the oldest removals from a group forgotten.
+    pub(crate) fn shorten_history(&self, group: GroupId) {
+        self.long.lock().insert(group.0);
         self.wake();
     }
 
@@ -81,12 +90,12 @@ impl Reaper {
         Ok(jobs)
     }
 
-    fn stopping(&self) -> bool {
+    pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
     /// Waits as long as `versions` may take at the rate that was set.
-    fn pace(&self, core: &Core, versions: usize) {
+    pub(crate) fn pace(&self, core: &Core, versions: usize) {
         self.reaped.fetch_add(versions as u64, Ordering::Relaxed);
         let rate = f64::from(core.engine.options().reap_rate.max(1));
         let pause = Duration::from_secs_f64(versions as f64 / rate);
@@ -138,6 +147,12 @@ impl Core {
     /// Works on every job there is.
     fn reap_all(self: &Arc<Self>) -> Result<()> {
         let _working = self.reaper.working.lock();
+        let long = std::mem::take(&mut *self.reaper.long.lock());
+        for group in long {
+            if let Err(error) = self.shorten_history(GroupId(group)) {
+                tracing::error!(group, %error, "a history stays long");
+            }
+        }
         for kind in [
             Kind::Restoring,
             Kind::ReapVnode,
@@ -172,7 +187,7 @@ impl Core {
         let group = GroupId(job.u32_at(1));
         let vnode = job.u32_at(5);
         if let Some(group) = self.existing_group(group)?
-            && !self.collect_vnode(&group, vnode, false)?
+            && !self.collect_vnode(&group, vnode, None, false)?
         {
             return Ok(());
         }
@@ -219,7 +234,8 @@ impl Core {
             if key.u64_at(5) > last {
                 break;
             }
-            if self.reaper.stopping() || !self.collect_vnode(group, key.u32_at(13), undoing)? {
+            let (epoch, vnode) = (key.u64_at(5), key.u32_at(13));
+            if self.reaper.stopping() || !self.collect_vnode(group, vnode, Some(epoch), undoing)? {
                 return Ok(false);
             }
             from = key.successor();
@@ -267,12 +283,14 @@ impl Core {
         Ok(true)
     }
 
-    /// Removes the versions of a vnode that nobody sees. Says whether that was done, or has to wait:
-    /// for a restore, and unless one is being undone for who holds an epoch in memory.
+    /// Removes the versions of a vnode that nobody sees, and its entry for the epoch `noted` in the
+    /// index of changes if it has no version of that epoch. Says whether that was done, or has to
+    /// wait: for a restore, and unless one is being undone for who holds an epoch in memory.
     fn collect_vnode(
         self: &Arc<Self>,
         group: &Arc<Group>,
         vnode: u32,
+        noted: Option<u64>,
         undoing: bool,
     ) -> Result<bool> {
         let mut from = Some(Key::bodies_prefix(group.id.0, vnode));
@@ -297,6 +315,12 @@ impl Core {
             viewers.extend((record.has_head() && record.pin().is_none()).then_some(EPOCH_MAX));
             viewers.extend(group.held.epochs());
             let mut batch = Batch::new();
+            if let Some(noted) = noted {
+                let key = Key::vnode(group.id.0, vnode, noted);
+                if self.engine.get(&key)?.is_none() {
+                    batch.delete(Key::change(group.id.0, noted, vnode));
+                }
+            }
             let seen = self.collect_records(group.id, vnode, &viewers, &mut batch)?;
             let (next, looked) = self.collect_pieces(group.id, vnode, &at, &seen, &mut batch)?;
             self.engine.commit(batch)?;
@@ -397,6 +421,7 @@ impl Core {
             Kind::Body,
             Kind::Vnode,
             Kind::Change,
+            Kind::Removed,
             Kind::ReapVnode,
             Kind::ReapEpochs,
             Kind::Restoring,

@@ -198,6 +198,9 @@ impl Volume {
         }
         let mut txn = Txn::begin(self)?;
         let kept = old.length.min(incoming.spec.file_length);
+        if kept < old.length {
+            record.note_cut(txn.now(), kept);
+        }
         let mut body = None;
         if self.fits_inline(&old, &record, incoming, kept) {
             body = self.stage_inline(&mut txn, loaded, &mut record, incoming, kept)?;

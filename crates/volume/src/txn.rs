@@ -12,7 +12,9 @@
 //! * an older version that no clone sees is deleted, its blocks released unless the new version or
 //!   the next older one names them too;
 //! * a removal deletes in the same way, and leaves a record "gone" under `now` if any older version
-//!   remains, so that the older one is not taken for the present one.
+//!   remains, so that the older one is not taken for the present one;
+//! * the removal of what an earlier state had is noted in the index of removals, for who has that
+//!   state elsewhere and asks what has changed since (`history`).
 
 use bytes::Bytes;
 use cellar_wire::dir::Page;
@@ -24,6 +26,7 @@ use crate::dir::{DirEdit, DirImage, trimmed};
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
+use crate::history;
 use crate::record::{Body, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::ticket::{Ticket, is_nonblocking};
 use crate::volume::Volume;
@@ -39,6 +42,8 @@ pub(crate) struct Txn<'v> {
     now: u64,
     blocks: i64,
     files: i64,
+    /// Removals that it notes.
+    removed: u32,
     owner: Option<ViceId>,
     /// The vnodes that it writes or removes.
     changed: Vec<u32>,
@@ -73,6 +78,7 @@ impl<'v> Txn<'v> {
             now,
             blocks: 0,
             files: 0,
+            removed: 0,
             owner: None,
             changed: Vec::with_capacity(4),
             leaves_work: false,
@@ -141,7 +147,8 @@ impl<'v> Txn<'v> {
     fn drop_version(&mut self, vnode: u32, epoch: u64) {
         let group = self.group();
         self.batch.delete(Key::vnode(group, vnode, epoch));
-        if epoch > 1 && epoch != self.now {
+        // A removal of clones that is still to be done finds older versions of the vnode by it.
+        if epoch > 1 && epoch != self.now && self.state.reaping == 0 {
             self.batch.delete(Key::change(group, epoch, vnode));
         }
     }
@@ -156,9 +163,10 @@ impl<'v> Txn<'v> {
         let group = self.group();
         self.changed.push(vnode);
         self.remove_body(vnode, record)?;
+        self.note_removal(vnode, record.birth);
         let seen = self.seen(old);
-        let older = record.birth < old
-            && self.has_history()
+        // Also below the birth of this vnode: its number may have been another's before.
+        let older = self.has_history()
             && self.has_older(
                 &Key::vnode(group, vnode, old),
                 &Key::vnode_prefix(group, vnode),
@@ -176,6 +184,16 @@ impl<'v> Txn<'v> {
             self.batch.delete(Key::change(group, old, vnode));
         }
         Ok(())
+    }
+
+    /// Notes that a vnode born in epoch `birth` is no more, if any earlier state that may be asked
+    /// about had it.
+    pub(crate) fn note_removal(&mut self, vnode: u32, birth: u64) {
+        if birth < self.now && self.state.record.history_from < self.now {
+            let key = Key::removed(self.group(), self.now, vnode);
+            self.batch.put(key, Bytes::new());
+            self.removed += 1;
+        }
     }
 
     fn has_older(&self, key: &Key, prefix: &Key) -> Result<bool> {
@@ -345,6 +363,8 @@ impl<'v> Txn<'v> {
         record.files = record.files.saturating_add_signed(self.files);
         record.updated = at;
         record.newest = record.newest.max(at);
+        record.removed = record.removed.saturating_add(self.removed);
+        let forgets = self.removed > 0 && history::is_long(record);
         record.update_counter = record.update_counter.wrapping_add(1);
         self.batch
             .put(Key::counters(self.volume.group.id.0), record.encode());
@@ -352,7 +372,12 @@ impl<'v> Txn<'v> {
         match &committed {
             Ok(ticket) => {
                 self.volume.unsettled.note(&self.changed, ticket);
-                if self.leaves_work {
+                if forgets {
+                    self.volume
+                        .core
+                        .reaper
+                        .shorten_history(self.volume.group.id);
+                } else if self.leaves_work {
                     self.volume.core.reaper.wake();
                 }
             }

@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     Body = 0x11,
     /// What changed: group, epoch, vnode.
     Change = 0x12,
+    /// What was removed: group, epoch, vnode.
+    Removed = 0x13,
     /// The bitmap of a region of blocks.
     Region = 0x20,
     /// Free blocks of 512 regions.
@@ -142,6 +144,15 @@ impl Key {
         Self::change_prefix(group, epoch).u32(vnode)
     }
 
+    /// All removals from a group in one epoch.
+    pub(crate) fn removed_prefix(group: u32, epoch: u64) -> Self {
+        Self::new(Kind::Removed).u32(group).u64(epoch)
+    }
+
+    pub(crate) fn removed(group: u32, epoch: u64, vnode: u32) -> Self {
+        Self::removed_prefix(group, epoch).u32(vnode)
+    }
+
     pub(crate) fn region(region: u32) -> Self {
         Self::new(Kind::Region).u32(region)
     }
@@ -195,6 +206,17 @@ impl Key {
     /// The number at a byte offset; 0 if the key ends before.
     pub(crate) fn u64_at(&self, at: usize) -> u64 {
         u64::from(self.u32_at(at)) << 32 | u64::from(self.u32_at(at + 4))
+    }
+
+    /// The epoch and vnode of a key of the index of changes, or of removals.
+    pub(crate) fn change_parts(&self) -> (u64, u32) {
+        (self.u64_at(5), self.u32_at(13))
+    }
+
+    /// What all versions of a vnode or piece have in common.
+    pub(crate) fn of_all_versions(mut self) -> Self {
+        self.length = self.length.saturating_sub(8);
+        self
     }
 
     /// The epoch of a vnode or piece key.
@@ -282,6 +304,8 @@ mod tests {
             (1, 2, 3)
         );
         assert!(key.starts_with(&Key::piece_prefix(5, 4, 3, 2)));
+        assert_eq!(key.of_all_versions(), Key::piece_prefix(5, 4, 3, 2));
+        assert_eq!(Key::change(5, 1 << 40, 3).change_parts(), (1 << 40, 3));
         assert!(key < Key::piece_prefix(5, 4, 3, 2).after_prefix());
         assert!(key < key.successor());
         assert!(key.as_slice().len() <= KEY_MAX);

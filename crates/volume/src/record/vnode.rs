@@ -9,7 +9,7 @@ use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use super::{Fields, Put};
 use crate::engine::space::with_checksum;
 use crate::error::Result;
-use crate::types::{FileType, VnodeStatus};
+use crate::types::{FileType, VnodeImage, VnodeStatus};
 
 /// Form of a record that says: from this epoch on the vnode does not exist.
 const FORM_GONE: u8 = 0;
@@ -192,6 +192,40 @@ impl VnodeRecord {
             record.target = rest;
         }
         Ok(Ok(record))
+    }
+
+    /// Notes that this change, of `epoch`, cuts the body off at `at`. Whoever asks what changed since
+    /// before this vnode was made gets all of it anyhow.
+    pub(crate) fn note_cut(&mut self, epoch: u64, at: u64) {
+        if self.birth < epoch {
+            let at = self.cut.map_or(at, |before| before.at.min(at));
+            self.cut = Some(Cut { epoch, at });
+        }
+    }
+
+    /// All of it but its body, as dumps have it: the root is in no directory.
+    pub(crate) fn image(&self, vnode: VnodeId) -> VnodeImage {
+        let parent = if vnode == VnodeId::ROOT {
+            VnodeId(0)
+        } else {
+            self.parent
+        };
+        VnodeImage {
+            vnode,
+            uniquifier: self.uniquifier,
+            kind: self.kind,
+            mode: self.mode,
+            link_count: self.link_count,
+            data_version: self.data_version,
+            client_time: self.client_time,
+            server_time: self.server_time,
+            author: self.author,
+            owner: self.owner,
+            group: self.group,
+            parent,
+            length: self.length,
+            acl: self.acl.clone(),
+        }
     }
 
     /// The status as callers see it.

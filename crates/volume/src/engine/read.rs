@@ -1,0 +1,224 @@
+//! Reading the table: of a key the newest value, of versions the first, entries in order.
+//!
+//! Levels are looked at newest first. Whoever reads holds the levels as they were when it began, with
+//! them a state of the base, whose pages are then not used again. So what reads for long reads in
+//! pages ([`Walk`]), each of the state of its moment.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use super::base::{self, View};
+use super::key::Key;
+use super::table::Table;
+use super::{Engine, Levels};
+use crate::error::Result;
+use crate::ticket::may_block;
+
+/// Entries of a page of a walk, and their bytes, at most.
+const PAGE_ENTRIES: usize = 512;
+const PAGE_BYTES: usize = 256 << 10;
+
+impl Engine {
+    /// Counts an entry that is looked at.
+    fn note_read(&self) {
+        self.statistics.reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The value of a key.
+    ///
+    /// Inside `nonblocking` only what is in memory answers.
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Bytes>> {
+        self.note_read();
+        let levels = self.levels();
+        for table in levels.tables() {
+            if let Some(known) = table.get(key) {
+                return Ok(known);
+            }
+        }
+        may_block()?;
+        self.read_base(&levels, |base| base.get(key))
+    }
+
+    /// Reads the base; once more if it was opened anew meanwhile.
+    fn read_base<T>(&self, levels: &Arc<Levels>, read: impl Fn(&View) -> Result<T>) -> Result<T> {
+        match read(&levels.base) {
+            Err(error) => {
+                let now = self.levels();
+                if Arc::ptr_eq(&now, levels) {
+                    Err(error)
+                } else {
+                    read(&now.base)
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// The first entry at or after `from` that starts with `prefix`.
+    ///
+    /// Versions only ever get newer ones in front, so for a versioned thing an entry found in a
+    /// newer table is the one asked for, whatever lies below.
+    pub(crate) fn first_version(&self, from: &Key, prefix: &Key) -> Result<Option<(Key, Bytes)>> {
+        self.note_read();
+        let levels = self.levels();
+        let mut hidden = false;
+        for table in levels.tables() {
+            if let Some((key, value)) = table.at_or_after(from)
+                && key.starts_with(prefix)
+            {
+                match value {
+                    Some(value) if !hidden => return Ok(Some((key, value))),
+                    _ => {
+                        hidden = true;
+                        break;
+                    }
+                }
+            }
+        }
+        if !hidden {
+            may_block()?;
+            let found = self.read_base(&levels, |base| base.entries(from)?.next())?;
+            return Ok(found.filter(|(key, _)| key.starts_with(prefix)));
+        }
+        self.scan(from, prefix)?.next()
+    }
+
+    /// All entries at or after `from` that start with `prefix`, in order.
+    pub(crate) fn scan(&self, from: &Key, prefix: &Key) -> Result<Scan> {
+        may_block()?;
+        let levels = self.levels();
+        let base = self.read_base(&levels, |base| base.entries(from))?;
+        Ok(Scan {
+            levels,
+            base,
+            ahead: None,
+            base_done: false,
+            at: *from,
+            prefix: *prefix,
+            reads: Arc::clone(&self.statistics.reads),
+        })
+    }
+
+    /// The same in pages: for what takes long.
+    pub(crate) fn walk(self: &Arc<Self>, from: &Key, prefix: &Key) -> Walk {
+        Walk {
+            engine: Arc::clone(self),
+            prefix: *prefix,
+            from: Some(*from),
+            page: VecDeque::new(),
+        }
+    }
+}
+
+impl Levels {
+    fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        std::iter::once(&self.active).chain(&self.frozen)
+    }
+}
+
+/// Entries of all levels merged, in key order.
+pub(crate) struct Scan {
+    levels: Arc<Levels>,
+    base: base::Entries,
+    ahead: Option<(Key, Bytes)>,
+    base_done: bool,
+    at: Key,
+    prefix: Key,
+    reads: Arc<AtomicU64>,
+}
+
+impl Scan {
+    /// The next entry.
+    pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
+        loop {
+            if self.ahead.is_none() && !self.base_done {
+                self.ahead = self.base.next()?;
+                self.base_done = self.ahead.is_none();
+            }
+            let mut best: Option<(Key, Option<Bytes>)> = None;
+            for table in self.levels.tables() {
+                if let Some((key, value)) = table.at_or_after(&self.at)
+                    && best.as_ref().is_none_or(|(known, _)| key < *known)
+                {
+                    best = Some((key, value));
+                }
+            }
+            if let Some((key, _)) = &self.ahead {
+                match &best {
+                    Some((known, _)) if known < key => {}
+                    Some((known, _)) if known == key => self.ahead = None,
+                    _ => best = self.ahead.take().map(|(key, value)| (key, Some(value))),
+                }
+            }
+            let Some((key, value)) = best else {
+                return Ok(None);
+            };
+            if !key.starts_with(&self.prefix) {
+                return Ok(None);
+            }
+            self.at = key.successor();
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            if let Some(value) = value {
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+}
+
+/// Entries that start with a prefix, in order, a page at a time. Nothing is held on to between
+/// pages: what is put or deleted behind the present page is seen as it is when the walk gets there.
+pub(crate) struct Walk {
+    engine: Arc<Engine>,
+    prefix: Key,
+    /// Where the next page begins; `None` after the last.
+    from: Option<Key>,
+    page: VecDeque<(Key, Bytes)>,
+}
+
+impl Walk {
+    /// The next entry. After an error the walk can go on behind the damage: see [`Walk::skip_to`].
+    pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
+        if self.page.is_empty() {
+            self.load()?;
+        }
+        Ok(self.page.pop_front())
+    }
+
+    /// Goes on at `key`, which is not before the present place.
+    pub(crate) fn skip_to(&mut self, key: Key) {
+        while self.page.front().is_some_and(|(known, _)| *known < key) {
+            self.page.pop_front();
+        }
+        if self.page.is_empty() {
+            self.from = self.from.map(|from| from.max(key));
+        }
+    }
+
+    fn load(&mut self) -> Result<()> {
+        let Some(from) = self.from else {
+            return Ok(());
+        };
+        let mut scan = self.engine.scan(&from, &self.prefix)?;
+        let mut bytes = 0;
+        while self.page.len() < PAGE_ENTRIES && bytes < PAGE_BYTES {
+            match scan.next() {
+                Ok(Some((key, value))) => {
+                    bytes += value.len();
+                    self.from = Some(key.successor());
+                    self.page.push_back((key, value));
+                }
+                Ok(None) => {
+                    self.from = None;
+                    break;
+                }
+                // What was read before comes first.
+                Err(_) if !self.page.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,444 @@
+//! A volume as it was at one moment, for dumps: read to the end while it goes on being changed.
+//!
+//! Freezing costs the same for every volume: of a head the present epoch ends and the next begins,
+//! one record; a clone is frozen already. The epoch is held in memory, so nothing that was seen then
+//! goes, whoever removes or replaces the volume meanwhile, and a crash simply forgets it. What only
+//! the frozen volume saw goes in the background after it was let go: the job for that is in the
+//! table from the beginning and waits.
+//!
+//! Lists of vnodes are read in pages of the table, bodies a piece at a time: memory is bounded, and no
+//! state of the base is held on to while a slow receiver thinks.
+//!
+//! What a frozen volume holds has a name for ever ([`StateId`]): the epoch that ended, and the lineage
+//! of its group. It is told to nobody before a power cut can no longer undo it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId};
+
+use crate::core::{Core, GroupId};
+use crate::engine::Walk;
+use crate::engine::batch::Batch;
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
+use crate::hold::Hold;
+use crate::partition::EPOCH_MAX;
+use crate::record::{CountersRecord, Received, VnodeRecord};
+use crate::types::{StateId, VnodeImage, VolumeInfo};
+use crate::volume::Volume;
+
+mod body;
+
+pub use body::{Body, Changes, Content, Part};
+
+/// A volume as it was when it was frozen. Clones share the moment; it is let go with the last.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    /// Reads at the frozen epoch; nobody finds it by its id.
+    pub(crate) volume: Arc<Volume>,
+    info: VolumeInfo,
+    counters: CountersRecord,
+    lineage: [u8; 16],
+    received: Option<Received>,
+    /// Whether the state's name can be told.
+    is_settled: bool,
+    _hold: Hold,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:?} frozen at epoch {}",
+            self.volume,
+            self.volume.view()
+        )
+    }
+}
+
+/// Which vnodes are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// All, with everything.
+    Everything,
+    /// All, with everything those that the server has changed at that date or later. As a dump from a
+    /// date has them.
+    Date(AfsTime),
+    /// Only those that changed after this epoch of the group, with everything.
+    Epoch(u64),
+}
+
+/// A vnode of a frozen volume.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Number.
+    pub vnode: VnodeId,
+    /// Which use of the number.
+    pub uniquifier: Uniquifier,
+    /// All of it but its body; `None` says that it is there and has not changed.
+    pub image: Option<VnodeImage>,
+    pub(crate) record: Box<VnodeRecord>,
+    pub(crate) epoch: u64,
+}
+
+impl Listed {
+    /// All of it but its body, whether it has changed or not: dumps in the old form have every
+    /// directory in full.
+    pub fn whole(&self) -> VnodeImage {
+        self.record.image(self.vnode)
+    }
+
+    /// Whether the vnode was not there at the end of that epoch, under this uniquifier.
+    pub fn is_new_since(&self, epoch: u64) -> bool {
+        self.record.birth > epoch
+    }
+}
+
+impl Volume {
+    /// Freezes the volume as it is now. Changes go on; the frozen volume does not see them.
+    ///
+    /// On a partition that has stopped this still works, to save what is on it, but the state has no
+    /// name then. `NoVolume` if it was deleted.
+    pub fn freeze(self: &Arc<Self>) -> Result<Frozen> {
+        let core = &self.core;
+        let engine = &core.engine;
+        let room = match engine.admit(0) {
+            Err(Error::Stopped(_)) => None,
+            other => Some(other?),
+        };
+        let group = &self.group;
+        let mut state = group.state.write();
+        self.check_here()?;
+        let info = self.info();
+        let counters = match engine.get(&Key::counters(group.id.0))? {
+            Some(value) => CountersRecord::decode(&value)?,
+            None => return Err(Error::Format(format!("{self:?} has no counters"))),
+        };
+        let mut record = state.record.clone();
+        let mut batch = Batch::new();
+        let mut view = self.view();
+        let mut reaping = 0;
+        if view == EPOCH_MAX {
+            view = record.epoch;
+            if room.is_some() && !core.has_changes(group.id, view)? {
+                // The present state is that of the epoch before.
+                view -= 1;
+            } else if room.is_some() {
+                record.begin_epoch(counters.newest);
+            }
+            let job = Key::reap_epochs(group.id.0, view + 1, u64::MAX);
+            let is_seen = record.clones.iter().any(|clone| clone.epoch == view);
+            if room.is_some() && !is_seen && engine.get(&job)?.is_none() {
+                batch.put(job, Bytes::new());
+                reaping = 1;
+            }
+        }
+        let settled = if room.is_some() {
+            batch.put(Key::group(group.id.0), record.encode());
+            Some(engine.commit_durably(batch)?)
+        } else {
+            None
+        };
+        state.record = record;
+        state.reaping += reaping;
+        let hold = Hold::of(core, group, view);
+        let lineage = state.record.lineage;
+        let mut volume_record = self.record().read().clone();
+        let mut received = volume_record.received;
+        drop(state);
+        if let Some(head) = core.head_of(group)? {
+            received = head.record().read().received.or(received);
+        }
+        volume_record.epoch = view;
+        let is_settled = match settled {
+            Some(ticket) => ticket.wait().is_ok(),
+            None => false,
+        };
+        let group = Arc::clone(group);
+        let volume = Volume::new(core, group, volume_record, counters, view);
+        Ok(Frozen {
+            inner: Arc::new(Inner {
+                volume: Arc::new(volume),
+                info,
+                counters,
+                lineage,
+                received,
+                is_settled,
+                _hold: hold,
+            }),
+        })
+    }
+}
+
+impl Core {
+    /// Whether anything was changed in an epoch, which is the present one and not the first.
+    fn has_changes(&self, group: GroupId, epoch: u64) -> Result<bool> {
+        if epoch == 1 {
+            return Ok(true);
+        }
+        let prefix = Key::change_prefix(group.0, epoch);
+        // Every removal changes a directory too, but a whole restored volume may have none.
+        let removed = Key::removed_prefix(group.0, epoch);
+        let changed = self.engine.scan(&prefix, &prefix)?.next()?.is_some();
+        Ok(changed || self.engine.scan(&removed, &removed)?.next()?.is_some())
+    }
+}
+
+impl Frozen {
+    /// All that was known about the volume.
+    pub fn info(&self) -> &VolumeInfo {
+        &self.inner.info
+    }
+
+    /// The next uniquifier that the volume would have given.
+    pub fn next_uniquifier(&self) -> Uniquifier {
+        Uniquifier(self.inner.counters.next_uniquifier)
+    }
+
+    /// What this state is called. `None` if that cannot be vouched for: on a partition that has
+    /// stopped the next start may find another.
+    pub fn state(&self) -> Option<StateId> {
+        self.inner.is_settled.then(|| StateId {
+            lineage: self.inner.lineage,
+            epoch: self.view(),
+        })
+    }
+
+    /// What to list for somebody who has exactly that state: `None` if the changes since are not
+    /// known, or not any more.
+    pub fn since(&self, state: &StateId) -> Option<Since> {
+        let epoch = match self.inner.received {
+            _ if state.lineage == self.inner.lineage => state.epoch,
+            Some(received) if received.state == *state => received.epoch,
+            _ => return None,
+        };
+        (epoch >= self.history_from() && epoch <= self.view()).then_some(Since::Epoch(epoch))
+    }
+
+    fn history_from(&self) -> u64 {
+        self.inner.volume.group.state.read().record.history_from
+    }
+
+    /// The epoch that is seen.
+    pub(crate) fn view(&self) -> u64 {
+        self.inner.volume.view()
+    }
+
+    /// The vnodes, in the order of a dump: directories by ascending numbers, then files and links.
+    ///
+    /// Reads one record for each vnode listed, and for [`Since::Epoch`] hardly more: it costs what
+    /// changed. Bodies are not read: sizes of dumps can be told from this alone.
+    pub fn vnodes(&self, since: Since) -> Result<Vnodes> {
+        let volume = Arc::clone(&self.inner.volume);
+        let group = volume.group.id;
+        let changed = match since {
+            Since::Epoch(epoch) => volume.core.changed_in(group, epoch + 1..=self.view())?,
+            _ => None,
+        };
+        let source = match changed {
+            Some(vnodes) => Source::Some(vnodes.into_iter()),
+            None => Source::All(Seen::vnodes(&volume, VnodeId::ROOT.0)),
+        };
+        Ok(Vnodes {
+            frozen: self.clone(),
+            since,
+            source,
+            directories: true,
+        })
+    }
+
+    /// The vnodes that the volume had at the end of an epoch and has no more, in the order of a dump;
+    /// some may be among them that it did not have then either.
+    ///
+    /// `Invalid` if removals since are not all known: see [`Frozen::since`].
+    pub fn removed(&self, epoch: u64) -> Result<Vec<VnodeId>> {
+        let volume = &self.inner.volume;
+        let view = self.view();
+        let mut removed = Vec::new();
+        for vnode in volume.core.removed_in(volume.group.id, epoch + 1..=view)? {
+            if self.record(vnode)?.is_none() {
+                removed.push(VnodeId(vnode));
+            }
+        }
+        // Asked after the reading: it is raised before anything is forgotten.
+        if epoch < self.history_from() {
+            return Err(Error::Invalid("the removals since then are forgotten"));
+        }
+        Ok(removed)
+    }
+
+    /// A vnode by its number, if the volume has it; as [`Frozen::vnodes`] lists it.
+    pub fn vnode(&self, vnode: VnodeId) -> Result<Option<Listed>> {
+        let found = self.record(vnode.0)?;
+        Ok(found.map(|(epoch, record)| listed(vnode.0, epoch, record, true)))
+    }
+
+    fn record(&self, vnode: u32) -> Result<Option<(u64, VnodeRecord)>> {
+        let volume = &self.inner.volume;
+        let group = volume.group.id.0;
+        let prefix = Key::vnode_prefix(group, vnode);
+        let from = Key::vnode(group, vnode, self.view());
+        match volume.core.engine.first_version(&from, &prefix)? {
+            Some((key, value)) => decode(volume, &key, &value),
+            None => Ok(None),
+        }
+    }
+}
+
+/// What a version of a vnode says, if it exists then.
+fn decode(volume: &Volume, key: &Key, value: &Bytes) -> Result<Option<(u64, VnodeRecord)>> {
+    match VnodeRecord::decode(value) {
+        Ok(Ok(record)) => Ok(Some((key.epoch(), record))),
+        Ok(Err(_)) => Ok(None),
+        Err(error) => {
+            let fid = Fid {
+                volume: volume.id(),
+                vnode: VnodeId(key.u32_at(5)),
+                uniquifier: Uniquifier(0),
+            };
+            Err(volume.damaged(fid, &error.to_string()))
+        }
+    }
+}
+
+fn listed(vnode: u32, epoch: u64, record: VnodeRecord, whole: bool) -> Listed {
+    let vnode = VnodeId(vnode);
+    Listed {
+        vnode,
+        uniquifier: record.uniquifier,
+        image: whole.then(|| record.image(vnode)),
+        record: Box::new(record),
+        epoch,
+    }
+}
+
+/// Vnodes of a frozen volume, one after the other.
+#[derive(Debug)]
+pub struct Vnodes {
+    frozen: Frozen,
+    since: Since,
+    source: Source,
+    /// Of the two passes over all: the first.
+    directories: bool,
+}
+
+enum Source {
+    /// These.
+    Some(std::vec::IntoIter<u32>),
+    /// All that are seen: once for the directories, once for the others.
+    All(Seen),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Some(_) => "Some",
+            Self::All(_) => "All",
+        })
+    }
+}
+
+impl Vnodes {
+    /// The next vnode; `None` after the last.
+    ///
+    /// `Io` names a vnode whose record is damaged; the next call goes on behind it.
+    pub fn next(&mut self) -> Result<Option<Listed>> {
+        loop {
+            let Some((vnode, found)) = self.next_record()? else {
+                return Ok(None);
+            };
+            let Some((epoch, record)) = found else {
+                continue;
+            };
+            let whole = match self.since {
+                Since::Everything => true,
+                Since::Date(date) => record.server_time >= date,
+                Since::Epoch(since) if epoch <= since => continue,
+                Since::Epoch(_) => true,
+            };
+            return Ok(Some(listed(vnode, epoch, record, whole)));
+        }
+    }
+
+    /// The next vnode that may be wanted, with its record if it is there.
+    #[expect(clippy::type_complexity, reason = "a pair within a pair, once")]
+    fn next_record(&mut self) -> Result<Option<(u32, Option<(u64, VnodeRecord)>)>> {
+        let volume = &self.frozen.inner.volume;
+        loop {
+            let seen = match &mut self.source {
+                Source::Some(vnodes) => {
+                    let Some(vnode) = vnodes.next() else {
+                        return Ok(None);
+                    };
+                    return Ok(Some((vnode, self.frozen.record(vnode)?)));
+                }
+                Source::All(seen) => seen,
+            };
+            let next = seen.next()?;
+            // Numbers of directories are given one after the other: behind the last are only files.
+            let end = self.frozen.inner.counters.next_directory;
+            match next {
+                Some((key, value)) if !self.directories || key.u32_at(5) < end => {
+                    let vnode = key.u32_at(5);
+                    if VnodeId(vnode).is_directory() == self.directories {
+                        return Ok(Some((vnode, decode(volume, &key, &value)?)));
+                    }
+                }
+                _ if self.directories => {
+                    self.directories = false;
+                    *seen = Seen::vnodes(volume, VnodeId::ROOT.0);
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Of every vnode, or piece of a body, the version that an epoch sees, in the order of the keys.
+pub(crate) struct Seen {
+    walk: Walk,
+    view: u64,
+    /// What the last version was of.
+    last: Option<Key>,
+}
+
+impl Seen {
+    /// The vnodes of a volume from a number on.
+    pub(crate) fn vnodes(volume: &Volume, first: u32) -> Self {
+        let group = volume.group.id.0;
+        let from = Key::vnode_prefix(group, first);
+        Self::of(volume, &from, &Key::of_group(Kind::Vnode, group))
+    }
+
+    /// The pieces of a body from a number on.
+    pub(crate) fn pieces(volume: &Volume, vnode: VnodeId, body: u32, first: u64) -> Self {
+        let group = volume.group.id.0;
+        let from = Key::piece_prefix(group, vnode.0, body, first);
+        Self::of(volume, &from, &Key::body_prefix(group, vnode.0, body))
+    }
+
+    fn of(volume: &Volume, from: &Key, prefix: &Key) -> Self {
+        Self {
+            walk: volume.core.engine.walk(from, prefix),
+            view: volume.view(),
+            last: None,
+        }
+    }
+
+    /// The next version that is seen, of something else than the last.
+    pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
+        while let Some((key, value)) = self.walk.next()? {
+            let of = key.of_all_versions();
+            if key.epoch() <= self.view && self.last != Some(of) {
+                self.last = Some(of);
+                return Ok(Some((key, value)));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,406 @@
+//! What changed between two states of a volume, whoever of those who saw them is still there.
+//!
+//! Random changes, with clones made, replaced and removed and the background removal at random, and
+//! restarts. Every state is remembered in full; from each later one that is read, all earlier ones
+//! that the store still answers for are brought up to date by what it says has changed, and by a plain
+//! incremental dump, and compared byte for byte. The seed is printed; `MODEL_SEED` repeats a run and
+//! `MODEL_STEPS` makes it longer.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cellar_volume::{
+    Content, Error, Frozen, Listed, Partition, Since, SnapshotSpec, StateId, StoreSpec, Volume,
+    VolumeKind,
+};
+use cellar_wire::ids::{AfsTime, Fid, VolumeId};
+use common::*;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// What a volume holds: of each vnode its uniquifier, all of its record, and its bytes.
+type Contents = BTreeMap<u32, (u32, String, Vec<u8>)>;
+
+fn read(frozen: &Frozen, listed: &Listed, since: Option<u64>, body: &mut Vec<u8>) {
+    let length = listed.whole().length;
+    let mut parts = frozen.body(listed, since).unwrap();
+    let kept = parts.kept().min(body.len() as u64);
+    let changes = frozen.changed_ranges(listed, since).unwrap();
+    assert_eq!(changes.kept, parts.kept());
+    body.truncate(kept as usize);
+    body.resize(length as usize, 0);
+    let mut at = 0;
+    while let Some(part) = parts.next(8192).unwrap() {
+        assert!(part.at >= at, "parts go back");
+        assert!(since.is_some() || part.at == at, "a gap");
+        let range = part.at as usize..(part.at + part.length()) as usize;
+        at = range.end as u64;
+        match part.content {
+            Content::Bytes(bytes) => {
+                let told = changes
+                    .ranges
+                    .iter()
+                    .any(|known| known.start <= part.at && known.end >= at);
+                assert!(told, "{}..{at} not in {changes:?}", part.at);
+                body[range].copy_from_slice(&bytes);
+            }
+            Content::Hole(_) => body[range].fill(0),
+        }
+    }
+    assert!(since.is_some() || at == length);
+}
+
+fn all(mut vnodes: cellar_volume::Vnodes) -> Vec<Listed> {
+    let mut list: Vec<Listed> = Vec::new();
+    while let Some(listed) = vnodes.next().unwrap() {
+        if let Some(last) = list.last() {
+            let order = |listed: &Listed| (!listed.vnode.is_directory(), listed.vnode);
+            assert!(order(last) < order(&listed), "not in a dump's order");
+        }
+        list.push(listed);
+    }
+    list
+}
+
+fn contents(frozen: &Frozen) -> Contents {
+    let mut contents = Contents::new();
+    for listed in all(frozen.vnodes(Since::Everything).unwrap()) {
+        let mut body = Vec::new();
+        read(frozen, &listed, None, &mut body);
+        let image = format!("{:?}", listed.image.as_ref().unwrap());
+        contents.insert(listed.vnode.0, (listed.uniquifier.0, image, body));
+    }
+    contents
+}
+
+/// `base` with what changed since its epoch.
+fn by_delta(frozen: &Frozen, base: &Contents, epoch: u64) -> Contents {
+    let mut contents = base.clone();
+    for vnode in frozen.removed(epoch).unwrap() {
+        contents.remove(&vnode.0);
+    }
+    for listed in all(frozen.vnodes(Since::Epoch(epoch)).unwrap()) {
+        let image = format!("{:?}", listed.image.as_ref().unwrap());
+        let mut body = match contents.remove(&listed.vnode.0) {
+            Some((uniquifier, _, body)) if uniquifier == listed.uniquifier.0 => body,
+            _ => Vec::new(),
+        };
+        read(frozen, &listed, Some(epoch), &mut body);
+        contents.insert(listed.vnode.0, (listed.uniquifier.0, image, body));
+    }
+    contents
+}
+
+/// `base` with a plain incremental dump from its date.
+fn by_date(frozen: &Frozen, base: &Contents, date: AfsTime) -> Contents {
+    let mut contents = Contents::new();
+    for listed in all(frozen.vnodes(Since::Date(date)).unwrap()) {
+        let known = base.get(&listed.vnode.0);
+        let entry = match &listed.image {
+            None => known.expect("unchanged and unknown").clone(),
+            Some(image) => {
+                let mut body = Vec::new();
+                read(frozen, &listed, None, &mut body);
+                (listed.uniquifier.0, format!("{image:?}"), body)
+            }
+        };
+        assert_eq!(entry.0, listed.uniquifier.0);
+        contents.insert(listed.vnode.0, entry);
+    }
+    contents
+}
+
+struct Run {
+    world: World,
+    random: StdRng,
+    seed: u64,
+    now: u32,
+    /// Every state that had a name, with the date of its end.
+    states: BTreeMap<u64, (StateId, AfsTime, Contents)>,
+    /// Pairs of states compared by deltas, and those no longer answered for.
+    compared: (u32, u32),
+}
+
+impl Run {
+    fn volume(&self) -> Arc<Volume> {
+        self.world.volume()
+    }
+
+    fn at(&mut self) -> cellar_volume::Context {
+        self.now += 1;
+        at(self.now)
+    }
+
+    /// Any directory or file, by a walk from the root.
+    fn any(&mut self, directory: bool) -> Option<(Fid, Vec<u8>, Fid)> {
+        let volume = self.volume();
+        let mut dir = volume.root();
+        for _ in 0..4 {
+            let entries = volume.entries(dir).unwrap();
+            let wanted: Vec<_> = entries
+                .iter()
+                .filter(|entry| entry.name != ".." && entry.name != ".")
+                .collect();
+            if wanted.is_empty() {
+                return None;
+            }
+            let entry = wanted[self.random.random_range(0..wanted.len())];
+            let fid = volume.lookup(dir, &entry.name).unwrap();
+            if fid.vnode.is_directory() == directory && self.random.random_bool(0.7) {
+                return Some((dir, entry.name.to_vec(), fid));
+            }
+            if fid.vnode.is_directory() {
+                dir = fid;
+            }
+        }
+        None
+    }
+
+    fn dir(&mut self) -> Fid {
+        let found = self.any(true).map(|(_, _, fid)| fid);
+        found.unwrap_or_else(|| self.volume().root())
+    }
+
+    fn change(&mut self) {
+        let volume = self.volume();
+        let now = self.at();
+        let name = format!("n{}", self.random.random_range(0..200u32)).into_bytes();
+        match self.random.random_range(0..100) {
+            0..25 => {
+                let dir = self.dir();
+                let made = if self.random.random_bool(0.3) {
+                    volume.make_dir(dir, &name, &new(), now)
+                } else if self.random.random_bool(0.2) {
+                    volume.symlink(dir, &name, b"somewhere", &new(), now)
+                } else {
+                    volume.create_file(dir, &name, &new(), now)
+                };
+                match made {
+                    Ok(_) | Err(Error::Exists) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            25..65 => {
+                let Some((_, _, fid)) = self.any(false) else {
+                    return;
+                };
+                if volume.status(fid).unwrap().kind != cellar_volume::FileType::File {
+                    return;
+                }
+                self.store(&volume, fid, now);
+            }
+            65..80 => {
+                let Some((dir, name, fid)) = self.any(self.now.is_multiple_of(3)) else {
+                    return;
+                };
+                let removed = if fid.vnode.is_directory() {
+                    volume.remove_dir(dir, &name, now)
+                } else {
+                    volume.remove_file(dir, &name, now)
+                };
+                match removed {
+                    Ok(_) | Err(Error::NotEmpty) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            80..90 => {
+                let Some((dir, old, _)) = self.any(self.now.is_multiple_of(3)) else {
+                    return;
+                };
+                let to = self.dir();
+                let _ = volume.rename(dir, &old, to, &name, now);
+            }
+            _ => {
+                let Some((_, _, fid)) = self.any(self.now.is_multiple_of(2)) else {
+                    return;
+                };
+                let set = cellar_volume::SetStatus {
+                    mode: Some(self.random.random_range(0..0o1000)),
+                    ..Default::default()
+                };
+                // The mode of a link cannot be set.
+                let _ = volume.set_status(fid, &set, now);
+            }
+        }
+    }
+
+    fn store(&mut self, volume: &Arc<Volume>, fid: Fid, now: cellar_volume::Context) {
+        let old = volume.status(fid).unwrap().length as usize;
+        let spread = [10, 5000, 70_000, 300_000][self.random.random_range(0..4)];
+        let position = self.random.random_range(0..old + spread);
+        let length = match self.random.random_range(0..8) {
+            0 => 0,
+            1..7 => self.random.random_range(0..9000),
+            _ => self.random.random_range(0..200_000),
+        };
+        let mut spec = StoreSpec::at(position as u64);
+        match self.random.random_range(0..4) {
+            0 => spec.file_length = self.random.random_range(0..old as u64 + 1),
+            1 if self.random.random_bool(0.3) => {
+                spec = StoreSpec {
+                    file_length: 0,
+                    ..spec
+                }
+            }
+            _ => {}
+        }
+        let salt: u8 = self.random.random();
+        let data: Vec<u8> = (0..length).map(|n| (n / 3) as u8 ^ salt).collect();
+        let _ = volume.store(fid, &spec, &[data.into()], now).unwrap();
+    }
+
+    fn snapshot(&mut self) {
+        let id = self.random.random_range(20..24);
+        let spec = SnapshotSpec::new(
+            VOLUME,
+            VolumeId(id),
+            format!("clone{id}"),
+            VolumeKind::ReadOnly,
+            AfsTime(self.now),
+        );
+        self.world
+            .partition
+            .snapshot(&spec)
+            .unwrap()
+            .wait()
+            .unwrap();
+    }
+
+    fn clones(&self) -> Vec<Arc<Volume>> {
+        let ids = 20..24;
+        ids.filter_map(|id| self.world.partition.volume(VolumeId(id)).unwrap())
+            .collect()
+    }
+
+    fn delete_clone(&mut self) {
+        let clones = self.clones();
+        if !clones.is_empty() {
+            let id = clones[self.random.random_range(0..clones.len())].id();
+            let deleted = self.world.partition.delete_volume(id).unwrap();
+            deleted.wait().unwrap();
+        }
+    }
+
+    /// Freezes the volume or a clone of it, goes on changing, and compares.
+    fn compare(&mut self) {
+        let mut volumes = self.clones();
+        volumes.push(self.volume());
+        let chosen = Arc::clone(&volumes[self.random.random_range(0..volumes.len())]);
+        drop(volumes);
+        let frozen = chosen.freeze().unwrap();
+        let is_head = chosen.id() == VOLUME;
+        drop(chosen);
+        let state = frozen.state().unwrap();
+        let ended = AfsTime(self.now);
+        for _ in 0..self.random.random_range(0..60) {
+            self.change();
+        }
+        if !is_head && self.random.random_bool(0.3) {
+            self.delete_clone();
+            self.world.partition.reap_now().unwrap();
+        }
+        let now = contents(&frozen);
+        if let Some((known, _, before)) = self.states.get(&state.epoch) {
+            assert_eq!(*known, state);
+            assert!(*before == now, "seed {}: a state has changed", self.seed);
+        }
+        let place = |epoch: u64| format!("seed {}: from {epoch} to {state:?}", self.seed);
+        for (epoch, (known, date, base)) in self.states.range(..state.epoch) {
+            let Some(since) = frozen.since(known) else {
+                self.compared.1 += 1;
+                continue;
+            };
+            assert_eq!(since, Since::Epoch(*epoch));
+            self.compared.0 += 1;
+            same(&by_delta(&frozen, base, *epoch), &now, &place(*epoch));
+            same(&by_date(&frozen, base, *date), &now, &place(*epoch));
+        }
+        if is_head {
+            self.states.insert(state.epoch, (state, ended, now));
+            if self.states.len() > 6 {
+                let nth = self.random.random_range(0..6);
+                let epoch = *self.states.keys().nth(nth).unwrap();
+                self.states.remove(&epoch);
+            }
+        }
+    }
+
+    fn restart(&mut self) {
+        let cut = self
+            .world
+            .disk
+            .power_cut(Some(self.seed + u64::from(self.now)));
+        let partition = Partition::open(Arc::new(cut.clone()), options()).unwrap();
+        self.world = World {
+            disk: cut,
+            partition,
+        };
+        // What was not waited for may be gone, with numbers and dates; no state was told of it.
+    }
+
+    fn step(&mut self) {
+        for _ in 0..self.random.random_range(1..40) {
+            self.change();
+        }
+        match self.random.random_range(0..10) {
+            0..3 => self.snapshot(),
+            3 => self.delete_clone(),
+            4 => self.world.partition.reap_now().unwrap(),
+            5 if self.random.random_bool(0.3) => self.restart(),
+            _ => self.compare(),
+        }
+    }
+}
+
+fn same(found: &Contents, expected: &Contents, place: &str) {
+    let keys = |contents: &Contents| contents.keys().copied().collect::<Vec<_>>();
+    assert_eq!(keys(found), keys(expected), "{place}");
+    for (vnode, (uniquifier, image, body)) in expected {
+        let (known, was, bytes) = &found[vnode];
+        assert_eq!((known, was), (uniquifier, image), "{place}");
+        let differs = bytes.iter().zip(body).position(|(a, b)| a != b);
+        assert!(
+            bytes.len() == body.len() && differs.is_none(),
+            "{place}: vnode {vnode} differs at {differs:?}, {} and {} bytes",
+            bytes.len(),
+            body.len()
+        );
+    }
+}
+
+#[test]
+fn every_known_state_is_brought_up_to_date_by_what_changed() {
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
+    let steps = number("MODEL_STEPS").unwrap_or(30);
+    let seeds = match number("MODEL_SEED") {
+        Some(seed) => vec![seed],
+        None => vec![rand::random::<u64>() >> 32, 1, 2],
+    };
+    for seed in seeds {
+        println!("MODEL_SEED={seed}");
+        let mut run = Run {
+            world: World::with_capacity(512 << 20),
+            random: StdRng::seed_from_u64(seed),
+            seed,
+            now: 1000,
+            states: BTreeMap::new(),
+            compared: (0, 0),
+        };
+        for _ in 0..steps {
+            run.step();
+        }
+        println!("{:?} pairs compared and refused", run.compared);
+        assert!(run.compared.0 > 10);
+        run.world.check();
+        for clone in run.clones() {
+            let deleted = run.world.partition.delete_volume(clone.id()).unwrap();
+            deleted.wait().unwrap();
+        }
+        run.world.partition.reap_now().unwrap();
+        run.world.check_clean();
+    }
+}
