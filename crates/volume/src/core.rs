@@ -187,17 +187,17 @@ impl Core {
         Ok(Some(group))
     }
 
-    /// Enters a group and volume that were just made by a change.
+    /// Enters a group and volume that were just made by a change; it sees the epochs up to `view`.
     pub(crate) fn attach_new(
         self: &Arc<Self>,
         group: Arc<Group>,
         record: VolumeRecord,
         counters: CountersRecord,
+        view: u64,
         made: &Ticket,
     ) -> Arc<Volume> {
         self.groups.lock().insert(group.id, Arc::clone(&group));
         let id = record.info.id;
-        let view = record.epoch;
         let mut volume = Volume::new(self, group, record, counters, view);
         volume.unsettled = Unsettled::since(made);
         let volume = Arc::new(volume);

@@ -172,7 +172,7 @@ impl Partition {
         let group = Arc::new(Group::new(group_id, group_record, 0));
         let outcome = self
             .core
-            .attach_new(group, volume_record, counters, &durable);
+            .attach_new(group, volume_record, counters, EPOCH_MAX, &durable);
         Ok(Changed { outcome, durable })
     }
 

@@ -356,9 +356,13 @@ impl Core {
             }
         }
         let oldest = needed.first().copied();
+        // To whom a version that says "gone" hides an older one; what a restore removed that is being
+        // undone is hidden from nobody.
+        let newest = viewers.iter().max().copied().unwrap_or(0);
         for (epoch, record) in &versions {
-            let gone_hides_something =
-                record.is_none() && oldest.is_some_and(|oldest| oldest < *epoch);
+            let gone_hides_something = record.is_none()
+                && *epoch <= newest
+                && oldest.is_some_and(|oldest| oldest < *epoch);
             if !needed.contains(epoch) && !gone_hides_something {
                 batch.delete(Key::vnode(group.0, vnode, *epoch));
                 if *epoch > 1 {
@@ -505,8 +509,12 @@ fn collect_versions(versions: &[(Key, Piece)], seen: &[(u64, VnodeRecord)], batc
         }
     }
     let oldest = needed.last().copied();
+    let newest = seen.iter().map(|(viewer, _)| *viewer).max().unwrap_or(0);
     let kept = |index: usize| {
-        let hides = versions[index].1 == Piece::Gone && oldest.is_some_and(|last| last > index);
+        let (key, piece) = &versions[index];
+        let hides = *piece == Piece::Gone
+            && key.epoch() <= newest
+            && oldest.is_some_and(|last| last > index);
         needed.contains(&index) || hides
     };
     let mut used = BTreeSet::new();

@@ -59,10 +59,7 @@ impl Partition {
             .as_ref()
             .filter(|existing| existing.group.id != group.id);
         let mut batch = Batch::new();
-        let other = match elsewhere {
-            Some(existing) => Some(Removal::stage(existing, &mut batch)),
-            None => None,
-        };
+        let other = elsewhere.map(|existing| Removal::stage(existing, &mut batch));
         let mut state = group.state.write();
         let counters = source.lock_counters()?;
         let mut record = state.record.clone();
@@ -140,7 +137,8 @@ impl Partition {
         if let Some(other) = other {
             other.made();
         }
-        let outcome = core.attach_new(Arc::clone(&group), clone_record, counters_now, &durable);
+        let group = Arc::clone(&group);
+        let outcome = core.attach_new(group, clone_record, counters_now, epoch, &durable);
         drop(state);
         core.reaper.wake();
         Ok(Changed { outcome, durable })
@@ -232,7 +230,7 @@ fn position(record: &GroupRecord, id: VolumeId) -> Option<usize> {
 /// Stages the background work after a volume that saw epoch `seen` was removed from `record`:
 /// vnodes changed after that epoch, up to the next one anybody sees, have versions to look at.
 /// Returns how many jobs were added.
-fn stage_reaping(
+pub(crate) fn stage_reaping(
     batch: &mut Batch,
     group: GroupId,
     record: &GroupRecord,

@@ -363,6 +363,21 @@ impl SnapshotSpec {
     }
 }
 
+/// What SetIdsTypes sets of a volume.
+#[derive(Clone, Debug)]
+pub struct IdsSpec {
+    /// Name; 1 to 31 bytes.
+    pub name: String,
+    /// RW, RO or backup.
+    pub kind: VolumeKind,
+    /// The RW volume's id; 0 is the volume's own.
+    pub parent: VolumeId,
+    /// The RO clone's id, or 0.
+    pub clone: VolumeId,
+    /// The backup clone's id, or 0.
+    pub backup: VolumeId,
+}
+
 /// Names the contents of a volume at one moment, for ever and everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId {

@@ -136,12 +136,18 @@ impl Volume {
         self.refuses_changes.store(refuse, Ordering::Release);
     }
 
+    /// Takes over from another opening of the volume what whoever uses it has asked for.
+    pub(crate) fn go_on_for(&self, before: &Self) {
+        let refuses = before.refuses_changes.load(Ordering::Acquire);
+        self.refuses_changes.store(refuses, Ordering::Release);
+    }
+
     /// That changes are taken at this moment. The caller has the group's state locked.
     pub(crate) fn check_open_to_changes(&self) -> Result<()> {
         if self.is_restoring() || self.refuses_changes.load(Ordering::Acquire) {
             return Err(Error::Busy(self.id));
         }
-        Ok(())
+        self.check_writable()
     }
 
     /// The last epoch that it sees.

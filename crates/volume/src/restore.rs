@@ -1,0 +1,640 @@
+//! Restoring: the contents of a head replaced, in whole or in part, in one step.
+//!
+//! A restore pins the epoch that the volume sees and begins the next one. What it writes is of that
+//! epoch, in as many batches as it takes; nobody sees it: the volume goes on showing the pinned
+//! epoch, and takes no changes. The last batch, of a few records, makes the new epoch the head's,
+//! with the new info and counters, and drops the pin. So readers see all of the old contents or
+//! all of the new, and so does a restart, wherever the power went.
+//!
+//! The pin is durable, and with it a record that says that a restore was begun. A restore that ends
+//! in any other way than by its commit is undone: every vnode that it touched is in the index of
+//! changes of its epoch, before or together with the first piece of its body; the background
+//! removal takes away what nobody sees of these, newer than the pin. Only then changes are taken
+//! again.
+//!
+//! What the parts do: `stage` gathers batches, `body` writes files, `directory` directories, `sweep`
+//! does what is left when everything has come.
+
+mod body;
+mod directory;
+mod kept;
+mod stage;
+mod sweep;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
+use hashbrown::HashMap;
+
+use crate::engine::batch::Batch;
+use crate::engine::key::Key;
+use crate::error::{Error, Result};
+use crate::partition::{EPOCH_MAX, Partition};
+use crate::record::{
+    Body, CloneKind, CloneRef, CountersRecord, Received, VnodeRecord, VolumeRecord,
+};
+use crate::snapshot::stage_reaping;
+use crate::types::{Changed, FileType, RestoreMode, RestoredInfo, VnodeImage, VolumeInfo};
+use crate::volume::{Volume, check_info};
+use body::{Base, FileBody};
+use directory::DirectoryBody;
+use kept::Kept;
+use stage::Stage;
+
+/// The largest number of a vnode. Others exist on the wire, but servers have taken them as signed.
+const VNODE_MAX: u32 = i32::MAX as u32;
+/// Largest length of a file.
+const LENGTH_MAX: u64 = i64::MAX as u64;
+/// Longest target of a symbolic link (AFSPATHMAX).
+const TARGET_MAX: u64 = 1024;
+/// Directories whose uniquifiers are remembered.
+const PARENTS_MAX: usize = 1 << 16;
+/// What beginning and ending a restore adds, in bytes.
+const RECORDS_GROWTH: u64 = 4 << 10;
+
+/// A restore into a volume, from [`Partition::begin_restore`].
+///
+/// Vnodes come one after the other, in any order, directories best before what is in them; the bytes
+/// of each follow it in order. Dropping it, or an error of [`Restore::commit`], leaves the volume as
+/// it was. After an error of any call only [`Restore::abort`] and dropping make sense.
+#[must_use = "a restore that is dropped is undone"]
+pub struct Restore {
+    volume: Arc<Volume>,
+    mode: RestoreMode,
+    /// The epoch that was pinned.
+    pin: u64,
+    stage: Stage,
+    current: Option<Current>,
+    kept: Kept,
+    base: CountersRecord,
+    tally: Tally,
+    parents: HashMap<u32, Uniquifier>,
+    /// Some vnode came when it was not known yet which directory its parent's number means.
+    parents_open: bool,
+    done: bool,
+}
+
+/// What becomes of the counters.
+struct Tally {
+    blocks: i64,
+    files: i64,
+    newest: AfsTime,
+    uniquifier_max: u32,
+    /// The highest numbers put: of files, of directories.
+    highest: [u32; 2],
+}
+
+/// The vnode whose bytes are coming.
+struct Current {
+    record: VnodeRecord,
+    vnode: u32,
+    content: Content,
+}
+
+enum Content {
+    File(FileBody),
+    Directory(DirectoryBody),
+    Target(Vec<u8>),
+}
+
+impl std::fmt::Debug for Restore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Restore({}, {:?})", self.volume.id(), self.mode)
+    }
+}
+
+impl Partition {
+    /// Begins to restore a volume. It goes on showing what it holds, and takes no changes, until the
+    /// restore is committed or undone.
+    ///
+    /// `NoVolume`; `Busy`: it is being restored, or that is being undone; `Invalid`: it is a clone
+    /// beside its head, or an older one than another clone; `WrongBase`: it is not in the state
+    /// that a delta builds on; `DiskFull`.
+    pub fn begin_restore(&self, id: VolumeId, mode: RestoreMode) -> Result<Restore> {
+        let core = &self.core;
+        let _room = core.engine.admit(RECORDS_GROWTH)?;
+        let _making = core.making.lock();
+        let mut volume = core.volume(id)?.ok_or(Error::NoVolume(id))?;
+        if !volume.is_head() {
+            volume = core.promote(&volume)?;
+        }
+        let group = Arc::clone(&volume.group);
+        let mut state = group.state.write();
+        if volume.is_restoring() {
+            core.reaper.wake();
+            return Err(Error::Busy(id));
+        }
+        if let RestoreMode::Delta { base } = mode
+            && volume.received()? != Some(base)
+        {
+            return Err(Error::WrongBase(volume.root()));
+        }
+        let counters = volume.lock_counters()?;
+        let base = counters.record;
+        let mut record = state.record.clone();
+        let pin = record.epoch;
+        record.add(CloneRef {
+            id,
+            epoch: pin,
+            kind: CloneKind::Pin,
+        });
+        record.begin_epoch(base.newest);
+        let now = record.epoch;
+        let mut batch = Batch::new();
+        batch.put(Key::group(group.id.0), record.encode());
+        batch.put(Key::restoring(group.id.0), Bytes::new());
+        core.engine.commit(batch)?;
+        state.record = record;
+        state.restoring = true;
+        volume.set_view(pin);
+        drop((counters, state));
+        Ok(Restore {
+            stage: Stage::new(Arc::clone(&volume), now),
+            volume,
+            mode,
+            pin,
+            current: None,
+            kept: Kept::default(),
+            base,
+            tally: Tally {
+                blocks: 0,
+                files: 0,
+                newest: base.newest,
+                uniquifier_max: 0,
+                highest: [0; 2],
+            },
+            parents: HashMap::new(),
+            parents_open: false,
+            done: false,
+        })
+    }
+}
+
+impl Restore {
+    /// The volume as it was, and is until the commit.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// A vnode that is new or replaces all of an older one. Its `length` bytes follow.
+    ///
+    /// `Unsound`: it comes twice, or cannot be a vnode; `DiskFull`.
+    pub fn put(&mut self, image: &VnodeImage) -> Result<()> {
+        self.begin_vnode(image, None)
+    }
+
+    /// A vnode that is there, with these attributes; of its bytes only those that are pushed change.
+    ///
+    /// `WrongBase`: it is not there, not as the same kind.
+    pub fn patch(&mut self, image: &VnodeImage) -> Result<()> {
+        let (vnode, uniquifier) = (image.vnode, image.uniquifier);
+        let before = self.base_record(vnode.0)?;
+        let same = |old: &VnodeRecord| (old.uniquifier, old.kind) == (uniquifier, image.kind);
+        let before = before.filter(same);
+        let before = before.ok_or_else(|| Error::WrongBase(self.fid(vnode, uniquifier)))?;
+        self.begin_vnode(image, Some(before))
+    }
+
+    /// The next bytes of the vnode: of the file, of the directory's pages, of the link's target. Blocks
+    /// of zeros become holes.
+    ///
+    /// `Invalid` for more bytes than the vnode has.
+    pub fn push(&mut self, bytes: Bytes) -> Result<()> {
+        match &mut self.current_mut()?.content {
+            Content::Target(target) => target.extend_from_slice(&bytes),
+            Content::Directory(directory) => directory.push(&bytes)?,
+            Content::File(_) => self.with_file(|file, stage| file.push(stage, &bytes))?,
+        }
+        Ok(())
+    }
+
+    /// Passes over the next bytes of the vnode: those of a patched one stay, zeros where it had none;
+    /// in a new one they are a hole.
+    pub fn skip(&mut self, length: u64) -> Result<()> {
+        match &mut self.current_mut()?.content {
+            Content::Target(_) => Err(Error::Invalid("a link's target has no holes")),
+            Content::Directory(directory) => directory.skip(length),
+            Content::File(_) => self.with_file(|file, stage| file.skip(stage, length)),
+        }
+    }
+
+    /// The next bytes are zeros: a hole.
+    pub fn zeros(&mut self, length: u64) -> Result<()> {
+        match &mut self.current_mut()?.content {
+            Content::Target(_) => Err(Error::Invalid("a link's target has no holes")),
+            Content::Directory(directory) => directory.zeros(length),
+            Content::File(_) => self.with_file(|file, stage| file.zeros(stage, length)),
+        }
+    }
+
+    /// A vnode that is there stays as it is.
+    ///
+    /// `WrongBase`: it is not there.
+    pub fn keep(&mut self, vnode: VnodeId, uniquifier: Uniquifier) -> Result<()> {
+        self.end_vnode()?;
+        let wrong = Error::WrongBase(self.fid(vnode, uniquifier));
+        if self.mode == RestoreMode::Full {
+            return Err(wrong);
+        }
+        match self.base_record(vnode.0)? {
+            Some(record) if record.uniquifier == uniquifier => {}
+            _ => return Err(wrong),
+        }
+        self.kept.insert(vnode.0);
+        if vnode.is_directory() {
+            self.remember_parent(vnode.0, uniquifier)?;
+        }
+        Ok(())
+    }
+
+    /// A vnode that is there goes.
+    ///
+    /// `WrongBase`: it is not there.
+    pub fn remove(&mut self, vnode: VnodeId) -> Result<()> {
+        self.end_vnode()?;
+        self.check_first(vnode.0)?;
+        let wrong = Error::WrongBase(self.fid(vnode, Uniquifier(0)));
+        let old = self.base_record(vnode.0)?.ok_or(wrong)?;
+        self.stage_removal(vnode.0, &old)
+    }
+
+    /// Makes the volume what has come, in one step.
+    ///
+    /// `Unsound`: there is no root directory; `Invalid`: bytes of the last vnode are missing, or the
+    /// info cannot be; `NoVolume`: it was deleted meanwhile; `DiskFull`. After an error the volume is
+    /// as it was.
+    pub fn commit(mut self, restored: RestoredInfo) -> Result<Changed<Arc<Volume>>> {
+        self.end_vnode()?;
+        self.sweep()?;
+        self.stage.flush()?;
+        let changed = self.finish(restored)?;
+        self.done = true;
+        Ok(changed)
+    }
+
+    /// Undoes the restore. When this returns without an error the volume takes changes again.
+    pub fn abort(mut self) -> Result<()> {
+        self.done = true;
+        self.stage.discard();
+        self.volume.group.state.write().restoring = false;
+        let core = &self.volume.core;
+        let undone = core.undo_restore(self.volume.group.id);
+        if !matches!(undone, Ok(true)) {
+            core.reaper.wake();
+        }
+        undone.map(drop)
+    }
+
+    fn finish(&mut self, restored: RestoredInfo) -> Result<Changed<Arc<Volume>>> {
+        let volume = Arc::clone(&self.volume);
+        let (core, group) = (&volume.core, &volume.group);
+        let mut info = restored.info;
+        let counters = self.counters(&info, restored.next_uniquifier)?;
+        info.id = volume.id();
+        if info.parent.0 == 0 {
+            info.parent = info.id;
+        }
+        check_info(&info)?;
+        let _room = core.engine.admit(RECORDS_GROWTH)?;
+        let _making = core.making.lock();
+        let mut state = group.state.write();
+        if volume.is_gone() {
+            return Err(Error::NoVolume(volume.id()));
+        }
+        let mut record = state.record.clone();
+        record.clones.retain(|clone| clone.kind != CloneKind::Pin);
+        let now = record.epoch;
+        // Who asks what changed gets an answer from these contents on.
+        record.history_from = now;
+        record.begin_epoch(counters.newest);
+        let mut batch = Batch::new();
+        let reaping = stage_reaping(&mut batch, group.id, &record, self.pin, now);
+        let volume_record = VolumeRecord {
+            info,
+            group: group.id,
+            epoch: EPOCH_MAX,
+            received: restored
+                .received
+                .map(|state| Received { state, epoch: now }),
+        };
+        batch.put(Key::volume(volume.id().0), volume_record.encode());
+        batch.put(Key::group(group.id.0), record.encode());
+        batch.put(Key::counters(group.id.0), counters.encode());
+        batch.delete(Key::restoring(group.id.0));
+        let durable = core.engine.commit(batch)?;
+        state.record = record;
+        state.reaping += reaping;
+        state.restoring = false;
+        core.supersede(volume.id());
+        let outcome = core.attach_new(
+            Arc::clone(group),
+            volume_record,
+            counters,
+            EPOCH_MAX,
+            &durable,
+        );
+        outcome.go_on_for(&volume);
+        drop(state);
+        core.reaper.wake();
+        Ok(Changed { outcome, durable })
+    }
+
+    /// The counters of the restored volume.
+    fn counters(&self, info: &VolumeInfo, next_uniquifier: u32) -> Result<CountersRecord> {
+        let (base, tally) = (&self.base, &self.tally);
+        let [file, directory] = tally.highest;
+        Ok(CountersRecord {
+            blocks_used: base.blocks_used.saturating_add_signed(tally.blocks),
+            files: base.files.saturating_add_signed(tally.files),
+            updated: info.updated,
+            update_counter: info.update_counter,
+            next_directory: base.next_directory.max(directory.saturating_add(2)),
+            next_file: base.next_file.max(file.saturating_add(2)),
+            next_uniquifier: base
+                .next_uniquifier
+                .max(next_uniquifier)
+                .max(tally.uniquifier_max.saturating_add(1)),
+            newest: tally.newest,
+            removed: base.removed,
+        })
+    }
+
+    fn begin_vnode(&mut self, image: &VnodeImage, patched: Option<VnodeRecord>) -> Result<()> {
+        self.end_vnode()?;
+        check_image(image)?;
+        let vnode = image.vnode.0;
+        self.check_first(vnode)?;
+        let before = match &patched {
+            Some(before) => Some(before.clone()),
+            None => self.base_record(vnode)?,
+        };
+        let now = self.stage.now();
+        let (parent, parent_uniquifier) = if image.vnode == VnodeId::ROOT {
+            (VnodeId::ROOT, image.uniquifier)
+        } else {
+            (image.parent, self.uniquifier_of(image.parent.0)?)
+        };
+        let birth = match &before {
+            Some(old) if old.uniquifier == image.uniquifier => old.birth,
+            _ => now,
+        };
+        let mut record = VnodeRecord {
+            kind: image.kind,
+            mode: image.mode & 0o7777,
+            link_count: image.link_count,
+            uniquifier: image.uniquifier,
+            parent,
+            parent_uniquifier,
+            length: image.length,
+            data_version: image.data_version,
+            author: image.author,
+            owner: image.owner,
+            group: image.group,
+            client_time: image.client_time,
+            server_time: image.server_time,
+            birth,
+            body: Body::None,
+            body_number: 0,
+            cut: None,
+            target: Bytes::new(),
+            acl: None,
+        };
+        let mut in_place = None;
+        if let Some(old) = &patched
+            && old.body == Body::Pieces
+        {
+            in_place = Some(old.body_number);
+        }
+        record.body_number = match in_place {
+            Some(number) => number,
+            None => self.next_body(vnode)?,
+        };
+        let fid = self.fid(image.vnode, image.uniquifier);
+        let content = match image.kind {
+            FileType::Symlink => Content::Target(Vec::new()),
+            FileType::Directory => {
+                record.acl.clone_from(&image.acl);
+                let base = match &patched {
+                    Some(old) => self.volume.read(fid, 0, old.length as usize)?,
+                    None => Bytes::new(),
+                };
+                Content::Directory(DirectoryBody::new(image.length as usize, base))
+            }
+            FileType::File => {
+                let base = match patched {
+                    None => Base::Nothing,
+                    Some(old) if old.body == Body::Pieces => Base::Pieces {
+                        body: old.body_number,
+                        length: old.length,
+                    },
+                    Some(old) if old.body == Body::None => Base::Nothing,
+                    Some(old) => Base::Bytes(self.volume.read(fid, 0, old.length as usize)?),
+                };
+                let inline_max = self.volume.core.engine.options().inline_bytes as u64;
+                let length = image.length;
+                Content::File(FileBody::new(
+                    fid,
+                    record.body_number,
+                    length,
+                    base,
+                    inline_max,
+                ))
+            }
+        };
+        let tally = &mut self.tally;
+        tally.newest = tally.newest.max(image.server_time);
+        tally.uniquifier_max = tally.uniquifier_max.max(image.uniquifier.0);
+        tally.blocks +=
+            record.blocks() as i64 - before.as_ref().map_or(0, |old| old.blocks() as i64);
+        tally.files += i64::from(before.is_none());
+        self.current = Some(Current {
+            record,
+            vnode,
+            content,
+        });
+        Ok(())
+    }
+
+    /// Stages the vnode whose bytes have all come.
+    fn end_vnode(&mut self) -> Result<()> {
+        let Some(current) = self.current.take() else {
+            return Ok(());
+        };
+        let Current {
+            mut record,
+            vnode,
+            content,
+        } = current;
+        match content {
+            Content::Target(target) => {
+                if target.len() as u64 != record.length {
+                    return Err(Error::Invalid("bytes of a link's target are missing"));
+                }
+                record.target = target.into();
+            }
+            Content::Directory(directory) => {
+                let up = directory.stage(&mut self.stage, vnode, record.body_number)?;
+                record.body = Body::Pieces;
+                if vnode != VnodeId::ROOT.0 && up.vnode == record.parent {
+                    record.parent_uniquifier = up.uniquifier;
+                }
+                self.remember_parent(vnode, record.uniquifier)?;
+            }
+            Content::File(file) => {
+                record.body = file.end(&mut self.stage)?;
+            }
+        }
+        self.stage.put_vnode(vnode, &record);
+        self.stage.flush_if_full()
+    }
+
+    fn current_mut(&mut self) -> Result<&mut Current> {
+        let current = self.current.as_mut();
+        current.ok_or(Error::Invalid("bytes before any vnode"))
+    }
+
+    fn with_file(
+        &mut self,
+        work: impl FnOnce(&mut FileBody, &mut Stage) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(current) = &mut self.current
+            && let Content::File(file) = &mut current.content
+        {
+            work(file, &mut self.stage)?;
+        }
+        self.stage.flush_if_full()
+    }
+
+    fn fid(&self, vnode: VnodeId, uniquifier: Uniquifier) -> Fid {
+        Fid {
+            volume: self.volume.id(),
+            vnode,
+            uniquifier,
+        }
+    }
+
+    /// Whether a vnode of that number was ever made before this restore.
+    fn ever_made(&self, vnode: u32) -> bool {
+        match vnode % 2 {
+            0 => vnode < self.base.next_file,
+            _ => vnode < self.base.next_directory,
+        }
+    }
+
+    /// What the volume held of a vnode before the restore.
+    fn base_record(&self, vnode: u32) -> Result<Option<VnodeRecord>> {
+        if !self.ever_made(vnode) {
+            return Ok(None);
+        }
+        self.version(vnode, self.pin)
+    }
+
+    /// The version of a vnode that is seen from an epoch.
+    fn version(&self, vnode: u32, epoch: u64) -> Result<Option<VnodeRecord>> {
+        let group = self.volume.group.id.0;
+        let from = Key::vnode(group, vnode, epoch);
+        let prefix = Key::vnode_prefix(group, vnode);
+        match self.volume.core.engine.first_version(&from, &prefix)? {
+            Some((_, value)) => Ok(VnodeRecord::decode(&value)?.ok()),
+            None => Ok(None),
+        }
+    }
+
+    /// That a vnode has not come before.
+    fn check_first(&mut self, vnode: u32) -> Result<()> {
+        let highest = &mut self.tally.highest[vnode as usize % 2];
+        if vnode > *highest {
+            *highest = vnode;
+            return Ok(());
+        }
+        let key = Key::vnode(self.volume.group.id.0, vnode, self.stage.now());
+        if self.stage.has(vnode) || self.volume.core.engine.get(&key)?.is_some() {
+            return Err(Error::Unsound(format!("vnode {vnode} comes twice")));
+        }
+        Ok(())
+    }
+
+    /// The number of a body of which no piece is there, not even one that waits for its removal.
+    fn next_body(&self, vnode: u32) -> Result<u32> {
+        if !self.ever_made(vnode) {
+            return Ok(0);
+        }
+        let group = self.volume.group.id.0;
+        let prefix = Key::bodies_prefix(group, vnode);
+        let mut next = 0;
+        loop {
+            let from = Key::body_prefix(group, vnode, next);
+            let found = self.volume.core.engine.scan(&from, &prefix)?.next()?;
+            let Some((key, _)) = found else {
+                return Ok(next);
+            };
+            next = key.body_number().checked_add(1).ok_or(Error::DiskFull)?;
+        }
+    }
+
+    /// Remembers which directory a number means from now on.
+    fn remember_parent(&mut self, vnode: u32, uniquifier: Uniquifier) -> Result<()> {
+        if self.parents.len() >= PARENTS_MAX {
+            // They are found in the table again.
+            self.stage.flush()?;
+            self.parents.clear();
+        }
+        if let Some(other) = self.parents.insert(vnode, uniquifier) {
+            self.parents_open |= other != uniquifier;
+        }
+        Ok(())
+    }
+
+    /// The uniquifier of a directory as it will be; 0 if it is not known yet, or there is none.
+    fn uniquifier_of(&mut self, vnode: u32) -> Result<Uniquifier> {
+        if let Some(&known) = self.parents.get(&vnode) {
+            return Ok(known);
+        }
+        // Whatever it is now: the last look finds what it will be.
+        self.parents_open = true;
+        let found = self.version(vnode, self.stage.now())?;
+        Ok(found.map_or(Uniquifier(0), |record| record.uniquifier))
+    }
+
+    fn stage_removal(&mut self, vnode: u32, old: &VnodeRecord) -> Result<()> {
+        self.tally.blocks -= old.blocks() as i64;
+        self.tally.files -= 1;
+        self.parents_open |= self.parents.remove(&vnode).is_some();
+        self.stage.put_gone(vnode);
+        self.stage.flush_if_full()
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if !self.done {
+            self.volume.group.state.write().restoring = false;
+            self.volume.core.reaper.wake();
+        }
+    }
+}
+
+/// That an image can be a vnode.
+fn check_image(image: &VnodeImage) -> Result<()> {
+    let VnodeImage { vnode, length, .. } = *image;
+    let unsound = |what: &str| Err(Error::Unsound(format!("vnode {vnode} {what}")));
+    if vnode.0 == 0 || vnode.0 > VNODE_MAX {
+        return unsound("has a number that no vnode has");
+    }
+    if image.uniquifier.0 == 0 || image.uniquifier.0 == u32::MAX {
+        return unsound("has a uniquifier that no vnode has");
+    }
+    if vnode.is_directory() != (image.kind == FileType::Directory) {
+        return unsound("has the number of another kind");
+    }
+    match image.kind {
+        FileType::Directory if image.acl.is_none() => unsound("has no access list"),
+        FileType::Directory if !DirectoryBody::can_be(length) => {
+            unsound("has a length that no directory has")
+        }
+        FileType::Symlink if length > TARGET_MAX => unsound("is a link to too long a name"),
+        FileType::File if length > LENGTH_MAX => unsound("is too long"),
+        _ => Ok(()),
+    }
+}

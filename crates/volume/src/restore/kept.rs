@@ -1,0 +1,46 @@
+//! Which vnodes of the old contents stay: a set of numbers, a bit each where they lie close.
+
+use std::collections::BTreeMap;
+
+/// Numbers of a part.
+const PART: u32 = 1024;
+
+/// A set of vnode numbers. Only vnodes that are there are put in, so it stays smaller than they are.
+#[derive(Debug, Default)]
+pub(super) struct Kept(BTreeMap<u32, Box<[u64; PART as usize / 64]>>);
+
+impl Kept {
+    pub(super) fn insert(&mut self, vnode: u32) {
+        let (word, bit) = place(vnode);
+        let part = self.0.entry(vnode / PART).or_default();
+        part[word] |= bit;
+    }
+
+    pub(super) fn contains(&self, vnode: u32) -> bool {
+        let (word, bit) = place(vnode);
+        let part = self.0.get(&(vnode / PART));
+        part.is_some_and(|part| part[word] & bit != 0)
+    }
+}
+
+fn place(vnode: u32) -> (usize, u64) {
+    let inside = vnode % PART;
+    (inside as usize / 64, 1 << (inside % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_is_there_and_nothing_else() {
+        let mut kept = Kept::default();
+        let numbers = [1, 63, 64, 1023, 1024, 77_777, u32::MAX];
+        for vnode in numbers {
+            kept.insert(vnode);
+        }
+        for vnode in (0..100_000).chain([u32::MAX - 1, u32::MAX]) {
+            assert_eq!(kept.contains(vnode), numbers.contains(&vnode), "{vnode}");
+        }
+    }
+}

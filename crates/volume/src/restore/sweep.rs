@@ -1,0 +1,111 @@
+//! What a restore does when everything has come: removes what did not, and looks at the rest.
+
+use cellar_wire::ids::{Uniquifier, VnodeId};
+
+use super::Restore;
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
+use crate::record::VnodeRecord;
+use crate::types::{FileType, RestoreMode};
+
+/// Entries read from one view of the table: what a view sees keeps its room while it is open.
+const ENTRIES_OF_VIEW: usize = 10_000;
+
+impl Restore {
+    pub(super) fn sweep(&mut self) -> Result<()> {
+        self.stage.flush()?;
+        let removes = !matches!(self.mode, RestoreMode::Delta { .. });
+        if removes && self.base.files > 0 {
+            self.remove_the_rest()?;
+            self.stage.flush()?;
+        }
+        match self.version(VnodeId::ROOT.0, self.stage.now())? {
+            Some(root) if root.kind == FileType::Directory => {}
+            _ => return Err(Error::Unsound("it has no root directory".into())),
+        }
+        if self.parents_open {
+            self.settle_parents()?;
+        }
+        Ok(())
+    }
+
+    /// Removes every vnode that was neither put nor kept.
+    fn remove_the_rest(&mut self) -> Result<()> {
+        let prefix = Key::of_group(Kind::Vnode, self.volume.group.id.0);
+        let mut from = Some(prefix);
+        while let Some(at) = from {
+            let mut scan = self.volume.core.engine.scan(&at, &prefix)?;
+            let mut last = None;
+            let mut looked = 0;
+            from = None;
+            while let Some((key, value)) = scan.next()? {
+                let vnode = key.u32_at(5);
+                looked += 1;
+                if last.replace(vnode) == Some(vnode) {
+                    continue;
+                }
+                if looked > ENTRIES_OF_VIEW {
+                    from = Some(key);
+                    break;
+                }
+                // The newest comes first.
+                if key.epoch() == self.stage.now() || self.kept.contains(vnode) {
+                    continue;
+                }
+                if let Ok(old) = VnodeRecord::decode(&value)? {
+                    self.stage_removal(vnode, &old)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters the uniquifiers of directories in what came before them.
+    ///
+    /// Dumps say of a vnode only the number of the directory that it is in.
+    fn settle_parents(&mut self) -> Result<()> {
+        self.parents.clear();
+        let (group, now) = (self.volume.group.id.0, self.stage.now());
+        let prefix = Key::change_prefix(group, now);
+        let mut from = Some(prefix);
+        while let Some(at) = from {
+            let mut scan = self.volume.core.engine.scan(&at, &prefix)?;
+            let mut looked = 0;
+            from = None;
+            while let Some((key, _)) = scan.next()? {
+                looked += 1;
+                if looked > ENTRIES_OF_VIEW {
+                    from = Some(key);
+                    break;
+                }
+                let vnode = key.u32_at(13);
+                let Some(mut record) = self.version(vnode, now)? else {
+                    continue;
+                };
+                if vnode == VnodeId::ROOT.0
+                    || record.parent_uniquifier == self.parent_of(&record)?
+                {
+                    continue;
+                }
+                record.parent_uniquifier = self.parent_of(&record)?;
+                self.stage.put_vnode(vnode, &record);
+                self.stage.flush_if_full()?;
+            }
+        }
+        self.stage.flush()
+    }
+
+    /// The uniquifier of the directory that a vnode is in; 0 if that is not there: then no name leads
+    /// to the vnode, and nobody gets at it.
+    fn parent_of(&mut self, record: &VnodeRecord) -> Result<Uniquifier> {
+        let parent = record.parent.0;
+        if let Some(&known) = self.parents.get(&parent) {
+            return Ok(known);
+        }
+        let found = self.version(parent, self.stage.now())?;
+        let found = found.filter(|found| found.kind == FileType::Directory);
+        let uniquifier = found.map_or(Uniquifier(0), |found| found.uniquifier);
+        self.remember_parent(parent, uniquifier)?;
+        Ok(uniquifier)
+    }
+}

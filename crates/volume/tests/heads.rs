@@ -1,0 +1,283 @@
+//! Volumes that are heads, clones of all kinds, and how one becomes the other.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/restoring.rs"]
+mod restoring;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_volume::{
+    Error, IdsSpec, Partition, RestoreMode, SnapshotSpec, StoreSpec, Volume, VolumeKind, VolumeSpec,
+};
+use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
+use common::{VOLUME, World, at, new};
+use restoring::*;
+
+const RO: VolumeId = VolumeId(11);
+
+fn write(volume: &Volume, name: &str, byte: u8) {
+    let known = volume.lookup(volume.root(), name.as_bytes());
+    let fid = known.unwrap_or_else(|_| {
+        let made = volume.create_file(volume.root(), name.as_bytes(), &new(), at(10));
+        made.unwrap().outcome.status.fid
+    });
+    let bytes = Bytes::from(vec![byte; 30_000]);
+    let _ = volume
+        .store(fid, &StoreSpec::at(0), &[bytes], at(11))
+        .unwrap();
+}
+
+fn read(volume: &Volume, name: &str) -> Option<u8> {
+    let fid = volume.lookup(volume.root(), name.as_bytes()).ok()?;
+    Some(volume.read(fid, 20_000, 1).unwrap()[0])
+}
+
+fn clone(
+    partition: &Partition,
+    source: VolumeId,
+    id: VolumeId,
+) -> cellar_volume::Result<Arc<Volume>> {
+    let kind = VolumeKind::ReadOnly;
+    let name = format!("clone{id}");
+    partition
+        .snapshot(&SnapshotSpec::new(source, id, name, kind, AfsTime(20)))?
+        .wait()
+}
+
+fn delete(partition: &Partition, id: VolumeId) {
+    partition.delete_volume(id).unwrap().wait().unwrap();
+}
+
+fn finish(world: World) {
+    world.partition.reap_now().unwrap();
+    world.check_clean();
+    world.reopen().check_clean();
+}
+
+#[test]
+fn clones_of_clones_share_what_they_see() {
+    let world = World::new();
+    let rw = world.volume();
+    write(&rw, "a", 1);
+    let first = clone(&world.partition, VOLUME, RO).unwrap();
+    write(&rw, "a", 2);
+    let second = clone(&world.partition, RO, VolumeId(12)).unwrap();
+    let third = clone(&world.partition, VolumeId(12), VolumeId(13)).unwrap();
+    write(&rw, "a", 3);
+    for volume in [&first, &second, &third] {
+        assert_eq!(read(volume, "a"), Some(1));
+        assert_eq!(volume.info().parent, VOLUME);
+        assert_eq!(volume.info().files, 2);
+    }
+    drop((first, third));
+    world.check();
+    delete(&world.partition, RO);
+    delete(&world.partition, VolumeId(13));
+    world.partition.reap_now().unwrap();
+    assert_eq!((read(&second, "a"), read(&rw, "a")), (Some(1), Some(3)));
+    world.check_clean();
+    // Made anew from itself's source, in one step.
+    let again = clone(&world.partition, VOLUME, VolumeId(12)).unwrap();
+    assert_eq!((read(&second, "a"), read(&again, "a")), (Some(1), Some(3)));
+    drop((second, again));
+    finish(world);
+}
+
+#[test]
+fn a_clone_takes_the_place_of_a_volume_of_its_own() {
+    // As after a move to where an RO site was: the next release clones into its id.
+    let world = World::new();
+    let rw = world.volume();
+    write(&rw, "a", 1);
+    let spec = VolumeSpec {
+        kind: VolumeKind::ReadOnly,
+        parent: VOLUME,
+        ..VolumeSpec::new(RO, "vol.readonly", ViceId(1), AfsTime(5))
+    };
+    let alone = world
+        .partition
+        .create_volume(&spec)
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert!(alone.is_head() && !alone.is_writable());
+    let refused = alone.create_file(alone.root(), b"x", &new(), at(1));
+    assert_eq!(refused.unwrap_err(), Error::ReadOnly);
+    let clone = clone(&world.partition, VOLUME, RO).unwrap();
+    assert_eq!(read(&clone, "a"), Some(1));
+    assert_eq!(clone.info().copied, AfsTime(5));
+    // Who had the old one open still has it.
+    assert_eq!((alone.is_gone(), read(&alone, "a")), (true, None));
+    assert_eq!(alone.entries(alone.root()).unwrap().len(), 2);
+    world.partition.reap_now().unwrap();
+    assert_eq!(alone.entries(alone.root()).unwrap().len(), 2);
+    drop((alone, clone));
+    finish(world);
+}
+
+#[test]
+fn ids_of_others_are_not_taken() {
+    let world = World::new();
+    world
+        .partition
+        .create_volume(&VolumeSpec::new(RO, "other", ViceId(1), AfsTime(5)))
+        .unwrap()
+        .wait()
+        .unwrap();
+    let taken = clone(&world.partition, VOLUME, RO);
+    assert_eq!(taken.unwrap_err(), Error::VolumeExists(RO));
+    clone(&world.partition, RO, VolumeId(12)).unwrap();
+    let taken = clone(&world.partition, VOLUME, VolumeId(12));
+    assert_eq!(taken.unwrap_err(), Error::VolumeExists(VolumeId(12)));
+    let itself = clone(&world.partition, VOLUME, VOLUME);
+    assert!(matches!(itself, Err(Error::Invalid(_))));
+    finish(world);
+}
+
+#[test]
+fn a_clone_that_was_left_alone_is_restored_and_released_into() {
+    // As when the RW volume was moved away and its clone stays as a site.
+    let world = World::new();
+    let rw = world.volume();
+    write(&rw, "a", 1);
+    clone(&world.partition, VOLUME, RO).unwrap();
+    write(&rw, "a", 2);
+    write(&rw, "b", 2);
+    let new = contents(&rw);
+    drop(rw);
+    delete(&world.partition, VOLUME);
+    // What only the RW volume saw is not removed yet.
+    let old = contents(&world.partition.volume(RO).unwrap().unwrap());
+    let restored = restore_over(&world.partition, RO, &old, &new).unwrap();
+    assert!(contents(&restored) == new && restored.is_head());
+    drop(restored);
+    world.partition.reap_now().unwrap();
+    world.check_clean();
+    let clone = clone(&world.partition, RO, VolumeId(14)).unwrap();
+    assert!(contents(&clone) == new);
+    drop(clone);
+    finish(world);
+}
+
+#[test]
+fn an_older_clone_beside_a_newer_one_is_not_restored() {
+    let world = World::new();
+    clone(&world.partition, VOLUME, RO).unwrap();
+    write(&world.volume(), "a", 1);
+    clone(&world.partition, VOLUME, VolumeId(12)).unwrap();
+    delete(&world.partition, VOLUME);
+    let refused = world.partition.begin_restore(RO, RestoreMode::Full);
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+    finish(world);
+}
+
+#[test]
+fn a_read_only_volume_becomes_read_write() {
+    for alone in [false, true] {
+        let world = World::new();
+        let rw = world.volume();
+        write(&rw, "a", 1);
+        let wanted = contents(&rw);
+        drop(rw);
+        if alone {
+            let spec = VolumeSpec {
+                kind: VolumeKind::ReadOnly,
+                parent: VOLUME,
+                root: false,
+                ..VolumeSpec::new(RO, "vol.readonly", ViceId(1), AfsTime(5))
+            };
+            let made = world.partition.create_volume(&spec).unwrap();
+            made.wait().unwrap();
+            restore_over(&world.partition, RO, &Contents::new(), &wanted).unwrap();
+        } else {
+            let kind = VolumeKind::ReadOnly;
+            let spec = SnapshotSpec::new(VOLUME, RO, "vol.readonly", kind, AfsTime(20));
+            world.partition.snapshot(&spec).unwrap().wait().unwrap();
+            write(&world.volume(), "a", 2);
+        }
+        let there = world.partition.convert_to_rw(RO);
+        assert_eq!(there.unwrap_err(), Error::VolumeExists(VOLUME));
+        delete(&world.partition, VOLUME);
+        let converted = world.partition.convert_to_rw(RO).unwrap().wait().unwrap();
+        assert!(contents(&converted) == wanted);
+        let info = converted.info();
+        assert_eq!((info.id, info.clone, info.restored_from), (VOLUME, RO, RO));
+        assert_eq!((&info.name[..], info.kind), ("vol", VolumeKind::ReadWrite));
+        assert!(world.partition.volume(RO).unwrap().is_none());
+        write(&converted, "c", 9);
+        let fid = converted.lookup(converted.root(), b"c").unwrap();
+        assert!(fid.uniquifier.0 > 5000);
+        world.partition.reap_now().unwrap();
+        world.check_clean();
+        let world = world.reopen();
+        assert_eq!(read(&world.volume(), "c"), Some(9));
+        assert_eq!(read(&world.volume(), "a"), Some(1));
+        finish(world);
+    }
+}
+
+#[test]
+fn ids_and_kinds_are_changed() {
+    let world = World::new();
+    let rw = world.volume();
+    let mut ids = IdsSpec {
+        name: "other.readonly".into(),
+        kind: VolumeKind::ReadOnly,
+        parent: VolumeId(5),
+        clone: VolumeId(6),
+        backup: VolumeId(7),
+    };
+    world
+        .partition
+        .set_ids(VOLUME, &ids)
+        .unwrap()
+        .wait()
+        .unwrap();
+    let refused = rw.create_file(rw.root(), b"x", &new(), at(1));
+    assert_eq!(refused.unwrap_err(), Error::ReadOnly);
+    drop(rw);
+    let world = world.reopen();
+    let info = world.volume().info();
+    assert_eq!(
+        (info.kind, info.parent),
+        (VolumeKind::ReadOnly, VolumeId(5))
+    );
+    assert_eq!((info.clone, info.backup), (VolumeId(6), VolumeId(7)));
+    ids.kind = VolumeKind::ReadWrite;
+    ids.parent = VOLUME;
+    world
+        .partition
+        .set_ids(VOLUME, &ids)
+        .unwrap()
+        .wait()
+        .unwrap();
+    write(&world.volume(), "x", 1);
+    clone(&world.partition, VOLUME, RO).unwrap();
+    let refused = world.partition.set_ids(RO, &ids);
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+    ids.name = "name/".into();
+    let refused = world.partition.set_ids(VOLUME, &ids);
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+    finish(world);
+}
+
+#[test]
+fn changes_are_refused_and_taken_again() {
+    let world = World::new();
+    let rw = world.volume();
+    rw.refuse_changes(true);
+    let refused = rw.create_file(rw.root(), b"x", &new(), at(1));
+    assert_eq!(refused.unwrap_err(), Error::Busy(VOLUME));
+    // A restore goes on with that.
+    let wanted = contents(&rw);
+    let restored = restore_over(&world.partition, VOLUME, &Contents::new(), &wanted).unwrap();
+    let refused = restored.create_file(restored.root(), b"x", &new(), at(1));
+    assert_eq!(refused.unwrap_err(), Error::Busy(VOLUME));
+    restored.refuse_changes(false);
+    write(&restored, "x", 1);
+    drop((rw, restored));
+    finish(world);
+}
