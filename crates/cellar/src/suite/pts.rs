@@ -1,6 +1,6 @@
 //! `cellar pts`.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use cellar_admin::pts::{Entry, Fields, Kinds, LIST_HEAD, Protection, parse_access};
 use cellar_wire::ids::ViceId;
@@ -10,7 +10,7 @@ use super::syntax::{
     Command, Invocation, Suite, expands, flag, list, one, optional, optional_list,
 };
 use super::{COMMON, cell_options, number, parse, print_json};
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{out, outln};
 use crate::session::As;
 
@@ -186,14 +186,6 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     }
 }
 
-/// How a command ends that went on after failures.
-fn ended(failed: bool) -> Outcome {
-    match failed {
-        true => Err(Failure::said(FAILED)),
-        false => Ok(()),
-    }
-}
-
 struct Pts<'a> {
     protection: Protection<'a>,
     invocation: &'a Invocation,
@@ -207,14 +199,11 @@ impl Pts<'_> {
         F: Fn(&'n str) -> T,
         T: Future<Output = cellar_admin::Result<()>>,
     {
-        let mut failed = false;
+        let mut failures = Failures::of("pts");
         for name in self.invocation.list(parameter) {
-            if let Err(error) = operation(name).await {
-                eprintln!("pts: {error}");
-                failed = true;
-            }
+            failures.note(operation(name).await.map_err(Failure::from));
         }
-        ended(failed)
+        failures.end()
     }
 
     fn id_at(&self, index: usize) -> Outcome<Option<ViceId>> {
@@ -259,7 +248,7 @@ impl Pts<'_> {
     }
 
     async fn memberships(&self) -> Outcome {
-        let mut failed = false;
+        let mut failures = Failures::of("pts");
         for user in self.invocation.list("user") {
             for group in self.invocation.list("group") {
                 let done = if self.invocation.command == "adduser" {
@@ -267,42 +256,33 @@ impl Pts<'_> {
                 } else {
                     self.protection.remove_user(user, group).await
                 };
-                if let Err(error) = done {
-                    eprintln!("pts: {error}");
-                    failed = true;
-                }
+                failures.note(done.map_err(Failure::from));
             }
         }
-        ended(failed)
+        failures.end()
     }
 
     /// The ids of the names that were given; those that do not exist are said and left out.
-    async fn ids(&self) -> Outcome<(Vec<ViceId>, bool)> {
-        let (mut ids, mut failed) = (Vec::new(), false);
+    async fn ids(&self) -> Outcome<(Vec<ViceId>, Failures)> {
+        let (mut ids, mut failures) = (Vec::new(), Failures::of("pts"));
         for name in self.invocation.list("nameorid") {
             match self.protection.id_of(name).await {
                 Ok(id) => ids.push(id),
                 Err(error @ cellar_admin::Error::NoSuchUserOrGroup(_)) => {
-                    eprintln!("pts: {error}");
-                    failed = true;
+                    failures.note::<()>(Err(error.into()));
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok((ids, failed))
+        Ok((ids, failures))
     }
 
     async fn examine(&self) -> Outcome {
-        let (ids, mut failed) = self.ids().await?;
+        let (ids, mut failures) = self.ids().await?;
         let mut entries = Vec::new();
         for id in ids {
-            match self.protection.examine(id).await {
-                Ok(entry) => entries.push(entry),
-                Err(error) => {
-                    eprintln!("pts: {error}");
-                    failed = true;
-                }
-            }
+            let entry = self.protection.examine(id).await;
+            entries.extend(failures.note(entry.map_err(Failure::from)));
         }
         if self.json {
             print_json(&entries)?;
@@ -317,7 +297,7 @@ impl Pts<'_> {
                 out!("{}", entry.examined(&names[0], &names[1], unlimited));
             }
         }
-        ended(failed)
+        failures.end()
     }
 
     /// Administrators may create any number of groups. (The originals go on to say so of all later
@@ -332,7 +312,7 @@ impl Pts<'_> {
     }
 
     async fn membership(&self) -> Outcome {
-        let (ids, failed) = self.ids().await?;
+        let (ids, failures) = self.ids().await?;
         let mut all = Vec::new();
         for id in ids {
             let expand = self.invocation.has("expandgroups");
@@ -366,16 +346,16 @@ impl Pts<'_> {
         if self.json {
             print_json(&all)?;
         }
-        ended(failed)
+        failures.end()
     }
 
     /// Members that are groups give way to their members; groups of a user gain the groups those
     /// are members of.
     async fn expanded(&self, id: ViceId, members: Vec<ViceId>) -> Outcome<Vec<ViceId>> {
-        let mut seen = BTreeMap::new();
+        let mut seen = BTreeSet::new();
         let mut todo = members;
         while let Some(member) = todo.pop() {
-            if seen.insert(member, ()).is_some() {
+            if !seen.insert(member) {
                 continue;
             }
             if member.is_group() && id.is_group() {
@@ -385,7 +365,7 @@ impl Pts<'_> {
             }
         }
         Ok(seen
-            .into_keys()
+            .into_iter()
             .filter(|member| !(id.is_group() && member.is_group()))
             .collect())
     }
@@ -409,7 +389,7 @@ impl Pts<'_> {
     }
 
     async fn list_owned(&self) -> Outcome {
-        let (ids, failed) = self.ids().await?;
+        let (ids, failures) = self.ids().await?;
         let mut all = Vec::new();
         for id in ids {
             let groups = self.protection.owned(id).await?;
@@ -430,7 +410,7 @@ impl Pts<'_> {
         if self.json {
             print_json(&all)?;
         }
-        ended(failed)
+        failures.end()
     }
 
     async fn list_max(&self) -> Outcome {
