@@ -3,10 +3,8 @@
 //! OpenAFS's file server asks the volume location server on its own machine, and after a failure
 //! asks no more for three minutes. So does this one; whoever makes it says how to ask.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cellar_rpc::Connection;
 use cellar_wire::AbortCode;
