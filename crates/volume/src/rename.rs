@@ -51,18 +51,51 @@ impl Volume {
         new: &[u8],
         context: Context,
     ) -> Result<Changed<Renamed>> {
-        self.check_fid(old_dir)?;
-        self.check_fid(new_dir)?;
-        self.check_writable()?;
-        check_old_name(old)?;
-        check_new_name(new)?;
-        let _room = self.core.engine.admit(RENAME_GROWTH)?;
         let names = Names {
             old_dir,
             old,
             new_dir,
             new,
         };
+        self.rename_names(names, true, context)
+    }
+
+    /// [`Volume::rename`] for who may not replace anything: `Exists` if the new name is taken.
+    pub fn rename_to_free_name(
+        &self,
+        old_dir: Fid,
+        old: &[u8],
+        new_dir: Fid,
+        new: &[u8],
+        context: Context,
+    ) -> Result<Changed<Renamed>> {
+        let names = Names {
+            old_dir,
+            old,
+            new_dir,
+            new,
+        };
+        self.rename_names(names, false, context)
+    }
+
+    fn rename_names(
+        &self,
+        names: Names<'_>,
+        may_replace: bool,
+        context: Context,
+    ) -> Result<Changed<Renamed>> {
+        let Names {
+            old_dir,
+            old,
+            new_dir,
+            new,
+        } = names;
+        self.check_fid(old_dir)?;
+        self.check_fid(new_dir)?;
+        self.check_writable()?;
+        check_old_name(old)?;
+        check_new_name(new)?;
+        let _room = self.core.engine.admit(RENAME_GROWTH)?;
         let _rename = match old_dir == new_dir {
             true => None,
             false => Some(self.lock_renames()?),
@@ -72,7 +105,9 @@ impl Volume {
             if source == old_dir || source == new_dir {
                 return Err(Error::Loop);
             }
+            // What is looked up here is looked up again under the locks.
             let target = match self.lookup(new_dir, new) {
+                Ok(_) if !may_replace => return Err(Error::Exists),
                 Ok(target) => Some(target),
                 Err(Error::NotFound) => None,
                 Err(error) => return Err(error),

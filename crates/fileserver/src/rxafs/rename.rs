@@ -49,15 +49,23 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             }
             check_possible(old)?;
             let volume = &attached.volume;
+            let may_replace = new_access.caller.contains(Rights::DELETE);
             match volume.lookup(new_dir_fid, new) {
-                Ok(_) if !new_access.caller.contains(Rights::DELETE) => {
-                    return Err(Refusal::NoRight);
-                }
+                Ok(_) if !may_replace => return Err(Refusal::NoRight),
                 Ok(_) | Err(Error::NotFound) => {}
                 Err(error) => return Err(error.into()),
             }
-            let Changed { outcome, durable } =
-                volume.rename(old_dir_fid, old, new_dir_fid, new, session.context())?;
+            let context = session.context();
+            let renamed = if may_replace {
+                volume.rename(old_dir_fid, old, new_dir_fid, new, context)
+            } else {
+                // The name may be somebody's since it was looked up.
+                volume.rename_to_free_name(old_dir_fid, old, new_dir_fid, new, context)
+            };
+            let Changed { outcome, durable } = match renamed {
+                Err(Error::Exists) if !may_replace => return Err(Refusal::NoRight),
+                other => other?,
+            };
             let touched = touched(old_dir_fid, new_dir_fid, &outcome);
             let outcome = (outcome, old_access, new_access, vol_sync(volume));
             Ok((Changed { outcome, durable }, touched))
