@@ -119,6 +119,9 @@ pub const VOLUME_STREAM_PIECE_BYTES: usize = 512 * 1024;
 /// How long a dump, or a restore, waits for a peer that lives and moves nothing.
 pub const VOLUME_STREAM_PATIENCE: Duration = Duration::from_secs(30 * 60);
 
+/// How long another volume server may take to say which state of a volume it has.
+pub const VOLUME_QUESTION_PATIENCE: Duration = Duration::from_secs(60);
+
 /// How often volume transactions that nobody touches are looked for.
 pub const TRANSACTION_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 

@@ -1,14 +1,15 @@
 //! DeleteVolume (101), NukeVolume (122), SetFlags (106), SetInfo (126), SetDate (123),
-//! SetIdsTypes (117), SetForwarding (111), SignalRestore (114).
+//! SetIdsTypes (117), ConvertROtoRWvolume (65536), SetForwarding (111), SignalRestore (114).
 
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::VolumeInfo;
+use cellar_volume::{IdsSpec, VolumeInfo};
 use cellar_wire::afsvol::{
-    DeleteVolume, DeleteVolumeReply, NukeVolume, NukeVolumeReply, SetDate, SetDateReply, SetFlags,
-    SetFlagsReply, SetForwarding, SetForwardingReply, SetIdsTypes, SetIdsTypesReply, SetInfo,
-    SetInfoReply, SignalRestore, SignalRestoreReply, VT_DELETE_ON_SALVAGE, VT_OUT_OF_SERVICE,
+    ConvertROtoRWvolume, ConvertROtoRWvolumeReply, DeleteVolume, DeleteVolumeReply, NukeVolume,
+    NukeVolumeReply, SetDate, SetDateReply, SetFlags, SetFlagsReply, SetForwarding,
+    SetForwardingReply, SetIdsTypes, SetIdsTypesReply, SetInfo, SetInfoReply, SignalRestore,
+    SignalRestoreReply, VT_DELETE_ON_SALVAGE, VT_OUT_OF_SERVICE,
 };
 use cellar_wire::ids::{AfsTime, PartitionId};
 use cellar_wire::{AbortCode, ids::VolumeId};
@@ -16,9 +17,10 @@ use tracing::info;
 
 use super::create::volume_name;
 use super::status::kind_of;
-use super::transaction::{InUse, special_of};
+use super::transaction::{Beginning, InUse, special_of};
 use super::{Answered, code, on_disk, superuser};
 use crate::audit;
+use crate::callback::Pending;
 use crate::server::Server;
 use crate::volumes::Special;
 
@@ -154,20 +156,76 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
     audit::about("name", &name);
     let kind = kind_of(volume_type).ok_or(AbortCode::EINVAL)?;
     let used = InUse::enter(server, trans, "SetIdsTypes")?;
-    let info = {
-        let used = used.clone();
-        on_disk(move || Ok(used.volume()?.volume.info())).await?
+    let pending = {
+        let server = server.clone();
+        on_disk(move || {
+            let attached = used.volume()?;
+            let before = attached.volume.info();
+            let ids = IdsSpec {
+                name,
+                kind,
+                parent,
+                clone,
+                backup,
+            };
+            let changed = attached.partition.set_ids(used.id(), &ids);
+            changed.and_then(|changed| changed.wait()).map_err(code)?;
+            if before.kind == kind {
+                return Ok(Pending::default());
+            }
+            // What clients may do with it is another thing now.
+            server.volumes.forget(used.id());
+            Ok(server.breaker.collect_volume(used.id(), server.now_secs()))
+        })
+        .await?
     };
-    if info.kind != kind || info.parent != parent {
-        return Err(AbortCode::VOLSERBADOP);
-    }
-    edit(server, used, move |info| {
-        info.name.clone_from(&name);
-        info.clone = clone;
-        info.backup = backup;
-    })
-    .await?;
+    server.breaker.told(pending).await;
     call.reply(&SetIdsTypesReply {});
+    Ok(())
+}
+
+/// A read-only volume becomes the read-write volume of its group, on the spot.
+pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ConvertROtoRWvolume { partition, volume } = call.arguments().await?;
+    superuser(server, call)?;
+    audit::about("volume", volume);
+    audit::about("partition", partition);
+    let place = PartitionId::new(partition).ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
+    let partition = server.volumes.partition(place);
+    let partition = partition.ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
+    let pending = {
+        let server = server.clone();
+        on_disk(move || {
+            if partition.volume(volume).map_err(code)?.is_none() {
+                return Err(AbortCode::ENODEV);
+            }
+            let used = InUse::begin(
+                &server,
+                Beginning {
+                    volume,
+                    partition: place,
+                    attach_flags: 0,
+                    now: server.now_secs(),
+                    procedure: "ConvertROtoRW",
+                },
+            )?;
+            let converted = partition.convert_to_rw(volume);
+            let converted = converted.and_then(|converted| converted.wait());
+            used.end();
+            let converted = converted.map_err(|error| {
+                info!(%volume, partition = %place, %error, "volume not converted");
+                AbortCode::VOLSERFAILEDOP
+            })?;
+            info!(%volume, into = %converted.id(), partition = %place, "volume converted");
+            server.volumes.forget(volume);
+            server.volumes.forget(converted.id());
+            server.volumes.clear_moved(converted.id());
+            Ok(server.breaker.collect_volume(volume, server.now_secs()))
+        })
+        .await?
+    };
+    server.breaker.told(pending).await;
+    call.reply(&ConvertROtoRWvolumeReply {});
     Ok(())
 }
 

@@ -4,16 +4,21 @@
 //! [`crate::volumes`], with nobody in between. Changes are for the superuser (the local
 //! administrator, or a holder of the cell's key); what only looks is for everybody.
 //!
-//! Not offered yet, and refused with `RXGEN_OPCODE` so that callers know it from an error: Restore,
-//! Forward, ForwardMultiple, Dump, DumpV2, GetSize, ConvertROtoRWvolume,
-//! SplitVolume.
+//! SplitVolume is refused: a volume of ours is not split by vnode.
 
 mod change;
+mod contents;
 mod create;
+mod delta_in;
+mod delta_out;
+mod dump;
+mod forward;
 mod list;
 mod partitions;
 mod progress;
+mod restore;
 mod status;
+mod stream;
 mod transaction;
 
 use std::sync::Arc;
@@ -76,6 +81,17 @@ fn handle<'a>(
         afsvol::XListPartitions => partitions::x_list_partitions,
         afsvol::PartitionInfo => partitions::partition_info,
         afsvol::PartitionInfo64 => partitions::partition_info64,
+        afsvol::Dump => dump::dump,
+        afsvol::DumpV2 => dump::dump_v2,
+        afsvol::GetSize => dump::get_size,
+        afsvol::Restore => restore::restore,
+        afsvol::Forward => forward::forward,
+        afsvol::ForwardMultiple => forward::forward_multiple,
+        afsvol::GetState => delta_in::get_state,
+        afsvol::RestoreDelta => delta_in::restore_delta,
+        afsvol::GetCapabilities => delta_in::get_capabilities,
+        afsvol::ConvertROtoRWvolume => change::convert,
+        afsvol::SplitVolume => split_volume,
         afsvol::SetForwarding => change::set_forwarding,
         afsvol::GetNthVolume => get_nth_volume,
         afsvol::SignalRestore => change::signal_restore,
@@ -85,6 +101,13 @@ fn handle<'a>(
 /// As every volume server.
 async fn get_nth_volume(_server: &Arc<Server>, _call: &mut IncomingCall) -> Answered {
     Err(AbortCode::VOLSERNO_OP)
+}
+
+/// As a volume server that is built without it.
+async fn split_volume(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let afsvol::SplitVolume { .. } = call.arguments().await?;
+    superuser(server, call).map_err(|_| AbortCode::EPERM)?;
+    Err(AbortCode::VOLSERBADOP)
 }
 
 /// An administrative act: refused to everybody but superusers, and audited.

@@ -98,6 +98,11 @@ impl Contacts {
         self.port.get_or_init(|| port.clone());
     }
 
+    /// That port, once it is known.
+    pub(crate) fn port(&self) -> Option<&Port> {
+        self.port.get()
+    }
+
     /// Makes sure that `host`, which calls from `address`, may be answered. Returns the host the
     /// call belongs to, which is another one when a known host appeared at a new address.
     ///

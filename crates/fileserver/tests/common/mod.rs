@@ -7,6 +7,7 @@
 )]
 
 pub mod stated;
+pub mod volser;
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -544,6 +545,19 @@ impl Machine {
             in_status: mode(0o755),
         };
         self.ok(&call).await.fid
+    }
+
+    /// What a name means, read from below.
+    pub async fn lookup(&self, dir: Fid, file: &str) -> Fid {
+        let pages = self.fetch(dir, 0, 1 << 20).await.unwrap();
+        let (pages, _) = pages.as_chunks();
+        let found = cellar_wire::dir::Directory::new(pages.to_vec()).lookup(file.as_bytes());
+        let target = found.unwrap().unwrap();
+        Fid {
+            volume: dir.volume,
+            vnode: target.vnode,
+            uniquifier: target.uniquifier,
+        }
     }
 
     pub async fn status(&self, fid: Fid) -> rxafs::FetchStatusReply {

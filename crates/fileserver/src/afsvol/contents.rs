@@ -1,0 +1,364 @@
+//! What the store says of volumes and vnodes, in the words of dumps and deltas, and back.
+//!
+//! A restored volume has the name, type and clone that its caller gives, and the dates, quota and
+//! owner of the stream. Its id, parent and copy date stay, and so does whether it is in service:
+//! that is for SetFlags, so that what a caller leaves behind is not shown to clients.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_volume::{AccessList, Error, FileType, StateId, VnodeImage, VolumeInfo, VolumeKind};
+use cellar_wire::acl::ByteOrder;
+use cellar_wire::afsvol::{
+    DELTA_VERSION, DeltaHead, RestoreCookie, VolumeName, VolumeState, WRONG_BASE,
+};
+use cellar_wire::delta::DeltaVnode;
+use cellar_wire::dump::{DumpHeader, VnodeAttributes, VnodeRecord, VolumeHeader};
+use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::{AbortCode, AfsString, Opaque, WordString};
+
+use super::create::checked_name;
+use super::status::kind_of;
+
+/// What OpenAFS's dumps say of a volume that is on line, because a dump takes it off.
+const DUMP_MESSAGE: &[u8] = b"A volume utility is running.";
+
+/// Numbers of a dump have 32 bits; more is said as the most they can.
+fn word(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn text<const N: usize>(text: &[u8]) -> WordString<N> {
+    WordString::new(text).unwrap_or_default()
+}
+
+/// A dump's head: of changes since `from`.
+pub(super) fn dump_header(info: &VolumeInfo, from: AfsTime) -> DumpHeader {
+    let to = match info.kind {
+        VolumeKind::ReadWrite => info.updated,
+        VolumeKind::Backup if info.backed_up.0 != 0 => info.backed_up,
+        VolumeKind::ReadOnly | VolumeKind::Backup => info.created,
+    };
+    DumpHeader {
+        volume: info.id,
+        name: text(info.name.as_bytes()),
+        dates: vec![(from, to)],
+    }
+}
+
+/// The volume's head.
+pub(super) fn volume_header(info: &VolumeInfo, uniquifier: u32) -> VolumeHeader {
+    VolumeHeader {
+        volume: info.id,
+        version: 1,
+        name: text(info.name.as_bytes()),
+        in_service: info.in_service,
+        blessed: info.blessed,
+        uniquifier,
+        volume_type: info.kind as u8,
+        parent: info.parent,
+        clone: info.clone,
+        max_quota: info.max_quota,
+        min_quota: info.min_quota,
+        disk_used: word(info.blocks_used),
+        file_count: word(info.files),
+        account: info.account,
+        owner: info.owner.0 as u32,
+        creation_date: info.created,
+        access_date: info.accessed,
+        update_date: info.updated,
+        expiration_date: info.expires,
+        backup_date: info.backed_up,
+        offline_message: text(&info.offline_message),
+        message_of_the_day: WordString::default(),
+        week_use: info.week_use,
+        day_use_date: info.day_use_date,
+        day_use: info.day_use,
+    }
+}
+
+/// A vnode's record; without attributes when it did not change.
+pub(super) fn record(
+    vnode: VnodeId,
+    uniquifier: Uniquifier,
+    image: Option<&VnodeImage>,
+) -> VnodeRecord {
+    let attributes = image.map(|image| VnodeAttributes {
+        file_type: image.kind as u8,
+        link_count: u16::try_from(image.link_count).unwrap_or(u16::MAX),
+        data_version: image.data_version as u32,
+        mod_time: image.client_time,
+        author: image.author,
+        owner: image.owner,
+        group: image.group,
+        mode: image.mode,
+        parent: parent(image),
+        server_mod_time: image.server_time,
+        access_list: image.acl.as_ref().map(|list| Box::new(list.to_bytes())),
+        data_length: Some(image.length),
+    });
+    VnodeRecord {
+        vnode,
+        uniquifier,
+        attributes,
+    }
+}
+
+/// The root has no parent.
+fn parent(image: &VnodeImage) -> VnodeId {
+    if image.vnode == VnodeId::ROOT {
+        VnodeId(0)
+    } else {
+        image.parent
+    }
+}
+
+fn file_type(number: u32) -> Option<FileType> {
+    [FileType::File, FileType::Directory, FileType::Symlink]
+        .into_iter()
+        .find(|&kind| kind as u32 == number)
+}
+
+fn access_list(kind: FileType, bytes: Option<&[u8]>) -> Result<Option<Arc<AccessList>>, AbortCode> {
+    let unsound = AbortCode::VOLSERREAD_DUMPERROR;
+    match (kind, bytes) {
+        (FileType::Directory, Some(bytes)) => {
+            let bytes = bytes.try_into().map_err(|_| unsound)?;
+            let list = AccessList::from_bytes(bytes, ByteOrder::Network);
+            Ok(Some(Arc::new(list.map_err(|_| unsound)?)))
+        }
+        (FileType::Directory, None) => Err(unsound),
+        _ => Ok(None),
+    }
+}
+
+/// A vnode of a dump.
+pub(super) fn image(
+    vnode: VnodeId,
+    uniquifier: Uniquifier,
+    attributes: &VnodeAttributes,
+) -> Result<VnodeImage, AbortCode> {
+    let kind = file_type(attributes.file_type.into()).ok_or(AbortCode::VOLSERREAD_DUMPERROR)?;
+    let list = attributes.access_list.as_ref();
+    Ok(VnodeImage {
+        vnode,
+        uniquifier,
+        kind,
+        mode: attributes.mode & 0o7777,
+        link_count: attributes.link_count.into(),
+        data_version: attributes.data_version.into(),
+        client_time: attributes.mod_time,
+        server_time: attributes.server_mod_time,
+        author: attributes.author,
+        owner: attributes.owner,
+        group: attributes.group,
+        parent: attributes.parent,
+        length: attributes.data_length.unwrap_or(0),
+        acl: access_list(kind, list.map(|list| &list[..]))?,
+    })
+}
+
+/// A vnode for a delta; of its contents in the base the first `kept` bytes may stay.
+pub(super) fn delta_vnode(image: &VnodeImage, kept: u64) -> DeltaVnode {
+    let list = image.acl.as_ref().map(|list| list.to_bytes().to_vec());
+    DeltaVnode {
+        vnode: image.vnode,
+        uniquifier: image.uniquifier,
+        file_type: image.kind as u32,
+        mode: image.mode.into(),
+        link_count: image.link_count,
+        data_version: image.data_version,
+        mod_time: image.client_time,
+        server_mod_time: image.server_time,
+        author: image.author,
+        owner: image.owner,
+        group: image.group,
+        parent: parent(image),
+        access_list: Opaque::new(list.unwrap_or_default()).unwrap_or_default(),
+        length: image.length,
+        kept,
+    }
+}
+
+/// A vnode of a delta.
+pub(super) fn image_of_delta(vnode: &DeltaVnode) -> Result<VnodeImage, AbortCode> {
+    let unsound = AbortCode::VOLSERREAD_DUMPERROR;
+    let kind = file_type(vnode.file_type).ok_or(unsound)?;
+    let mode = u16::try_from(vnode.mode)
+        .ok()
+        .filter(|mode| mode >> 12 == 0);
+    Ok(VnodeImage {
+        vnode: vnode.vnode,
+        uniquifier: vnode.uniquifier,
+        kind,
+        mode: mode.ok_or(unsound)?,
+        link_count: vnode.link_count,
+        data_version: vnode.data_version,
+        client_time: vnode.mod_time,
+        server_time: vnode.server_mod_time,
+        author: vnode.author,
+        owner: vnode.owner,
+        group: vnode.group,
+        parent: vnode.parent,
+        length: vnode.length,
+        acl: access_list(kind, Some(vnode.access_list.as_bytes()))?,
+    })
+}
+
+/// What a restore makes of the volume `target`, whose dump has this head.
+pub(super) fn restored_from_dump(
+    target: VolumeInfo,
+    header: &VolumeHeader,
+    cookie: &RestoreCookie,
+) -> Result<VolumeInfo, AbortCode> {
+    let info = VolumeInfo {
+        owner: cellar_wire::ViceId(header.owner as i32),
+        max_quota: header.max_quota,
+        min_quota: header.min_quota,
+        account: header.account,
+        created: header.creation_date,
+        accessed: header.access_date,
+        updated: header.update_date,
+        expires: header.expiration_date,
+        backed_up: header.backup_date,
+        offline_message: message(header.offline_message.as_bytes()),
+        ..target
+    };
+    restored(info, cookie)
+}
+
+/// What a restore makes of the volume `target`, whose delta has this head.
+pub(super) fn restored_from_delta(
+    target: VolumeInfo,
+    head: &DeltaHead,
+    cookie: &RestoreCookie,
+) -> Result<VolumeInfo, AbortCode> {
+    let info = VolumeInfo {
+        owner: head.owner,
+        max_quota: head.max_quota,
+        min_quota: head.min_quota,
+        max_files: head.max_files,
+        account: head.account,
+        created: head.creation_date,
+        accessed: head.access_date,
+        updated: head.update_date,
+        expires: head.expiration_date,
+        backed_up: head.backup_date,
+        update_counter: head.update_counter,
+        offline_message: message(head.offline_message.as_bytes()),
+        message_of_the_day: head.message_of_the_day.clone().into_bytes(),
+        ..target
+    };
+    restored(info, cookie)
+}
+
+fn message(message: &[u8]) -> Bytes {
+    if message == DUMP_MESSAGE {
+        Bytes::new()
+    } else {
+        Bytes::copy_from_slice(message)
+    }
+}
+
+fn restored(info: VolumeInfo, cookie: &RestoreCookie) -> Result<VolumeInfo, AbortCode> {
+    Ok(VolumeInfo {
+        name: checked_name(cookie.name.as_bytes())?,
+        kind: kind_of(cookie.volume_type).ok_or(AbortCode::EINVAL)?,
+        clone: cookie.clone,
+        backup: VolumeId(0),
+        restored_from: VolumeId(0),
+        // Accesses are those of the contents that were there before.
+        day_use: 0,
+        day_use_date: AfsTime(0),
+        week_use: [0; 7],
+        ..info
+    })
+}
+
+/// A delta's head: what is the same whatever the base is.
+pub(super) fn delta_head(info: &VolumeInfo, uniquifier: u32, state: Option<StateId>) -> DeltaHead {
+    let short = |text: &Bytes| AfsString::new(text.clone()).unwrap_or_default();
+    DeltaHead {
+        version: DELTA_VERSION,
+        state: state.map(to_wire).unwrap_or_default(),
+        source: info.id,
+        name: VolumeName::new(info.name.as_bytes()).unwrap_or_default(),
+        uniquifier,
+        owner: info.owner,
+        max_quota: info.max_quota,
+        min_quota: info.min_quota,
+        max_files: info.max_files,
+        account: info.account,
+        blocks_used: info.blocks_used,
+        files: info.files,
+        update_counter: info.update_counter,
+        creation_date: info.created,
+        access_date: info.accessed,
+        update_date: info.updated,
+        expiration_date: info.expires,
+        backup_date: info.backed_up,
+        offline_message: short(&info.offline_message),
+        message_of_the_day: short(&info.message_of_the_day),
+        ..DeltaHead::default()
+    }
+}
+
+/// A state as it travels.
+pub(super) fn to_wire(state: StateId) -> VolumeState {
+    let mut lineage = [0; 4];
+    for (word, bytes) in lineage.iter_mut().zip(state.lineage.as_chunks().0) {
+        *word = u32::from_be_bytes(*bytes);
+    }
+    VolumeState {
+        lineage,
+        epoch: state.epoch,
+    }
+}
+
+/// A state that has travelled; `None` if it names nothing.
+pub(super) fn from_wire(state: VolumeState) -> Option<StateId> {
+    let mut lineage = [0; 16];
+    for (bytes, word) in lineage.as_chunks_mut().0.iter_mut().zip(state.lineage) {
+        *bytes = word.to_be_bytes();
+    }
+    state.is_known().then_some(StateId {
+        lineage,
+        epoch: state.epoch,
+    })
+}
+
+/// What a restore is refused with: the volume is as it was.
+pub(super) fn restore_code(error: &Error) -> AbortCode {
+    match error {
+        // OpenAFS has one code for all that a dump can be at fault for.
+        Error::WrongBase(_)
+        | Error::Unsound(_)
+        | Error::Invalid(_)
+        | Error::NoVnode(_)
+        | Error::NotDirectory
+        | Error::IsDirectory
+        | Error::FileTooBig
+        | Error::TooManyLinks
+        | Error::DirectoryFull
+        | Error::NameTooLong => AbortCode::VOLSERREAD_DUMPERROR,
+        Error::Busy(_) => AbortCode::VOLSERVOLBUSY,
+        other => super::code(other.clone()),
+    }
+}
+
+/// The same for a delta, whose sender can begin again with more.
+pub(super) fn delta_code(error: &Error) -> AbortCode {
+    match error {
+        Error::WrongBase(_) => WRONG_BASE,
+        other => restore_code(other),
+    }
+}
+
+/// What a dump ends with when the store fails.
+pub(super) fn dump_code(error: &Error) -> AbortCode {
+    match error {
+        Error::NoVolume(_) => AbortCode::VNOVOL,
+        Error::Io { .. } | Error::Partition(_) | Error::Format(_) => AbortCode::VOLSERDUMPERROR,
+        other => super::code(other.clone()),
+    }
+}

@@ -1,0 +1,243 @@
+//! Taking deltas: GetState, RestoreDelta and GetCapabilities, which are ours alone.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Error, Restore as Restoring, RestoreMode, RestoredInfo, VolumeInfo};
+use cellar_wire::AbortCode;
+use cellar_wire::afsvol::{
+    BASE_DATE, BASE_NOTHING, BASE_STATE, CAN_DELTA, DELTA_VERSION, DeltaHead, GetCapabilities,
+    GetCapabilitiesReply, GetState, GetStateReply, RestoreCookie, RestoreDelta, RestoreDeltaReply,
+    WRONG_BASE,
+};
+use cellar_wire::delta::{Item, Reader};
+use tracing::info;
+
+use super::contents::{delta_code, from_wire, image_of_delta, restored_from_delta, to_wire};
+use super::restore::{begin, finish};
+use super::stream::{Sink, Stream};
+use super::transaction::InUse;
+use super::{Answered, code, on_disk, superuser};
+use crate::audit;
+use crate::server::Server;
+
+pub(super) async fn get_capabilities(_server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetCapabilities {} = call.arguments().await?;
+    call.reply(&GetCapabilitiesReply {
+        version: DELTA_VERSION,
+        capabilities: CAN_DELTA,
+    });
+    Ok(())
+}
+
+pub(super) async fn get_state(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetState { trans } = call.arguments().await?;
+    superuser(server, call)?;
+    let used = InUse::enter(server, trans, "GetState")?;
+    let state = on_disk(move || used.volume()?.volume.received().map_err(code)).await?;
+    call.reply(&GetStateReply {
+        version: DELTA_VERSION,
+        state: state.map(to_wire).unwrap_or_default(),
+    });
+    Ok(())
+}
+
+pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let RestoreDelta {
+        trans,
+        cookie,
+        head,
+    } = call.arguments().await?;
+    superuser(server, call)?;
+    audit::about("name", String::from_utf8_lossy(cookie.name.as_bytes()));
+    if head.version != DELTA_VERSION {
+        return Err(AbortCode::RXGEN_OPCODE);
+    }
+    let used = InUse::enter(server, trans, "RestoreDelta")?;
+    let stream = Stream::new(server, used.progress());
+    let sink = {
+        let (server, used) = (server.clone(), used.clone());
+        on_disk(move || DeltaSink::new(&server, &used, cookie, head)).await?
+    };
+    let sink = stream.receive(call, sink).await?;
+    finish(server, used, move || sink.finish()).await?;
+    call.reply(&RestoreDeltaReply {});
+    Ok(())
+}
+
+/// Takes a delta.
+struct DeltaSink {
+    restoring: Restoring,
+    /// What the volume is before.
+    target: VolumeInfo,
+    cookie: RestoreCookie,
+    head: DeltaHead,
+    reader: Reader,
+    body: Option<Place>,
+}
+
+/// Where the contents of the last vnode are, and how they go on.
+#[derive(Clone, Copy)]
+struct Place {
+    at: u64,
+    /// Up to here, what does not come stays as it was.
+    kept: u64,
+    length: u64,
+}
+
+impl DeltaSink {
+    fn new(
+        server: &Server,
+        used: &InUse,
+        cookie: RestoreCookie,
+        head: DeltaHead,
+    ) -> Result<Self, AbortCode> {
+        let mode = match head.base_kind {
+            BASE_NOTHING => RestoreMode::Full,
+            BASE_DATE => RestoreMode::Incremental,
+            BASE_STATE => RestoreMode::Delta {
+                base: from_wire(head.base).ok_or(WRONG_BASE)?,
+            },
+            _ => return Err(AbortCode::VOLSERREAD_DUMPERROR),
+        };
+        let (restoring, target) = begin(server, used, mode).map_err(|error| refused(&error))?;
+        Ok(Self {
+            restoring,
+            target,
+            cookie,
+            head,
+            reader: Reader::new(),
+            body: None,
+        })
+    }
+
+    fn item(&mut self, item: Item) -> Result<(), Failure> {
+        match item {
+            Item::Vnode(vnode) => {
+                self.end_body()?;
+                let image = image_of_delta(&vnode)?;
+                if vnode.kept == 0 {
+                    self.restoring.put(&image)?;
+                } else {
+                    self.restoring.patch(&image)?;
+                }
+                self.body = Some(Place {
+                    at: 0,
+                    kept: vnode.kept.min(vnode.length),
+                    length: vnode.length,
+                });
+            }
+            Item::Data(offset, bytes) => {
+                let len = bytes.len() as u64;
+                self.go_to(offset)?;
+                self.restoring.push(bytes)?;
+                self.went(len);
+            }
+            Item::Zeros(offset, len) => {
+                self.go_to(offset)?;
+                self.restoring.zeros(len)?;
+                self.went(len);
+            }
+            Item::Keep(vnode, uniquifier) => {
+                self.end_body()?;
+                self.restoring.keep(vnode, uniquifier)?;
+            }
+            Item::Remove(vnode) => {
+                self.end_body()?;
+                self.restoring.remove(vnode)?;
+            }
+            Item::End(_) => self.end_body()?,
+        }
+        Ok(())
+    }
+
+    /// Passes over what does not come of the contents: it stays, or is zeros.
+    fn go_to(&mut self, offset: u64) -> Result<(), Failure> {
+        let Some(Place { at, kept, .. }) = self.body else {
+            return Ok(());
+        };
+        let stays = kept.min(offset).saturating_sub(at);
+        if stays > 0 {
+            self.restoring.skip(stays)?;
+        }
+        let zeros = offset.saturating_sub(at + stays);
+        if zeros > 0 {
+            self.restoring.zeros(zeros)?;
+        }
+        self.went(stays + zeros);
+        Ok(())
+    }
+
+    fn went(&mut self, len: u64) {
+        if let Some(place) = &mut self.body {
+            place.at += len;
+        }
+    }
+
+    fn end_body(&mut self) -> Result<(), Failure> {
+        if let Some(Place { length, .. }) = self.body {
+            self.go_to(length)?;
+        }
+        self.body = None;
+        Ok(())
+    }
+
+    /// The delta has ended.
+    fn finish(self) -> Answered {
+        if let Err(error) = self.reader.finish() {
+            info!(volume = %self.target.id, %error, "not restored");
+            self.give_up();
+            return Err(AbortCode::VOLSERREAD_DUMPERROR);
+        }
+        let restored = RestoredInfo {
+            info: restored_from_delta(self.target, &self.head, &self.cookie)?,
+            next_uniquifier: self.head.uniquifier,
+            received: from_wire(self.head.state),
+        };
+        let committed = self.restoring.commit(restored);
+        let durable = committed.and_then(|committed| committed.wait());
+        durable.map(drop).map_err(|error| refused(&error))
+    }
+}
+
+impl Sink for DeltaSink {
+    fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
+        self.reader.feed(&bytes);
+        loop {
+            let item = self.reader.next_item().map_err(|error| {
+                info!(volume = %self.target.id, %error, "not restored");
+                AbortCode::VOLSERREAD_DUMPERROR
+            })?;
+            let Some(item) = item else { return Ok(()) };
+            self.item(item).map_err(|Failure(code)| code)?;
+        }
+    }
+
+    fn give_up(self) {
+        let volume = self.target.id;
+        if let Err(error) = self.restoring.abort() {
+            info!(%volume, %error, "what a restore left is removed later");
+        }
+    }
+}
+
+/// Why an item cannot be taken.
+struct Failure(AbortCode);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(refused(&error))
+    }
+}
+
+impl From<AbortCode> for Failure {
+    fn from(code: AbortCode) -> Self {
+        Self(code)
+    }
+}
+
+fn refused(error: &Error) -> AbortCode {
+    info!(%error, "not restored");
+    delta_code(error)
+}

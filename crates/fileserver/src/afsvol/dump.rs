@@ -1,0 +1,238 @@
+//! Dump (109), DumpV2 (65538), GetSize (65537).
+//!
+//! A dump is of one moment: what clients change while it is sent is not in it. It is made in the
+//! order of OpenAFS's: heads, directories, then files and links, each by ascending number, then the
+//! end. Vnodes that did not change since its date have a record without attributes, so that a
+//! restore knows what is gone.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Body, Content, Frozen, Part, Since, Vnodes};
+use cellar_wire::AbortCode;
+use cellar_wire::afsvol::{
+    DUMP_OMIT_DIRS, Dump, DumpReply, DumpV2, DumpV2Reply, GetSize, GetSizeReply, VolumeSize,
+};
+use cellar_wire::dump::write;
+use cellar_wire::ids::AfsTime;
+
+use super::contents::{dump_code, dump_header, record, volume_header};
+use super::stream::{Source, Stream};
+use super::transaction::InUse;
+use super::{Answered, on_disk, superuser};
+use crate::audit;
+use crate::limits::VOLUME_STREAM_PIECE_BYTES;
+use crate::server::Server;
+
+/// Contents up to this are gathered with the records around them; longer ones are sent as they are.
+const GATHERED_BYTES: usize = 32 * 1024;
+
+static ZEROS: [u8; VOLUME_STREAM_PIECE_BYTES] = [0; VOLUME_STREAM_PIECE_BYTES];
+
+pub(super) async fn dump(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let Dump { trans, from_date } = call.arguments().await?;
+    superuser(server, call)?;
+    send(server, call, trans, from_date, true).await?;
+    call.reply(&DumpReply {});
+    Ok(())
+}
+
+pub(super) async fn dump_v2(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let DumpV2 {
+        trans,
+        from_date,
+        flags,
+    } = call.arguments().await?;
+    superuser(server, call)?;
+    let every_directory = flags & DUMP_OMIT_DIRS == 0;
+    send(server, call, trans, from_date, every_directory).await?;
+    call.reply(&DumpV2Reply {});
+    Ok(())
+}
+
+async fn send(
+    server: &Arc<Server>,
+    call: &mut IncomingCall,
+    trans: i32,
+    from_date: i32,
+    every_directory: bool,
+) -> Answered {
+    audit::about("from", from_date as u32);
+    let used = InUse::enter(server, trans, "Dump")?;
+    let stream = Stream::new(server, used.progress());
+    let source = {
+        let used = used.clone();
+        let from = AfsTime(from_date as u32);
+        on_disk(move || DumpSource::new(&freeze(&used)?, from, every_directory)).await?
+    };
+    stream.send(source, call).await
+}
+
+/// The volume of a transaction as it is now.
+pub(super) fn freeze(used: &InUse) -> Result<Frozen, AbortCode> {
+    let volume = used.volume()?.volume;
+    volume.freeze().map_err(|error| dump_code(&error))
+}
+
+/// What to list for a dump of what has changed since a date.
+pub(super) fn since(from: AfsTime) -> Since {
+    if from.0 == 0 {
+        Since::Everything
+    } else {
+        Since::Date(from)
+    }
+}
+
+/// Makes a dump.
+pub(super) struct DumpSource {
+    frozen: Frozen,
+    out: BytesMut,
+    /// Made, and not yet taken.
+    ready: VecDeque<Bytes>,
+    /// `None` after the end.
+    vnodes: Option<Vnodes>,
+    every_directory: bool,
+    /// The contents that are being sent, and how much of them is left.
+    body: Option<(Body, u64)>,
+}
+
+impl DumpSource {
+    /// A dump of all that has changed from a date on; 0 is a full one. `every_directory`: of
+    /// directories also those that did not change.
+    pub(super) fn new(
+        frozen: &Frozen,
+        from: AfsTime,
+        every_directory: bool,
+    ) -> Result<Self, AbortCode> {
+        let vnodes = frozen.vnodes(since(from));
+        let mut out = BytesMut::with_capacity(VOLUME_STREAM_PIECE_BYTES);
+        let info = frozen.info();
+        write::dump_header(&mut out, &dump_header(info, from));
+        write::volume_header(&mut out, &volume_header(info, frozen.next_uniquifier().0));
+        Ok(Self {
+            frozen: frozen.clone(),
+            out,
+            ready: VecDeque::new(),
+            vnodes: Some(vnodes.map_err(|error| dump_code(&error))?),
+            every_directory,
+            body: None,
+        })
+    }
+
+    /// Adds the next record, or the next of the contents, or the end. False after the end.
+    fn step(&mut self) -> Result<bool, AbortCode> {
+        if self.body.is_some() {
+            self.contents()?;
+            return Ok(true);
+        }
+        let Some(vnodes) = &mut self.vnodes else {
+            return Ok(false);
+        };
+        let Some(next) = vnodes.next().map_err(|error| dump_code(&error))? else {
+            self.vnodes = None;
+            write::end(&mut self.out);
+            return Ok(true);
+        };
+        let image = if self.every_directory && next.vnode.is_directory() {
+            Some(next.whole())
+        } else {
+            next.image.clone()
+        };
+        let record = record(next.vnode, next.uniquifier, image.as_ref());
+        write::vnode(&mut self.out, &record);
+        let length = image.map_or(0, |image| image.length);
+        if length > 0 {
+            let body = self.frozen.body(&next, None);
+            self.body = Some((body.map_err(|error| dump_code(&error))?, length));
+        }
+        Ok(true)
+    }
+
+    /// Adds the next of the contents.
+    fn contents(&mut self) -> Result<(), AbortCode> {
+        let Some((body, left)) = &mut self.body else {
+            return Ok(());
+        };
+        let next = body.next(VOLUME_STREAM_PIECE_BYTES);
+        let Some(Part { content, .. }) = next.map_err(|error| dump_code(&error))? else {
+            // Shorter than its record says.
+            return Err(AbortCode::VOLSERDUMPERROR);
+        };
+        let len = match &content {
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::Hole(len) => *len,
+        };
+        *left = left.checked_sub(len).ok_or(AbortCode::VOLSERDUMPERROR)?;
+        if *left == 0 {
+            self.body = None;
+        }
+        match content {
+            Content::Bytes(bytes) => self.add(bytes),
+            Content::Hole(mut len) => {
+                // Pieces of the same zeros: a hole costs memory for naming them only.
+                while len > 0 {
+                    let piece = usize::try_from(len).unwrap_or(ZEROS.len()).min(ZEROS.len());
+                    self.add(Bytes::from_static(&ZEROS[..piece]));
+                    len -= piece as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, bytes: Bytes) {
+        if bytes.len() <= GATHERED_BYTES {
+            self.out.extend_from_slice(&bytes);
+            return;
+        }
+        self.flush();
+        self.ready.push_back(bytes);
+    }
+
+    fn flush(&mut self) {
+        if !self.out.is_empty() {
+            self.ready.push_back(self.out.split().freeze());
+        }
+    }
+}
+
+impl Source for DumpSource {
+    fn next_piece(&mut self) -> Result<Option<Bytes>, AbortCode> {
+        while self.ready.is_empty() {
+            if self.out.len() >= VOLUME_STREAM_PIECE_BYTES || !self.step()? {
+                self.flush();
+                break;
+            }
+        }
+        Ok(self.ready.pop_front())
+    }
+}
+
+pub(super) async fn get_size(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetSize { trans, from_date } = call.arguments().await?;
+    superuser(server, call)?;
+    let used = InUse::enter(server, trans, "GetSize")?;
+    let from = AfsTime(from_date as u32);
+    let dump_size = on_disk(move || size(&freeze(&used)?, from)).await?;
+    call.reply(&GetSizeReply {
+        size: VolumeSize { dump_size },
+    });
+    Ok(())
+}
+
+/// Bytes that a Dump would send: with all directories.
+fn size(frozen: &Frozen, from: AfsTime) -> Result<u64, AbortCode> {
+    let mut source = DumpSource::new(frozen, from, true)?;
+    let mut size = source.out.len() as u64;
+    while source.vnodes.is_some() {
+        source.out.clear();
+        source.body = None;
+        // Contents are counted by their length; opening them reads nothing.
+        source.step()?;
+        let body = source.body.as_ref().map_or(0, |(_, length)| *length);
+        size += source.out.len() as u64 + body;
+    }
+    Ok(size)
+}

@@ -1,0 +1,261 @@
+//! Forward (103) and ForwardMultiple (128): a volume is sent to other volume servers, into
+//! transactions that the caller has there.
+//!
+//! 1. Each destination is a stream of its own from the same moment of the volume, so that none waits
+//!    for another: one that is slow or dead costs its own time.
+//! 2. A destination is first asked which state of the volume it has. One of OpenAFS's knows no such
+//!    question and is sent a dump from the caller's date. A Cellar server is sent a delta: from the
+//!    state that it has if the changes since are known here; else from the caller's date, if that
+//!    fits what it has; else everything. With date 0, everything: who asks for that does not trust
+//!    what is there.
+//! 3. This server calls as a holder of the cell's key, encrypted if its caller does so.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use cellar_auth::{Level, Principal};
+use cellar_rpc::{
+    CallError, CallOptions, Caller, Connection, IncomingCall, OutgoingCall, Security,
+};
+use cellar_volume::Frozen;
+use cellar_wire::afsvol::{
+    self, DELTA_VERSION, DestServer, Forward, ForwardMultiple, ForwardMultipleReply, ForwardReply,
+    GetState, Replica, Restore, RestoreCookie, RestoreDelta, RestoreDeltaReply, RestoreReply,
+    VolumeState, WRONG_BASE,
+};
+use cellar_wire::ids::AfsTime;
+use cellar_wire::{AbortCode, Decode, List};
+use tokio::task::JoinSet;
+use tracing::{debug, info};
+
+use super::delta_out::{Base, DeltaSource, plan};
+use super::dump::{DumpSource, freeze};
+use super::stream::Stream;
+use super::transaction::InUse;
+use super::{Answered, on_disk, superuser};
+use crate::audit;
+use crate::limits::VOLUME_QUESTION_PATIENCE;
+use crate::server::Server;
+
+pub(super) async fn forward(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let Forward {
+        from_trans,
+        from_date,
+        destination,
+        dest_trans,
+        cookie,
+    } = call.arguments().await?;
+    superuser(server, call)?;
+    audit::about("to", address(&destination));
+    let used = InUse::enter(server, from_trans, "Forward")?;
+    let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
+    let replica = Replica {
+        trans: dest_trans,
+        server: destination,
+    };
+    outgoing.send(replica).await?;
+    call.reply(&ForwardReply {});
+    Ok(())
+}
+
+pub(super) async fn forward_multiple(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ForwardMultiple {
+        from_trans,
+        from_date,
+        destinations,
+        cookie,
+        ..
+    } = call.arguments().await?;
+    superuser(server, call)?;
+    let used = InUse::enter(server, from_trans, "ForwardMulti")?;
+    let outgoing = Outgoing::new(server, call, &used, from_date, cookie).await?;
+    let mut sending = JoinSet::new();
+    for (index, &replica) in destinations.iter().enumerate() {
+        let outgoing = outgoing.clone();
+        sending.spawn(async move { (index, outgoing.send(replica).await) });
+    }
+    // What panics has failed.
+    let mut results = vec![AbortCode::VOLSERFAILEDOP.0; destinations.len()];
+    while let Some(sent) = sending.join_next().await {
+        if let Ok((index, outcome)) = sent {
+            results[index] = outcome.err().map_or(0, |code| code.0);
+        }
+    }
+    for (replica, result) in destinations.iter().zip(&results) {
+        audit::about("to", format_args!("{} {result}", address(&replica.server)));
+    }
+    call.reply(&ForwardMultipleReply {
+        results: List::from_iter_cut(results),
+    });
+    Ok(())
+}
+
+fn address(server: &DestServer) -> SocketAddr {
+    let port = u16::try_from(server.port).unwrap_or(0);
+    (Ipv4Addr::from(server.host), port).into()
+}
+
+/// A moment of a volume, on its way to others.
+#[derive(Clone)]
+struct Outgoing {
+    /// The transaction lasts as long as this.
+    used: InUse,
+    frozen: Frozen,
+    from: AfsTime,
+    cookie: RestoreCookie,
+    stream: Stream,
+    security: Security,
+    port: cellar_rpc::Port,
+}
+
+/// What a destination said of the volume that it has.
+enum Known {
+    /// It is no Cellar server.
+    Nothing,
+    State(VolumeState),
+}
+
+impl Outgoing {
+    async fn new(
+        server: &Arc<Server>,
+        call: &IncomingCall,
+        used: &InUse,
+        from_date: i32,
+        cookie: RestoreCookie,
+    ) -> Result<Self, AbortCode> {
+        let port = call.port().or_else(|| server.contacts.port());
+        let port = port.ok_or(AbortCode::RX_CALL_DEAD)?.clone();
+        let security = security(server, call)?;
+        let stream = Stream::new(server, used.progress());
+        let frozen = {
+            let used = used.clone();
+            on_disk(move || freeze(&used)).await?
+        };
+        Ok(Self {
+            used: used.clone(),
+            frozen,
+            from: AfsTime(from_date as u32),
+            cookie,
+            stream,
+            security,
+            port,
+        })
+    }
+
+    async fn send(&self, to: Replica) -> Result<(), AbortCode> {
+        let peer = address(&to.server);
+        let service = afsvol::PACKAGE.service_id;
+        let connection = self.port.connect(peer, service, self.security.clone());
+        let sent = self.send_over(&connection, to.trans).await;
+        let volume = self.used.id();
+        match &sent {
+            Ok(()) => info!(%volume, to = %peer, "volume sent"),
+            Err(code) => info!(%volume, to = %peer, %code, "volume not sent"),
+        }
+        sent
+    }
+
+    async fn send_over(&self, connection: &Connection, trans: i32) -> Result<(), AbortCode> {
+        let asked = known(connection, trans);
+        let Known::State(state) = self.stream.within_patience(asked).await? else {
+            return self.send_dump(connection, trans).await;
+        };
+        let mut bases = Vec::with_capacity(3);
+        if self.from.0 != 0 {
+            if state.is_known() {
+                bases.push(Base::State(state));
+            }
+            bases.push(Base::Date(self.from));
+        }
+        bases.push(Base::Nothing);
+        for base in bases {
+            match self.send_delta(connection, trans, base).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(code) if code == WRONG_BASE && base != Base::Nothing => {}
+                Err(code) => return Err(code),
+            }
+            debug!(?base, "the destination has something else");
+        }
+        Err(WRONG_BASE)
+    }
+
+    /// Ends a stream, and waits for what the destination says of it.
+    async fn end<R: Decode>(&self, mut call: OutgoingCall) -> Result<R, AbortCode> {
+        call.finish();
+        let answer = async { call.results().await.map_err(failed) };
+        self.stream.within_patience(answer).await
+    }
+
+    async fn send_dump(&self, connection: &Connection, trans: i32) -> Result<(), AbortCode> {
+        let restore = Restore {
+            trans,
+            flags: i32::from(self.from.0 != 0),
+            cookie: self.cookie.clone(),
+        };
+        let (frozen, from) = (self.frozen.clone(), self.from);
+        let source = on_disk(move || DumpSource::new(&frozen, from, false)).await?;
+        let mut call = connection.open(&restore).await.map_err(failed)?;
+        self.stream.send(source, &mut call).await?;
+        self.end::<RestoreReply>(call).await.map(drop)
+    }
+
+    /// False: this volume does not know the changes since that state.
+    async fn send_delta(
+        &self,
+        connection: &Connection,
+        trans: i32,
+        base: Base,
+    ) -> Result<bool, AbortCode> {
+        let frozen = self.frozen.clone();
+        let planned = on_disk(move || {
+            let Some((head, since)) = plan(&frozen, base)? else {
+                return Ok(None);
+            };
+            Ok(Some((head, DeltaSource::new(&frozen, since)?)))
+        });
+        let Some((head, source)) = planned.await? else {
+            return Ok(false);
+        };
+        let restore = RestoreDelta {
+            trans,
+            cookie: self.cookie.clone(),
+            head,
+        };
+        let mut call = connection.open(&restore).await.map_err(failed)?;
+        self.stream.send(source, &mut call).await?;
+        self.end::<RestoreDeltaReply>(call).await.map(|_| true)
+    }
+}
+
+fn failed(error: CallError) -> AbortCode {
+    error.code()
+}
+
+/// Asks a destination what it has.
+async fn known(connection: &Connection, trans: i32) -> Result<Known, AbortCode> {
+    let options = CallOptions {
+        timeout: Some(VOLUME_QUESTION_PATIENCE),
+    };
+    match connection.call_with(&GetState { trans }, options).await {
+        Ok(reply) if reply.version >= DELTA_VERSION => Ok(Known::State(reply.state)),
+        Ok(_) | Err(CallError::Aborted(AbortCode::RXGEN_OPCODE)) => Ok(Known::Nothing),
+        Err(error) => Err(error.code()),
+    }
+}
+
+/// How this server calls others: as a holder of the cell's key.
+fn security(server: &Server, call: &IncomingCall) -> Result<Security, AbortCode> {
+    let Some(authority) = &server.config.authority else {
+        return Ok(Security::null());
+    };
+    let level = match call.caller() {
+        Caller::Principal(any) => any.downcast_ref::<Principal>().map(|who| who.level),
+        _ => None,
+    };
+    let level = level.unwrap_or(Level::Clear);
+    authority.localauth(level).map_err(|error| {
+        info!(%error, "this server cannot call another one");
+        AbortCode::VOLSERBAD_ACCESS
+    })
+}

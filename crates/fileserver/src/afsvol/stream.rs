@@ -1,0 +1,172 @@
+//! Bytes between calls and the store: dumps and deltas, out and in.
+//!
+//! A stream is made or taken in pieces of about [`VOLUME_STREAM_PIECE_BYTES`] by work that may wait
+//! for the disk. No thread is held between two pieces: the next one is made, or the last one taken,
+//! while this one is on its way. So a call holds two pieces and no thread when its peer is slow,
+//! and memory is bounded whatever the volume's size.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cellar_rpc::{IncomingCall, OutgoingCall, blocking};
+use cellar_wire::AbortCode;
+use tokio::time::timeout;
+
+use super::progress::Progress;
+use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
+use crate::server::Server;
+
+/// What makes a stream.
+pub(super) trait Source: Send + 'static {
+    /// The next piece, never empty; `None` at the end. May wait for the disk.
+    fn next_piece(&mut self) -> Result<Option<Bytes>, AbortCode>;
+}
+
+/// What takes a stream.
+pub(super) trait Sink: Send + 'static {
+    /// Takes the next bytes. May wait for the disk.
+    fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode>;
+
+    /// Undoes all that was taken. May wait for the disk.
+    fn give_up(self);
+}
+
+/// A call that a stream is written to.
+pub(super) trait Writing {
+    /// Waits until there is room.
+    async fn write(&mut self, bytes: Bytes) -> Result<(), AbortCode>;
+}
+
+impl Writing for IncomingCall {
+    async fn write(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
+        Self::write(self, bytes).await
+    }
+}
+
+impl Writing for OutgoingCall {
+    async fn write(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
+        Self::write(self, bytes).await.map_err(|error| error.code())
+    }
+}
+
+/// A stream of a call in a transaction: its clock, and what is shown of it.
+#[derive(Clone)]
+pub(super) struct Stream {
+    server: Arc<Server>,
+    progress: Arc<Progress>,
+}
+
+impl Stream {
+    pub(super) fn new(server: &Arc<Server>, progress: Arc<Progress>) -> Self {
+        Self {
+            server: server.clone(),
+            progress,
+        }
+    }
+
+    /// Writes everything that `source` makes.
+    pub(super) async fn send<S: Source>(
+        &self,
+        source: S,
+        to: &mut impl Writing,
+    ) -> Result<(), AbortCode> {
+        let (mut source, mut piece) = make(source).await;
+        while let Some(bytes) = piece? {
+            let len = bytes.len();
+            let (written, (made_by, made)) =
+                tokio::join!(self.within_patience(to.write(bytes)), make(source));
+            written?;
+            self.progress.sent(len, self.server.now_secs());
+            (source, piece) = (made_by, made);
+        }
+        Ok(())
+    }
+
+    /// Hands all that is left of a request to `sink`; what it took is undone when that fails.
+    pub(super) async fn receive<S: Sink>(
+        &self,
+        call: &mut IncomingCall,
+        sink: S,
+    ) -> Result<S, AbortCode> {
+        let (sink, received) = self.receive_into(call, sink).await;
+        if let Err(code) = received {
+            blocking(move || sink.give_up()).await;
+            return Err(code);
+        }
+        Ok(sink)
+    }
+
+    async fn receive_into<S: Sink>(
+        &self,
+        call: &mut IncomingCall,
+        mut sink: S,
+    ) -> (S, Result<(), AbortCode>) {
+        let mut gathered = self.gather(call).await;
+        loop {
+            let (bytes, ended) = match gathered {
+                Ok(gathered) => gathered,
+                Err(code) => return (sink, Err(code)),
+            };
+            if ended {
+                return take(sink, bytes).await;
+            }
+            let (next, (taken_by, taken)) = tokio::join!(self.gather(call), take(sink, bytes));
+            if taken.is_err() {
+                return (taken_by, taken);
+            }
+            (sink, gathered) = (taken_by, next);
+        }
+    }
+
+    /// The next bytes of a request, a piece of them; and whether it has ended.
+    async fn gather(&self, call: &mut IncomingCall) -> Result<(Bytes, bool), AbortCode> {
+        let mut piece = BytesMut::new();
+        loop {
+            let Some(bytes) = self.within_patience(call.read_chunk()).await? else {
+                return Ok((piece.freeze(), true));
+            };
+            self.progress.received(bytes.len(), self.server.now_secs());
+            if piece.is_empty() {
+                if bytes.len() >= VOLUME_STREAM_PIECE_BYTES {
+                    return Ok((bytes, false));
+                }
+                piece.reserve(VOLUME_STREAM_PIECE_BYTES + 2 * bytes.len());
+            }
+            piece.extend_from_slice(&bytes);
+            if piece.len() >= VOLUME_STREAM_PIECE_BYTES {
+                return Ok((piece.freeze(), false));
+            }
+        }
+    }
+
+    /// Waits for the peer, but not for ever, and not when the transaction was ended.
+    pub(super) async fn within_patience<T>(
+        &self,
+        moving: impl Future<Output = Result<T, AbortCode>>,
+    ) -> Result<T, AbortCode> {
+        tokio::select! {
+            biased;
+            moved = timeout(VOLUME_STREAM_PATIENCE, moving) => {
+                moved.unwrap_or(Err(AbortCode::RX_CALL_TIMEOUT))
+            }
+            () = self.progress.stopped() => Err(AbortCode::RX_CALL_DEAD),
+        }
+    }
+}
+
+async fn make<S: Source>(mut source: S) -> (S, Result<Option<Bytes>, AbortCode>) {
+    blocking(move || {
+        let piece = source.next_piece();
+        (source, piece)
+    })
+    .await
+}
+
+async fn take<S: Sink>(mut sink: S, bytes: Bytes) -> (S, Result<(), AbortCode>) {
+    blocking(move || {
+        let taken = sink.take(bytes);
+        (sink, taken)
+    })
+    .await
+}

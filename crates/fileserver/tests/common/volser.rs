@@ -1,0 +1,255 @@
+//! What `vos` does, call by call.
+
+use bytes::Bytes;
+use cellar_rpc::{CallError, Connection, Port, PortConfig};
+use cellar_wire::acl::{AccessList, ByteOrder};
+use cellar_wire::afsvol::{
+    self, Clone, CreateVolume, DeleteVolume, DestServer, Dump, DumpV2, EndTrans, Forward,
+    IT_OFFLINE, Restore, RestoreCookie, RestoreReply, SetFlags, SetIdsTypes, TransCreate,
+    VolumeName,
+};
+use cellar_wire::dump::{Item, Reader};
+use cellar_wire::ids::VolumeId;
+
+use super::Cell;
+
+/// A volume server's port where the cell's key is asked for.
+pub fn secured(cell: &Cell) -> Port {
+    let authority = cell.config.authority.as_ref().unwrap();
+    let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
+        .service(cell.server.volume_service())
+        .security(2, authority.server_security());
+    cell.runtime.open(at).unwrap()
+}
+
+pub fn destination(port: &Port) -> DestServer {
+    let std::net::SocketAddr::V4(address) = port.local_address() else {
+        panic!("IPv4 is used here")
+    };
+    DestServer {
+        host: (*address.ip()).into(),
+        port: address.port().into(),
+        ssid: 1,
+    }
+}
+
+pub fn cookie(name: &str, volume_type: i32, parent: VolumeId) -> RestoreCookie {
+    RestoreCookie {
+        name: VolumeName::new(name.as_bytes()).unwrap(),
+        volume_type,
+        clone: VolumeId(0),
+        parent,
+    }
+}
+
+/// An administrator at one server.
+pub struct Volser(pub Connection);
+
+impl Volser {
+    pub async fn begin(&self, volume: VolumeId, flags: i32) -> i32 {
+        let call = TransCreate {
+            volume,
+            partition: 0,
+            flags,
+        };
+        self.0.call(&call).await.unwrap().trans
+    }
+
+    pub async fn end(&self, trans: i32) {
+        self.0.call(&EndTrans { trans }).await.unwrap();
+    }
+
+    pub async fn flags(&self, trans: i32, flags: i32) {
+        self.0.call(&SetFlags { trans, flags }).await.unwrap();
+    }
+
+    /// A new volume, in its transaction.
+    pub async fn create(
+        &self,
+        name: &str,
+        volume_type: i32,
+        parent: VolumeId,
+        volume: VolumeId,
+    ) -> i32 {
+        let call = CreateVolume {
+            partition: 0,
+            name: name.try_into().unwrap(),
+            volume_type,
+            parent,
+            volume,
+        };
+        self.0.call(&call).await.unwrap().trans
+    }
+
+    pub async fn clone_of(&self, trans: i32, new_type: i32, name: &str, new: VolumeId) {
+        let call = Clone {
+            trans,
+            purge_volume: VolumeId(0),
+            new_type,
+            new_name: name.try_into().unwrap(),
+            new_volume: new,
+        };
+        self.0.call(&call).await.unwrap();
+    }
+
+    pub async fn ids(&self, trans: i32, name: &str, volume_type: i32, parent: VolumeId) {
+        let call = SetIdsTypes {
+            trans,
+            name: name.try_into().unwrap(),
+            volume_type,
+            parent,
+            clone: VolumeId(0),
+            backup: VolumeId(0),
+        };
+        self.0.call(&call).await.unwrap();
+    }
+
+    /// Puts a volume on line.
+    pub async fn online(&self, volume: VolumeId) {
+        let trans = self.begin(volume, IT_OFFLINE).await;
+        self.flags(trans, 0).await;
+        self.end(trans).await;
+    }
+
+    pub async fn delete(&self, volume: VolumeId) {
+        let trans = self.begin(volume, IT_OFFLINE).await;
+        self.flags(trans, 3).await;
+        self.0.call(&DeleteVolume { trans }).await.unwrap();
+        self.end(trans).await;
+    }
+
+    /// Everything that a volume's dump has.
+    pub async fn dump(&self, trans: i32, from_date: i32) -> Vec<u8> {
+        read(self.0.open(&Dump { trans, from_date }).await.unwrap()).await
+    }
+
+    pub async fn dump_v2(&self, trans: i32, from_date: i32, flags: i32) -> Vec<u8> {
+        let call = DumpV2 {
+            trans,
+            from_date,
+            flags,
+        };
+        read(self.0.open(&call).await.unwrap()).await
+    }
+
+    /// Sends bytes as a dump, in pieces.
+    pub async fn restore(
+        &self,
+        trans: i32,
+        cookie: RestoreCookie,
+        bytes: &[u8],
+        piece: usize,
+    ) -> Result<(), CallError> {
+        let call = Restore {
+            trans,
+            flags: 1,
+            cookie,
+        };
+        let mut call = self.0.open(&call).await?;
+        for piece in bytes.chunks(piece) {
+            call.write(Bytes::copy_from_slice(piece)).await?;
+        }
+        call.finish();
+        call.results::<RestoreReply>().await.map(drop)
+    }
+
+    pub async fn forward(
+        &self,
+        from_trans: i32,
+        from_date: i32,
+        (port, dest_trans): (&Port, i32),
+        cookie: RestoreCookie,
+    ) -> Result<(), CallError> {
+        let call = Forward {
+            from_trans,
+            from_date,
+            destination: destination(port),
+            dest_trans,
+            cookie,
+        };
+        self.0.call(&call).await.map(drop)
+    }
+
+    /// A read-write volume out of a dump, on line.
+    pub async fn volume_of(&self, name: &str, volume: VolumeId, dump: &[u8]) {
+        let trans = self.create(name, afsvol::READWRITE, volume, volume).await;
+        let cookie = cookie(name, afsvol::READWRITE, volume);
+        self.restore(trans, cookie, dump, 1000).await.unwrap();
+        self.flags(trans, 0).await;
+        self.end(trans).await;
+    }
+
+    /// The items of a volume's full dump, contents in one piece.
+    pub async fn items(&self, volume: VolumeId) -> Vec<Item> {
+        let trans = self.begin(volume, afsvol::IT_BUSY).await;
+        let dump = self.dump(trans, 0).await;
+        self.end(trans).await;
+        items(&dump)
+    }
+}
+
+async fn read(mut call: cellar_rpc::OutgoingCall) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = call.read_chunk().await.unwrap() {
+        bytes.extend_from_slice(&chunk);
+    }
+    bytes
+}
+
+/// The items of a dump, contents in one piece.
+pub fn items(dump: &[u8]) -> Vec<Item> {
+    let mut reader = Reader::new();
+    reader.feed(dump);
+    let mut items: Vec<Item> = Vec::new();
+    while let Some(item) = reader.next_item().unwrap() {
+        match (items.last_mut(), item) {
+            (Some(Item::Data(before)), Item::Data(more)) => {
+                *before = [&before[..], &more].concat().into();
+            }
+            (_, item) => items.push(item),
+        }
+    }
+    reader.finish().unwrap();
+    items
+}
+
+/// The vnodes and contents of a dump, without its heads, and with access lists in the order in
+/// which servers keep them: the lists in the samples were put in by hand.
+pub fn contents(items: &[Item]) -> Vec<Item> {
+    let mut contents = Vec::new();
+    for item in items {
+        match item {
+            Item::Dump(_) | Item::Volume(_) => {}
+            Item::Vnode(record) => {
+                let mut record = record.clone();
+                if let Some(attributes) = &mut record.attributes
+                    && let Some(list) = &mut attributes.access_list
+                {
+                    **list = AccessList::from_bytes(list, ByteOrder::Network)
+                        .unwrap()
+                        .to_bytes();
+                }
+                contents.push(Item::Vnode(record));
+            }
+            item => contents.push(item.clone()),
+        }
+    }
+    contents
+}
+
+/// That two lists of items are the same; only the first difference is shown.
+pub fn assert_same(left: &[Item], right: &[Item], what: &str) {
+    for (left, right) in left.iter().zip(right) {
+        assert!(left == right, "{what}: {left:.999?} {right:.999?}");
+    }
+    assert_eq!(left.len(), right.len(), "{what}");
+}
+
+/// A dump of OpenAFS's.
+pub fn sample(name: &str) -> Vec<u8> {
+    let path = format!(
+        "{}/../../testdata/dumps/{name}.dump",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}

@@ -1,0 +1,452 @@
+//! Forward and ForwardMultiple: between servers of our own, to one that knows only OpenAFS's
+//! procedures, and to some that fail.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cellar_auth::{Enctype, SecretKey};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, RuntimeConfig, Service};
+use cellar_wire::afsvol::{
+    self, BACKUP, DestServer, ForwardMultiple, GetState, IT_BUSY, IT_OFFLINE, READONLY, READWRITE,
+    Replica,
+};
+use cellar_wire::dump::Item;
+use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::{AbortCode, List, Package, Procedure};
+use common::volser::{Volser, assert_same, contents, cookie, destination, items, secured};
+use common::{Cell, Machine, NOW, OPEN, run};
+
+const RO: VolumeId = VolumeId(536_870_950);
+const NEW: VolumeId = VolumeId(536_870_930);
+
+/// Two servers with one key.
+fn two() -> (Cell, Cell) {
+    let key = SecretKey::random(Enctype::Aes256Sha1);
+    let start = || {
+        Cell::start_with(|config| {
+            let keys = config.authority.as_ref().unwrap().keys();
+            keys.add(1, &key).unwrap();
+            config
+        })
+    };
+    (start(), start())
+}
+
+/// Bytes of requests that a volume server has taken.
+fn taken(port: &Port) -> u64 {
+    let procedures = port.statistics().procedures();
+    procedures
+        .iter()
+        .map(|figures| figures.bytes_received)
+        .sum()
+}
+
+fn calls(port: &Port, opcode: u32) -> u64 {
+    let procedures = port.statistics().procedures();
+    let named = procedures
+        .iter()
+        .find(|figures| figures.package.procedures[figures.index].opcode == opcode);
+    named.map_or(0, |figures| figures.invocations)
+}
+
+/// The clone that is released, made anew.
+async fn clone_for_release(source: &Volser, first: bool) {
+    let trans = source.begin(OPEN, IT_BUSY).await;
+    if first {
+        source
+            .clone_of(trans, READONLY, "scratch.readonly", RO)
+            .await;
+    } else {
+        let again = afsvol::ReClone { trans, clone: RO };
+        source.0.call(&again).await.unwrap();
+    }
+    source.end(trans).await;
+    source.online(RO).await;
+}
+
+/// What `vos release` does for one site.
+async fn release(source: &Volser, target: &Volser, port: &Port, from_date: i32) {
+    let from = source.begin(RO, IT_BUSY).await;
+    let to = target.begin(RO, IT_OFFLINE).await;
+    let ids = cookie("scratch.readonly", READONLY, OPEN);
+    source
+        .forward(from, from_date, (port, to), ids)
+        .await
+        .unwrap();
+    target.ids(to, "scratch.readonly", READONLY, OPEN).await;
+    target.flags(to, 0).await;
+    target.end(to).await;
+    source.end(from).await;
+}
+
+#[test]
+fn a_release_sends_what_changed() {
+    let (here, there) = two();
+    let client = Machine::new(&here, 1);
+    let reader = Machine::new(&there, 2);
+    let port = secured(&there);
+    run(async {
+        let source = Volser(here.admin().await);
+        let target = Volser(there.admin().await);
+        let root = Fid::root(OPEN);
+        let mut some = root;
+        for dir in 0..10 {
+            let dir = client.make_dir(root, &format!("dir{dir}")).await;
+            for file in 0..100 {
+                let file = client.create(dir, &format!("file{file}")).await;
+                client.store(file, 0, &[3; 1024]).await.unwrap();
+                some = file;
+            }
+        }
+        let large = client.create(root, "large").await;
+        client.store(large, 0, &[9; 1_000_000]).await.unwrap();
+        clone_for_release(&source, true).await;
+        let to = target.create("scratch.readonly", READONLY, OPEN, RO).await;
+        target.flags(to, 3).await;
+        target.end(to).await;
+        release(&source, &target, &port, 0).await;
+        let (new, old) = (target.items(RO).await, source.items(RO).await);
+        assert_same(&contents(&new), &contents(&old), "first");
+        let whole = taken(&port);
+        assert!(whole > 2_000_000, "{whole}");
+        let seen = |fid: Fid| Fid { volume: RO, ..fid };
+        assert_eq!(reader.fetch(seen(some), 0, 9999).await.unwrap(), [3; 1024]);
+
+        let from = (NOW - 2) as i32;
+        for change in 0..4 {
+            let before = taken(&port);
+            let at_most = match change {
+                0 => 4096,
+                // 10 KB into one file.
+                1 => {
+                    client.store(some, 0, &[4; 10_240]).await.unwrap();
+                    20_000
+                }
+                // 10 KB in the middle of a large one, and its end cut off.
+                2 => {
+                    client.store(large, 500_000, &[5; 10_240]).await.unwrap();
+                    let cut = cellar_wire::rxafs::StoreData64 {
+                        fid: large,
+                        in_status: Default::default(),
+                        position: 900_000,
+                        length: 0,
+                        file_length: 900_000,
+                    };
+                    let mut call = client.connection.open(&cut).await.unwrap();
+                    call.finish();
+                    let _status: cellar_wire::rxafs::StoreData64Reply = call.read().await.unwrap();
+                    60_000
+                }
+                // Names come and go.
+                _ => {
+                    let gone = cellar_wire::rxafs::RemoveFile {
+                        dir_fid: root,
+                        name: common::name("large"),
+                    };
+                    client.ok(&gone).await;
+                    let new = client.create(root, "new").await;
+                    client.store(new, 1 << 33, b"far").await.unwrap();
+                    20_000
+                }
+            };
+            clone_for_release(&source, false).await;
+            release(&source, &target, &port, from).await;
+            let sent = taken(&port) - before;
+            println!("change {change}: {sent} bytes");
+            assert!(sent < at_most, "{sent} bytes for change {change}");
+            if change < 3 {
+                let (new, old) = (target.items(RO).await, source.items(RO).await);
+                assert_same(&contents(&new), &contents(&old), "later");
+            }
+        }
+        assert_eq!(reader.told(), [seen(Fid::whole_volume(RO))]);
+        let new = seen(client.lookup(root, "new").await);
+        assert_eq!(reader.status(new).await.status.length, (1 << 33) + 3);
+        assert_eq!(calls(&port, afsvol::Restore::OPCODE), 0);
+    });
+    for cell in [&here, &there] {
+        assert_eq!(cell.partition.check().unwrap().faults, [""; 0]);
+    }
+}
+
+#[test]
+fn a_volume_moves_and_no_change_is_lost() {
+    let (here, there) = two();
+    let client = Machine::new(&here, 1);
+    let after = Machine::new(&there, 2);
+    let port = secured(&there);
+    run(async {
+        let source = Volser(here.admin().await);
+        let target = Volser(there.admin().await);
+        let file = client.create(Fid::root(OPEN), "file").await;
+        client.store(file, 0, &[1; 200_000]).await.unwrap();
+        // The steps of vos move.
+        let trans = source.begin(OPEN, IT_BUSY).await;
+        source
+            .clone_of(trans, READONLY, "move-clone-temp", NEW)
+            .await;
+        source.end(trans).await;
+        let clone = source.begin(NEW, IT_OFFLINE).await;
+        source.flags(clone, 3).await;
+        target.delete(OPEN).await;
+        let to = target.create("scratch", READWRITE, OPEN, OPEN).await;
+        target.flags(to, 3).await;
+        let ids = || cookie("scratch", READWRITE, OPEN);
+        source.forward(clone, 0, (&port, to), ids()).await.unwrap();
+        source.end(clone).await;
+        // A client goes on in between.
+        client.store(file, 100, b"in between").await.unwrap();
+        let before = taken(&port);
+        let trans = source.begin(OPEN, IT_BUSY).await;
+        let refused = client.store(file, 0, b"too late").await;
+        assert_eq!(refused.unwrap_err().code().0, 110);
+        source
+            .forward(trans, (NOW - 2) as i32, (&port, to), ids())
+            .await
+            .unwrap();
+        let sent = taken(&port) - before;
+        assert!(sent < 20_000, "{sent} bytes");
+        let copy = Fid::root(OPEN);
+        let status = cellar_wire::rxafs::FetchStatus { fid: copy };
+        assert_eq!(after.code(&status).await, 103, "not before it is finished");
+        source.flags(trans, 2).await;
+        target.flags(to, 0).await;
+        target.end(to).await;
+        let there = u32::from_be_bytes([192, 0, 2, 9]);
+        let forwarding = afsvol::SetForwarding {
+            trans,
+            new_site: there,
+        };
+        source.0.call(&forwarding).await.unwrap();
+        let deletion = afsvol::DeleteVolume { trans };
+        source.0.call(&deletion).await.unwrap();
+        source.end(trans).await;
+        assert_eq!(client.code(&status).await, 111, "VMOVED");
+        source.delete(NEW).await;
+        let moved = after.fetch(file, 95, 100).await.unwrap();
+        assert_eq!(moved, *b"\x01\x01\x01\x01\x01in between");
+        after.store(file, 0, b"at home").await.unwrap();
+    });
+}
+
+/// A volume server that knows what OpenAFS's know: takes dumps, keeps their bytes.
+struct Stock(parking_lot::Mutex<Vec<Vec<u8>>>);
+
+impl Service for Stock {
+    fn package(&self) -> &'static Package {
+        &afsvol::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            if call.opcode().await? != afsvol::Restore::OPCODE {
+                return Err(AbortCode::RXGEN_OPCODE);
+            }
+            let restore: afsvol::Restore = call.arguments().await?;
+            let mut dump = Vec::new();
+            while let Some(bytes) = call.read_chunk().await? {
+                dump.extend_from_slice(&bytes);
+                if restore.trans == 13 && dump.len() > 10_000 {
+                    return Err(AbortCode::VOLSERREAD_DUMPERROR);
+                }
+            }
+            self.0.lock().push(dump);
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn each_destination_has_its_own_result_and_waits_for_no_other() {
+    let (here, there) = two();
+    let client = Machine::new(&here, 1);
+    let port = secured(&there);
+    let stock = Arc::new(Stock(parking_lot::Mutex::default()));
+    let runtime = Runtime::start(RuntimeConfig {
+        shards: 1,
+        ..RuntimeConfig::default()
+    })
+    .unwrap();
+    let authority = there.config.authority.as_ref().unwrap();
+    let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
+        .service(stock.clone())
+        .security(2, authority.server_security());
+    let stock_port = runtime.open(at).unwrap();
+    // Somebody who never answers.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    run(async {
+        let source = Volser(here.admin().await);
+        let target = Volser(there.admin().await);
+        let file = client.create(Fid::root(OPEN), "file").await;
+        client.store(file, 0, &[1; 300_000]).await.unwrap();
+        let to = target.create("copy", READWRITE, NEW, NEW).await;
+        let from = source.begin(OPEN, IT_BUSY).await;
+        let replica = |server: DestServer, trans| Replica { trans, server };
+        let nobody = DestServer {
+            port: silent.local_addr().unwrap().port().into(),
+            ..destination(&port)
+        };
+        let call = ForwardMultiple {
+            from_trans: from,
+            from_date: 0,
+            destinations: List::from_iter_cut([
+                replica(nobody, 1),
+                replica(destination(&port), to),
+                replica(destination(&stock_port), 12),
+                replica(destination(&stock_port), 13),
+                replica(destination(&port), 999),
+            ]),
+            spare: 0,
+            cookie: cookie("copy", READWRITE, NEW),
+        };
+        let admin = here.admin().await;
+        let (stock, port) = (&stock, &port);
+        let watched = async move {
+            // Both that can are served long before the silent one is given up.
+            let begun = Instant::now();
+            // The one with a wrong number is asked, and not sent anything.
+            while stock.0.lock().is_empty() || calls(port, afsvol::RestoreDelta::OPCODE) == 0 {
+                assert!(begun.elapsed() < Duration::from_secs(10));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let open = admin.call(&afsvol::Monitor {}).await.unwrap().entries;
+            let [shown] = &open[..] else { panic!() };
+            assert_eq!((shown.volume, shown.call_valid), (OPEN, 1));
+            assert_eq!(&shown.last_procedure[..], b"ForwardMulti");
+            assert!(shown.transmit_next > 200, "{shown:?}");
+            assert_eq!(shown.last_send_time, NOW as i32);
+            // Ending the transaction gives the rest up.
+            admin.call(&afsvol::EndTrans { trans: from }).await.unwrap();
+            assert_eq!(calls(port, afsvol::RestoreDelta::OPCODE), 1);
+        };
+        let (reply, ()) = tokio::join!(source.0.call(&call), watched);
+        let results = reply.unwrap().results;
+        assert_eq!(results[1..], [0, 0, 1_492_325_122, 2]);
+        assert!(results[0] < 0, "{results:?}");
+        let dump = stock.0.lock().remove(0);
+        let from = source.begin(OPEN, IT_BUSY).await;
+        assert_eq!(source.dump(from, 0).await, dump);
+        source.end(from).await;
+        target.flags(to, 0).await;
+        target.end(to).await;
+        let new = target.items(NEW).await;
+        assert_same(&contents(&new), &contents(&items(&dump)), "a copy");
+    });
+    drop(stock_port);
+}
+
+#[test]
+fn a_destination_with_something_else_gets_everything() {
+    let (here, there) = two();
+    let client = Machine::new(&here, 1);
+    let other = Machine::new(&there, 2);
+    let port = secured(&there);
+    run(async {
+        let source = Volser(here.admin().await);
+        let target = Volser(there.admin().await);
+        let file = client.create(Fid::root(OPEN), "file").await;
+        client.store(file, 0, &[1; 300_000]).await.unwrap();
+        let to = target.create("copy", READWRITE, NEW, NEW).await;
+        let from = source.begin(OPEN, IT_BUSY).await;
+        let ids = || cookie("copy", READWRITE, NEW);
+        source.forward(from, 0, (&port, to), ids()).await.unwrap();
+        let state = target.0.call(&GetState { trans: to }).await.unwrap().state;
+        assert!(state.is_known());
+        target.flags(to, 0).await;
+        target.end(to).await;
+        // It was changed there since: its state has no name, and the date is no help.
+        let unlisted = cellar_wire::rxafs::RemoveFile {
+            dir_fid: Fid::root(NEW),
+            name: common::name("file"),
+        };
+        there.set_list(
+            Fid::root(NEW),
+            common::list(&[(common::ANYUSER, "rlidwka")]),
+        );
+        other.ok(&unlisted).await;
+        let to = target.begin(NEW, IT_OFFLINE).await;
+        let state = target.0.call(&GetState { trans: to }).await.unwrap().state;
+        assert!(!state.is_known());
+        let later = (NOW + 100) as i32;
+        source
+            .forward(from, later, (&port, to), ids())
+            .await
+            .unwrap();
+        target.end(to).await;
+        let new = target.items(NEW).await;
+        let old = items(&source.dump(from, 0).await);
+        assert_same(&contents(&new), &contents(&old), "everything");
+        source.end(from).await;
+    });
+}
+
+#[test]
+fn clones_of_clones_and_conversion() {
+    let cell = Cell::start();
+    let client = Machine::new(&cell, 1);
+    run(async {
+        let volser = Volser(cell.admin().await);
+        let file = client.create(Fid::root(OPEN), "file").await;
+        client.store(file, 0, b"one").await.unwrap();
+        // A read-only site of another server's volume.
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        let dump = volser.dump(trans, 0).await;
+        volser.end(trans).await;
+        let parent = VolumeId(536_870_990);
+        let site = volser.create("far.readonly", READONLY, parent, RO).await;
+        let ids = || cookie("far.readonly", READONLY, parent);
+        volser.restore(site, ids(), &dump, 1000).await.unwrap();
+        volser.ids(site, "far.readonly", READONLY, parent).await;
+        volser.flags(site, 0).await;
+        volser.end(site).await;
+        let seen = Fid { volume: RO, ..file };
+        assert_eq!(client.fetch(seen, 0, 9).await.unwrap(), b"one");
+        let store = client.store(seen, 0, b"no").await;
+        assert_eq!(store.unwrap_err().code().0, 30);
+        // A backup of it.
+        let trans = volser.begin(RO, IT_BUSY).await;
+        volser.clone_of(trans, BACKUP, "far.backup", NEW).await;
+        volser.end(trans).await;
+        let items = volser.items(NEW).await;
+        assert!(items.contains(&Item::Data(b"one"[..].into())));
+        volser.delete(NEW).await;
+        // It stays readable while it is replaced.
+        client.store(file, 0, b"two").await.unwrap();
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        let dump = volser.dump(trans, 0).await;
+        volser.end(trans).await;
+        let site = volser.begin(RO, IT_OFFLINE).await;
+        assert_eq!(client.fetch(seen, 0, 9).await.unwrap(), b"one");
+        client.told();
+        volser.restore(site, ids(), &dump, 1000).await.unwrap();
+        assert_eq!(client.fetch(seen, 0, 9).await.unwrap(), b"two");
+        assert_eq!(client.told(), [Fid::whole_volume(RO)]);
+        volser.end(site).await;
+        // And becomes the read-write volume.
+        let convert = afsvol::ConvertROtoRWvolume {
+            partition: 0,
+            volume: RO,
+        };
+        volser.0.call(&convert).await.unwrap();
+        assert_eq!(
+            client
+                .code(&cellar_wire::rxafs::FetchStatus { fid: seen })
+                .await,
+            103
+        );
+        volser.online(parent).await;
+        let own = Fid {
+            volume: parent,
+            ..file
+        };
+        assert_eq!(client.fetch(own, 0, 9).await.unwrap(), b"two");
+        client.store(own, 0, b"own").await.unwrap();
+        let code = volser.0.call(&convert).await.unwrap_err().code().0;
+        assert_eq!(code, 19, "ENODEV");
+    });
+}
