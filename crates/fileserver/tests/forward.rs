@@ -7,6 +7,7 @@ mod common;
 
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cellar_auth::{Enctype, SecretKey};
@@ -448,5 +449,83 @@ fn clones_of_clones_and_conversion() {
         client.store(own, 0, b"own").await.unwrap();
         let code = volser.0.call(&convert).await.unwrap_err().code().0;
         assert_eq!(code, 19, "ENODEV");
+    });
+}
+
+/// A client that stores numbers, each when the one before was answered, and follows the volume.
+async fn write_on(here: &Machine, there: &Machine, fid: Fid, stop: &AtomicBool) -> (u64, u32) {
+    let (mut at, mut last, mut refused) = (here, 0_u64, 0);
+    while !stop.load(Ordering::Relaxed) {
+        match at.store(fid, 0, &(last + 1).to_be_bytes()).await {
+            Ok(_) => last += 1,
+            Err(error) => {
+                refused += 1;
+                match error.code().0 {
+                    // VBUSY: again. VMOVED and VNOVOL: somewhere else.
+                    110 => {}
+                    111 | 103 => at = if std::ptr::eq(at, here) { there } else { here },
+                    code => panic!("{code}"),
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    }
+    (last, refused)
+}
+
+/// The steps of `vos move`, there and back, with a client that writes all the while.
+#[test]
+fn what_a_client_was_told_is_done_moves_along() {
+    let (here, there) = two();
+    let (client, other) = (Machine::new(&here, 1), Machine::new(&there, 2));
+    let ports = [secured(&here), secured(&there)];
+    run(async {
+        let sides = [Volser(here.admin().await), Volser(there.admin().await)];
+        let file = client.create(Fid::root(OPEN), "file").await;
+        sides[1].delete(OPEN).await;
+        let stop = AtomicBool::new(false);
+        let moves = async {
+            for round in 0..12 {
+                let (source, target) = (&sides[round % 2], &sides[(round + 1) % 2]);
+                let port = &ports[(round + 1) % 2];
+                let trans = source.begin(OPEN, IT_BUSY).await;
+                source
+                    .clone_of(trans, READONLY, "move-clone-temp", NEW)
+                    .await;
+                source.end(trans).await;
+                let clone = source.begin(NEW, IT_OFFLINE).await;
+                let to = target.create("scratch", READWRITE, OPEN, OPEN).await;
+                let ids = || cookie("scratch", READWRITE, OPEN);
+                source.forward(clone, 0, (port, to), ids()).await.unwrap();
+                source.end(clone).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let trans = source.begin(OPEN, IT_BUSY).await;
+                let from = (NOW - 2) as i32;
+                source
+                    .forward(trans, from, (port, to), ids())
+                    .await
+                    .unwrap();
+                source.flags(trans, 2).await;
+                target.flags(to, 0).await;
+                target.end(to).await;
+                let moved = afsvol::SetForwarding {
+                    trans,
+                    new_site: 0x0102_0304,
+                };
+                source.0.call(&moved).await.unwrap();
+                source
+                    .0
+                    .call(&afsvol::DeleteVolume { trans })
+                    .await
+                    .unwrap();
+                source.end(trans).await;
+                source.delete(NEW).await;
+            }
+            stop.store(true, Ordering::Relaxed);
+        };
+        let ((last, refused), ()) = tokio::join!(write_on(&client, &other, file, &stop), moves);
+        assert!(last > 50 && refused > 0, "{last} stored, {refused} refused");
+        let now = client.fetch(file, 0, 8).await.unwrap();
+        assert_eq!(now, last.to_be_bytes());
     });
 }

@@ -138,6 +138,24 @@ fn store_length_rule_and_holes() {
 }
 
 #[test]
+fn a_rename_to_a_free_name_replaces_nothing() {
+    let world = World::new();
+    let volume = world.volume();
+    let root = volume.root();
+    for name in [b"f", b"g"] {
+        let made = volume.create_file(root, name, &new(), at(1));
+        assert!(made.is_ok());
+    }
+    let rename = |new: &[u8]| {
+        let renamed = volume.rename_to_free_name(root, b"f", root, new, at(2));
+        renamed.map(|changed| changed.outcome.replaced.is_some())
+    };
+    assert_eq!(rename(b"g").unwrap_err(), Error::Exists);
+    assert_eq!(rename(b"h"), Ok(false));
+    assert!(volume.lookup(root, b"g").is_ok());
+}
+
+#[test]
 fn renames_follow_the_matrix() {
     let world = World::new();
     let volume = world.volume();
