@@ -21,6 +21,7 @@ use crate::record::{
     VolumeRecord,
 };
 use crate::types::FileType;
+use crate::versions::Versions;
 use crate::volume::Volume;
 
 /// Faults described, at most; more are only counted.
@@ -195,34 +196,32 @@ impl Partition {
             .iter()
             .map(|&viewer| (viewer, Seen::new()))
             .collect();
-        let prefix = Key::of_group(Kind::Vnode, group.0);
-        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
-        let mut newer: Option<(u32, u64)> = None;
-        while let Some((key, value)) = scan.next()? {
+        let engine = &self.core.engine;
+        let mut versions = Versions::of_vnodes(engine, group, 0, viewers.to_vec());
+        while let Some(version) = versions.next()? {
+            let key = version.key;
             let vnode = key.u32_at(5);
-            let record = match VnodeRecord::decode(&value) {
+            let record = match VnodeRecord::decode(&version.value) {
                 Ok(record) => record.ok(),
                 Err(error) => {
                     report.fault(format!("{group:?} vnode {vnode}: {error}"));
                     continue;
                 }
             };
-            let limit = newer
-                .filter(|(known, _)| *known == vnode)
-                .map_or(u64::MAX, |(_, e)| e);
-            newer = Some((vnode, key.epoch()));
-            let mut visible = false;
-            for (&viewer, records) in &mut seen {
-                let newest = limit == u64::MAX || viewer < limit;
-                if key.epoch() <= viewer && newest {
-                    visible = true;
-                    if let Some(record) = &record {
-                        records.insert(vnode, record.clone());
-                    }
-                }
+            let indexed = key.epoch() == 1
+                || engine
+                    .get(&Key::change(group.0, key.epoch(), vnode))?
+                    .is_some();
+            if !indexed {
+                report.fault(format!("the index of changes lacks {key:?}"));
             }
-            if !visible {
+            if version.seen_by.is_empty() {
                 report.unseen(&key);
+            }
+            for viewer in &versions.viewers()[version.seen_by] {
+                if let (Some(records), Some(record)) = (seen.get_mut(viewer), &record) {
+                    records.insert(vnode, record.clone());
+                }
             }
         }
         Ok(seen)

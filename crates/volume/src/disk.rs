@@ -55,6 +55,11 @@ pub trait DiskFile: Send + Sync + Debug {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     /// The same if it needs no wait for the device; `WouldBlock` otherwise.
     fn read_at_once(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Fills `buffer` from `offset` with what the device has, if the system can be told to ask it: for
+    /// verifying. What was in memory is in memory afterwards, and nothing else.
+    fn read_stored(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buffer, offset)
+    }
     /// Writes all of `bytes` at `offset`; the file grows as needed.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes all that was written, and the length, durable.

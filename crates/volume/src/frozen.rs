@@ -18,14 +18,14 @@ use bytes::Bytes;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId};
 
 use crate::core::{Core, GroupId};
-use crate::engine::Walk;
 use crate::engine::batch::Batch;
-use crate::engine::key::{Key, Kind};
+use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::hold::Hold;
 use crate::partition::EPOCH_MAX;
 use crate::record::{CountersRecord, Received, VnodeRecord};
 use crate::types::{StateId, VnodeImage, VolumeInfo};
+use crate::versions::{Version, Versions};
 use crate::volume::Volume;
 
 mod body;
@@ -242,7 +242,7 @@ impl Frozen {
         };
         let source = match changed {
             Some(vnodes) => Source::Some(vnodes.into_iter()),
-            None => Source::All(Seen::vnodes(&volume, VnodeId::ROOT.0)),
+            None => Source::All(self.versions()),
         };
         Ok(Vnodes {
             frozen: self.clone(),
@@ -276,6 +276,18 @@ impl Frozen {
     pub fn vnode(&self, vnode: VnodeId) -> Result<Option<Listed>> {
         let found = self.record(vnode.0)?;
         Ok(found.map(|(epoch, record)| listed(vnode.0, epoch, record, true)))
+    }
+
+    /// All vnodes.
+    fn versions(&self) -> Versions {
+        let volume = &self.inner.volume;
+        let viewers = vec![self.view()];
+        Versions::of_vnodes(
+            &volume.core.engine,
+            volume.group.id,
+            VnodeId::ROOT.0,
+            viewers,
+        )
     }
 
     fn record(&self, vnode: u32) -> Result<Option<(u64, VnodeRecord)>> {
@@ -331,7 +343,7 @@ enum Source {
     /// These.
     Some(std::vec::IntoIter<u32>),
     /// All that are seen: once for the directories, once for the others.
-    All(Seen),
+    All(Versions),
 }
 
 impl std::fmt::Debug for Source {
@@ -347,6 +359,10 @@ impl Vnodes {
     /// The next vnode; `None` after the last.
     ///
     /// `Io` names a vnode whose record is damaged; the next call goes on behind it.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "like every reader here: an error is no item"
+    )]
     pub fn next(&mut self) -> Result<Option<Listed>> {
         loop {
             let Some((vnode, found)) = self.next_record()? else {
@@ -379,11 +395,11 @@ impl Vnodes {
                 }
                 Source::All(seen) => seen,
             };
-            let next = seen.next()?;
+            let next = seen.next_seen()?;
             // Numbers of directories are given one after the other: behind the last are only files.
             let end = self.frozen.inner.counters.next_directory;
             match next {
-                Some((key, value)) if !self.directories || key.u32_at(5) < end => {
+                Some(Version { key, value, .. }) if !self.directories || key.u32_at(5) < end => {
                     let vnode = key.u32_at(5);
                     if VnodeId(vnode).is_directory() == self.directories {
                         return Ok(Some((vnode, decode(volume, &key, &value)?)));
@@ -391,54 +407,10 @@ impl Vnodes {
                 }
                 _ if self.directories => {
                     self.directories = false;
-                    *seen = Seen::vnodes(volume, VnodeId::ROOT.0);
+                    *seen = self.frozen.versions();
                 }
                 _ => return Ok(None),
             }
         }
-    }
-}
-
-/// Of every vnode, or piece of a body, the version that an epoch sees, in the order of the keys.
-pub(crate) struct Seen {
-    walk: Walk,
-    view: u64,
-    /// What the last version was of.
-    last: Option<Key>,
-}
-
-impl Seen {
-    /// The vnodes of a volume from a number on.
-    pub(crate) fn vnodes(volume: &Volume, first: u32) -> Self {
-        let group = volume.group.id.0;
-        let from = Key::vnode_prefix(group, first);
-        Self::of(volume, &from, &Key::of_group(Kind::Vnode, group))
-    }
-
-    /// The pieces of a body from a number on.
-    pub(crate) fn pieces(volume: &Volume, vnode: VnodeId, body: u32, first: u64) -> Self {
-        let group = volume.group.id.0;
-        let from = Key::piece_prefix(group, vnode.0, body, first);
-        Self::of(volume, &from, &Key::body_prefix(group, vnode.0, body))
-    }
-
-    fn of(volume: &Volume, from: &Key, prefix: &Key) -> Self {
-        Self {
-            walk: volume.core.engine.walk(from, prefix),
-            view: volume.view(),
-            last: None,
-        }
-    }
-
-    /// The next version that is seen, of something else than the last.
-    pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
-        while let Some((key, value)) = self.walk.next()? {
-            let of = key.of_all_versions();
-            if key.epoch() <= self.view && self.last != Some(of) {
-                self.last = Some(of);
-                return Ok(Some((key, value)));
-            }
-        }
-        Ok(None)
     }
 }

@@ -43,6 +43,13 @@ impl Pieces {
         self.shard(name).lock().get(name).cloned()
     }
 
+    /// Forgets what is known of files of that vnode number: their records changed without a new version.
+    pub(crate) fn forget(&self, vnode: u32) {
+        for shard in &self.shards {
+            shard.lock().retain(|name, _| name.vnode != vnode);
+        }
+    }
+
     pub(crate) fn put(&self, name: PieceName, piece: Arc<Piece>) {
         let mut shard = self.shard(&name).lock();
         if shard.len() >= PIECES_MAX {

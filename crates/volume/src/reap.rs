@@ -483,7 +483,7 @@ fn same_piece(one: &Key, other: &Key) -> bool {
 }
 
 /// Pieces that a body of that record has.
-fn pieces_of(record: &VnodeRecord) -> u64 {
+pub(crate) fn pieces_of(record: &VnodeRecord) -> u64 {
     match (record.kind, record.body) {
         (_, Body::None) => 0,
         (_, Body::Inline { .. }) => 1,

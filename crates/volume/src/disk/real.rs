@@ -4,11 +4,12 @@ mod direct;
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::ReadWriteFlags;
 
 use super::{Disk, DiskFile, Space};
@@ -130,6 +131,19 @@ impl DiskFile for RealFile {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn read_stored(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let is_cached = self.read_at_once(&mut [0], offset).is_ok();
+        let length = NonZeroU64::new(buffer.len() as u64);
+        // Pages that are not written yet stay. Without support memory is read, which is all there is.
+        let forget = || rustix::fs::fadvise(&self.file, offset, length, Advice::DontNeed);
+        let _ = forget();
+        self.read_at(buffer, offset)?;
+        if !is_cached {
+            let _ = forget();
+        }
+        Ok(())
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

@@ -12,13 +12,14 @@ use bytes::{Bytes, BytesMut};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::Fid;
 
-use super::{Frozen, Listed, Seen};
+use super::{Frozen, Listed};
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::record::{
     BLOCK, Body as Place, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord,
 };
 use crate::types::FileType;
+use crate::versions::Versions;
 use crate::volume::Volume;
 
 /// Ranges that are told apart; where there are more, neighbours are told as one.
@@ -94,7 +95,7 @@ enum Form {
 
 /// Pieces that are read one after the other, with the one that comes next.
 struct Ahead<T> {
-    seen: Seen,
+    seen: Versions,
     next: Option<(u64, T)>,
     done: bool,
 }
@@ -127,7 +128,16 @@ impl Frozen {
             (Some(_), None) => u64::MAX,
         };
         let changed = |epoch: u64| since.is_none_or(|since| epoch > since);
-        let pieces = || Seen::pieces(volume, fid.vnode, record.body_number, 0);
+        let pieces = || {
+            let (engine, group) = (&volume.core.engine, volume.group.id);
+            Versions::of_body(
+                engine,
+                group,
+                fid.vnode,
+                record.body_number,
+                vec![self.view()],
+            )
+        };
         let form = match (record.kind, record.body) {
             (FileType::Symlink, _) => Form::AtHand(record.target.clone(), changed(listed.epoch)),
             (FileType::Directory, _) => Form::Pages(Ahead::of(pieces())),
@@ -192,7 +202,7 @@ fn inline_bytes(volume: &Volume, fid: Fid, record: &VnodeRecord, epoch: u64) -> 
 }
 
 impl<T> Ahead<T> {
-    fn of(seen: Seen) -> Self {
+    fn of(seen: Versions) -> Self {
         Self {
             seen,
             next: None,
@@ -208,10 +218,10 @@ impl<T> Ahead<T> {
     ) -> Result<Option<&(u64, T)>> {
         while !self.done && self.next.as_ref().is_none_or(|(next, _)| *next < number) {
             self.next = None;
-            match self.seen.next()? {
-                Some((key, value)) => {
-                    let piece = read(&key, &value)?;
-                    self.next = piece.map(|piece| (key.piece_number(), piece));
+            match self.seen.next_seen()? {
+                Some(version) => {
+                    let piece = read(&version.key, &version.value)?;
+                    self.next = piece.map(|piece| (version.key.piece_number(), piece));
                 }
                 None => self.done = true,
             }

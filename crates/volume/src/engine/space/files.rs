@@ -147,6 +147,13 @@ impl Space {
         }
     }
 
+    /// Reads whole blocks as the device has them, where that can be asked for.
+    pub(crate) fn read_stored(&self, block: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        let (file, offset) =
+            self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
+        file.read_stored(buffer, offset)
+    }
+
     /// Makes all blocks written so far durable.
     pub(crate) fn sync(&self) -> std::io::Result<()> {
         let dirty: Vec<_> = {

@@ -1,0 +1,664 @@
+//! Looking for damage while everything is in use: every record and every block against its checksum.
+//!
+//! A group is walked once, vnode by vnode, whoever of its volumes sees what: what they share is read
+//! once. Blocks are read from the device where the system can be told to, not from memory. Nothing is
+//! locked meanwhile; what does not match is looked at again with its record as it is then, and its
+//! blocks held, before it is called damaged: it may have been replaced, and its block have become
+//! another's.
+//!
+//! What is damaged is told by volume, fid, path and place; [`Volume::refill`] puts bytes back.
+
+mod refill;
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cellar_wire::dir::PAGE_SIZE;
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+
+pub use refill::{RefillSource, Refilled};
+
+use crate::core::{Core, Group, GroupId};
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
+use crate::partition::{EPOCH_MAX, Partition};
+use crate::reap::pieces_of;
+use crate::record::{
+    BLOCK, BlockRef, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, VnodeRecord, VolumeRecord,
+    block_checksum,
+};
+use crate::types::FileType;
+use crate::versions::{Version, Versions};
+use crate::volume::Volume;
+
+/// Damaged files described, at most; more are only counted.
+const DESCRIBED_MAX: usize = 1000;
+/// Damaged places of one file described, at most: the last one then reaches to the end of the last.
+const PLACES_MAX: usize = 64;
+/// Directories between a file and the root, at most, for its path.
+const DEPTH_MAX: usize = 256;
+/// Longest pause at a time.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Places of the table in a group that cannot be read, at most, before the scrub gives up.
+const UNREADABLE_MAX: u32 = 1000;
+/// Bytes between two reports of progress.
+const REPORT_BYTES: u64 = 4 << 20;
+
+/// How far a scrub is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Volumes looked at and all that will be.
+    pub volumes: u64,
+    /// How many there are to look at.
+    pub volumes_total: u64,
+    /// Versions of vnodes looked at.
+    pub vnodes: u64,
+    /// Bytes read and verified.
+    pub bytes: u64,
+    /// Damaged files found.
+    pub damaged: u64,
+}
+
+/// What a scrub found.
+#[derive(Clone, Debug, Default)]
+pub struct ScrubReport {
+    /// How far it came.
+    pub progress: ScrubProgress,
+    /// The damaged files, up to 1000 of them.
+    pub damaged: Vec<Damage>,
+    /// Whether it was ended before everything was looked at.
+    pub is_partial: bool,
+}
+
+/// Something damaged in a file, directory or link; what is not named here is sound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file, in the first of the volumes; uniquifier 0 if its record cannot be read. Vnode 0: a
+    /// record of the volume itself.
+    pub fid: Fid,
+    /// The volumes that have it, as they see this version.
+    pub volumes: Vec<VolumeId>,
+    /// Its path in the volume without the first slash, if it was found.
+    pub path: Option<String>,
+    /// The data version of the damaged bytes; 0 if the record cannot be read.
+    pub data_version: u64,
+    /// The length of the file; 0 if the record cannot be read.
+    pub length: u64,
+    /// Where bytes are damaged; empty if it is the record.
+    pub places: Vec<Range<u64>>,
+    /// What the system or the checksum said, of the first.
+    pub cause: String,
+}
+
+/// One run over volumes, with its pace.
+struct Scrub<'s> {
+    core: Arc<Core>,
+    /// Bytes a second; 0 for as fast as it goes.
+    rate: u64,
+    tell: &'s mut dyn FnMut(&ScrubProgress) -> ControlFlow<()>,
+    report: ScrubReport,
+    begun: Instant,
+    told: u64,
+}
+
+/// Somebody told it to stop.
+struct Ended;
+
+/// A version of a vnode and who sees it.
+struct Look {
+    record: VnodeRecord,
+    /// Places among the viewers.
+    seen_by: Range<usize>,
+}
+
+impl Volume {
+    /// Verifies everything that the volume sees, at up to `rate` bytes a second (0: no limit), while
+    /// it is in use. `tell` hears how far it is every few megabytes, and may end it.
+    pub fn scrub(
+        self: &Arc<Self>,
+        rate: u64,
+        tell: &mut dyn FnMut(&ScrubProgress) -> ControlFlow<()>,
+    ) -> Result<ScrubReport> {
+        let mut scrub = Scrub::new(&self.core, rate, tell);
+        scrub.report.progress.volumes_total = 1;
+        let viewers = vec![(self.view(), self.id())];
+        scrub.group(&self.group, viewers)
+    }
+}
+
+impl Partition {
+    /// The same for all volumes. What volumes of a group share is verified once.
+    pub fn scrub(
+        &self,
+        rate: u64,
+        tell: &mut dyn FnMut(&ScrubProgress) -> ControlFlow<()>,
+    ) -> Result<ScrubReport> {
+        Scrub::new(&self.core, rate, tell).partition()
+    }
+}
+
+impl<'s> Scrub<'s> {
+    fn new(
+        core: &Arc<Core>,
+        rate: u64,
+        tell: &'s mut dyn FnMut(&ScrubProgress) -> ControlFlow<()>,
+    ) -> Self {
+        Self {
+            core: Arc::clone(core),
+            rate,
+            tell,
+            report: ScrubReport::default(),
+            begun: Instant::now(),
+            told: 0,
+        }
+    }
+
+    fn partition(mut self) -> Result<ScrubReport> {
+        let engine = Arc::clone(&self.core.engine);
+        let prefix = Key::of_kind(Kind::Volume);
+        let mut groups = std::collections::BTreeSet::new();
+        let mut walk = engine.walk(&prefix, &prefix);
+        while let Some((key, value)) = walk.next()? {
+            self.report.progress.volumes_total += 1;
+            match VolumeRecord::decode(&value) {
+                Ok(record) => {
+                    groups.insert(record.group.0);
+                }
+                Err(error) => self.damage_of_volume(VolumeId(key.u32_at(1)), &error),
+            }
+        }
+        for group in groups {
+            // It may have gone since.
+            let Ok(Some(group)) = self.core.existing_group(GroupId(group)) else {
+                continue;
+            };
+            let viewers: Vec<_> = {
+                let state = group.state.read();
+                let head = state
+                    .record
+                    .has_head()
+                    .then_some((EPOCH_MAX, state.record.head));
+                let clones = state.record.clones.iter().map(|c| (c.epoch, c.id));
+                let pin = state.record.pin();
+                // During a restore the head sees what its pin does.
+                clones.chain(head.filter(|_| pin.is_none())).collect()
+            };
+            if self.walk_group(&group, viewers)?.is_break() {
+                return Ok(self.end(true));
+            }
+        }
+        Ok(self.end(false))
+    }
+
+    fn group(mut self, group: &Arc<Group>, viewers: Vec<(u64, VolumeId)>) -> Result<ScrubReport> {
+        let ended = self.walk_group(group, viewers)?.is_break();
+        Ok(self.end(ended))
+    }
+
+    fn end(mut self, is_partial: bool) -> ScrubReport {
+        let _ = (self.tell)(&self.report.progress);
+        self.report.is_partial = is_partial;
+        self.report
+    }
+
+    fn damage_of_volume(&mut self, volume: VolumeId, error: &Error) {
+        self.enter(Damage {
+            fid: Fid {
+                volume,
+                vnode: VnodeId(0),
+                uniquifier: Uniquifier(0),
+            },
+            volumes: vec![volume],
+            path: None,
+            data_version: 0,
+            length: 0,
+            places: Vec::new(),
+            cause: error.to_string(),
+        });
+    }
+
+    fn enter(&mut self, damage: Damage) {
+        tracing::error!(fid = %damage.fid, cause = %damage.cause, "scrub: damaged");
+        self.report.progress.damaged += 1;
+        if self.report.damaged.len() < DESCRIBED_MAX {
+            self.report.damaged.push(damage);
+        }
+    }
+
+    /// Counts verified bytes, tells, and keeps to the rate.
+    fn verified(&mut self, bytes: u64) -> ControlFlow<Ended> {
+        let progress = &mut self.report.progress;
+        progress.bytes += bytes;
+        let progress = *progress;
+        let mut waited = false;
+        loop {
+            let due = match self.rate {
+                0 => Duration::ZERO,
+                rate => Duration::from_secs_f64(progress.bytes as f64 / rate as f64),
+            };
+            let early = due.saturating_sub(self.begun.elapsed());
+            if progress.bytes >= self.told + REPORT_BYTES || waited {
+                self.told = progress.bytes;
+                if (self.tell)(&progress).is_break() || self.core.reaper.stopping() {
+                    return ControlFlow::Break(Ended);
+                }
+            }
+            // Short debts are paid together.
+            if early < Duration::from_millis(20) {
+                return ControlFlow::Continue(());
+            }
+            std::thread::sleep(early.min(PAUSE_MAX));
+            waited = true;
+        }
+    }
+
+    fn walk_group(
+        &mut self,
+        group: &Arc<Group>,
+        viewers: Vec<(u64, VolumeId)>,
+    ) -> Result<ControlFlow<Ended>> {
+        let engine = Arc::clone(&self.core.engine);
+        let epochs = viewers.iter().map(|(epoch, _)| *epoch).collect();
+        let mut versions = Versions::of_vnodes(&engine, group.id, 0, epochs);
+        let epochs = versions.viewers().to_vec();
+        let viewers = Viewers {
+            epochs: epochs.clone(),
+            volumes: viewers,
+        };
+        let mut ahead = None;
+        let (mut last, mut unreadable) = (0, 0);
+        loop {
+            // All versions of one vnode that anybody sees.
+            let mut looks: Vec<Look> = Vec::new();
+            let mut vnode = None;
+            loop {
+                let next = match ahead.take() {
+                    Some(version) => Some(version),
+                    None => match versions.next_seen() {
+                        Ok(next) => next,
+                        Err(error) if unreadable < UNREADABLE_MAX => {
+                            // A page of the table: what lies behind it may be readable again.
+                            unreadable += 1;
+                            let bad = vnode.unwrap_or(last) + 1;
+                            self.damage_of_record(&viewers, bad, 0..1, &error);
+                            versions.skip_to(Key::vnode_prefix(group.id.0, bad + 1));
+                            last = bad;
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    },
+                };
+                let Some(version) = next else { break };
+                let of = version.key.u32_at(5);
+                if vnode.is_some_and(|known| known != of) {
+                    ahead = Some(version);
+                    break;
+                }
+                vnode = Some(of);
+                if let Some(look) = self.look(&viewers, version) {
+                    looks.push(look);
+                }
+            }
+            let Some(vnode) = vnode else { break };
+            last = vnode;
+            if self.bodies(group, &viewers, vnode, &looks)?.is_break() {
+                return Ok(ControlFlow::Break(Ended));
+            }
+        }
+        self.report.progress.volumes += viewers.volumes.len() as u64;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Verifies the record of a vnode.
+    fn look(&mut self, viewers: &Viewers, version: Version) -> Option<Look> {
+        self.report.progress.vnodes += 1;
+        self.report.progress.bytes += version.value.len() as u64;
+        match VnodeRecord::decode(&version.value) {
+            Ok(Ok(record)) => Some(Look {
+                record,
+                seen_by: version.seen_by,
+            }),
+            Ok(Err(_)) => None,
+            Err(error) => {
+                let vnode = version.key.u32_at(5);
+                self.damage_of_record(viewers, vnode, version.seen_by, &error);
+                None
+            }
+        }
+    }
+
+    fn damage_of_record(
+        &mut self,
+        viewers: &Viewers,
+        vnode: u32,
+        seen_by: Range<usize>,
+        error: &Error,
+    ) {
+        let volumes = viewers.volumes(&seen_by);
+        let Some(&volume) = volumes.first() else {
+            return;
+        };
+        let fid = Fid {
+            volume,
+            vnode: VnodeId(vnode),
+            uniquifier: Uniquifier(0),
+        };
+        self.enter(Damage {
+            fid,
+            volumes,
+            path: None,
+            data_version: 0,
+            length: 0,
+            places: Vec::new(),
+            cause: error.to_string(),
+        });
+    }
+
+    /// Verifies all bodies of a vnode that are seen.
+    fn bodies(
+        &mut self,
+        group: &Arc<Group>,
+        viewers: &Viewers,
+        vnode: u32,
+        looks: &[Look],
+    ) -> Result<ControlFlow<Ended>> {
+        if looks.iter().all(|look| pieces_of(&look.record) == 0) {
+            return Ok(self.verified(0));
+        }
+        let engine = Arc::clone(&self.core.engine);
+        let mut found = Found::default();
+        let mut pages = vec![0u64; looks.len()];
+        let epochs = viewers.epochs.clone();
+        let mut pieces = Versions::of_bodies(&engine, group.id, VnodeId(vnode), epochs);
+        while let Some(version) = pieces.next_seen()? {
+            let (body, number) = (version.key.body_number(), version.key.piece_number());
+            let mut wanted = false;
+            for (index, look) in looks.iter().enumerate() {
+                let record = &look.record;
+                let sees = look.seen_by.start.max(version.seen_by.start)
+                    < look.seen_by.end.min(version.seen_by.end);
+                if sees && record.body_number == body && number < pieces_of(record) {
+                    wanted = true;
+                    found.of(index);
+                    pages[index] += 1;
+                }
+            }
+            if !wanted {
+                found.forget_last();
+                continue;
+            }
+            let bytes = match Piece::decode(&version.value) {
+                Ok(Piece::Blocks(_)) => {
+                    let read = self.blocks(group, vnode, &version, &mut found)?;
+                    version.value.len() as u64 + read
+                }
+                Ok(_) => version.value.len() as u64,
+                Err(error) => {
+                    // Once more: a change may have been at work, or the memory.
+                    let again = engine.get(&version.key)?;
+                    if again.is_some_and(|value| Piece::decode(&value).is_err()) {
+                        found.place(place_of(&looks[0].record, number), error.to_string());
+                    }
+                    version.value.len() as u64
+                }
+            };
+            found.forget_last();
+            if self.verified(bytes).is_break() {
+                return Ok(ControlFlow::Break(Ended));
+            }
+        }
+        for (index, look) in looks.iter().enumerate() {
+            let record = &look.record;
+            let has_all = match (record.kind, record.body) {
+                (FileType::Directory, Body::Pieces) => pages[index] == pieces_of(record),
+                (_, Body::Inline { .. }) => pages[index] == 1,
+                _ => true,
+            };
+            if !has_all && self.is_still(group, viewers, vnode, look)? {
+                found.of(index);
+                found.place(0..record.length, "bytes are missing".into());
+                found.forget_last();
+            }
+        }
+        for (index, (places, cause)) in found.damaged {
+            let look = &looks[index];
+            let volumes = viewers.volumes(&look.seen_by);
+            let Some(&volume) = volumes.first() else {
+                continue;
+            };
+            let fid = Fid {
+                volume,
+                vnode: VnodeId(vnode),
+                uniquifier: look.record.uniquifier,
+            };
+            self.enter(Damage {
+                fid,
+                volumes,
+                path: self.core.path_of(fid),
+                data_version: look.record.data_version,
+                length: look.record.length,
+                places,
+                cause,
+            });
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Whether a record is what its viewers see now.
+    fn is_still(
+        &self,
+        group: &Arc<Group>,
+        viewers: &Viewers,
+        vnode: u32,
+        look: &Look,
+    ) -> Result<bool> {
+        let epoch = viewers.epochs[look.seen_by.start];
+        let from = Key::vnode(group.id.0, vnode, epoch);
+        let prefix = Key::vnode_prefix(group.id.0, vnode);
+        let found = self.core.engine.first_version(&from, &prefix)?;
+        Ok(found.is_some_and(|(_, value)| {
+            matches!(VnodeRecord::decode(&value), Ok(Ok(record)) if record == look.record)
+        }))
+    }
+
+    /// Verifies the blocks of a piece; says how many bytes that were.
+    fn blocks(
+        &self,
+        group: &Arc<Group>,
+        vnode: u32,
+        version: &Version,
+        found: &mut Found,
+    ) -> Result<u64> {
+        let Ok(Piece::Blocks(blocks)) = Piece::decode(&version.value) else {
+            return Ok(0);
+        };
+        let base = version.key.piece_number() * PIECE_BLOCKS as u64;
+        let space = &self.core.engine.space;
+        let mut read = 0;
+        for (place, run) in blocks.runs() {
+            let slots = &blocks.0[place..place + run.count as usize];
+            // A block that a newer version of the piece shares was verified with that.
+            if slots.iter().flatten().all(|slot| found.knows(slot.block)) {
+                continue;
+            }
+            let mut bytes = vec![0; run.count as usize * BLOCK];
+            let whole = space.read_stored(run.start, &mut bytes);
+            read += bytes.len() as u64;
+            for (offset, slot) in slots.iter().flatten().enumerate() {
+                let index = base + (place + offset) as u64;
+                let sum = block_checksum(
+                    group.id.0,
+                    vnode,
+                    index,
+                    &bytes[offset * BLOCK..(offset + 1) * BLOCK],
+                );
+                if whole.is_ok() && sum == slot.checksum {
+                    found.sound(slot.block);
+                    continue;
+                }
+                if let Some(cause) = self.verify(group, vnode, version, place + offset, slot)? {
+                    let at = index * BLOCK as u64;
+                    found.place(at..at + BLOCK as u64, cause);
+                } else {
+                    found.sound(slot.block);
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// Looks at one block again, held, by its record as it is now: what is wrong with it.
+    fn verify(
+        &self,
+        group: &Arc<Group>,
+        vnode: u32,
+        version: &Version,
+        place: usize,
+        slot: &BlockRef,
+    ) -> Result<Option<String>> {
+        let engine = &self.core.engine;
+        let _held = engine.space.pin();
+        let Some(value) = engine.get(&version.key)? else {
+            return Ok(None);
+        };
+        let Ok(Piece::Blocks(blocks)) = Piece::decode(&value) else {
+            return Ok(None);
+        };
+        // Also the same block may be another now: written, freed and written again.
+        if blocks.0[place] != Some(*slot) {
+            return Ok(None);
+        }
+        let index = version.key.piece_number() * PIECE_BLOCKS as u64 + place as u64;
+        Ok(self.core.block_damage(group.id, vnode, index, slot))
+    }
+}
+
+impl Core {
+    /// What is wrong with a block, read from the device.
+    fn block_damage(
+        &self,
+        group: GroupId,
+        vnode: u32,
+        index: u64,
+        slot: &BlockRef,
+    ) -> Option<String> {
+        let mut bytes = vec![0; BLOCK];
+        match self.engine.space.read_stored(slot.block, &mut bytes) {
+            Err(error) => Some(error.to_string()),
+            Ok(()) if block_checksum(group.0, vnode, index, &bytes) == slot.checksum => None,
+            Ok(()) => Some(format!("block {index} does not match its checksum")),
+        }
+    }
+
+    /// A path that leads to a vnode of a volume, by the directories above it.
+    fn path_of(self: &Arc<Self>, fid: Fid) -> Option<String> {
+        let volume = self.volume(fid.volume).ok()??;
+        let mut names: Vec<Bytes> = Vec::new();
+        let mut at = fid;
+        while at.vnode != VnodeId::ROOT {
+            if names.len() == DEPTH_MAX {
+                return None;
+            }
+            let status = volume.status(at).ok()?;
+            let parent = Fid {
+                volume: fid.volume,
+                vnode: status.parent,
+                uniquifier: status.parent_uniquifier,
+            };
+            let entries = volume.entries(parent).ok()?;
+            let entry = entries
+                .into_iter()
+                .find(|entry| entry.vnode == at.vnode && entry.name != "." && entry.name != "..")?;
+            names.push(entry.name);
+            at = parent;
+        }
+        let names: Vec<_> = names
+            .iter()
+            .rev()
+            .map(|n| String::from_utf8_lossy(n))
+            .collect();
+        Some(names.join("/"))
+    }
+}
+
+/// Who sees what, in a group.
+struct Viewers {
+    /// As [`Versions::viewers`] has them.
+    epochs: Vec<u64>,
+    volumes: Vec<(u64, VolumeId)>,
+}
+
+impl Viewers {
+    fn volumes(&self, seen_by: &Range<usize>) -> Vec<VolumeId> {
+        let epochs = &self.epochs[seen_by.clone()];
+        let sees = |(epoch, _): &&(u64, VolumeId)| epochs.contains(epoch);
+        let mut volumes: Vec<_> = self
+            .volumes
+            .iter()
+            .filter(sees)
+            .map(|(_, id)| *id)
+            .collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        volumes
+    }
+}
+
+/// Where a piece of a body lies in it.
+fn place_of(record: &VnodeRecord, number: u64) -> Range<u64> {
+    let bytes = match (record.kind, record.body) {
+        (FileType::Directory, _) => PAGE_SIZE as u64,
+        (_, Body::Pieces) => PIECE_BYTES,
+        _ => return 0..record.length,
+    };
+    number * bytes..(number + 1) * bytes
+}
+
+/// Damage of one vnode, by the versions that have it.
+#[derive(Default)]
+struct Found {
+    damaged: std::collections::BTreeMap<usize, (Vec<Range<u64>>, String)>,
+    /// The versions that see the piece at hand.
+    these: Vec<usize>,
+    /// Blocks of the last few pieces that are sound: versions of a piece follow one another.
+    sound: std::collections::VecDeque<u64>,
+}
+
+impl Found {
+    fn of(&mut self, look: usize) {
+        self.these.push(look);
+    }
+
+    fn forget_last(&mut self) {
+        self.these.clear();
+    }
+
+    fn knows(&self, block: u64) -> bool {
+        self.sound.contains(&block)
+    }
+
+    fn sound(&mut self, block: u64) {
+        if self.sound.len() >= 2 * PIECE_BLOCKS {
+            self.sound.pop_front();
+        }
+        self.sound.push_back(block);
+    }
+
+    fn place(&mut self, place: Range<u64>, cause: String) {
+        for look in &self.these {
+            let (places, _) = self
+                .damaged
+                .entry(*look)
+                .or_insert_with(|| (Vec::new(), cause.clone()));
+            let full = places.len() == PLACES_MAX;
+            match places.last_mut() {
+                Some(last) if full || last.end >= place.start => {
+                    last.end = last.end.max(place.end);
+                }
+                _ => places.push(place.clone()),
+            }
+        }
+    }
+}
