@@ -8,6 +8,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -80,12 +81,27 @@ impl Stop {
 pub struct Course<'a> {
     watcher: &'a dyn Watcher,
     stop: &'a Stop,
+    /// How long a transaction of somebody else may be still before it counts as abandoned.
+    pub(super) stillness: Duration,
 }
+
+/// Longer than a living job is ever silent: it asks for a busy volume again for 6 s.
+const STILLNESS: Duration = Duration::from_secs(10);
 
 impl<'a> Course<'a> {
     /// A job watched by `watcher`, which `stop` may end.
     pub fn new(watcher: &'a dyn Watcher, stop: &'a Stop) -> Self {
-        Self { watcher, stop }
+        Self {
+            watcher,
+            stop,
+            stillness: STILLNESS,
+        }
+    }
+
+    /// The same, taking over from a dead job sooner or later than after the usual 10 s.
+    #[must_use]
+    pub fn taking_over_after(self, stillness: Duration) -> Self {
+        Self { stillness, ..self }
     }
 
     /// A step is done. An error when the job is to stop here.

@@ -167,6 +167,11 @@ impl Job<'_> {
             Err(error) => {
                 let _ended = copies.destination.end().await;
                 let _ended = copies.source.end().await;
+                // What was not acknowledged may still come true: the entry is written as it was, and
+                // only when that is acknowledged is the destination none.
+                if let Err(second) = self.volumes.replace(&self.draft, 0).await {
+                    return Err(self.stuck(error, &second));
+                }
                 return Err(self.back(error, clone).await);
             }
         }
@@ -338,17 +343,17 @@ impl Job<'_> {
         let on_line = destination.set_flags(0).await;
         destination.finish(on_line).await?;
         self.course.passed("opened", None).await;
+        // The old volume goes last: its header leads to what else is to go.
         let deleted = async {
             let status = source.status().await?;
             if self.from.server != self.to.server {
                 self.forward_clients(&source).await?;
             }
-            source.delete().await?;
-            Ok(status.backup)
+            self.remove_rest(status.backup, clone).await?;
+            source.delete().await
         }
         .await;
-        let backup = source.finish(deleted).await?;
-        self.remove_rest(backup, clone).await?;
+        source.finish(deleted).await?;
         self.course.passed("deleted", None).await;
         Ok(())
     }
@@ -364,15 +369,15 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Removes the backup volume beside the source, and the temporary clone.
     async fn remove_rest(&self, backup: VolumeId, clone: Option<VolumeId>) -> Result<()> {
-        let of_entry = match self.draft.flags & VLF_BACKEXISTS {
-            0 => VolumeId(0),
-            _ => self.draft.backup,
-        };
-        let mut backups = vec![backup, of_entry];
+        let mut backups = vec![backup, self.draft.backup];
         backups.dedup();
         for backup in backups.into_iter().filter(|backup| backup.0 != 0) {
-            self.volumes.delete_from(self.from, backup).await?;
+            let there = self.volumes.is_there(self.from, backup).await?;
+            if there.is_some_and(|info| info.parent == self.draft.read_write) {
+                self.volumes.delete_from(self.from, backup).await?;
+            }
         }
         if let Some(clone) = clone {
             self.volumes.delete_from(self.from, clone).await?;
@@ -389,21 +394,24 @@ impl Job<'_> {
                 .volumes
                 .volume_on(self.to.server.into(), self.to.partition, volume, false)
                 .await?;
+            let old = self.volumes.is_there(self.from, volume).await?;
+            if !there.in_use || old.is_some() {
+                let both = [self.from.server, self.to.server];
+                self.volumes
+                    .end_orphans(&self.draft, &[], &both, self.course)
+                    .await?;
+            }
             if !there.in_use {
                 self.volumes.set_service(self.to, volume, true).await?;
             }
             self.course.passed("opened", None).await;
-            let old = self.volumes.is_there(self.from, volume).await?;
             self.volumes
                 .remove_temporaries(&self.draft, self.from)
                 .await?;
-            if let Some(old) = old {
+            let backup = old.as_ref().map_or(VolumeId(0), |old| old.backup);
+            self.remove_rest(backup, None).await?;
+            if old.is_some() {
                 self.volumes.remove_stray(self.from, volume).await?;
-                self.remove_rest(old.backup, None).await?;
-            } else if self.volumes.is_stray_backup(self.from, &self.draft).await? {
-                self.volumes
-                    .delete_from(self.from, self.draft.backup)
-                    .await?;
             }
             self.course.passed("deleted", None).await;
             Ok(())
@@ -440,14 +448,19 @@ impl Job<'_> {
         .await;
         match undone {
             Ok(()) => error,
-            Err(second) => Error::Partial {
-                what: format!("Move of volume {volume} from {} to {}", self.from, self.to),
-                cause: Box::new(error),
-                left: format!(
-                    "It could not be undone wholly ({second}). The copy that the VLDB names is the \
-                     volume; the same command once more goes on, and 'vos examine {volume}' shows it"
-                ),
-            },
+            Err(second) => self.stuck(error, &second),
+        }
+    }
+
+    fn stuck(&self, error: Error, second: &Error) -> Error {
+        let volume = self.draft.read_write;
+        Error::Partial {
+            what: format!("Move of volume {volume} from {} to {}", self.from, self.to),
+            cause: Box::new(error),
+            left: format!(
+                "It could not be undone wholly ({second}). The copy that the VLDB names is the volume; \
+                 the same command once more goes on, and 'vos examine {volume}' shows it"
+            ),
         }
     }
 }
@@ -467,14 +480,5 @@ impl Volumes<'_> {
                 info.name
             ))),
         }
-    }
-
-    /// Whether a backup volume of the group is left where the read-write volume was.
-    async fn is_stray_backup(&self, at: Location, draft: &Draft) -> Result<bool> {
-        if draft.backup.0 == 0 || draft.read_write_at() == Some(at) {
-            return Ok(false);
-        }
-        let info = self.is_there(at, draft.backup).await?;
-        Ok(info.is_some_and(|info| info.parent == draft.read_write))
     }
 }

@@ -18,8 +18,8 @@ use super::draft::Draft;
 use super::job::Course;
 use crate::error::{Error, Result};
 
-/// How long nothing may move in a transaction before it counts as abandoned.
-const STILL: Duration = Duration::from_secs(2);
+/// How long an administrator waits without being told what for.
+const UNSAID: Duration = Duration::from_secs(2);
 /// How often it is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long somebody else is watched at work before they are left alone.
@@ -50,6 +50,12 @@ impl Volumes<'_> {
     ) -> Result<()> {
         let mut volumes = vec![draft.read_write, draft.read_only, draft.backup, draft.clone];
         volumes.extend(more);
+        // A temporary clone is known from the header of the volume that it is of.
+        if let Some(at) = draft.read_write_at()
+            && let Ok(Some(info)) = self.is_there(at, draft.read_write).await
+        {
+            volumes.push(info.clone);
+        }
         volumes.retain(|volume| volume.0 != 0);
         let mut servers: Vec<Ipv4Addr> =
             draft.sites.iter().map(|site| site.server.into()).collect();
@@ -66,7 +72,7 @@ impl Volumes<'_> {
             }
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() >= STILL {
+            } else if since.elapsed() >= course.stillness {
                 break;
             }
             if began.elapsed() > PATIENCE {
@@ -83,7 +89,7 @@ impl Volumes<'_> {
                     at_work.join(", ")
                 )));
             }
-            if !said && began.elapsed() > STILL {
+            if !said && began.elapsed() > UNSAID {
                 course.say(&format!(
                     "waiting for what an earlier vos began on volume {}",
                     draft.name

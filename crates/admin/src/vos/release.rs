@@ -13,7 +13,8 @@
 //!    [NEW on them, DONTUSE on the rest]
 //! 7. `tidied`: the temporary clone is gone.
 //! 8. The marks are taken away and the lock with them. Where a site could not be reached the marks
-//!    stay: that is how a later run knows what to do. [NEW on the done, DONTUSE on the undone]
+//!    stay: that is how a later run knows what to do. [NEW on the done, DONTUSE on the undone] They stay,
+//!    too, while a temporary clone could not be removed.
 //!
 //! [`ReleaseOptions::resume`] takes up a release at any of these: it sends the same image, from the
 //! clone or from a site that has it, to the sites that have it not. A release that nobody was told of
@@ -212,15 +213,18 @@ impl Job<'_> {
             Ok(plan) => plan,
             Err(error) => return Err(self.undo(error).await),
         };
-        let (sites, recorded) = self.push(&plan).await;
-        if let Err(error) = self.volumes.dismiss(&plan.image).await {
+        let sites = self.push(&plan).await;
+        let name = self.draft.name.clone();
+        let tidy = self.volumes.dismiss(&plan.image).await;
+        if let Err(error) = &tidy {
             self.course.say(&format!(
-                "the temporary clone could not be removed: {error}"
+                "the temporary clone {} could not be removed: {error}. 'vos release {name} --resume' \
+                 removes it",
+                plan.image.volume
             ));
         }
         self.course.passed("tidied", None).await;
-        let name = self.draft.name.clone();
-        match recorded.and(self.finish(&plan).await) {
+        match self.finish(&plan, tidy.is_ok()).await {
             Ok(()) => Ok(Released {
                 name,
                 resumed: plan.resumed,
@@ -298,8 +302,8 @@ impl Job<'_> {
         self.volumes.replace(&self.draft, 0).await
     }
 
-    /// Steps 5 and 6. The sites' outcomes, and whether the VLDB knows them.
-    async fn push(&mut self, plan: &Plan) -> (Vec<SiteOutcome>, Result<()>) {
+    /// Steps 5 and 6. What the VLDB could not be told meanwhile it is told at the end.
+    async fn push(&mut self, plan: &Plan) -> Vec<SiteOutcome> {
         // Clients of the image go on reading.
         let (at, volume) = (plan.image.at, plan.image.volume);
         let source = match self.volumes.begin(at, volume, afsvol::IT_BUSY).await {
@@ -311,7 +315,7 @@ impl Job<'_> {
                         error: Some(error.to_string()),
                     })
                 });
-                return (outcomes.collect(), Ok(()));
+                return outcomes.collect();
             }
         };
         let target = site::Target::new(self, plan);
@@ -328,7 +332,6 @@ impl Job<'_> {
         drop(sender);
         let mut outcomes = Vec::new();
         let record = async {
-            let mut recorded = Ok(());
             while let Some(first) = finished.recv().await {
                 let mut batch = vec![first];
                 while let Ok(next) = finished.try_recv() {
@@ -345,13 +348,15 @@ impl Job<'_> {
                     outcomes.push((index, error));
                 }
                 if any {
-                    recorded = self.write().await;
+                    if let Err(error) = self.write().await {
+                        self.course
+                            .say(&format!("the VLDB does not know yet who has it: {error}"));
+                    }
                     self.course.passed("recorded", None).await;
                 }
             }
-            recorded
         };
-        let (_, recorded) = tokio::join!(updates, record);
+        tokio::join!(updates, record);
         // What was read is released whether or not its transaction ends well.
         let _ended = source.end().await;
         outcomes.sort_by_key(|(index, _)| *index);
@@ -361,11 +366,11 @@ impl Job<'_> {
                 error,
             })
         };
-        (outcomes.into_iter().filter_map(outcome).collect(), recorded)
+        outcomes.into_iter().filter_map(outcome).collect()
     }
 
     /// Step 8.
-    async fn finish(&mut self, plan: &Plan) -> Result<()> {
+    async fn finish(&mut self, plan: &Plan, tidy: bool) -> Result<()> {
         let done = self
             .draft
             .read_only_sites()
@@ -375,7 +380,7 @@ impl Job<'_> {
         if done == 0 {
             return self.restore().await;
         }
-        if done == all {
+        if done == all && tidy {
             for index in 0..self.draft.sites.len() {
                 self.draft.set(index, 0, VLSF_NEWREPSITE | VLSF_DONTUSE);
             }
@@ -383,6 +388,7 @@ impl Job<'_> {
         // A clone that is kept is a site's volume.
         self.draft.clone = match plan.image.site {
             Some(_) if done < all => plan.image.volume,
+            None if !tidy => plan.image.volume,
             _ => VolumeId(0),
         };
         self.draft.settle_read_only();

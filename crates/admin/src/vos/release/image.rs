@@ -26,6 +26,8 @@ pub(super) struct Image {
     pub(super) temporary: bool,
     /// When the read-write volume came to be; sites older than that have another volume.
     pub(super) read_write_created: AfsTime,
+    /// When it was last changed; a site whose volume was changed later has another history.
+    pub(super) read_write_updated: AfsTime,
 }
 
 impl Volumes<'_> {
@@ -55,6 +57,7 @@ impl Volumes<'_> {
             site,
             temporary: site.is_none(),
             read_write_created: AfsTime(0),
+            read_write_updated: AfsTime(0),
         };
         let trans = self.begin(at, draft.read_write, afsvol::IT_BUSY).await?;
         let name = match site {
@@ -62,16 +65,18 @@ impl Volumes<'_> {
             None => TEMPORARY.to_owned(),
         };
         let cloned = async {
-            let created = trans.status().await?.creation_date;
+            let status = trans.status().await?;
             if site.is_some() {
                 self.renew_clone(&trans, &name, volume).await?;
             } else {
                 trans.clone_to(afsvol::READONLY, &name, volume).await?;
             }
-            Ok(created)
+            Ok(status)
         }
         .await;
-        image.read_write_created = trans.finish(cloned).await?;
+        let status = trans.finish(cloned).await?;
+        image.read_write_created = status.creation_date;
+        image.read_write_updated = status.update_date;
         let next = async {
             if site.is_some() {
                 self.set_service(at, volume, true).await?;
@@ -198,10 +203,12 @@ impl Job<'_> {
             site: Some(index),
             temporary: false,
             read_write_created: AfsTime(0),
+            read_write_updated: AfsTime(0),
         };
         if let Some(there) = read_write {
             if let Ok(Some(info)) = self.volumes.is_there(there, self.draft.read_write).await {
                 image.read_write_created = info.created;
+                image.read_write_updated = info.updated;
             }
             // The clone that was being sent; or it is removed.
             let clone = match self.draft.clone {

@@ -21,6 +21,7 @@ pub(super) struct Target<'a> {
     full: bool,
     resumed: bool,
     read_write_created: AfsTime,
+    read_write_updated: AfsTime,
 }
 
 impl<'a> Target<'a> {
@@ -35,6 +36,7 @@ impl<'a> Target<'a> {
             full: job.options.full,
             resumed: plan.resumed,
             read_write_created: plan.image.read_write_created,
+            read_write_updated: plan.image.read_write_updated,
         }
     }
 
@@ -105,7 +107,9 @@ impl<'a> Target<'a> {
         let known = cellar || !self.resumed && site.flags & VLSF_DONTUSE == 0;
         let same_volume =
             self.read_write_created.0 != 0 && self.read_write_created <= status.creation_date;
-        if self.full || !known || !same_volume {
+        // A volume that was restored to an older state has changes that carry old dates.
+        let went_back = self.read_write_updated < status.update_date;
+        if self.full || !known || !same_volume || went_back {
             return Ok(0);
         }
         Ok(with_margin(status.update_date))

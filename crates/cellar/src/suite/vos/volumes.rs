@@ -1,6 +1,6 @@
 //! One volume: create, remove, rename, zap, offline, online, setfields, backup, clone, convertROtoRW.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use cellar_admin::vos::{CloneOptions, CreateOptions, Fields, Location, site_flags};
@@ -273,8 +273,7 @@ impl Vos<'_> {
                 "nobody to ask; -force puts the read-only volume in its place",
             ));
         }
-        eprint!("Overwrite this VLDB entry? [y|n] (n)\n");
-        std::io::stderr().flush()?;
+        eprintln!("Overwrite this VLDB entry? [y|n] (n)");
         let mut answer = String::new();
         std::io::stdin().read_line(&mut answer)?;
         if answer.trim_start().starts_with(['y', 'Y']) {
