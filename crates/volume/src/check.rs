@@ -156,6 +156,13 @@ impl Partition {
             return Ok(());
         };
         let counters = CountersRecord::decode(&value)?;
+        let removed = self.core.removed_in(group, 0..=EPOCH_MAX)?.len() as u64;
+        if removed > u64::from(counters.removed) {
+            let counted = counters.removed;
+            report.fault(format!(
+                "{group:?} has {removed} removals, {counted} counted"
+            ));
+        }
         for records in seen.values() {
             for (vnode, record) in records {
                 let next = if vnode % 2 == 1 {

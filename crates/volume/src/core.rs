@@ -148,11 +148,7 @@ impl Core {
         if let Some(volume) = attached.get(&id) {
             return Ok(Some(Arc::clone(volume)));
         }
-        if attached.len() >= ATTACHED_MAX {
-            attached.retain(|_, volume| Arc::strong_count(volume) > 1 || volume.usage.is_unsaved());
-            // Those with access counts can go when these are saved.
-            self.reaper.wake();
-        }
+        self.make_room(&mut attached);
         let view = state.view_of(&record);
         let volume = Volume::new(self, Arc::clone(&group), record, counters, view);
         let volume = Arc::new(volume);
@@ -196,13 +192,35 @@ impl Core {
         view: u64,
         made: &Ticket,
     ) -> Arc<Volume> {
-        self.groups.lock().insert(group.id, Arc::clone(&group));
+        {
+            let mut groups = self.groups.lock();
+            if groups.len() >= ATTACHED_MAX {
+                groups.retain(|_, group| Arc::strong_count(group) > 1);
+            }
+            groups.insert(group.id, Arc::clone(&group));
+        }
         let id = record.info.id;
         let mut volume = Volume::new(self, group, record, counters, view);
         volume.unsettled = Unsettled::since(made);
         let volume = Arc::new(volume);
-        self.attached.write().insert(id, Arc::clone(&volume));
+        let mut attached = self.attached.write();
+        self.make_room(&mut attached);
+        attached.insert(id, Arc::clone(&volume));
         volume
+    }
+
+    /// Drops volumes that nobody uses if as many are attached as may be.
+    fn make_room(&self, attached: &mut HashMap<VolumeId, Arc<Volume>>) {
+        if attached.len() < ATTACHED_MAX {
+            return;
+        }
+        attached.retain(|_, volume| {
+            Arc::strong_count(volume) > 1
+                || volume.usage.is_unsaved()
+                || !volume.unsettled.is_quiet()
+        });
+        // Those with access counts can go when these are saved.
+        self.reaper.wake();
     }
 
     /// The head of a group, if there is one: its cells hold the vnodes' locks.

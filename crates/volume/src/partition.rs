@@ -62,6 +62,8 @@ pub struct Counters {
     pub cached_body_bytes: u64,
     /// Vnodes that had to be read from the table.
     pub cache_misses: u64,
+    /// Entries of the table that were looked at, in memory or in the base.
+    pub reads: u64,
     /// Versions removed in the background.
     pub reaped: u64,
 }
@@ -240,6 +242,7 @@ impl Partition {
             cached_vnodes: cells as u64,
             cached_body_bytes: bytes as u64,
             cache_misses: read(&self.core.events.cell_misses),
+            reads: read(&statistics.reads),
             reaped: self.core.reaper.reaped(),
         }
     }

@@ -39,6 +39,14 @@ impl Unsettled {
         }
     }
 
+    /// Whether nothing is entered that is not durable: it can be forgotten.
+    pub(crate) fn is_quiet(&self) -> bool {
+        if !self.made.as_ref().is_none_or(is_settled) {
+            return false;
+        }
+        !self.any.load(Ordering::Acquire) || self.tickets.lock().values().all(is_settled)
+    }
+
     /// Enters a change of `vnodes`, whose locks the caller holds.
     pub(crate) fn note(&self, vnodes: &[u32], ticket: &Ticket) {
         if is_settled(ticket) {
@@ -96,11 +104,11 @@ mod tests {
         unsettled.note(&[1, 2], &Ticket::of(first.clone()));
         unsettled.note(&[2], &Ticket::of(second.clone()));
         first.land(Ok(()));
-        assert!(unsettled.of(1).is_ready());
+        assert!(unsettled.of(1).is_ready() && !unsettled.is_quiet());
         assert!(unsettled.of(3).is_ready());
         assert!(!unsettled.of(2).is_ready());
         second.land(Ok(()));
-        assert!(unsettled.of(2).is_ready());
+        assert!(unsettled.is_quiet() && unsettled.of(2).is_ready());
     }
 
     #[test]

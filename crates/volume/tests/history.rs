@@ -404,3 +404,118 @@ fn every_known_state_is_brought_up_to_date_by_what_changed() {
         run.world.check_clean();
     }
 }
+
+fn fill(volume: &Arc<Volume>, files: usize) -> Vec<Fid> {
+    let mut made = Vec::with_capacity(files);
+    let mut dir = volume.root();
+    for n in 0..files {
+        if n.is_multiple_of(1000) {
+            let name = format!("d{n}");
+            let created = volume.make_dir(volume.root(), name.as_bytes(), &new(), at(1));
+            dir = created.unwrap().outcome.status.fid;
+        }
+        let name = format!("f{n}");
+        let created = volume.create_file(dir, name.as_bytes(), &new(), at(1));
+        made.push(created.unwrap().outcome.status.fid);
+    }
+    made
+}
+
+/// What of `frozen` is new since `state` was the state, told and read: vnodes, removals and bytes.
+fn changes(frozen: &Frozen, state: &StateId) -> (usize, usize, usize) {
+    let since = frozen.since(state).unwrap();
+    let Since::Epoch(epoch) = since else {
+        panic!("{since:?}");
+    };
+    let listed = all(frozen.vnodes(since).unwrap());
+    let mut bytes = 0;
+    for listed in &listed {
+        let mut body = frozen.body(listed, Some(epoch)).unwrap();
+        while let Some(part) = body.next(1 << 20).unwrap() {
+            if let Content::Bytes(part) = part.content {
+                bytes += part.len();
+            }
+        }
+    }
+    (listed.len(), frozen.removed(epoch).unwrap().len(), bytes)
+}
+
+/// One small change of one file, and one removal: what it costs to tell them, in entries of the table
+/// that are looked at, does not depend on the size of the volume.
+#[test]
+fn telling_one_change_costs_the_same_in_a_large_volume() {
+    let mut costs = Vec::new();
+    for files in [500, 20_000] {
+        let world = World::with_capacity(1 << 30);
+        let volume = world.volume();
+        let made = fill(&volume, files);
+        let large = made[files / 2];
+        let body = vec![7u8; 2 << 20];
+        let stored = volume.store(large, &StoreSpec::at(0), &[body.into()], at(2));
+        stored.unwrap().wait().unwrap();
+        let state = volume.freeze().unwrap().state().unwrap();
+        let patch = vec![8u8; 10 << 10];
+        let stored = volume.store(large, &StoreSpec::at(1_000_000), &[patch.into()], at(3));
+        stored.unwrap().wait().unwrap();
+        let dir = volume.lookup(volume.root(), b"d0").unwrap();
+        let _ = volume.remove_file(dir, b"f7", at(3)).unwrap();
+        world.partition.reap_now().unwrap();
+        world.partition.flush().unwrap();
+        let before = world.partition.counters().reads;
+        let frozen = volume.freeze().unwrap();
+        let told = changes(&frozen, &state);
+        costs.push(world.partition.counters().reads - before);
+        // The file, its directory's one page, and whole blocks around 10 KiB.
+        assert_eq!(told, (2, 1, 3 * 4096 + 2048), "{files} files");
+        let again = frozen.state().unwrap();
+        assert_eq!(changes(&volume.freeze().unwrap(), &again), (0, 0, 0));
+    }
+    println!("{costs:?} entries looked at");
+    assert!(costs[1] <= costs[0] + 8 && costs[1] < 100, "{costs:?}");
+}
+
+/// Removals are remembered for who has an earlier state, but not for ever.
+#[test]
+fn a_history_of_removals_is_bounded() {
+    let world = World::with_capacity(1 << 30);
+    let volume = world.volume();
+    let mut states = Vec::new();
+    for round in 0..12 {
+        let dir = volume.make_dir(volume.root(), format!("d{round}").as_bytes(), &new(), at(1));
+        let dir = dir.unwrap().outcome.status.fid;
+        for n in 0..800 {
+            let name = format!("f{n}");
+            let _ = volume
+                .create_file(dir, name.as_bytes(), &new(), at(1))
+                .unwrap();
+        }
+        states.push(volume.freeze().unwrap().state().unwrap());
+        for n in 0..800 {
+            let _ = volume
+                .remove_file(dir, format!("f{n}").as_bytes(), at(2))
+                .unwrap();
+        }
+        world.partition.reap_now().unwrap();
+    }
+    let frozen = volume.freeze().unwrap();
+    let known = states.iter().filter(|state| frozen.since(state).is_some());
+    let known = known.count();
+    assert!((2..=6).contains(&known), "{known} states of 12 are known");
+    assert!(frozen.since(&states[0]).is_none());
+    assert!(matches!(
+        frozen.removed(states[0].epoch),
+        Err(Error::Invalid(_))
+    ));
+    let last = states.last().unwrap();
+    let (_, removed, _) = changes(&frozen, last);
+    assert_eq!(removed, 800);
+    // One that was begun before the history was cut does not end with half an answer.
+    assert_eq!(frozen.removed(last.epoch).unwrap().len(), 800);
+    drop(frozen);
+    world.partition.reap_now().unwrap();
+    world.check_clean();
+    let world = world.reopen();
+    let frozen = world.volume().freeze().unwrap();
+    assert_eq!(changes(&frozen, last).1, 800);
+    assert!(frozen.since(&states[0]).is_none());
+}
