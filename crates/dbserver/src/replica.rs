@@ -105,6 +105,14 @@ impl<M: Model> Replica<M> {
         self.model.read()
     }
 
+    /// What the database itself says, of what the model does not have. Blocks.
+    pub(crate) fn view<T>(
+        &self,
+        mut body: impl FnMut(&dyn View) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        self.db.read(|view, _| body(view))
+    }
+
     /// The revision of the last change to these tables that the model has.
     pub(crate) fn version(&self) -> u64 {
         self.changed.load(Ordering::Acquire)

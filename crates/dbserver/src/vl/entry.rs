@@ -3,7 +3,7 @@
 //! There is one internal form. Calls with 8 sites, 13 sites or UUIDs are conversions of it, made
 //! against the table of servers.
 
-use cellar_wire::vl::{EntryName, Site, VLOP_ALLOPERS};
+use cellar_wire::vl::{EntryName, LockText, Site, VLOP_ALLOPERS};
 use cellar_wire::{AbortCode, AfsTime, List, VolumeId};
 use cellar_xdr::xdr_struct;
 
@@ -45,6 +45,21 @@ xdr_struct! {
         lock_time: AfsTime,
         lock_id: i32,
         places: List<u32, 13>,
+    }
+}
+
+xdr_struct! {
+    /// Who has an entry locked, under its number.
+    #[derive(Default)]
+    pub(crate) struct Holder {
+        /// The lock's time: another time is another lock.
+        pub(crate) since: AfsTime,
+        /// As the caller proved; empty if that is not known.
+        pub(crate) who: LockText,
+        /// The caller's address; 0 for the local administrator.
+        pub(crate) from: u32,
+        /// What the caller said.
+        pub(crate) note: LockText,
     }
 }
 

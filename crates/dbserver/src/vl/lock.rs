@@ -1,36 +1,121 @@
-//! SetLock, ReleaseLock: one operation at a time on a volume group.
+//! SetLock, ReleaseLock: one operation at a time on a volume group. LockNoted, GetLock: who holds it.
 //!
 //! A lock is a time and an operation flag in the entry. It belongs to nobody and never expires; `vos
 //! unlock` breaks it. A release that did not finish leaves its flag without the time, and the next
 //! SetLock answers VL_RERELEASE without taking a lock: `vos` goes on as if it had.
+//!
+//! Who locked, from where and what for is a row of its own, under the entry's number, written in the
+//! transaction that locks. It counts while the entry's lock has the time that the row has: releasing a
+//! lock, in whichever of the many ways, has to know nothing of it, and the next lock replaces it.
 
 use cellar_wire::vl::{
-    ReleaseLock, ReleaseLockReply, SetLock, SetLockReply, VLOP_ALLOPERS, VLOP_BACKUP, VLOP_DELETE,
-    VLOP_DUMP, VLOP_MOVE, VLOP_RELEASE,
+    GetLock, GetLockReply, LockNoted, LockNotedReply, LockText, ReleaseLock, ReleaseLockReply,
+    SetLock, SetLockReply, VLOP_ALLOPERS, VLOP_BACKUP, VLOP_DELETE, VLOP_DUMP, VLOP_MOVE,
+    VLOP_RELEASE,
 };
-use cellar_wire::{AbortCode, AfsTime};
+use cellar_wire::{AbortCode, AfsTime, Procedure, VolumeId};
 
 use super::Vl;
-use super::entry::{check_release_type, check_type};
-use super::tables::Tables;
+use super::entry::{Holder, check_release_type, check_type};
+use super::tables::{self, Tables};
 use crate::answer::Server;
 use crate::{Answer, Error, Identity};
 
+/// A procedure that locks.
+pub(crate) trait Locking: Procedure {
+    /// Locks, for a caller of whom so much is known.
+    fn lock(self, vl: &Vl, who: Identity, name: LockText, from: u32) -> Result<Self::Reply, Error>;
+}
+
+impl Locking for SetLock {
+    fn lock(
+        self,
+        vl: &Vl,
+        who: Identity,
+        name: LockText,
+        from: u32,
+    ) -> Result<SetLockReply, Error> {
+        let holder = Holder {
+            who: name,
+            from,
+            ..Holder::default()
+        };
+        vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
+        Ok(SetLockReply {})
+    }
+}
+
+impl Locking for LockNoted {
+    fn lock(
+        self,
+        vl: &Vl,
+        who: Identity,
+        name: LockText,
+        from: u32,
+    ) -> Result<LockNotedReply, Error> {
+        let holder = Holder {
+            who: name,
+            from,
+            note: self.note,
+            ..Holder::default()
+        };
+        vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
+        Ok(LockNotedReply {})
+    }
+}
+
+/// For callers in this process, of whom there is nothing to write down.
 impl Answer<Vl> for SetLock {
     const BLOCKS: bool = true;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<SetLockReply, Error> {
-        Vl::check_administrator(who)?;
+        Locking::lock(self, vl, who, LockText::default(), 0)
+    }
+}
+
+impl Answer<Vl> for GetLock {
+    const BLOCKS: bool = true;
+
+    fn answer(self, vl: &Vl, _: Identity) -> Result<GetLockReply, Error> {
         check_type(self.voltype)?;
-        let operation = self.voloper as u32;
+        let entry = vl.replica.read().by_id(self.volid, self.voltype)?.clone();
+        let holder = vl
+            .replica
+            .view(|view| tables::lock_holder(view, entry.number))?;
+        let holder = holder
+            .filter(|holder| holder.since == entry.lock_time)
+            .unwrap_or_default();
+        Ok(GetLockReply {
+            operation: entry.flags & VLOP_ALLOPERS,
+            since: entry.lock_time,
+            who: holder.who,
+            from: holder.from,
+            note: holder.note,
+        })
+    }
+}
+
+impl Vl {
+    /// Locks an entry and writes down for whom.
+    pub(super) fn lock(
+        &self,
+        volume: VolumeId,
+        voltype: i32,
+        operation: i32,
+        who: Identity,
+        holder: Holder,
+    ) -> Result<(), Error> {
+        Self::check_administrator(who)?;
+        check_type(voltype)?;
+        let operation = operation as u32;
         if ![VLOP_MOVE, VLOP_RELEASE, VLOP_BACKUP, VLOP_DELETE, VLOP_DUMP].contains(&operation) {
             return Err(AbortCode::VL_BADVOLOPER.into());
         }
         // 0 would mean "not locked".
-        let now = vl.now().max(AfsTime(1));
-        vl.replica.write(|transaction| {
+        let now = self.now().max(AfsTime(1));
+        self.replica.write(|transaction| {
             let mut tables = Tables(transaction);
-            let old = tables.find(self.volid, self.voltype)?;
+            let old = tables.find(volume, voltype)?;
             if old.lock_time != AfsTime(0) {
                 return Err(AbortCode::VL_ENTRYLOCKED.into());
             }
@@ -41,9 +126,13 @@ impl Answer<Vl> for SetLock {
             new.lock_time = now;
             new.lock_id = 0;
             new.flags = new.flags & !VLOP_ALLOPERS | operation;
+            let holder = Holder {
+                since: now,
+                ..holder.clone()
+            };
+            tables.put_lock_holder(old.number, &holder);
             tables.replace(&old, new)
-        })?;
-        Ok(SetLockReply {})
+        })
     }
 }
 

@@ -47,7 +47,8 @@ pub struct Rules {
 }
 
 /// Procedures that `restricted_query` is about.
-const LISTINGS: [u32; 8] = [
+const LISTINGS: [u32; 9] = [
+    wire::GetLock::OPCODE,
     wire::ListEntry::OPCODE,
     wire::ListEntryN::OPCODE,
     wire::ListAttributes::OPCODE,
@@ -125,6 +126,7 @@ impl Server for Vl {
                 | wire::UpdateEntry::OPCODE
                 | wire::UpdateEntryByName::OPCODE
                 | wire::SetLock::OPCODE
+                | wire::LockNoted::OPCODE
                 | wire::ReleaseLock::OPCODE
                 | wire::GetNewVolumeId::OPCODE
                 | wire::RegisterAddrs::OPCODE

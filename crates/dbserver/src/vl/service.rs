@@ -1,5 +1,6 @@
 //! VL over Rx and the local socket: dispatch, and the listings that are streamed.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -15,9 +16,10 @@ use cellar_wire::{AbortCode, Encode, Procedure};
 
 use super::Vl;
 use super::entry::Entry;
+use super::lock::Locking;
 use super::model::Locations;
 use crate::answer::Server;
-use crate::dispatch::answer;
+use crate::dispatch::{answer, respond};
 use crate::guard::Guard;
 
 /// Entries that are converted before they are handed to the transport.
@@ -62,6 +64,8 @@ async fn dispatch(vl: &Arc<Vl>, guard: &Guard, call: &mut IncomingCall) -> Resul
     macro_rules! dispatch {
         ($opcode:expr; $($procedure:ident)*) => {
             match $opcode {
+                wire::SetLock::OPCODE => locked::<wire::SetLock>(vl, guard, call).await,
+                wire::LockNoted::OPCODE => locked::<wire::LockNoted>(vl, guard, call).await,
                 $( wire::$procedure::OPCODE =>
                     answer::<wire::$procedure, _>(vl, guard, call).await, )*
                 opcode => {
@@ -74,9 +78,30 @@ async fn dispatch(vl: &Arc<Vl>, guard: &Guard, call: &mut IncomingCall) -> Resul
     dispatch! { call.opcode().await?;
         GetEntryByNameU GetEntryByIDN GetEntryByNameN GetAddrsU GetEntryByID GetEntryByNameO
         CreateEntry CreateEntryN DeleteEntry ReplaceEntry ReplaceEntryN UpdateEntry
-        UpdateEntryByName SetLock ReleaseLock GetNewVolumeId ListEntry ListEntryN ListAttributesN2
-        GetAddrs RegisterAddrs ChangeAddr GetStats ProbeServer GetCapabilities
+        UpdateEntryByName ReleaseLock GetNewVolumeId ListEntry ListEntryN ListAttributesN2
+        GetAddrs RegisterAddrs ChangeAddr GetStats ProbeServer GetCapabilities GetLock
     }
+}
+
+/// A lock: written down with who the caller is.
+async fn locked<P: Locking>(
+    vl: &Arc<Vl>,
+    guard: &Guard,
+    call: &mut IncomingCall,
+) -> Result<(), AbortCode> {
+    let from = match call.peer().address {
+        SocketAddr::V4(address) if address.port() != 0 => u32::from(*address.ip()),
+        // The local administrator's socket has no address.
+        _ => 0,
+    };
+    let known = guard.identify(call.caller());
+    let who = wire::LockText::try_from(known.who()).unwrap_or_default();
+    respond::<P, Vl>(vl, guard, call, true, move |vl, identity, arguments: P| {
+        vl.settle(P::OPCODE, identity, || {
+            arguments.lock(vl, identity, who, from)
+        })
+    })
+    .await
 }
 
 /// Which form of an answer is streamed.

@@ -10,7 +10,7 @@ use std::ops::Bound;
 use cellar_celldb::{Error as DatabaseError, Table, Transaction, View};
 use cellar_wire::{AbortCode, VolumeId};
 
-use super::entry::{Entry, EntryRow, base_name};
+use super::entry::{Entry, EntryRow, Holder, base_name};
 use super::limits::{FIRST_VOLUME_ID, SERVERS_MAX};
 use super::server::Server;
 use crate::{Error, row};
@@ -20,10 +20,19 @@ pub(crate) const NAME: Table = Table::new("vl.name");
 pub(crate) const ID: Table = Table::new("vl.id");
 pub(crate) const SERVER: Table = Table::new("vl.server");
 pub(crate) const META: Table = Table::new("vl.meta");
+/// Who locked, by the entry's number; see [`super::lock`].
+const LOCK: Table = Table::new("vl.lock");
 
 /// Key in `vl.meta`: the next volume id to hand out.
 pub(crate) const MAX_VOLUME_ID: &[u8] = b"max_volume_id";
 const NEXT_ENTRY: &[u8] = b"next_entry";
+
+/// Who locked the entry of that number last.
+pub(crate) fn lock_holder(view: &dyn View, entry: u32) -> Result<Option<Holder>, DatabaseError> {
+    view.get(LOCK, &entry.to_be_bytes())?
+        .map(|bytes| row::decode(LOCK, &bytes))
+        .transpose()
+}
 
 /// The tables as a transaction sees and changes them.
 pub(crate) struct Tables<'a, 'b>(pub(crate) &'a mut Transaction<'b>);
@@ -169,8 +178,15 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Removes an entry.
+    /// Stores who locks the entry of that number.
+    pub(crate) fn put_lock_holder(&mut self, entry: u32, holder: &Holder) {
+        let key = entry.to_be_bytes().to_vec();
+        self.0.put(LOCK, key, row::encode(holder));
+    }
+
+    /// Removes an entry, and who locked it.
     pub(crate) fn remove(&mut self, entry: &Entry) {
+        self.0.delete(LOCK, entry.number.to_be_bytes().to_vec());
         self.0.delete(NAME, entry.name.to_vec());
         for (voltype, id) in entry
             .ids

@@ -445,3 +445,67 @@ fn sites_are_updated_one_by_one() {
     assert_eq!(update(&[add(B, 8)]), Err(AbortCode::VL_REPSFULL));
     cell.check();
 }
+
+#[test]
+fn a_lock_says_whose_it_is_until_it_is_released() {
+    use super::super::lock::Locking;
+
+    let cell = cell();
+    cell.ask(CreateEntryN {
+        newentry: volume("vol", 500),
+    })
+    .unwrap();
+    let get = || {
+        let asked = GetLock {
+            volid: VolumeId(501),
+            voltype: ANYVOL,
+        };
+        cell.vl.ask(NOBODY, asked).unwrap()
+    };
+    assert_eq!(get().since, AfsTime(0));
+    let noted = LockNoted {
+        volid: VolumeId(500),
+        voltype: RWVOL,
+        voloper: VLOP_RELEASE as i32,
+        note: LockText::from_static("release, process 7 on ws1"),
+    };
+    let name = LockText::from_static("admin");
+    assert!(
+        noted
+            .clone()
+            .lock(&cell.vl, NOBODY, name.clone(), A)
+            .is_err()
+    );
+    noted
+        .clone()
+        .lock(&cell.vl, ADMIN, name.clone(), A)
+        .unwrap();
+    let lock = get();
+    assert_eq!((lock.operation, lock.since), (VLOP_RELEASE, AfsTime(1000)));
+    assert_eq!((lock.who, lock.from), (name.clone(), A));
+    assert_eq!(lock.note, "release, process 7 on ws1");
+    let again = noted.lock(&cell.vl, ADMIN, name, B).unwrap_err();
+    assert_eq!(
+        again.abort_code(AbortCode::VL_DBBAD),
+        AbortCode::VL_ENTRYLOCKED
+    );
+    assert_eq!(get().from, A, "who was refused holds nothing");
+    cell.ask(ReleaseLock {
+        volid: VolumeId(500),
+        voltype: RWVOL,
+        releasetype: LOCKREL_TIMESTAMP | LOCKREL_OPCODE | LOCKREL_AFSID,
+    })
+    .unwrap();
+    assert_eq!((get().since, get().note.len()), (AfsTime(0), 0));
+    // A lock of somebody who says nothing is not the old one.
+    cell.now.store(2000, Ordering::Relaxed);
+    cell.ask(SetLock {
+        volid: VolumeId(500),
+        voltype: RWVOL,
+        voloper: VLOP_MOVE as i32,
+    })
+    .unwrap();
+    let lock = get();
+    assert_eq!((lock.operation, lock.since), (VLOP_MOVE, AfsTime(2000)));
+    assert!(lock.who.is_empty() && lock.note.is_empty());
+}
