@@ -186,9 +186,12 @@ impl Restore {
 
     /// A vnode that is there, with these attributes; of its bytes only those that are pushed change.
     ///
-    /// `WrongBase`: it is not there, not as the same kind.
+    /// `WrongBase`: it is not there, not as the same kind, or the restore builds on nothing.
     pub fn patch(&mut self, image: &VnodeImage) -> Result<()> {
         let (vnode, uniquifier) = (image.vnode, image.uniquifier);
+        if self.mode == RestoreMode::Full {
+            return Err(Error::WrongBase(self.fid(vnode, uniquifier)));
+        }
         let before = self.base_record(vnode.0)?;
         let same = |old: &VnodeRecord| (old.uniquifier, old.kind) == (uniquifier, image.kind);
         let before = before.filter(same);
@@ -201,8 +204,14 @@ impl Restore {
     ///
     /// `Invalid` for more bytes than the vnode has.
     pub fn push(&mut self, bytes: Bytes) -> Result<()> {
-        match &mut self.current_mut()?.content {
-            Content::Target(target) => target.extend_from_slice(&bytes),
+        let current = self.current_mut()?;
+        match &mut current.content {
+            Content::Target(target) => {
+                if target.len() as u64 + bytes.len() as u64 > current.record.length {
+                    return Err(Error::Invalid("more bytes than the link's target has"));
+                }
+                target.extend_from_slice(&bytes);
+            }
             Content::Directory(directory) => directory.push(&bytes)?,
             Content::File(_) => self.with_file(|file, stage| file.push(stage, &bytes))?,
         }
@@ -400,15 +409,9 @@ impl Restore {
             target: Bytes::new(),
             acl: None,
         };
-        let mut in_place = None;
-        if let Some(old) = &patched
-            && old.body == Body::Pieces
-        {
-            in_place = Some(old.body_number);
-        }
-        record.body_number = match in_place {
-            Some(number) => number,
-            None => self.next_body(vnode)?,
+        record.body_number = match &patched {
+            Some(old) if old.body == Body::Pieces => old.body_number,
+            _ => self.next_body(vnode)?,
         };
         let fid = self.fid(image.vnode, image.uniquifier);
         let content = match image.kind {

@@ -192,7 +192,7 @@ impl<'v> Removal<'v> {
         let id = volume.group.id;
         let state = volume.group.state.write();
         let mut record = state.record.clone();
-        let seen = if volume.is_head() {
+        let reaping = if volume.is_head() {
             // Versions newer than every clone's are nobody's from now on, a restore's too.
             record.head = VolumeId(0);
             record.begin_epoch(volume.newest_date());
@@ -200,13 +200,13 @@ impl<'v> Removal<'v> {
                 record.clones.retain(|clone| clone.kind != CloneKind::Pin);
                 batch.delete(Key::restoring(id.0));
             }
-            record.clones.last().map_or(0, |clone| clone.epoch)
+            let newest = record.clones.last().map_or(0, |clone| clone.epoch);
+            stage_collection(batch, id, &record, newest, record.epoch)
         } else {
             let index = position(&record, volume.id());
-            index.map_or(0, |index| record.clones.remove(index).epoch)
+            let seen = index.map_or(0, |index| record.clones.remove(index).epoch);
+            stage_reaping(batch, id, &record, seen, record.epoch)
         };
-        let last = record.epoch;
-        let reaping = stage_reaping(batch, id, &record, seen, last);
         batch.put(Key::group(id.0), record.encode());
         Self {
             state,
@@ -227,8 +227,7 @@ fn position(record: &GroupRecord, id: VolumeId) -> Option<usize> {
     record.clones.iter().position(is_it)
 }
 
-/// Stages the background work after a volume that saw epoch `seen` was removed from `record`:
-/// vnodes changed after that epoch, up to the next one anybody sees, have versions to look at.
+/// Stages the background work after a clone or pin that saw epoch `seen` was removed from `record`.
 /// Returns how many jobs were added.
 pub(crate) fn stage_reaping(
     batch: &mut Batch,
@@ -240,6 +239,18 @@ pub(crate) fn stage_reaping(
     if record.clones.iter().any(|clone| clone.epoch == seen) {
         return 0;
     }
+    stage_collection(batch, group, record, seen, now)
+}
+
+/// Stages the background work after nobody sees epoch `seen`, or nothing newer, any more: vnodes
+/// changed after that epoch, up to the next one anybody sees, have versions to look at.
+fn stage_collection(
+    batch: &mut Batch,
+    group: GroupId,
+    record: &GroupRecord,
+    seen: u64,
+    now: u64,
+) -> usize {
     if !record.has_head() && record.clones.is_empty() {
         batch.put(Key::reap_group(group.0), Bytes::new());
         return 1;

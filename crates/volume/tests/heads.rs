@@ -163,6 +163,23 @@ fn a_clone_that_was_left_alone_is_restored_and_released_into() {
 }
 
 #[test]
+fn what_only_a_deleted_head_saw_goes() {
+    let world = World::new();
+    let rw = world.volume();
+    write(&rw, "a", 1);
+    let clone = clone(&world.partition, VOLUME, RO).unwrap();
+    write(&rw, "a", 2);
+    write(&rw, "b", 3);
+    drop(rw);
+    delete(&world.partition, VOLUME);
+    world.partition.reap_now().unwrap();
+    world.check_clean();
+    assert_eq!((read(&clone, "a"), read(&clone, "b")), (Some(1), None));
+    drop(clone);
+    finish(world);
+}
+
+#[test]
 fn an_older_clone_beside_a_newer_one_is_not_restored() {
     let world = World::new();
     clone(&world.partition, VOLUME, RO).unwrap();

@@ -82,12 +82,11 @@ impl Restore {
                 let Some(mut record) = self.version(vnode, now)? else {
                     continue;
                 };
-                if vnode == VnodeId::ROOT.0
-                    || record.parent_uniquifier == self.parent_of(&record)?
-                {
+                let parent = self.parent_of(&record)?;
+                if vnode == VnodeId::ROOT.0 || record.parent_uniquifier == parent {
                     continue;
                 }
-                record.parent_uniquifier = self.parent_of(&record)?;
+                record.parent_uniquifier = parent;
                 self.stage.put_vnode(vnode, &record);
                 self.stage.flush_if_full()?;
             }
