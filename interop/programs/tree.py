@@ -147,6 +147,9 @@ def copy_file(source, dest):
                 o.write(piece)
                 at += len(piece)
         o.truncate(end)
+        # A client may store only now, or as the file is closed, and kAFS's close says nothing of what went wrong.
+        o.flush()
+        os.fsync(o.fileno())
 
 
 def put_file(dest, entry):

@@ -120,11 +120,13 @@ async fn store(
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     let session = server.session(call).await?;
     let begun = Instant::now();
+    let mut incoming = Incoming { left: asked.length };
     let outcome = if asked.length <= SMALL_STORE {
-        small(server, call, &session, asked).await
+        small(server, call, &session, asked, &mut incoming).await
     } else {
-        Box::pin(large(server, call, &session, asked)).await
+        Box::pin(large(server, call, &session, asked, &mut incoming)).await
     };
+    trace(&asked, &incoming, &outcome, begun);
     let whole = outcome.is_ok();
     server
         .statistics
@@ -135,6 +137,34 @@ async fn store(
         vol_sync(&attached.volume)
     };
     Ok((server.show(&session, &status, access), sync))
+}
+
+/// One line a store, for whoever looks for bytes that were not stored.
+fn trace(
+    asked: &Asked,
+    incoming: &Incoming,
+    outcome: &Result<(VnodeStatus, Access), Refusal>,
+    begun: Instant,
+) {
+    let Asked {
+        fid,
+        position,
+        length,
+        file_length,
+        ..
+    } = *asked;
+    let missing = incoming.left;
+    match outcome {
+        Ok((status, _)) => {
+            let (now, version) = (status.length, status.data_version);
+            let took = begun.elapsed();
+            tracing::trace!(%fid, position, length, file_length, now, version, ?took, "stored");
+        }
+        Err(refusal) => {
+            let took = begun.elapsed();
+            tracing::debug!(%fid, position, length, file_length, missing, ?refusal, ?took, "store refused");
+        }
+    }
 }
 
 /// Whether the caller may store, with which attributes.
@@ -171,8 +201,8 @@ async fn small(
     call: &mut IncomingCall,
     session: &Session,
     asked: Asked,
+    incoming: &mut Incoming,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let mut incoming = Incoming { left: asked.length };
     let data = {
         let mut gathered = pin!(incoming.gather(call, asked.length));
         match poll_fn(|cx| Poll::Ready(gathered.as_mut().poll(cx))).await {
@@ -210,6 +240,7 @@ async fn large(
     call: &mut IncomingCall,
     session: &Session,
     asked: Asked,
+    incoming: &mut Incoming,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let (mut store, access) = {
         let (server, session) = (server.clone(), session.clone());
@@ -224,7 +255,6 @@ async fn large(
         })
         .await?
     };
-    let mut incoming = Incoming { left: asked.length };
     loop {
         let pieces = incoming.gather(call, STORE_PIECE_BYTES as u64).await?;
         if incoming.left == 0 {
