@@ -156,7 +156,12 @@ impl Partition {
             return Ok(());
         };
         let counters = CountersRecord::decode(&value)?;
-        let removed = self.core.removed_in(group, 0..=EPOCH_MAX)?.len() as u64;
+        let prefix = Key::of_group(Kind::Removed, group.0);
+        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
+        let mut removed = 0;
+        while scan.next()?.is_some() {
+            removed += 1;
+        }
         if removed > u64::from(counters.removed) {
             let counted = counters.removed;
             report.fault(format!(

@@ -252,15 +252,15 @@ impl Frozen {
         })
     }
 
-    /// The vnodes that the volume had at the end of an epoch and has no more, in the order of a dump;
-    /// some may be among them that it did not have then either.
+    /// The vnodes that the volume had at the end of an epoch and has no more, in the order of a dump.
     ///
     /// `Invalid` if removals since are not all known: see [`Frozen::since`].
     pub fn removed(&self, epoch: u64) -> Result<Vec<VnodeId>> {
         let volume = &self.inner.volume;
         let view = self.view();
         let mut removed = Vec::new();
-        for vnode in volume.core.removed_in(volume.group.id, epoch + 1..=view)? {
+        let group = volume.group.id;
+        for vnode in volume.core.removed_between(group, epoch, view)? {
             if self.record(vnode)?.is_none() {
                 removed.push(VnodeId(vnode));
             }

@@ -10,8 +10,8 @@
 //!   two epochs are those whose version, as the later one sees it, is newer than the earlier one:
 //!   all of these have keys between the two. Keys of other versions may lie there as well.
 //! * *Removals*: a vnode that was there in an earlier epoch and is removed leaves its key (epoch,
-//!   vnode), whether or not any version of it stays. A vnode made and removed between two states is
-//!   named too: whoever has neither has nothing to do.
+//!   vnode), whether or not any version of it stays, and under it the epoch of its birth: one that was
+//!   made and removed between two states concerns neither.
 //!
 //! Removals would grow for ever. A list of them that is longer than that of the volume's own vnodes
 //! saves nothing, so that is where the oldest are forgotten: `history_from` is raised first, in the
@@ -22,13 +22,15 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cellar_wire::ids::VnodeId;
 
 use crate::core::{Core, Group, GroupId};
 use crate::engine::batch::Batch;
 use crate::engine::key::{Key, Kind};
+use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};
-use crate::record::CountersRecord;
+use crate::record::{CountersRecord, Fields};
 
 /// Removals that a small volume may have noted.
 const REMOVED_MIN: u64 = 4096;
@@ -48,6 +50,15 @@ fn in_order(vnodes: &mut Vec<u32>) {
     vnodes.dedup();
 }
 
+/// What stands under the key of a removal.
+pub(crate) fn encode_birth(birth: u64) -> Bytes {
+    with_checksum(birth.to_be_bytes().to_vec())
+}
+
+fn decode_birth(value: &Bytes) -> Result<u64> {
+    Fields::of(value, "removal")?.u64()
+}
+
 impl Core {
     /// The vnodes of which versions were written in some epochs, in the order of a dump; `None` if
     /// they are too many to be collected.
@@ -56,32 +67,8 @@ impl Core {
         group: GroupId,
         epochs: RangeInclusive<u64>,
     ) -> Result<Option<Vec<u32>>> {
-        self.indexed(Kind::Change, group, epochs, CHANGED_MAX)
-    }
-
-    /// The vnodes that were removed in some epochs, in the order of a dump. Some may be there again.
-    pub(crate) fn removed_in(
-        &self,
-        group: GroupId,
-        epochs: RangeInclusive<u64>,
-    ) -> Result<Vec<u32>> {
-        let removed = self.indexed(Kind::Removed, group, epochs, usize::MAX)?;
-        Ok(removed.unwrap_or_default())
-    }
-
-    fn indexed(
-        &self,
-        kind: Kind,
-        group: GroupId,
-        epochs: RangeInclusive<u64>,
-        max: usize,
-    ) -> Result<Option<Vec<u32>>> {
-        let prefix = Key::of_group(kind, group.0);
-        let from = match kind {
-            Kind::Removed => Key::removed_prefix(group.0, *epochs.start()),
-            _ => Key::change_prefix(group.0, *epochs.start()),
-        };
-        let mut walk = self.engine.walk(&from, &prefix);
+        let prefix = Key::of_group(Kind::Change, group.0);
+        let mut walk = (self.engine).walk(&Key::change_prefix(group.0, *epochs.start()), &prefix);
         let mut vnodes = Vec::new();
         while let Some((key, _)) = walk.next()? {
             let (epoch, vnode) = key.change_parts();
@@ -89,15 +76,39 @@ impl Core {
                 break;
             }
             vnodes.push(vnode);
-            if vnodes.len() > max {
+            if vnodes.len() > CHANGED_MAX {
                 in_order(&mut vnodes);
-                if vnodes.len() > max / 2 {
+                if vnodes.len() > CHANGED_MAX / 2 {
                     return Ok(None);
                 }
             }
         }
         in_order(&mut vnodes);
         Ok(Some(vnodes))
+    }
+
+    /// The vnodes that were there at the end of epoch `since` and were removed up to the end of `until`,
+    /// in the order of a dump.
+    pub(crate) fn removed_between(
+        &self,
+        group: GroupId,
+        since: u64,
+        until: u64,
+    ) -> Result<Vec<u32>> {
+        let prefix = Key::of_group(Kind::Removed, group.0);
+        let mut walk = (self.engine).walk(&Key::removed_prefix(group.0, since + 1), &prefix);
+        let mut vnodes = Vec::new();
+        while let Some((key, value)) = walk.next()? {
+            let (epoch, vnode) = key.change_parts();
+            if epoch > until {
+                break;
+            }
+            if decode_birth(&value)? <= since {
+                vnodes.push(vnode);
+            }
+        }
+        in_order(&mut vnodes);
+        Ok(vnodes)
     }
 
     /// Forgets the oldest removals, down to half of what is worth keeping.

@@ -191,7 +191,7 @@ impl<'v> Txn<'v> {
     pub(crate) fn note_removal(&mut self, vnode: u32, birth: u64) {
         if birth < self.now && self.state.record.history_from < self.now {
             let key = Key::removed(self.group(), self.now, vnode);
-            self.batch.put(key, Bytes::new());
+            self.batch.put(key, history::encode_birth(birth));
             self.removed += 1;
         }
     }

@@ -81,7 +81,7 @@ fn contents(frozen: &Frozen) -> Contents {
 fn by_delta(frozen: &Frozen, base: &Contents, epoch: u64) -> Contents {
     let mut contents = base.clone();
     for vnode in frozen.removed(epoch).unwrap() {
-        contents.remove(&vnode.0);
+        assert!(contents.remove(&vnode.0).is_some(), "{vnode} was not there");
     }
     for listed in all(frozen.vnodes(Since::Epoch(epoch)).unwrap()) {
         let image = format!("{:?}", listed.image.as_ref().unwrap());
