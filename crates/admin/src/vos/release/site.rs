@@ -1,5 +1,6 @@
 //! One site of a release: its volume becomes the image.
 
+use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{self, RestoreCookie};
 use cellar_wire::ids::{AfsTime, VolumeId};
 use cellar_wire::vl::{Site, VLSF_DONTUSE};
@@ -48,16 +49,7 @@ impl<'a> Target<'a> {
         let cellar = self.volumes.is_cellar(at.server).await;
         let opened = self.course.or_stop(self.open(at, cellar)).await?;
         let (trans, from_date) = match opened {
-            None => {
-                let created = self.volumes.begin_new(
-                    at,
-                    self.volume,
-                    &self.name,
-                    afsvol::READONLY,
-                    self.parent,
-                );
-                (created.await?, None)
-            }
+            None => (self.create(at).await?, None),
             Some(trans) => match self.base(&trans, &site, cellar).await {
                 Ok(date) => (trans, Some(date)),
                 Err(error) => return trans.finish(Err(error)).await,
@@ -65,18 +57,41 @@ impl<'a> Target<'a> {
         };
         let filled = self.fill(source, &trans, from_date, cellar, at).await;
         match (filled, from_date) {
-            (Ok(()), _) => {
-                trans.end().await?;
-                self.course.passed("finished", Some(at)).await;
-                Ok(())
-            }
-            // What was made for this release goes with it.
-            (Err(error), None) => {
-                let _deleted = trans.delete().await;
-                trans.finish(Err(error)).await
+            (Ok(()), _) => self.finished(trans, at).await,
+            (Err(error), Some(_)) if is_wrong_base(&error) => {
+                self.course.say(&format!(
+                    "the volume on {at} cannot be brought up to date and is made anew: {error}"
+                ));
+                let deleted = trans.delete().await;
+                trans.finish(deleted).await?;
+                let trans = self.create(at).await?;
+                match self.fill(source, &trans, None, cellar, at).await {
+                    Ok(()) => self.finished(trans, at).await,
+                    Err(error) => self.take_back(trans, error).await,
+                }
             }
             (Err(error), Some(_)) => trans.finish(Err(error)).await,
+            (Err(error), None) => self.take_back(trans, error).await,
         }
+    }
+
+    async fn create(&self, at: Location) -> Result<Trans<'a>> {
+        let (name, parent) = (&self.name, self.parent);
+        self.volumes
+            .begin_new(at, self.volume, name, afsvol::READONLY, parent)
+            .await
+    }
+
+    async fn finished(&self, trans: Trans<'_>, at: Location) -> Result<()> {
+        trans.end().await?;
+        self.course.passed("finished", Some(at)).await;
+        Ok(())
+    }
+
+    /// What was made for this release goes with it.
+    async fn take_back(&self, trans: Trans<'_>, error: Error) -> Result<()> {
+        let _deleted = trans.delete().await;
+        trans.finish(Err(error)).await
     }
 
     /// The site's volume. On a Cellar server its clients read on until it is replaced.
@@ -148,4 +163,10 @@ impl<'a> Target<'a> {
             .await?;
         trans.set_flags(0).await
     }
+}
+
+/// Whether a server says that a volume is not what a dump is for: changed by itself, or beside a
+/// read-write volume that was left there.
+fn is_wrong_base(error: &Error) -> bool {
+    error.code() == Some(AbortCode::VOLSERREAD_DUMPERROR)
 }
