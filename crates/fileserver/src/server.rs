@@ -128,6 +128,8 @@ impl FileServer {
         self.0.contacts.use_port(port);
         let server = self.0.clone();
         runtime.spawn(0, || async move { server.keep_house().await });
+        let server = self.0.clone();
+        runtime.spawn(0, || async move { server.remove_leftovers_later().await });
     }
 
     /// Registers this server's UUID and addresses in the volume location database: tries `servers`
@@ -149,6 +151,12 @@ impl FileServer {
     /// this process, or through a [`Connection`] to its server. The first call counts.
     pub fn use_locations(&self, locations: Arc<dyn Locations>) {
         self.0.locations.set(locations);
+    }
+
+    /// Removes volumes that were being made when an earlier run of the server ended, and that no
+    /// transaction goes on with. The server does it by itself ten minutes after its start.
+    pub async fn remove_leftovers(&self) {
+        self.0.remove_leftovers().await;
     }
 
     /// Breaks the promises for everything in a volume, because it was replaced or taken away, and

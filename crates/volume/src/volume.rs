@@ -235,14 +235,14 @@ impl Volume {
         let info = &mut record.info;
         (info.id, info.kind, info.parent) = (before.id, before.kind, before.parent);
         (info.blocks_used, info.files) = (before.blocks_used, before.files);
-        info.update_counter = before.update_counter;
         check_info(info)?;
         let outcome = info.clone();
         let mut batch = crate::engine::batch::Batch::new();
         batch.put(Key::volume(self.id.0), record.encode());
         let mut counted = counters.record;
-        if self.is_head && outcome.updated != before.updated {
-            counted.updated = outcome.updated;
+        let dated = |info: &VolumeInfo| (info.updated, info.update_counter);
+        if self.is_head && dated(&outcome) != dated(&before) {
+            (counted.updated, counted.update_counter) = dated(&outcome);
             batch.put(Key::counters(self.group.id.0), counted.encode());
         }
         let durable = self.core.engine.commit(batch)?;

@@ -57,8 +57,12 @@ fn sample() -> (Vec<Item>, Vec<u8>) {
 fn read(bytes: &[u8], piece: usize) -> Result<Vec<Item>, DeltaError> {
     let mut reader = Reader::new();
     let mut items = Vec::new();
-    for piece in bytes.chunks(piece) {
-        reader.feed(piece);
+    for (index, piece) in bytes.chunks(piece).enumerate() {
+        if index % 2 == 0 {
+            reader.feed(piece);
+        } else {
+            reader.feed_owned(piece.to_vec().into());
+        }
         while let Some(item) = reader.next_item()? {
             items.push(item);
         }

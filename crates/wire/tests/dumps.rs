@@ -30,8 +30,12 @@ fn sample(name: &str) -> Vec<u8> {
 fn read(bytes: &[u8], piece: usize) -> Result<Vec<Item>, DumpError> {
     let mut reader = Reader::new();
     let mut items: Vec<Item> = Vec::new();
-    for piece in bytes.chunks(piece) {
-        reader.feed(piece);
+    for (index, piece) in bytes.chunks(piece).enumerate() {
+        if index % 2 == 0 {
+            reader.feed(piece);
+        } else {
+            reader.feed_owned(piece.to_vec().into());
+        }
         while let Some(item) = reader.next_item()? {
             match (items.last_mut(), item) {
                 (Some(Item::Data(before)), Item::Data(more)) => {

@@ -6,12 +6,12 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::{Error, SnapshotSpec, VolumeInfo, VolumeKind, VolumeSpec};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
-    BACKUP, Clone, CloneReply, CreateVolume, CreateVolumeReply, READONLY, ReClone, ReCloneReply,
-    VolumeNameArgument,
+    Clone, CloneReply, CreateVolume, CreateVolumeReply, ReClone, ReCloneReply, VolumeNameArgument,
 };
 use cellar_wire::ids::{AfsTime, PartitionId, ViceId, VolumeId};
 use tracing::info;
 
+use super::copy::copy;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse};
 use super::{Answered, code, on_disk, superuser};
@@ -146,11 +146,7 @@ pub(super) async fn clone_volume(server: &Arc<Server>, call: &mut IncomingCall) 
     audit::about("clone", new_volume);
     let name = volume_name(&new_name)?;
     audit::about("name", &name);
-    let kind = match new_type {
-        READONLY => VolumeKind::ReadOnly,
-        BACKUP => VolumeKind::Backup,
-        _ => return Err(AbortCode::EINVAL),
-    };
+    let kind = kind_of(new_type).ok_or(AbortCode::EINVAL)?;
     if new_volume.0 == 0 {
         return Err(AbortCode::EINVAL);
     }
@@ -228,6 +224,9 @@ fn clone(
     }
     if purged != new && partition.volume(new).map_err(code)?.is_some() {
         return Err(AbortCode::VVOLEXISTS);
+    }
+    if kind == VolumeKind::ReadWrite {
+        return copy(source, partition, new, &name, server.now());
     }
     let spec = SnapshotSpec {
         in_service: false,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Error, Restore as Restoring, RestoreMode, RestoredInfo, VolumeInfo};
+use cellar_volume::{
+    Error, Partition, Restore as Restoring, RestoreMode, RestoredInfo, VolumeInfo,
+};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
     BASE_DATE, BASE_NOTHING, BASE_STATE, CAN_DELTA, DELTA_VERSION, DeltaHead, GetCapabilities,
@@ -12,6 +14,7 @@ use cellar_wire::afsvol::{
     WRONG_BASE,
 };
 use cellar_wire::delta::{Item, Reader};
+use cellar_wire::ids::VolumeId;
 use tracing::info;
 
 use super::contents::{delta_code, from_wire, image_of_delta, restored_from_delta, to_wire};
@@ -67,7 +70,7 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
 }
 
 /// Takes a delta.
-struct DeltaSink {
+pub(super) struct DeltaSink {
     restoring: Restoring,
     /// What the volume is before.
     target: VolumeInfo,
@@ -93,6 +96,18 @@ impl DeltaSink {
         cookie: RestoreCookie,
         head: DeltaHead,
     ) -> Result<Self, AbortCode> {
+        let partition = server.volumes.partition(used.partition());
+        let partition = partition.ok_or(AbortCode::VNOVOL)?;
+        Self::into_volume(&partition, used.id(), cookie, head)
+    }
+
+    /// Begins to make a volume what a delta with this head says.
+    pub(super) fn into_volume(
+        partition: &Partition,
+        volume: VolumeId,
+        cookie: RestoreCookie,
+        head: DeltaHead,
+    ) -> Result<Self, AbortCode> {
         let mode = match head.base_kind {
             BASE_NOTHING => RestoreMode::Full,
             BASE_DATE => RestoreMode::Incremental,
@@ -101,7 +116,8 @@ impl DeltaSink {
             },
             _ => return Err(AbortCode::VOLSERREAD_DUMPERROR),
         };
-        let (restoring, target) = begin(server, used, mode).map_err(|error| refused(&error))?;
+        let (restoring, target) =
+            begin(partition, volume, mode).map_err(|error| refused(&error))?;
         Ok(Self {
             restoring,
             target,
@@ -184,7 +200,7 @@ impl DeltaSink {
     }
 
     /// The delta has ended.
-    fn finish(self) -> Answered {
+    pub(super) fn finish(self) -> Answered {
         if let Err(error) = self.reader.finish() {
             info!(volume = %self.target.id, %error, "not restored");
             self.give_up();
@@ -203,7 +219,7 @@ impl DeltaSink {
 
 impl Sink for DeltaSink {
     fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
-        self.reader.feed(&bytes);
+        self.reader.feed_owned(bytes);
         loop {
             let item = self.reader.next_item().map_err(|error| {
                 info!(volume = %self.target.id, %error, "not restored");

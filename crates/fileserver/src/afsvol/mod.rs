@@ -8,11 +8,13 @@
 
 mod change;
 mod contents;
+mod copy;
 mod create;
 mod delta_in;
 mod delta_out;
 mod dump;
 mod forward;
+mod leftovers;
 mod list;
 mod partitions;
 mod progress;

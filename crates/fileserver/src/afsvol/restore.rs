@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Error, Restore as Restoring, RestoreMode, RestoredInfo, VolumeInfo};
+use cellar_volume::{
+    Error, Partition, Restore as Restoring, RestoreMode, RestoredInfo, VolumeInfo,
+};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{Restore, RestoreCookie, RestoreReply};
 use cellar_wire::dump::{Item, Reader, VnodeRecord, VolumeHeader};
+use cellar_wire::ids::VolumeId;
 use tracing::info;
 
 use super::contents::{image, restore_code, restored_from_dump};
@@ -61,17 +64,14 @@ pub(super) async fn finish(
     Ok(())
 }
 
-/// Begins a restore into a transaction's volume.
+/// Begins a restore into a volume. Answers what it is before, too.
 pub(super) fn begin(
-    server: &Server,
-    used: &InUse,
+    partition: &Partition,
+    id: VolumeId,
     mode: RestoreMode,
 ) -> cellar_volume::Result<(Restoring, VolumeInfo)> {
-    let (id, place) = (used.id(), used.partition());
-    let found = server.volumes.find_on(place, id)?;
-    let attached = found.ok_or(Error::NoVolume(id))?;
-    let restoring = attached.partition.begin_restore(id, mode)?;
-    Ok((restoring, attached.volume.info()))
+    let volume = partition.volume(id)?.ok_or(Error::NoVolume(id))?;
+    Ok((partition.begin_restore(id, mode)?, volume.info()))
 }
 
 /// Takes a dump.
@@ -86,7 +86,9 @@ struct DumpSink {
 
 impl DumpSink {
     fn new(server: &Server, used: &InUse, cookie: RestoreCookie) -> Result<Self, AbortCode> {
-        let begun = begin(server, used, RestoreMode::Incremental);
+        let partition = server.volumes.partition(used.partition());
+        let partition = partition.ok_or(AbortCode::VNOVOL)?;
+        let begun = begin(&partition, used.id(), RestoreMode::Incremental);
         let (restoring, target) = begun.map_err(|error| restore_code(&error))?;
         Ok(Self {
             restoring,
@@ -132,7 +134,7 @@ impl DumpSink {
 
 impl Sink for DumpSink {
     fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
-        self.reader.feed(&bytes);
+        self.reader.feed_owned(bytes);
         loop {
             let item = self.reader.next_item().map_err(|error| {
                 info!(volume = %self.target.id, %error, "not restored");

@@ -108,6 +108,17 @@ impl Reader {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Adds bytes without copying them, if nothing is left of those before and nobody else has them.
+    pub fn feed_owned(&mut self, bytes: Bytes) {
+        if self.buffer.is_empty() {
+            self.buffer = bytes
+                .try_into_mut()
+                .unwrap_or_else(|bytes| bytes[..].into());
+        } else {
+            self.buffer.extend_from_slice(&bytes);
+        }
+    }
+
     /// The next item; `None` when more bytes are needed, or after the end.
     ///
     /// # Errors

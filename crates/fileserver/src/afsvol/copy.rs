@@ -1,0 +1,69 @@
+//! A read-write clone: what `vos clone -readwrite` makes. Two volumes that are changed each on its
+//! own cannot share a group's vnodes, so this one is a copy, made on the spot as a delta from nothing.
+
+use cellar_volume::{Partition, Since, VolumeKind, VolumeSpec};
+use cellar_wire::AbortCode;
+use cellar_wire::afsvol::{READWRITE, RestoreCookie, VolumeName};
+use cellar_wire::ids::{AfsTime, VolumeId};
+
+use super::code;
+use super::delta_in::DeltaSink;
+use super::delta_out::{Base, DeltaSource, plan};
+use super::dump::freeze;
+use super::stream::{Sink, Source};
+use super::transaction::InUse;
+
+/// Copies the volume of a transaction. The copy is out of service, and to be destroyed, until
+/// SetFlags(0).
+pub(super) fn copy(
+    source: &InUse,
+    partition: &Partition,
+    new: VolumeId,
+    name: &str,
+    now: AfsTime,
+) -> Result<(), AbortCode> {
+    let frozen = freeze(source)?;
+    let info = frozen.info();
+    let spec = VolumeSpec {
+        kind: VolumeKind::ReadWrite,
+        parent: info.parent,
+        root: false,
+        in_service: false,
+        destroy_me: true,
+        ..VolumeSpec::new(new, name, info.owner, now)
+    };
+    let made = partition.create_volume(&spec);
+    made.and_then(|made| made.wait()).map_err(code)?;
+    let cookie = RestoreCookie {
+        name: VolumeName::new(name.as_bytes()).unwrap_or_default(),
+        volume_type: READWRITE,
+        clone: info.clone,
+        parent: info.parent,
+    };
+    let copied = (|| {
+        let (mut head, _) = plan(&frozen, Base::Nothing)?.ok_or(AbortCode::VOLSERFAILEDOP)?;
+        head.creation_date = now;
+        let mut from = DeltaSource::new(&frozen, Since::Everything)?;
+        let mut to = DeltaSink::into_volume(partition, new, cookie, head)?;
+        loop {
+            match from.next_piece() {
+                Ok(Some(piece)) => {
+                    if let Err(code) = to.take(piece) {
+                        to.give_up();
+                        return Err(code);
+                    }
+                }
+                Ok(None) => return to.finish(),
+                Err(code) => {
+                    to.give_up();
+                    return Err(code);
+                }
+            }
+        }
+    })();
+    if copied.is_err() {
+        let removed = partition.delete_volume(new);
+        removed.and_then(|removed| removed.wait()).map_err(code)?;
+    }
+    copied
+}

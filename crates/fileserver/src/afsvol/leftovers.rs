@@ -1,0 +1,74 @@
+//! Volumes that somebody began and nobody finished before the server stopped: clones for a move,
+//! targets of a restore. Their transactions went with the server; what they had marked to be
+//! destroyed goes a while after the next start, when whoever made it had time to come back.
+//!
+//! The volumes are looked through in the background, a page at a time with pauses: nothing waits
+//! for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_volume::Partition;
+use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
+use tracing::{info, warn};
+
+use crate::limits::VOLUME_TRANSACTION_IDLE;
+use crate::server::Server;
+
+/// Volumes looked at between two pauses.
+const PAGE: usize = 256;
+/// A pause.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Server {
+    /// Removes what earlier runs of this server left unfinished, after a while.
+    pub(crate) async fn remove_leftovers_later(self: Arc<Self>) {
+        tokio::time::sleep(VOLUME_TRANSACTION_IDLE).await;
+        self.remove_leftovers().await;
+    }
+
+    /// Removes what earlier runs of this server left unfinished.
+    pub(crate) async fn remove_leftovers(self: &Arc<Self>) {
+        let started = AfsTime(self.started.as_secs() as u32);
+        for (place, partition) in self.volumes.partitions() {
+            let mut after = None;
+            while !self.is_stopping() {
+                let (server, partition) = (self.clone(), partition.clone());
+                let page = cellar_rpc::blocking(move || {
+                    server.remove_leftovers_of(place, &partition, after, started)
+                });
+                match page.await {
+                    Ok(Some(last)) => after = Some(last),
+                    Ok(None) => break,
+                    Err(error) => {
+                        warn!(partition = %place, %error, "unfinished volumes not looked for");
+                        break;
+                    }
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Looks through a page of volumes. Answers the last of them, if there are more.
+    pub(super) fn remove_leftovers_of(
+        &self,
+        place: PartitionId,
+        partition: &Partition,
+        after: Option<VolumeId>,
+        started: AfsTime,
+    ) -> cellar_volume::Result<Option<VolumeId>> {
+        let page = partition.volumes(after, PAGE)?;
+        for volume in &page {
+            let id = volume.id;
+            let left = volume.destroy_me && volume.copied < started;
+            if left && !self.transactions.is_busy(place, id) {
+                info!(volume = %id, partition = %place, "unfinished volume of an earlier run removed");
+                partition.delete_volume(id)?.wait()?;
+                self.volumes.forget(id);
+            }
+        }
+        let more = page.len() == PAGE;
+        Ok(page.last().filter(|_| more).map(|last| last.id))
+    }
+}
