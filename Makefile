@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-kerberos bench clean-interop
+        test-all-clients test-kerberos test-mixed-cell bench clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -18,6 +18,7 @@ help:
 	@echo 'make test-openafs-client   those that use afsd.fuse'
 	@echo 'make test-kernel-client    those that use the client inside the Linux kernel'
 	@echo 'make test-kerberos         tickets, tokens, who may do what: attack list, real KDC, kernel guest'
+	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
 
@@ -51,6 +52,9 @@ test-all-clients:
 
 test-kerberos:
 	@dev/test kerberos
+
+test-mixed-cell:
+	@dev/test mixed-cell
 
 bench: build
 	@bench/side-by-side $(ARGS)

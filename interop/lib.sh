@@ -88,7 +88,7 @@ server_up() { # [OPTIONS of `cellar up`]
         echo "the server does not come up"
         return 1
         ;;
-    openafs) "$interop/openafs-cell/cell" up --dir "$IT_DIR/server" --netns "$IT_NETNS" --addr "$IT_ADDR" --cell "$IT_CELL" ;;
+    openafs) "$interop/openafs-cell/cell" up --dir "$IT_DIR/server" --netns "$IT_NETNS" --addr "$IT_ADDR" --cell "$IT_CELL" "$@" ;;
     esac
 }
 

@@ -43,15 +43,25 @@ at_openafs() {
     )
 }
 
+# id_of NAME: of a volume on the server, which the location database need not know.
+id_of() { at_client vos listvol "$IT_ADDR" -noauth -config "$users_etc" -quiet 2>/dev/null | awk -v n="$1" '$1 == n { print $2 }'; }
+
 # session NAME TRANSCRIPT: types sessions/NAME; @SERVER@ in it is the server's address, as SERVER is in answers, where
-# DATE stands for any date and ID for any volume's id.
+# DATE stands for any date and ID for any volume's id. @ID:NAME@ is a volume's, @DUMPS@ is sessions/dumps, @TMP@ a directory of this server's.
 session() {
-    local line who words date="[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} [0-9]{4}"
+    local line who words date="[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} [0-9]{4}" tmp=$IT_DIR/session
+    local uuid='[0-9a-f]{8}(-[0-9a-f]{4}){2}(-[0-9a-f]{2}){2}-[0-9a-f]{12}'
+    mkdir -p "$tmp"
     while IFS= read -r line; do
         [[ $line =~ ^([a-z]+):\ (.*)$ ]] || continue
         who=${BASH_REMATCH[1]}
         echo "$line"
-        read -ra words <<<"${BASH_REMATCH[2]//@SERVER@/$IT_ADDR}"
+        line=${BASH_REMATCH[2]//@SERVER@/$IT_ADDR}
+        line=${line//@TMP@/$tmp}
+        while [[ $line =~ @ID:([^@]+)@ ]]; do
+            line=${line//@ID:${BASH_REMATCH[1]}@/$(id_of "${BASH_REMATCH[1]}")}
+        done
+        read -ra words <<<"${line//@DUMPS@/dumps}"
         (
             cd "$interop/sessions" || exit
             case $who in
@@ -59,7 +69,8 @@ session() {
             *) as "$who" timeout 60 "${words[@]}" ;;
             esac </dev/null 2>&1
             echo "status $?"
-        ) | tr -d "\r" | sed -E "s/$IT_ADDR/SERVER/g; s/$date/DATE/g; s/5368[0-9]{5}/ID/g; s/^/    /"
+        ) | tr -d "\r" | sed -E "s/$IT_ADDR/SERVER/g; s/$date/DATE/g; s/5368[0-9]{5}/ID/g; s#$tmp#TMP#g; s/$uuid/UUID/g; s/[0-9]+ KB on/N KB on/; s/\\b1[0-9]{9}\\b/TIME/
+            s/[0-9]+ (K|KB|MB|GB|TB)( blocks)? (out of|free)/N \\1\\2 \\3/g; s/(total:? )[0-9]+/\\1N/; s/^/    /"
     done <"$interop/sessions/$1" >"$2"
 }
 

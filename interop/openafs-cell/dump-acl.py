@@ -17,11 +17,11 @@ FIXED = {ord(tag): length for tags, length in (("t", 1), ("lb", 2), ("vmaogps", 
 
 
 def acl_bytes(entries):
-    body = b"".join(
-        struct.pack(">ii", IDS[who] if who in IDS else int(who), sum(RIGHTS[r] for r in rights))
-        for who, rights in (e.split("=") for e in entries)
-    )
-    count = len(body) // 8
+    pairs = (e.split("=") for e in entries)
+    rights = [(IDS[who] if who in IDS else int(who), sum(RIGHTS[r] for r in given)) for who, given in pairs]
+    # A file server keeps them in the order of their ids.
+    body = b"".join(struct.pack(">ii", *pair) for pair in sorted(rights))
+    count = len(rights)
     return struct.pack(">5i", 20 + len(body), 1, count, count, 0) + body
 
 

@@ -2,10 +2,13 @@
 """A real tree, copied in through one client and compared through another.
 
     tree.py select MANIFEST ROOT --files N --bytes N   whole subtrees of ROOT, in order of name, until both are reached
+                                                       --small N: exactly so many files, each of at most N bytes and none
+                                                       with further names
     tree.py extras MANIFEST DIR                         adds what a software tree seldom has: holes, odd names and modes
     tree.py put MANIFEST DEST                           writes it
     tree.py check MANIFEST DEST [--symlinks-with P]     compares names, types, modes, sizes, every byte, symlink targets
-                                                        and which names are one file; P: see README
+                                                        and which names are one file; P: see README. --sample N: all
+                                                        names, but only every N-th entry
 
 Hard links can only join names of one directory in AFS: a further name in another directory becomes a file of its own,
 and is counted. Set-id bits are not copied: an anonymous caller may not set them.
@@ -65,6 +68,18 @@ class Manifest:
                 continue
             self.entries.append(entry)
         return files, size
+
+
+def select_small(manifest, root, want_files, largest):
+    """Directories come before what is in them, so the end may be cut off anywhere."""
+    manifest.add_tree(root, ".")
+    wanted, files = [], 0
+    for e in manifest.entries[1:]:
+        small = e["kind"] != "f" or (e["size"] <= largest and "of" not in e)
+        if small and files < want_files:
+            wanted.append(e | {"name": e["name"].removeprefix("./")})
+            files += e["kind"] == "f"
+    manifest.entries = wanted
 
 
 def select(manifest, root, want_files, want_bytes):
@@ -207,10 +222,10 @@ def differences(dest, entry, symlinks_with):
                 return None
 
 
-def check(manifest, dest, symlinks_with):
+def check(manifest, dest, symlinks_with, sample):
     bad = []
     with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
-        bad += filter(None, pool.map(lambda e: differences(dest, e, symlinks_with), manifest.entries))
+        bad += filter(None, pool.map(lambda e: differences(dest, e, symlinks_with), manifest.entries[::sample]))
     # Nothing that was not put there.
     names = {}
     for e in manifest.entries:
@@ -239,11 +254,16 @@ def main():
     parser.add_argument("place")
     parser.add_argument("--files", type=int, default=50_000)
     parser.add_argument("--bytes", type=int, default=2 << 30)
+    parser.add_argument("--small", type=int)
+    parser.add_argument("--sample", type=int, default=1)
     parser.add_argument("--symlinks-with", default="")
     a = parser.parse_args()
     manifest = Manifest(a.manifest)
     if a.verb == "select":
-        select(manifest, a.place, a.files, a.bytes)
+        if a.small:
+            select_small(manifest, a.place, a.files, a.small)
+        else:
+            select(manifest, a.place, a.files, a.bytes)
         manifest.save()
     elif a.verb == "extras":
         make_extras(a.place)
@@ -255,7 +275,7 @@ def main():
     summary = (f"{count('f')} files, {sum(e.get('size', 0) for e in manifest.entries)} bytes, {count('d')} directories, "
                f"{count('l')} symlinks")
     if a.verb == "check":
-        bad, linked = check(manifest, a.place, a.symlinks_with)
+        bad, linked = check(manifest, a.place, a.symlinks_with, a.sample)
         other = sum("of" in e and not same_directory(e) for e in manifest.entries)
         print(f"compared {summary}, {linked} names of linked files ({other} links to other directories became files): "
               f"{len(bad)} differences")
