@@ -192,16 +192,17 @@ def identical(a, b):
     for path in (a, b):
         dump = read(path)
         digest = hashlib.sha1()
+        first = dump.starts[1] if len(dump.starts) > 1 else dump.end
         with open(path, "rb") as file:
-            file.seek(dump.starts[1] if len(dump.starts) > 1 else dump.end)
+            file.seek(first)
             while piece := file.read(PIECE):
                 digest.update(piece)
         tags = "".join(dump.volume)
-        both.append((tags, header_lines(dump), digest.hexdigest(), os.path.getsize(path)))
+        both.append((tags, header_lines(dump), digest.hexdigest(), os.path.getsize(path) - first))
     if both[0] != both[1]:
         print("\n".join(f"{x}\n{y}" for x, y in zip(*both) if x != y))
         return 1
-    print(f"identical: {both[0][3]} bytes")
+    print(f"identical: {both[0][3]} bytes of vnodes, {len(both[0][0])} attributes of the volume")
     return 0
 
 
