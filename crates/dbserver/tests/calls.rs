@@ -281,6 +281,54 @@ fn many_clients_at_once_get_their_own_answers() {
 }
 
 #[test]
+fn whoever_locks_is_written_down_however_they_lock() {
+    run(async {
+        let servers = serve(false);
+        let admin = local::connect(servers.local.path()).await.unwrap();
+        let newentry = volume(1);
+        admin.call(&CreateEntryN { newentry }).await.unwrap();
+        let (volid, voltype) = (VolumeId(4), vl::ANYVOL);
+        let noted = vl::LockNoted {
+            volid,
+            voltype,
+            voloper: vl::VLOP_RELEASE as i32,
+            note: "release, process 17 on ws1".try_into().unwrap(),
+        };
+        let plain = vl::SetLock {
+            volid,
+            voltype,
+            voloper: vl::VLOP_MOVE as i32,
+        };
+        let anybody = servers.connect(&vl::PACKAGE);
+        for refused in [
+            anybody.call(&noted).await.map(drop),
+            anybody.call(&plain).await.map(drop),
+        ] {
+            assert_eq!(refused.unwrap_err().code(), AbortCode::VL_PERM);
+        }
+        for note in [Some(&noted.note), None] {
+            match note {
+                Some(_) => drop(admin.call(&noted).await.unwrap()),
+                None => drop(admin.call(&plain).await.unwrap()),
+            }
+            let look = vl::GetLock { volid, voltype };
+            let seen = admin.call(&look).await.unwrap();
+            assert_eq!(seen.since, AfsTime(1_000_000));
+            assert_eq!(seen.who.to_string(), "local administrator");
+            // In the same second: the note of the lock before is not this one's.
+            assert_eq!(seen.note, note.cloned().unwrap_or_default());
+            let release = vl::ReleaseLock {
+                volid,
+                voltype,
+                releasetype: 7,
+            };
+            admin.call(&release).await.unwrap();
+            assert_eq!(admin.call(&look).await.unwrap().since, AfsTime(0));
+        }
+    });
+}
+
+#[test]
 fn acts_and_attempts_are_in_the_audit_log() {
     run(async {
         let servers = serve(true);

@@ -73,17 +73,19 @@ impl Answer<Vl> for SetLock {
     }
 }
 
+/// Everybody sees that an entry is locked, as in the entry itself. Names, addresses and what was said
+/// of administrators' machines are for superusers.
 impl Answer<Vl> for GetLock {
     const BLOCKS: bool = true;
 
-    fn answer(self, vl: &Vl, _: Identity) -> Result<GetLockReply, Error> {
+    fn answer(self, vl: &Vl, who: Identity) -> Result<GetLockReply, Error> {
         check_type(self.voltype)?;
         let entry = vl.replica.read().by_id(self.volid, self.voltype)?.clone();
         let holder = vl
             .replica
             .view(|view| tables::lock_holder(view, entry.number))?;
         let holder = holder
-            .filter(|holder| holder.since == entry.lock_time)
+            .filter(|holder| who.is_superuser() && holder.since == entry.lock_time)
             .unwrap_or_default();
         Ok(GetLockReply {
             operation: entry.flags & VLOP_ALLOPERS,

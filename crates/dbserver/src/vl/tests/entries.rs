@@ -460,7 +460,16 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
             volid: VolumeId(501),
             voltype: ANYVOL,
         };
-        cell.vl.ask(NOBODY, asked).unwrap()
+        let seen = cell.ask(asked.clone()).unwrap();
+        // Others see that there is a lock, and no more.
+        let others = GetLockReply {
+            who: LockText::default(),
+            from: 0,
+            note: LockText::default(),
+            ..seen.clone()
+        };
+        assert_eq!(cell.vl.ask(NOBODY, asked), Ok(others));
+        seen
     };
     assert_eq!(get().since, AfsTime(0));
     let noted = LockNoted {
