@@ -519,3 +519,32 @@ fn a_history_of_removals_is_bounded() {
     assert_eq!(changes(&frozen, last).1, 800);
     assert!(frozen.since(&states[0]).is_none());
 }
+
+/// A frozen volume ends with the process; what only it saw goes with the next background removal.
+#[test]
+fn a_crash_forgets_what_was_frozen() {
+    let world = World::new();
+    let volume = world.volume();
+    let files = fill(&volume, 20);
+    let write = |file: Fid, byte: u8| {
+        let data = vec![byte; 20_000];
+        let stored = volume.store(file, &StoreSpec::at(0), &[data.into()], at(2));
+        stored.unwrap().wait().unwrap();
+    };
+    files.iter().for_each(|file| write(*file, 1));
+    let frozen = volume.freeze().unwrap();
+    let before = contents(&frozen);
+    files.iter().for_each(|file| write(*file, 2));
+    world.partition.reap_now().unwrap();
+    same(&contents(&frozen), &before, "held");
+    let report = world.partition.check().unwrap();
+    assert!(report.unseen > 0, "nothing was held");
+    let disk = world.disk.power_cut(Some(3));
+    let partition = Partition::open(Arc::new(disk.clone()), options()).unwrap();
+    let after = World { disk, partition };
+    after.partition.reap_now().unwrap();
+    after.check_clean();
+    drop(frozen);
+    world.partition.reap_now().unwrap();
+    world.check_clean();
+}

@@ -87,8 +87,8 @@ impl std::fmt::Debug for Body {
 enum Form {
     /// These bytes, and zeros behind them; whether they are wanted.
     AtHand(Bytes, bool),
-    /// Pieces of blocks: the next one that is there.
-    Pieces(Ahead<PieceBlocks>),
+    /// Pieces of blocks; `None` is one of which nothing is wanted.
+    Pieces(Ahead<Option<PieceBlocks>>),
     /// A directory's pages, with the epochs in which they were written.
     Pages(Ahead<(u64, Bytes)>),
 }
@@ -330,13 +330,26 @@ impl Body {
         let Form::Pieces(ahead) = &mut self.form else {
             return Ok((length, None));
         };
-        let next = ahead.advance(number, |_, value| match Piece::decode(value) {
-            Ok(Piece::Blocks(blocks)) => Ok(Some(blocks)),
-            Ok(_) => Ok(None),
-            Err(error) => Err(volume.damaged(fid, &error.to_string())),
+        let (since, kept) = (self.since, self.kept);
+        let is_old = |key: &Key| {
+            let end = (key.piece_number() + 1) * PIECE_BYTES;
+            end <= kept && since.is_some_and(|since| key.epoch() <= since)
+        };
+        let next = ahead.advance(number, |key, value| {
+            if is_old(key) {
+                return Ok(Some(None));
+            }
+            match Piece::decode(value) {
+                Ok(Piece::Blocks(blocks)) => Ok(Some(Some(blocks))),
+                Ok(_) => Ok(None),
+                Err(error) => Err(volume.damaged(fid, &error.to_string())),
+            }
         })?;
         let blocks = match next {
-            Some((next, blocks)) if *next == number => blocks.clone(),
+            Some((next, None)) if *next == number => {
+                return Ok(((number + 1) * PIECE_BYTES, None));
+            }
+            Some((next, Some(blocks))) if *next == number => blocks.clone(),
             Some((next, _)) => return Ok((next * PIECE_BYTES, Some(Span::Hole))),
             None => return Ok((length, Some(Span::Hole))),
         };
