@@ -11,7 +11,7 @@ use cellar_volume::Partition;
 use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
 use tracing::{error, info};
 
-use crate::afsvol::{Transactions, VolumeService};
+use crate::afsvol::{Scrubs, Transactions, VolumeService};
 use crate::callback::saved::{self, SavedState};
 use crate::callback::{Breaker, CallbackTable, fid_hash};
 use crate::config::Config;
@@ -48,6 +48,7 @@ pub(crate) struct Server {
     pub(crate) locks: LockTable,
     pub(crate) statistics: Statistics,
     pub(crate) transactions: Transactions,
+    pub(crate) scrubs: Scrubs,
     pub(crate) locations: KnownLocations,
     pub(crate) clients: Clients,
     /// When the server started.
@@ -85,6 +86,7 @@ impl FileServer {
             locks: LockTable::default(),
             statistics: Statistics::new(),
             transactions: Transactions::default(),
+            scrubs: Scrubs::default(),
             locations: KnownLocations::default(),
             clients: Clients::default(),
             started,

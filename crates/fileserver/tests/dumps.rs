@@ -4,7 +4,9 @@
 
 mod common;
 
-use cellar_wire::afsvol::{self, GetSize, IT_BUSY, IT_OFFLINE, ListOneVolume, READWRITE};
+use cellar_wire::afsvol::{
+    self, GetSize, IT_BUSY, IT_OFFLINE, ListOneVolume, READWRITE, ScrubDamage, ScrubProgress,
+};
 use cellar_wire::dump::Item;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use common::volser::{Volser, assert_same, contents, cookie, items, sample};
@@ -318,5 +320,109 @@ fn only_superusers_dump_and_restore() {
         };
         let busy = volser.call(&one).await.unwrap().entries;
         assert_eq!((busy[0].status, busy[0].name.len()), (110, 0));
+    });
+}
+
+#[test]
+fn contents_of_4_gib_and_more_have_a_64_bit_length() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let volser = Volser(cell.admin().await);
+        let file = machine.create(Fid::root(OPEN), "large").await;
+        machine.store(file, 1 << 32, b"end").await.unwrap();
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        let size = GetSize {
+            trans,
+            from_date: 0,
+        };
+        let size = volser.0.call(&size).await.unwrap().size.dump_size;
+        assert!(
+            ((1 << 32) + 2400..(1 << 32) + 2700).contains(&size),
+            "{size}"
+        );
+        let call = afsvol::Dump {
+            trans,
+            from_date: 0,
+        };
+        let mut call = volser.0.open(&call).await.unwrap();
+        let mut head = Vec::new();
+        while head.len() < 100_000 {
+            head.extend_from_slice(&call.read_chunk().await.unwrap().unwrap());
+        }
+        let tag = b"h\0\0\0\x01\0\0\0\x03\0\0\0";
+        assert!(head.windows(tag.len()).any(|window| window == tag));
+        // Given up in the middle.
+        drop(call);
+        volser.end(trans).await;
+    });
+}
+
+/// What a scrub said: the damage, and the last of its progress.
+async fn scrub(
+    volser: &Volser,
+    volume: VolumeId,
+) -> Result<(Vec<ScrubDamage>, ScrubProgress), i32> {
+    let call = afsvol::Scrub {
+        partition: 0,
+        volume,
+        rate_kib: 0,
+    };
+    let mut call = volser.0.open(&call).await.unwrap();
+    let (mut damage, mut progress) = (Vec::new(), ScrubProgress::default());
+    loop {
+        match call.read::<u32>().await.map_err(|error| error.code().0)? {
+            afsvol::SCRUB_PROGRESS => progress = call.read().await.unwrap(),
+            afsvol::SCRUB_DAMAGE => damage.push(call.read().await.unwrap()),
+            _ => break,
+        }
+    }
+    let reply: afsvol::ScrubReply = call.results().await.unwrap();
+    assert!(!reply.partial);
+    Ok((damage, progress))
+}
+
+#[test]
+fn a_scrub_names_what_is_damaged() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let volser = Volser(cell.admin().await);
+        let dir = machine.make_dir(Fid::root(OPEN), "dir").await;
+        let file = machine.create(dir, "file").await;
+        machine.store(file, 0, &[0xa5; 200_000]).await.unwrap();
+        let (damage, progress) = scrub(&volser, VolumeId(0)).await.unwrap();
+        assert_eq!(damage, []);
+        assert_eq!((progress.volumes, progress.volumes_total), (2, 2));
+        assert!(progress.bytes >= 200_000);
+        let blocks = cell.disk.contents("blocks.0");
+        let at = blocks
+            .windows(64)
+            .position(|window| window == [0xa5; 64])
+            .unwrap();
+        cell.disk.flip_bit("blocks.0", at as u64 + 50_000, 3);
+        let (damage, progress) = scrub(&volser, OPEN).await.unwrap();
+        assert_eq!((damage.len(), progress.damaged), (1, 1));
+        assert_eq!((damage[0].vnode, damage[0].volume), (file.vnode, OPEN));
+        assert_eq!(&damage[0].path[..], b"dir/file");
+        assert_eq!(damage[0].length, 200_000);
+        assert_eq!(damage[0].places.len(), 1);
+        assert_eq!(scrub(&volser, NEW).await.unwrap_err(), 103);
+        // A dump stops rather than lie.
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        let call = afsvol::Dump {
+            trans,
+            from_date: 0,
+        };
+        let mut call = volser.0.open(&call).await.unwrap();
+        let code = loop {
+            match call.read_chunk().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("a whole dump"),
+                Err(error) => break error.code().0,
+            }
+        };
+        assert_eq!(code, 1_492_325_123, "VOLSERDUMPERROR");
+        volser.end(trans).await;
     });
 }

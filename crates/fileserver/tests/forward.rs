@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use cellar_auth::{Enctype, SecretKey};
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, RuntimeConfig, Service};
 use cellar_wire::afsvol::{
@@ -528,4 +529,222 @@ fn what_a_client_was_told_is_done_moves_along() {
         let now = client.fetch(file, 0, 8).await.unwrap();
         assert_eq!(now, last.to_be_bytes());
     });
+}
+
+/// A volume server that keeps the deltas that it is sent, and the heads.
+#[derive(Default)]
+struct Keeper(parking_lot::Mutex<Vec<(afsvol::DeltaHead, Vec<u8>)>>);
+
+impl Service for Keeper {
+    fn package(&self) -> &'static Package {
+        &afsvol::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            match call.opcode().await? {
+                afsvol::GetState::OPCODE => call.reply(&afsvol::GetStateReply {
+                    version: 1,
+                    state: afsvol::VolumeState::default(),
+                }),
+                afsvol::RestoreDelta::OPCODE => {
+                    let restore: afsvol::RestoreDelta = call.arguments().await?;
+                    let mut delta = Vec::new();
+                    while let Some(bytes) = call.read_chunk().await? {
+                        delta.extend_from_slice(&bytes);
+                    }
+                    self.0.lock().push((restore.head, delta));
+                }
+                _ => return Err(AbortCode::RXGEN_OPCODE),
+            }
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn bad_deltas_leave_the_volume_as_it_was() {
+    let (here, there) = two();
+    let client = Machine::new(&here, 1);
+    let keeper = Arc::new(Keeper::default());
+    let runtime = Runtime::start(RuntimeConfig {
+        shards: 1,
+        ..RuntimeConfig::default()
+    })
+    .unwrap();
+    let authority = there.config.authority.as_ref().unwrap();
+    let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
+        .service(keeper.clone())
+        .security(2, authority.server_security());
+    let port = runtime.open(at).unwrap();
+    run(async {
+        let source = Volser(here.admin().await);
+        let target = Volser(there.admin().await);
+        let dir = client.make_dir(Fid::root(OPEN), "dir").await;
+        for file in ["a", "b", "c"] {
+            let file = client.create(dir, file).await;
+            client.store(file, 0, &[1; 50_000]).await.unwrap();
+        }
+        let from = source.begin(OPEN, IT_BUSY).await;
+        let ids = || cookie("copy", READWRITE, NEW);
+        source.forward(from, 0, (&port, 1), ids()).await.unwrap();
+        source.end(from).await;
+        let (head, delta) = keeper.0.lock().remove(0);
+
+        let send = async |trans: i32, head: &afsvol::DeltaHead, delta: &[u8]| {
+            let restore = afsvol::RestoreDelta {
+                trans,
+                cookie: ids(),
+                head: head.clone(),
+            };
+            let mut call = target.0.open(&restore).await.unwrap();
+            for piece in delta.chunks(10_000) {
+                if call.write(Bytes::copy_from_slice(piece)).await.is_err() {
+                    break;
+                }
+            }
+            call.finish();
+            let result = call.results::<afsvol::RestoreDeltaReply>().await;
+            result.err().map_or(0, |error| error.code().0)
+        };
+        let trans = target.create("copy", READWRITE, NEW, NEW).await;
+        assert_eq!(send(trans, &head, &delta).await, 0);
+        target.flags(trans, 0).await;
+        target.end(trans).await;
+        let before = target.items(NEW).await;
+        let trans = target.begin(NEW, IT_OFFLINE).await;
+        let bad_dump = 1_492_325_122;
+        let mut at = 0;
+        while at < delta.len() {
+            assert_eq!(send(trans, &head, &delta[..at]).await, bad_dump, "{at}");
+            let mut damaged = delta.clone();
+            damaged[at] ^= 0x10;
+            assert_eq!(send(trans, &head, &damaged).await, bad_dump, "{at}");
+            at += if at < 400 { 13 } else { 7919 };
+        }
+        let state = target.0.call(&GetState { trans }).await.unwrap().state;
+        assert_eq!(state, head.state, "still what it was");
+        let wrong = |base_kind, epoch| afsvol::DeltaHead {
+            base_kind,
+            base: afsvol::VolumeState {
+                epoch,
+                ..head.state
+            },
+            ..head.clone()
+        };
+        let stale = afsvol::WRONG_BASE.0;
+        let epoch = head.state.epoch;
+        for (head, code) in [
+            (wrong(afsvol::BASE_STATE, epoch + 1), stale),
+            (wrong(7, epoch), bad_dump),
+            (
+                afsvol::DeltaHead {
+                    version: 2,
+                    ..head.clone()
+                },
+                -455,
+            ),
+            (
+                afsvol::DeltaHead {
+                    base_kind: afsvol::BASE_STATE,
+                    ..head.clone()
+                },
+                stale,
+            ),
+        ] {
+            assert_eq!(send(trans, &head, &delta).await, code, "{head:?}");
+        }
+        target.end(trans).await;
+        let after = target.items(NEW).await;
+        assert_same(&contents(&after), &contents(&before), "after");
+    });
+    drop(port);
+    assert_eq!(there.partition.check().unwrap().faults, [""; 0]);
+}
+
+#[test]
+fn a_volume_moves_between_partitions_of_one_server() {
+    let (cell, _) = two();
+    let client = Machine::new(&cell, 1);
+    let port = secured(&cell);
+    let other = Arc::new(cellar_volume::disk::SimDisk::new(1 << 30));
+    let other = cellar_volume::Partition::open(other, cellar_volume::Options::default()).unwrap();
+    let place = cellar_wire::PartitionId::new(1).unwrap();
+    cell.server.add_partition(place, other.clone());
+    run(async {
+        let volser = Volser(cell.admin().await);
+        let file = client.create(Fid::root(OPEN), "file").await;
+        client.store(file, 0, b"one").await.unwrap();
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        let create = afsvol::CreateVolume {
+            partition: 1,
+            name: "scratch".try_into().unwrap(),
+            volume_type: READWRITE,
+            parent: OPEN,
+            volume: OPEN,
+        };
+        let to = volser.0.call(&create).await.unwrap().trans;
+        let ids = cookie("scratch", READWRITE, OPEN);
+        volser.forward(trans, 0, (&port, to), ids).await.unwrap();
+        assert_eq!(
+            client.store(file, 0, b"no").await.unwrap_err().code().0,
+            110
+        );
+        volser.flags(trans, 2).await;
+        volser.flags(to, 0).await;
+        volser.end(to).await;
+        // The new one counts from now on, the old one is still there.
+        client.store(file, 0, b"two").await.unwrap();
+        let delete = afsvol::DeleteVolume { trans };
+        volser.0.call(&delete).await.unwrap();
+        volser.end(trans).await;
+        assert_eq!(client.fetch(file, 0, 9).await.unwrap(), b"two");
+        let list = async |partition| {
+            let call = afsvol::ListVolumes {
+                partition,
+                flags: 1,
+            };
+            let entries = volser.0.call(&call).await.unwrap().entries;
+            entries.iter().map(|entry| entry.volume).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (list(0).await, list(1).await),
+            (vec![common::SHUT], vec![OPEN])
+        );
+        // A clone may not be on two partitions.
+        let trans = volser.create("far", READONLY, OPEN, RO).await;
+        volser.end(trans).await;
+        let busy = afsvol::TransCreate {
+            volume: OPEN,
+            partition: 1,
+            flags: IT_BUSY,
+        };
+        let trans = volser.0.call(&busy).await.unwrap().trans;
+        let clone = afsvol::Clone {
+            trans,
+            purge_volume: VolumeId(0),
+            new_type: READONLY,
+            new_name: "scratch.readonly".try_into().unwrap(),
+            new_volume: RO,
+        };
+        assert_eq!(
+            volser.0.call(&clone).await.unwrap_err().code().0,
+            18,
+            "EXDEV"
+        );
+        let again = afsvol::ReClone { trans, clone: RO };
+        assert_eq!(
+            volser.0.call(&again).await.unwrap_err().code().0,
+            18,
+            "EXDEV"
+        );
+        let create = afsvol::CreateVolume {
+            volume: RO,
+            volume_type: READONLY,
+            ..create
+        };
+        assert_eq!(volser.0.call(&create).await.unwrap_err().code().0, 5, "EIO");
+        volser.end(trans).await;
+    });
+    drop(other);
 }

@@ -14,6 +14,7 @@ mod constants;
 mod delta;
 mod info;
 mod partition;
+mod scrub;
 
 pub use constants::*;
 pub use delta::*;
@@ -21,6 +22,7 @@ pub use info::{TransDebugInfo, VolserStatus, VolumeInfo, VolumeInfoX, VolumeName
 pub use partition::{
     DestServer, DiskPartition, DiskPartition64, Replica, RestoreCookie, VolumeSize,
 };
+pub use scrub::*;
 
 /// A volume's name as an argument: servers refuse more than 31 bytes.
 pub type VolumeNameArgument = AfsString<32>;
@@ -112,4 +114,9 @@ package! {
         -> RestoreDeltaReply {} streams request;
     /// Ours: what this volume server can do beside OpenAFS's procedures (`CAN_*`). For everybody.
     1128614914 GetCapabilities {} -> GetCapabilitiesReply { version: u32, capabilities: u32 };
+    /// Ours: verifies all that a volume (0: every volume of the partition) stores, at up to so many
+    /// KiB a second (0: as fast as it goes), and streams records ([`SCRUB_PROGRESS`],
+    /// [`SCRUB_DAMAGE`]) up to [`SCRUB_END`]. `partial`: it was ended before everything was looked at.
+    1128614915 Scrub { partition: i32, volume: VolumeId, rate_kib: u32 }
+        -> ScrubReply { partial: bool } streams reply;
 }

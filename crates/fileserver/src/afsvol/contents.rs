@@ -18,6 +18,7 @@ use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::{AbortCode, AfsString, Opaque, WordString};
 
 use super::create::checked_name;
+use super::list::file_count;
 use super::status::kind_of;
 
 /// What OpenAFS's dumps say of a volume that is on line, because a dump takes it off.
@@ -61,7 +62,7 @@ pub(super) fn volume_header(info: &VolumeInfo, uniquifier: u32) -> VolumeHeader 
         max_quota: info.max_quota,
         min_quota: info.min_quota,
         disk_used: word(info.blocks_used),
-        file_count: word(info.files),
+        file_count: word(file_count(info)),
         account: info.account,
         owner: info.owner.0 as u32,
         creation_date: info.created,

@@ -98,12 +98,30 @@ fn create(server: &Arc<Server>, place: PartitionId, wanted: Wanted) -> Result<i3
     }
 }
 
+/// That no other partition of this server has a volume of the id. Only a read-write volume may be
+/// on two, while it moves: of clones and read-only volumes the second would hide the first.
+fn check_elsewhere(
+    server: &Server,
+    place: PartitionId,
+    volume: VolumeId,
+) -> cellar_volume::Result<()> {
+    for (other, partition) in server.volumes.partitions() {
+        if other != place && partition.volume(volume)?.is_some() {
+            return Err(Error::VolumeExists(volume));
+        }
+    }
+    Ok(())
+}
+
 fn make(
     server: &Server,
     place: PartitionId,
     wanted: Wanted,
     now: AfsTime,
 ) -> cellar_volume::Result<()> {
+    if wanted.parent != wanted.volume {
+        check_elsewhere(server, place, wanted.volume)?;
+    }
     let partition = server.volumes.partition(place);
     let partition = partition.ok_or(Error::Invalid("there is no such partition"))?;
     let spec = VolumeSpec {
@@ -222,8 +240,14 @@ fn clone(
             purge.wait().map_err(code)?;
         }
     }
-    if purged != new && partition.volume(new).map_err(code)?.is_some() {
-        return Err(AbortCode::VVOLEXISTS);
+    if purged != new {
+        if partition.volume(new).map_err(code)?.is_some() {
+            return Err(AbortCode::VVOLEXISTS);
+        }
+        check_elsewhere(server, source.partition(), new).map_err(|error| match error {
+            Error::VolumeExists(_) => AbortCode::EXDEV,
+            error => code(error),
+        })?;
     }
     if kind == VolumeKind::ReadWrite {
         return copy(source, partition, new, &name, server.now());

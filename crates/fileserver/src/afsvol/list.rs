@@ -140,6 +140,11 @@ fn in_use(info: &VolumeInfo) -> u8 {
     u8::from(info.online && info.in_service && info.blessed)
 }
 
+/// Files, directories and links as OpenAFS counts them: without the root directory.
+pub(super) fn file_count(info: &VolumeInfo) -> u64 {
+    info.files.saturating_sub(1)
+}
+
 /// Numbers on the wire have 31 bits; more is said as the most they can.
 fn number(count: u64) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
@@ -164,7 +169,7 @@ impl Entry for afsvol::VolumeInfo {
             update_date: info.updated,
             backup_date: info.backed_up,
             day_use: number(info.day_use.into()),
-            file_count: number(info.files),
+            file_count: number(file_count(info)),
             max_quota: number(info.max_quota.into()),
             size: number(info.blocks_used),
             flags: 0,
@@ -202,7 +207,7 @@ impl Entry for VolumeInfoX {
             update_date: info.updated,
             backup_date: info.backed_up,
             day_use: number(info.day_use.into()),
-            file_count: number(info.files),
+            file_count: number(file_count(info)),
             max_quota: number(info.max_quota.into()),
             size: number(info.blocks_used),
             ..Self::default()

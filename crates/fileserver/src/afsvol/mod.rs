@@ -19,6 +19,7 @@ mod list;
 mod partitions;
 mod progress;
 mod restore;
+mod scrub;
 mod status;
 mod stream;
 mod transaction;
@@ -29,6 +30,7 @@ use cellar_rpc::{IncomingCall, LocalBoxFuture};
 use cellar_volume::Error;
 use cellar_wire::{AbortCode, Package, afsvol};
 
+pub(crate) use scrub::Scrubs;
 pub(crate) use transaction::Transactions;
 
 use crate::abort_map::{Refusal, store_code};
@@ -92,6 +94,7 @@ fn handle<'a>(
         afsvol::GetState => delta_in::get_state,
         afsvol::RestoreDelta => delta_in::restore_delta,
         afsvol::GetCapabilities => delta_in::get_capabilities,
+        afsvol::Scrub => scrub::scrub,
         afsvol::ConvertROtoRWvolume => change::convert,
         afsvol::SplitVolume => split_volume,
         afsvol::SetForwarding => change::set_forwarding,

@@ -1,0 +1,169 @@
+//! Scrub: reads and verifies what is stored, at a pace, while it is in use; ours alone.
+//!
+//! It may take days. It runs on a thread of its own of those that may wait, one for each partition,
+//! and ends when its caller goes away. What it says of its progress is dropped when the caller is slow.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Damage, ScrubReport};
+use cellar_wire::afsvol::{
+    SCRUB_DAMAGE, SCRUB_END, SCRUB_PROGRESS, Scrub, ScrubDamage, ScrubPlace, ScrubProgress,
+    ScrubReply,
+};
+use cellar_wire::ids::PartitionId;
+use cellar_wire::{AbortCode, AfsString, Encode, Encoder, List};
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::{Answered, code, superuser};
+use crate::audit;
+use crate::server::Server;
+
+/// Records of progress that wait to be sent.
+const QUEUE: usize = 4;
+
+/// The partitions that are being scrubbed.
+#[derive(Default)]
+pub(crate) struct Scrubs(Mutex<HashSet<PartitionId>>);
+
+/// A partition is being scrubbed for as long as this is there.
+struct Scrubbing {
+    server: Arc<Server>,
+    place: PartitionId,
+}
+
+impl Scrubbing {
+    fn begin(server: &Arc<Server>, place: PartitionId) -> Result<Self, AbortCode> {
+        if !server.scrubs.0.lock().insert(place) {
+            return Err(AbortCode::VOLSERVOLBUSY);
+        }
+        Ok(Self {
+            server: server.clone(),
+            place,
+        })
+    }
+}
+
+impl Drop for Scrubbing {
+    fn drop(&mut self) {
+        self.server.scrubs.0.lock().remove(&self.place);
+    }
+}
+
+pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let Scrub {
+        partition,
+        volume,
+        rate_kib,
+    } = call.arguments().await?;
+    superuser(server, call)?;
+    audit::about("partition", partition);
+    audit::about("volume", volume);
+    let unknown = AbortCode::VOLSERILLEGAL_PARTITION;
+    let place = PartitionId::new(partition).ok_or(unknown)?;
+    let partition = server.volumes.partition(place).ok_or(unknown)?;
+    let scrubbing = Scrubbing::begin(server, place)?;
+    let rate = u64::from(rate_kib) * 1024;
+    let (sender, mut progress) = mpsc::channel(QUEUE);
+    let stopping = server.clone();
+    let work = cellar_rpc::blocking(move || {
+        let _scrubbing = scrubbing;
+        let mut tell = |told: &cellar_volume::ScrubProgress| {
+            let gone = matches!(
+                sender.try_send(*told),
+                Err(mpsc::error::TrySendError::Closed(_))
+            );
+            if gone || stopping.is_stopping() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        let report = if volume.0 == 0 {
+            partition.scrub(rate, &mut tell)
+        } else {
+            match partition.volume(volume) {
+                Ok(Some(volume)) => volume.scrub(rate, &mut tell),
+                Ok(None) => return Err(AbortCode::VNOVOL),
+                Err(error) => Err(error),
+            }
+        };
+        report.map_err(code)
+    });
+    let tell = async {
+        while let Some(told) = progress.recv().await {
+            call.write(record(SCRUB_PROGRESS, &shown(told))).await?;
+        }
+        Ok::<_, AbortCode>(())
+    };
+    // A caller that is gone drops the receiver, which ends the work.
+    let mut work = std::pin::pin!(work);
+    let report = tokio::select! {
+        biased;
+        told = tell => {
+            told?;
+            work.await
+        }
+        report = &mut work => report,
+    }?;
+    finish(call, place, &report).await
+}
+
+async fn finish(call: &mut IncomingCall, place: PartitionId, report: &ScrubReport) -> Answered {
+    for damage in &report.damaged {
+        let Damage { fid, cause, .. } = damage;
+        warn!(%fid, partition = %place, cause, "damaged");
+        call.write(record(SCRUB_DAMAGE, &described(damage))).await?;
+    }
+    info!(partition = %place, progress = ?report.progress, partial = report.is_partial, "scrubbed");
+    let last = record(SCRUB_PROGRESS, &shown(report.progress));
+    call.write(last).await?;
+    call.reply(&SCRUB_END);
+    call.reply(&ScrubReply {
+        partial: report.is_partial,
+    });
+    Ok(())
+}
+
+fn record(kind: u32, record: &impl Encode) -> bytes::Bytes {
+    let mut bytes = BytesMut::new();
+    bytes.put_u32(kind);
+    record.encode(&mut Encoder::new(&mut bytes));
+    bytes.freeze()
+}
+
+fn shown(progress: cellar_volume::ScrubProgress) -> ScrubProgress {
+    ScrubProgress {
+        volumes: progress.volumes,
+        volumes_total: progress.volumes_total,
+        vnodes: progress.vnodes,
+        bytes: progress.bytes,
+        damaged: progress.damaged,
+    }
+}
+
+fn described(damage: &Damage) -> ScrubDamage {
+    let places = damage.places.iter().map(|place| ScrubPlace {
+        at: place.start,
+        length: place.end.saturating_sub(place.start),
+    });
+    let path = damage.path.clone().unwrap_or_default();
+    let mut cause = damage.cause.clone();
+    cause.truncate(cause.floor_char_boundary(255));
+    ScrubDamage {
+        volume: damage.fid.volume,
+        vnode: damage.fid.vnode,
+        uniquifier: damage.fid.uniquifier,
+        volumes: List::from_iter_cut(damage.volumes.iter().copied()),
+        path: AfsString::new(path).unwrap_or_default(),
+        data_version: damage.data_version,
+        length: damage.length,
+        places: List::from_iter_cut(places),
+        cause: AfsString::new(cause).unwrap_or_default(),
+    }
+}
