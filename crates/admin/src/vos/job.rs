@@ -111,10 +111,15 @@ impl<'a> Course<'a> {
 
     pub(super) async fn done_at(&self, name: &'static str, at: Option<Location>) -> Result<()> {
         self.watcher.done(Step { name, at }).await;
-        if self.stop.is_asked() {
-            return Err(Error::Interrupted);
+        self.check()
+    }
+
+    /// An error when the job is to stop.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.stop.is_asked() {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// A step after which it makes no sense to stop: what follows is quick and leaves less behind.

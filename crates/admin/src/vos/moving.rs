@@ -10,7 +10,7 @@
 //! 5. `closed`: both copies are complete and out of service, whoever dies now.
 //! 6. `committed`: the VLDB names the destination and is unlocked. Before this the source is the volume,
 //!    after it the destination; at no moment are both in service.
-//! 7. `opened`: the destination is on line.
+//! 7. `opened`: the destination is on line. At the same time
 //! 8. `deleted`: the source, its backup volume and the temporary clone are gone.
 //!
 //! The next run of the same move reads which copy the VLDB names. If it is the source, the other one is
@@ -192,14 +192,14 @@ impl Job<'_> {
     async fn prepare(&mut self) -> Result<Option<VolumeId>> {
         self.course.done("locked").await?;
         let (volume, from, to) = (self.draft.read_write, self.from, self.to);
-        let info = self
-            .volumes
-            .volume_on(from.server.into(), from.partition, volume, false)
-            .await?;
-        let space = self
-            .volumes
-            .partition_space(to.server.into(), to.partition)
-            .await?;
+        let (info, space, stray) = tokio::join!(
+            self.volumes
+                .volume_on(from.server.into(), from.partition, volume, false),
+            self.volumes.partition_space(to.server.into(), to.partition),
+            self.volumes.remove_stray(to, volume),
+        );
+        let (info, space) = (info?, space?);
+        stray?;
         if space.free_kib <= i64::from(info.size_kib) {
             return Err(Error::Usage(format!(
                 "no space on target partition {to} to move volume {volume}: it needs {} KiB and {} are \
@@ -207,12 +207,13 @@ impl Job<'_> {
                 info.size_kib, space.free_kib
             )));
         }
-        self.volumes.remove_stray(to, volume).await?;
         if !info.in_use {
             // An earlier move closed it; the VLDB says that it is the volume.
             self.volumes.set_service(from, volume, true).await?;
         }
-        self.volumes.remove_temporaries(&self.draft, from).await?;
+        self.volumes
+            .remove_temporaries(&self.draft, from, info.clone)
+            .await?;
         self.course.done("cleaned").await?;
         if self.options.live || info.size_kib <= SMALL_KIB {
             return Ok(None);
@@ -340,22 +341,30 @@ impl Job<'_> {
             source,
             destination,
         } = copies;
-        let on_line = destination.set_flags(0).await;
-        destination.finish(on_line).await?;
-        self.course.passed("opened", None).await;
+        // Both are complete, and the VLDB names one: neither has to wait for the other.
+        let open = async {
+            let on_line = destination.set_flags(0).await;
+            destination.finish(on_line).await?;
+            self.course.passed("opened", None).await;
+            Ok(())
+        };
         // The old volume goes last: its header leads to what else is to go.
-        let deleted = async {
-            let status = source.status().await?;
-            if self.from.server != self.to.server {
-                self.forward_clients(&source).await?;
+        let delete = async {
+            let deleted = async {
+                let status = source.status().await?;
+                if self.from.server != self.to.server {
+                    self.forward_clients(&source).await?;
+                }
+                self.remove_rest(status.backup, clone).await?;
+                source.delete_closed().await
             }
-            self.remove_rest(status.backup, clone).await?;
-            source.delete().await
-        }
-        .await;
-        source.finish(deleted).await?;
-        self.course.passed("deleted", None).await;
-        Ok(())
+            .await;
+            source.finish(deleted).await?;
+            self.course.passed("deleted", None).await;
+            Ok(())
+        };
+        let (opened, deleted) = tokio::join!(open, delete);
+        opened.and(deleted)
     }
 
     /// Tells clients that ask the old server where the volume is.
@@ -405,8 +414,9 @@ impl Job<'_> {
                 self.volumes.set_service(self.to, volume, true).await?;
             }
             self.course.passed("opened", None).await;
+            let clone = old.as_ref().map_or(VolumeId(0), |old| old.clone);
             self.volumes
-                .remove_temporaries(&self.draft, self.from)
+                .remove_temporaries(&self.draft, self.from, clone)
                 .await?;
             let backup = old.as_ref().map_or(VolumeId(0), |old| old.backup);
             self.remove_rest(backup, None).await?;

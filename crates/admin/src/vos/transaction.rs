@@ -170,11 +170,16 @@ impl Trans<'_> {
         Ok(())
     }
 
-    /// Deletes the volume.
+    /// Deletes the volume. If the server dies in the middle of it, it goes on by itself.
     pub(super) async fn delete(&self) -> Result<()> {
-        let what = format!("Failed to delete volume {} on {}", self.volume, self.at);
         let flags = afsvol::VT_DELETE_ON_SALVAGE | afsvol::VT_OUT_OF_SERVICE;
         self.set_flags(flags).await?;
+        self.delete_closed().await
+    }
+
+    /// Deletes a volume that is out of service.
+    pub(super) async fn delete_closed(&self) -> Result<()> {
+        let what = format!("Failed to delete volume {} on {}", self.volume, self.at);
         let trans = self.number;
         self.call(&afsvol::DeleteVolume { trans }, &what).await?;
         Ok(())

@@ -41,7 +41,11 @@ impl Volumes<'_> {
             self.replace(draft, 0).await?;
         }
         let site = draft.read_only_site_at(at);
-        self.remove_temporaries(draft, at).await?;
+        let of_header = self
+            .is_there(at, draft.read_write)
+            .await?
+            .map_or(VolumeId(0), |info| info.clone);
+        self.remove_temporaries(draft, at, of_header).await?;
         course.done("cleaned").await?;
         // The read-only id will do for a temporary clone, unless the server has that volume elsewhere.
         let same_server = |(_, site): (usize, &cellar_wire::vl::Site)| {
@@ -128,16 +132,14 @@ impl Volumes<'_> {
         }
     }
 
-    /// Removes temporary clones that an earlier release or move left beside the read-write volume.
+    /// Removes temporary clones that an earlier release or move left beside the read-write volume, in
+    /// whose header is `of_header`.
     pub(in super::super) async fn remove_temporaries(
         &self,
         draft: &Draft,
         at: Location,
+        of_header: VolumeId,
     ) -> Result<()> {
-        let of_header = self
-            .is_there(at, draft.read_write)
-            .await?
-            .map_or(VolumeId(0), |info| info.clone);
         let mut tried = vec![VolumeId(0), draft.read_write, draft.backup];
         if draft.read_only_site_at(at).is_some() {
             tried.push(draft.read_only);
@@ -206,7 +208,9 @@ impl Job<'_> {
             read_write_updated: AfsTime(0),
         };
         if let Some(there) = read_write {
+            let mut of_header = VolumeId(0);
             if let Ok(Some(info)) = self.volumes.is_there(there, self.draft.read_write).await {
+                of_header = info.clone;
                 image.read_write_created = info.created;
                 image.read_write_updated = info.updated;
             }
@@ -227,7 +231,11 @@ impl Job<'_> {
                     temporary: true,
                     ..image
                 };
-            } else if let Err(error) = self.volumes.remove_temporaries(&self.draft, there).await {
+            } else if let Err(error) = self
+                .volumes
+                .remove_temporaries(&self.draft, there, of_header)
+                .await
+            {
                 self.course.say(&format!("not cleaned up: {error}"));
             }
         }

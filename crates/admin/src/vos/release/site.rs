@@ -47,7 +47,9 @@ impl<'a> Target<'a> {
         let at = Location::of(&site)
             .ok_or_else(|| Error::Usage(format!("{} is not a partition", site.partition)))?;
         let cellar = self.volumes.is_cellar(at.server).await;
-        let opened = self.course.or_stop(self.open(at, cellar)).await?;
+        // Not given up in the middle: it would leave a transaction that nobody knows.
+        self.course.check()?;
+        let opened = self.open(at, cellar).await?;
         let (trans, from_date) = match opened {
             None => (self.create(at).await?, None),
             Some(trans) => match self.base(&trans, &site, cellar).await {

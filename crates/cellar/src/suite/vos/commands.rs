@@ -87,7 +87,7 @@ pub(super) static SUITE: Suite = Suite {
                     "all",
                     ": every read-write volume of -fromserver and -frompartition",
                 ),
-                optional("parallel", "number: volumes moved at a time; default 4"),
+                optional("parallel", "number: volumes moved at a time; default 8"),
             ],
             &[
                 "user.ann 127.0.0.1 a 127.0.0.1 b",

@@ -16,7 +16,7 @@ use crate::output::{out, outln};
 use crate::progress::Progress;
 
 /// Volumes moved at a time if nobody says how many.
-const MOVES: usize = 4;
+const MOVES: usize = 8;
 /// Volumes backed up at a time.
 const BACKUPS: usize = 16;
 /// The most that may be asked for.
