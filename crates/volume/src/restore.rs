@@ -318,7 +318,11 @@ impl Restore {
         record.history_from = now;
         record.begin_epoch(counters.newest);
         let mut batch = Batch::new();
-        let reaping = stage_reaping(&mut batch, group.id, &record, self.pin, now);
+        // Where there was nothing, nothing is left over.
+        let reaping = match self.base.files {
+            0 => 0,
+            _ => stage_reaping(&mut batch, group.id, &record, self.pin, now),
+        };
         let volume_record = VolumeRecord {
             info,
             group: group.id,

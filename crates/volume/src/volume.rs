@@ -205,7 +205,7 @@ impl Volume {
             self.usage.show_in(&mut info, usage::clock());
             info
         };
-        if self.is_head && !self.is_gone() {
+        if self.is_head {
             self.counters.lock().show_in(&mut info);
         }
         info
