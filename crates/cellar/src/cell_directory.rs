@@ -13,8 +13,9 @@
 //! ```
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cellar_client::{Cell, CellName, Ports};
@@ -23,6 +24,9 @@ use serde_json::{Value, json};
 
 /// Where a cell is made when nothing else is said.
 pub(crate) const DEFAULT: &str = "cell-data";
+
+/// The mode of files that clients may read, less the umask.
+const PUBLIC: u32 = 0o666;
 
 /// A cell's directory.
 #[derive(Clone, Debug)]
@@ -151,47 +155,64 @@ impl CellDirectory {
 
     /// Writes who the cell is, and what stock clients need to know of it.
     pub(crate) fn write_identity(&self, identity: &Identity) -> Result<(), DirectoryError> {
-        self.replace(&self.identity_file(), &print(identity))?;
+        replace_file(&self.identity_file(), print(identity).as_bytes(), PUBLIC)?;
         let etc = self.client_etc();
         fs::create_dir_all(&etc).map_err(|cause| DirectoryError::Io {
             path: etc.clone(),
             cause,
         })?;
         let cell = &identity.cell;
-        self.write_cell(&etc, cell)?;
-        self.replace(&etc.join("cacheinfo"), "/afs:/var/cache/openafs:100000\n")
+        Self::write_cell(&etc, cell)?;
+        let cacheinfo = b"/afs:/var/cache/openafs:100000\n";
+        replace_file(&etc.join("cacheinfo"), cacheinfo, PUBLIC)
     }
 
     /// Writes which cell the servers belong to beside their keys, where OpenAFS's commands look for it
     /// with `-localauth -config`.
     pub(crate) fn write_server_etc(&self, identity: &Identity) -> Result<(), DirectoryError> {
-        self.write_cell(&self.server_etc(), &identity.cell)
+        Self::write_cell(&self.server_etc(), &identity.cell)
     }
 
-    fn write_cell(&self, etc: &Path, cell: &Cell) -> Result<(), DirectoryError> {
-        self.replace(&etc.join("CellServDB"), &cell.cell_serv_db())?;
-        self.replace(&etc.join("ThisCell"), &format!("{}\n", cell.name))
+    fn write_cell(etc: &Path, cell: &Cell) -> Result<(), DirectoryError> {
+        let this_cell = format!("{}\n", cell.name);
+        replace_file(
+            &etc.join("CellServDB"),
+            cell.cell_serv_db().as_bytes(),
+            PUBLIC,
+        )?;
+        replace_file(&etc.join("ThisCell"), this_cell.as_bytes(), PUBLIC)
     }
+}
 
-    /// Replaces a small file in one step: old or new after a crash, never half.
-    fn replace(&self, path: &Path, text: &str) -> Result<(), DirectoryError> {
-        let at = |cause| DirectoryError::Io {
-            path: path.to_owned(),
-            cause,
-        };
-        let new = path.with_extension("new");
-        fs::write(&new, text).map_err(at)?;
-        fs::File::open(&new)
-            .and_then(|file| file.sync_all())
+/// Replaces a small file in one step: old or new after a crash, never half. It has `mode` from its first byte on.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DirectoryError> {
+    let at = |cause| DirectoryError::Io {
+        path: path.to_owned(),
+        cause,
+    };
+    let new = path.with_extension("new");
+    // One that a crash has left may have another mode.
+    match fs::remove_file(&new) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(at(cause)),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&new)
+        .map_err(at)?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(at)?;
+    fs::rename(&new, path).map_err(at)?;
+    if let Some(parent) = path.parent() {
+        fs::File::open(parent)
+            .and_then(|dir| dir.sync_all())
             .map_err(at)?;
-        fs::rename(&new, path).map_err(at)?;
-        if let Some(parent) = path.parent() {
-            fs::File::open(parent)
-                .and_then(|dir| dir.sync_all())
-                .map_err(at)?;
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 fn print(identity: &Identity) -> String {

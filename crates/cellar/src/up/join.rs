@@ -6,14 +6,14 @@
 //! any AFS cell. It is read at each start, so a cell's database servers may move.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
 
 use cellar_client::cell::parse_cell_serv_db;
 use cellar_client::{Cell, CellName, Ports};
 
 use super::roles::private_directory;
+use crate::cell_directory::replace_file;
 use crate::failure::{Failure, Outcome};
 
 /// What a server's configuration directory may hold. Without the first two there is no cell to join.
@@ -26,6 +26,9 @@ const FILES: [&str; 7] = [
     "krb.conf",
     "krb.excl",
 ];
+
+/// The mode of keys.
+const PRIVATE: u32 = 0o600;
 
 /// Which cell a server's configuration directory is of, and where its databases are.
 pub(super) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
@@ -65,30 +68,13 @@ pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
         match fs::read(&source) {
             Ok(bytes) => {
                 let copied = zeroize::Zeroizing::new(bytes);
-                write_private(&to.join(name), &copied).map_err(|cause| {
-                    Failure::new(format!("{}: {cause}", to.join(name).display()))
-                })?;
+                replace_file(&to.join(name), &copied, PRIVATE)?;
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => return Err(Failure::new(format!("{}: {cause}", source.display()))),
         }
     }
     Ok(())
-}
-
-/// Writes a file that only its owner can read.
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(new, path)
 }
 
 #[cfg(test)]
