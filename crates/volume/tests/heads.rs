@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_volume::{
-    Error, IdsSpec, Partition, RestoreMode, SnapshotSpec, StoreSpec, Volume, VolumeKind, VolumeSpec,
+    Error, IdsSpec, Options, Partition, RestoreMode, SnapshotSpec, StoreSpec, Volume, VolumeKind,
+    VolumeSpec,
 };
 use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
 use common::{VOLUME, World, at, new};
@@ -51,7 +52,7 @@ fn delete(partition: &Partition, id: VolumeId) {
     partition.delete_volume(id).unwrap().wait().unwrap();
 }
 
-fn finish(world: World) {
+fn done(world: World) {
     world.partition.reap_now().unwrap();
     world.check_clean();
     world.reopen().check_clean();
@@ -83,7 +84,7 @@ fn clones_of_clones_share_what_they_see() {
     let again = clone(&world.partition, VOLUME, VolumeId(12)).unwrap();
     assert_eq!((read(&second, "a"), read(&again, "a")), (Some(1), Some(3)));
     drop((second, again));
-    finish(world);
+    done(world);
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn a_clone_takes_the_place_of_a_volume_of_its_own() {
     world.partition.reap_now().unwrap();
     assert_eq!(alone.entries(alone.root()).unwrap().len(), 2);
     drop((alone, clone));
-    finish(world);
+    done(world);
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn ids_of_others_are_not_taken() {
     assert_eq!(taken.unwrap_err(), Error::VolumeExists(VolumeId(12)));
     let itself = clone(&world.partition, VOLUME, VOLUME);
     assert!(matches!(itself, Err(Error::Invalid(_))));
-    finish(world);
+    done(world);
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn a_clone_that_was_left_alone_is_restored_and_released_into() {
     let clone = clone(&world.partition, RO, VolumeId(14)).unwrap();
     assert!(contents(&clone) == new);
     drop(clone);
-    finish(world);
+    done(world);
 }
 
 #[test]
@@ -176,7 +177,41 @@ fn what_only_a_deleted_head_saw_goes() {
     world.check_clean();
     assert_eq!((read(&clone, "a"), read(&clone, "b")), (Some(1), None));
     drop(clone);
-    finish(world);
+    done(world);
+}
+
+#[test]
+fn a_removed_clone_goes_at_the_rate_that_was_set_and_across_a_restart() {
+    const FILES: usize = 300;
+    let world = World::new();
+    let rw = world.volume();
+    let names: Vec<String> = (0..FILES).map(|n| format!("file{n}")).collect();
+    names.iter().for_each(|name| write(&rw, name, 1));
+    clone(&world.partition, VOLUME, RO).unwrap();
+    names.iter().for_each(|name| write(&rw, name, 2));
+    drop(rw);
+    world.partition.close().unwrap();
+    let slow = Options {
+        reap_rate: 400,
+        ..common::options()
+    };
+    let disk = Arc::new(world.disk.clone());
+    let partition = Partition::open(disk.clone(), slow).unwrap();
+    delete(&partition, RO);
+    while partition.counters().reaped < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    partition.close().unwrap();
+    let removed = partition.counters().reaped as usize;
+    drop(partition);
+    assert!(removed < FILES, "{removed}");
+    let fast = Partition::open(disk, common::options()).unwrap();
+    fast.reap_now().unwrap();
+    let report = fast.check().unwrap();
+    assert!(report.faults.is_empty(), "{:#?}", report.faults);
+    assert_eq!(report.unseen, 0);
+    let rw = fast.volume(VOLUME).unwrap().unwrap();
+    assert!(names.iter().all(|name| read(&rw, name) == Some(2)));
 }
 
 #[test]
@@ -188,7 +223,7 @@ fn an_older_clone_beside_a_newer_one_is_not_restored() {
     delete(&world.partition, VOLUME);
     let refused = world.partition.begin_restore(RO, RestoreMode::Full);
     assert!(matches!(refused, Err(Error::Invalid(_))));
-    finish(world);
+    done(world);
 }
 
 #[test]
@@ -232,7 +267,7 @@ fn a_read_only_volume_becomes_read_write() {
         let world = world.reopen();
         assert_eq!(read(&world.volume(), "c"), Some(9));
         assert_eq!(read(&world.volume(), "a"), Some(1));
-        finish(world);
+        done(world);
     }
 }
 
@@ -278,7 +313,7 @@ fn ids_and_kinds_are_changed() {
     ids.name = "name/".into();
     let refused = world.partition.set_ids(VOLUME, &ids);
     assert!(matches!(refused, Err(Error::Invalid(_))));
-    finish(world);
+    done(world);
 }
 
 #[test]
@@ -296,5 +331,5 @@ fn changes_are_refused_and_taken_again() {
     restored.refuse_changes(false);
     write(&restored, "x", 1);
     drop((rw, restored));
-    finish(world);
+    done(world);
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_volume::{
-    AccessList, Error, FileType, Partition, RestoreMode, SnapshotSpec, StoreSpec, Volume,
+    AccessList, Error, FileType, Partition, Restore, RestoreMode, SnapshotSpec, StoreSpec, Volume,
     VolumeKind,
 };
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
@@ -24,6 +24,10 @@ fn pattern(length: usize, seed: u8) -> Bytes {
         .map(|n| (n / 7) as u8 ^ seed | 1)
         .collect::<Vec<_>>()
         .into()
+}
+
+fn begin(world: &World, mode: RestoreMode) -> Restore {
+    world.partition.begin_restore(TARGET, mode).unwrap()
 }
 
 fn make_file(volume: &Volume, dir: Fid, name: &str, bytes: &Bytes) -> Fid {
@@ -204,10 +208,7 @@ fn readers_see_the_old_contents_until_the_commit_and_go_on_with_them() {
     let before = world.partition.volume(TARGET).unwrap().unwrap();
     let large = before.lookup(before.root(), b"large").unwrap();
     let reader = before.read_file(large, 0, u64::MAX).unwrap();
-    let mut restore = world
-        .partition
-        .begin_restore(TARGET, RestoreMode::Incremental)
-        .unwrap();
+    let mut restore = begin(&world, RestoreMode::Incremental);
     for item in in_order(&new) {
         put(&mut restore, item).unwrap();
         assert!(before.lookup(before.root(), b"added").is_err());
@@ -222,8 +223,7 @@ fn readers_see_the_old_contents_until_the_commit_and_go_on_with_them() {
     let kind = VolumeKind::Backup;
     let spec = SnapshotSpec::new(TARGET, VolumeId(95), "clone", kind, AfsTime(9));
     let clone = world.partition.snapshot(&spec).unwrap().wait().unwrap();
-    let info = info_of(restore.volume());
-    let after = restore.commit(info).unwrap().wait().unwrap();
+    let after = finish(restore).unwrap();
     assert!(contents(&after) == new && contents(&clone) == old);
     // Who had it open reads on, whatever the background does.
     world.partition.reap_now().unwrap();
@@ -257,10 +257,7 @@ fn a_restore_that_stops_anywhere_leaves_the_volume_as_it_was() {
     let target = world.partition.volume(TARGET).unwrap().unwrap();
     let items = in_order(&new);
     for steps in [0, 1, 3, 20, 150, items.len()] {
-        let mut restore = world
-            .partition
-            .begin_restore(TARGET, RestoreMode::Incremental)
-            .unwrap();
+        let mut restore = begin(&world, RestoreMode::Incremental);
         for item in items.iter().take(steps) {
             put(&mut restore, item).unwrap();
         }
@@ -289,10 +286,7 @@ fn a_restart_undoes_a_restore_that_was_under_way() {
     let root = volume.root();
     make_file(&volume, root, "other", &pattern(700_000, 5));
     let new = contents(&volume);
-    let mut restore = world
-        .partition
-        .begin_restore(TARGET, RestoreMode::Incremental)
-        .unwrap();
+    let mut restore = begin(&world, RestoreMode::Incremental);
     for item in in_order(&new) {
         put(&mut restore, item).unwrap();
     }
@@ -315,10 +309,7 @@ fn files_beyond_4_gib_keep_their_holes() {
     empty_volume(&world.partition, TARGET, VolumeKind::ReadOnly);
     let volume = world.volume();
     let wanted = contents(&volume);
-    let mut restore = world
-        .partition
-        .begin_restore(TARGET, RestoreMode::Full)
-        .unwrap();
+    let mut restore = begin(&world, RestoreMode::Full);
     // A directory with the file's name comes from the volume: only the file is made up.
     let sparse = make_file(&volume, volume.root(), "sparse", &Bytes::new());
     let with_file = contents(&volume);
@@ -334,8 +325,7 @@ fn files_beyond_4_gib_keep_their_holes() {
     restore.zeros(left - 1).unwrap();
     restore.push(pattern(1, 3)).unwrap();
     assert!(restore.push(pattern(1, 3)).is_err(), "one byte too many");
-    let info = info_of(restore.volume());
-    let restored = restore.commit(info).unwrap().wait().unwrap();
+    let restored = finish(restore).unwrap();
     let file = fid(&restored, image.vnode.0, image.uniquifier.0);
     assert_eq!(restored.status(file).unwrap().length, image.length);
     assert_eq!(restored.read(file, 0, 5000).unwrap(), pattern(5000, 1));
@@ -363,7 +353,7 @@ fn files_beyond_4_gib_keep_their_holes() {
 #[test]
 fn what_does_not_fit_the_base_is_refused() {
     let (world, volume, old) = filled();
-    let begin = |mode| world.partition.begin_restore(TARGET, mode).unwrap();
+    let begin = |mode| begin(&world, mode);
     empty_volume(&world.partition, TARGET, VolumeKind::ReadWrite);
     let root = Uniquifier(1);
     let refused = |result: cellar_volume::Result<()>| {
@@ -449,16 +439,10 @@ fn what_can_be_no_volume_is_refused_and_leaves_the_old_one() {
     }
     let mut refused = 0;
     for items in &hostile {
-        let mut restore = world
-            .partition
-            .begin_restore(TARGET, RestoreMode::Full)
-            .unwrap();
+        let mut restore = begin(&world, RestoreMode::Full);
         let brought = items.iter().try_for_each(|item| put(&mut restore, item));
         let ended = match brought {
-            Ok(()) => {
-                let info = info_of(restore.volume());
-                restore.commit(info).map(drop)
-            }
+            Ok(()) => finish(restore).map(drop),
             Err(error) => {
                 restore.abort().unwrap();
                 Err(error)
@@ -489,10 +473,7 @@ fn a_full_partition_refuses_the_restore_and_keeps_the_volume() {
     let old = contents(&volume);
     empty_volume(&world.partition, TARGET, VolumeKind::ReadOnly);
     restore_over(&world.partition, TARGET, &Contents::new(), &old).unwrap();
-    let mut restore = world
-        .partition
-        .begin_restore(TARGET, RestoreMode::Full)
-        .unwrap();
+    let mut restore = begin(&world, RestoreMode::Full);
     put(&mut restore, &old[&1]).unwrap();
     let mut image = old.values().find(|item| item.image.length > 1 << 20);
     let image = &mut image.take().unwrap().image.clone();
@@ -519,15 +500,11 @@ fn a_full_partition_refuses_the_restore_and_keeps_the_volume() {
 fn directories_may_come_after_what_is_in_them() {
     let (world, _, wanted) = filled();
     empty_volume(&world.partition, TARGET, VolumeKind::ReadOnly);
-    let mut restore = world
-        .partition
-        .begin_restore(TARGET, RestoreMode::Full)
-        .unwrap();
+    let mut restore = begin(&world, RestoreMode::Full);
     for item in in_order(&wanted).into_iter().rev() {
         put(&mut restore, item).unwrap();
     }
-    let info = info_of(restore.volume());
-    let restored = restore.commit(info).unwrap().wait().unwrap();
+    let restored = finish(restore).unwrap();
     assert!(contents(&restored) == wanted);
     world.check();
 }
@@ -536,10 +513,7 @@ fn directories_may_come_after_what_is_in_them() {
 fn a_volume_deleted_during_its_restore_leaves_nothing() {
     let (world, volume, wanted) = filled();
     empty_volume(&world.partition, TARGET, VolumeKind::ReadOnly);
-    let mut restore = world
-        .partition
-        .begin_restore(TARGET, RestoreMode::Full)
-        .unwrap();
+    let mut restore = begin(&world, RestoreMode::Full);
     let items = in_order(&wanted);
     for item in &items[..100] {
         put(&mut restore, item).unwrap();

@@ -126,8 +126,7 @@ fn a_delta() {
                     Some(before) => patch(&mut restore, before, item)?,
                 }
             }
-            let info = info_of(restore.volume());
-            restore.commit(info)?.wait().map(drop)
+            finish(restore).map(drop)
         },
         true,
     );

@@ -293,8 +293,7 @@ fn a_patch_of_nothing_is_refused() {
     let image = &old[&file.vnode.0].image;
     restore.patch(image).unwrap();
     restore.push(Bytes::from_static(b"five5")).unwrap();
-    let info = info_of(restore.volume());
-    assert!(matches!(restore.commit(info), Err(Error::Invalid(_))));
+    assert!(matches!(finish(restore), Err(Error::Invalid(_))));
     world.partition.reap_now().unwrap();
     let target = world.partition.volume(TARGET).unwrap().unwrap();
     assert!(contents(&target) == old);

@@ -178,8 +178,7 @@ impl Test {
             }
             return;
         }
-        let info = info_of(restore.volume());
-        restore.commit(info).unwrap().wait().unwrap();
+        finish(restore).unwrap();
         self.restored += 1;
         self.model.insert(id, wanted);
     }

@@ -117,6 +117,11 @@ pub(crate) fn restore_over(
             _ => put(&mut restore, item)?,
         }
     }
+    finish(restore)
+}
+
+/// Commits with the info that the volume has.
+pub(crate) fn finish(restore: Restore) -> Result<Arc<Volume>> {
     let info = info_of(restore.volume());
     restore.commit(info)?.wait()
 }
