@@ -12,10 +12,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cellar_volume::disk::SimDisk;
 use cellar_volume::{
-    Content, Error, Frozen, Listed, Partition, Since, SnapshotSpec, StateId, StoreSpec, Volume,
-    VolumeKind,
+    Content, Durability, Error, Frozen, Listed, Options, Partition, Since, SnapshotSpec, StateId,
+    StoreSpec, Volume, VolumeKind,
 };
 use cellar_wire::ids::{AfsTime, Fid, VolumeId};
 use common::*;
@@ -547,4 +549,84 @@ fn a_crash_forgets_what_was_frozen() {
     drop(frozen);
     world.partition.reap_now().unwrap();
     world.check_clean();
+}
+
+/// What was cut off is nowhere any more; whoever has it is told where to cut.
+#[test]
+fn bytes_that_were_cut_off_do_not_come_back() {
+    let world = World::new();
+    let volume = world.volume();
+    let file = fill(&volume, 1)[0];
+    let store = |position: u64, length: usize, file_length: u64| {
+        let spec = StoreSpec {
+            file_length,
+            ..StoreSpec::at(position)
+        };
+        let data = vec![position as u8 | 1; length];
+        let stored = volume.store(file, &spec, &[data.into()], at(2));
+        stored.unwrap().wait().unwrap();
+    };
+    store(0, 1_000_000, u64::MAX >> 1);
+    let first = volume.freeze().unwrap();
+    let (state, base) = (first.state().unwrap(), contents(&first));
+    drop(first);
+    store(0, 0, 100_001);
+    store(900_000, 10, u64::MAX >> 1);
+    let second = volume.freeze().unwrap();
+    let listed = second.vnode(file.vnode).unwrap().unwrap();
+    let changes = second.changed_ranges(&listed, Some(state.epoch)).unwrap();
+    assert_eq!(changes.kept, 100_001);
+    // The block at the cut, and the one that was written.
+    let bytes: u64 = changes.ranges.iter().map(|r| r.end - r.start).sum();
+    assert!(bytes <= 2 * 4096, "{changes:?}");
+    let now = contents(&second);
+    same(
+        &by_delta(&second, &base, state.epoch),
+        &now,
+        "cut and extended",
+    );
+    let (next, base) = (second.state().unwrap(), now);
+    store(500_000, 0, 0);
+    store(700_000, 0, u64::MAX >> 1);
+    let third = volume.freeze().unwrap();
+    let listed = third.vnode(file.vnode).unwrap().unwrap();
+    let changes = third.changed_ranges(&listed, Some(next.epoch)).unwrap();
+    assert_eq!((changes.kept, changes.ranges.len()), (0, 0));
+    same(
+        &by_delta(&third, &base, next.epoch),
+        &contents(&third),
+        "a hole",
+    );
+}
+
+/// A state that somebody was told of is never another, however little of the newest is on the disk.
+#[test]
+fn a_named_state_survives_a_power_cut_in_the_relaxed_mode() {
+    let relaxed = Options {
+        durability: Durability::Relaxed(Duration::from_secs(3600)),
+        ..options()
+    };
+    let disk = SimDisk::new(64 << 20);
+    let partition = Partition::open(Arc::new(disk.clone()), relaxed.clone()).unwrap();
+    create_volume(&partition);
+    let volume = partition.volume(VOLUME).unwrap().unwrap();
+    fill(&volume, 30);
+    let frozen = volume.freeze().unwrap();
+    let (state, before) = (frozen.state().unwrap(), contents(&frozen));
+    let more = volume.make_dir(volume.root(), b"more", &new(), at(5));
+    let _ = more.unwrap();
+    let cut = disk.power_cut(None);
+    let after = Partition::open(Arc::new(cut), relaxed).unwrap();
+    let again = after.volume(VOLUME).unwrap().unwrap().freeze().unwrap();
+    assert_eq!(again.since(&state), Some(Since::Epoch(state.epoch)));
+    same(
+        &by_delta(&again, &before, state.epoch),
+        &contents(&again),
+        "after the cut",
+    );
+    // Without writes what is there can still be read, but it has no name.
+    partition.close().unwrap();
+    let last = volume.freeze().unwrap();
+    assert!(last.state().is_none());
+    assert_eq!(contents(&last).len(), before.len() + 1);
 }

@@ -81,11 +81,12 @@ impl Engine {
                 self.gather(&mut queue);
             }
             queue.committer_waits = false;
-            queue.hurry = false;
         }
         if let Some(group) = queue.closed.pop_front() {
             return Next::Group(group);
         }
+        // Only now: whoever is in a hurry may wait for what is in the open group.
+        queue.hurry = false;
         if queue.open.is_empty() && queue.open.freezes.is_none() {
             return if queue.closing {
                 Next::Closed
