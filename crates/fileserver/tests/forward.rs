@@ -39,6 +39,21 @@ fn two() -> (Cell, Cell) {
     (start(), start())
 }
 
+/// A server of another kind, with the key of this one.
+fn another(cell: &Cell, service: Arc<dyn Service>) -> (Runtime, Port) {
+    let runtime = Runtime::start(RuntimeConfig {
+        shards: 1,
+        ..RuntimeConfig::default()
+    })
+    .unwrap();
+    let authority = cell.config.authority.as_ref().unwrap();
+    let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
+        .service(service)
+        .security(2, authority.server_security());
+    let port = runtime.open(at).unwrap();
+    (runtime, port)
+}
+
 /// Bytes of requests that a volume server has taken.
 fn taken(port: &Port) -> u64 {
     let procedures = port.statistics().procedures();
@@ -269,16 +284,7 @@ fn each_destination_has_its_own_result_and_waits_for_no_other() {
     let client = Machine::new(&here, 1);
     let port = secured(&there);
     let stock = Arc::new(Stock(parking_lot::Mutex::default()));
-    let runtime = Runtime::start(RuntimeConfig {
-        shards: 1,
-        ..RuntimeConfig::default()
-    })
-    .unwrap();
-    let authority = there.config.authority.as_ref().unwrap();
-    let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
-        .service(stock.clone())
-        .security(2, authority.server_security());
-    let stock_port = runtime.open(at).unwrap();
+    let (_runtime, stock_port) = another(&there, stock.clone());
     // Somebody who never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     run(async {
@@ -339,7 +345,6 @@ fn each_destination_has_its_own_result_and_waits_for_no_other() {
         let new = target.items(NEW).await;
         assert_same(&contents(&new), &contents(&items(&dump)), "a copy");
     });
-    drop(stock_port);
 }
 
 #[test]
@@ -453,12 +458,23 @@ fn clones_of_clones_and_conversion() {
     });
 }
 
-/// A client that stores numbers, each when the one before was answered, and follows the volume.
+/// A client that stores numbers, each when the one before was answered, makes a file for each, and
+/// follows the volume.
 async fn write_on(here: &Machine, there: &Machine, fid: Fid, stop: &AtomicBool) -> (u64, u32) {
-    let (mut at, mut last, mut refused) = (here, 0_u64, 0);
+    let (mut at, mut last, mut made, mut refused) = (here, 0_u64, 0, 0);
     while !stop.load(Ordering::Relaxed) {
-        match at.store(fid, 0, &(last + 1).to_be_bytes()).await {
-            Ok(_) => last += 1,
+        let number = (last + 1).to_be_bytes();
+        let make = cellar_wire::rxafs::CreateFile {
+            dir_fid: Fid::root(OPEN),
+            name: common::name(format!("made{last}")),
+            in_status: common::mode(0o644),
+        };
+        let done = match made < last {
+            true => at.call(&make).await.map(|_| made = last),
+            false => at.store(fid, 0, &number).await.map(|_| last += 1),
+        };
+        match done {
+            Ok(()) => {}
             Err(error) => {
                 refused += 1;
                 match error.code().0 {
@@ -567,16 +583,7 @@ fn bad_deltas_leave_the_volume_as_it_was() {
     let (here, there) = two();
     let client = Machine::new(&here, 1);
     let keeper = Arc::new(Keeper::default());
-    let runtime = Runtime::start(RuntimeConfig {
-        shards: 1,
-        ..RuntimeConfig::default()
-    })
-    .unwrap();
-    let authority = there.config.authority.as_ref().unwrap();
-    let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
-        .service(keeper.clone())
-        .security(2, authority.server_security());
-    let port = runtime.open(at).unwrap();
+    let (_runtime, port) = another(&there, keeper.clone());
     run(async {
         let source = Volser(here.admin().await);
         let target = Volser(there.admin().await);
@@ -658,7 +665,6 @@ fn bad_deltas_leave_the_volume_as_it_was() {
         let after = target.items(NEW).await;
         assert_same(&contents(&after), &contents(&before), "after");
     });
-    drop(port);
     assert_eq!(there.partition.check().unwrap().faults, [""; 0]);
 }
 

@@ -18,7 +18,7 @@ use cellar_wire::ids::VolumeId;
 use tracing::info;
 
 use super::contents::{delta_code, from_wire, image_of_delta, restored_from_delta, to_wire};
-use super::restore::{begin, finish};
+use super::restore::{begin, commit, finish};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{Answered, code, on_disk, superuser};
@@ -211,9 +211,7 @@ impl DeltaSink {
             next_uniquifier: self.head.uniquifier,
             received: from_wire(self.head.state),
         };
-        let committed = self.restoring.commit(restored);
-        let durable = committed.and_then(|committed| committed.wait());
-        durable.map(drop).map_err(|error| refused(&error))
+        commit(self.restoring, restored).map_err(|error| refused(&error))
     }
 }
 

@@ -74,6 +74,11 @@ pub(super) fn begin(
     Ok((partition.begin_restore(id, mode)?, volume.info()))
 }
 
+/// Makes what has come the contents of the volume, and waits until that is durable.
+pub(super) fn commit(restoring: Restoring, restored: RestoredInfo) -> cellar_volume::Result<()> {
+    restoring.commit(restored)?.wait().map(drop)
+}
+
 /// Takes a dump.
 struct DumpSink {
     restoring: Restoring,
@@ -126,9 +131,7 @@ impl DumpSink {
             next_uniquifier: header.uniquifier,
             received: None,
         };
-        let committed = self.restoring.commit(restored);
-        let durable = committed.and_then(|committed| committed.wait());
-        durable.map(drop).map_err(|error| refused(&error))
+        commit(self.restoring, restored).map_err(|error| refused(&error))
     }
 }
 

@@ -137,6 +137,13 @@ impl Server {
         Ok(attached)
     }
 
+    /// The volume of a change that is done, for its answer: whatever has begun to keep clients from
+    /// the volume since, they are told what came of the change.
+    pub(crate) fn volume_changed(&self, fid: Fid) -> Result<Attached, Refusal> {
+        let found = self.volumes.find(fid.volume)?;
+        found.map(|(_, attached)| attached).ok_or(Refusal::NoVolume)
+    }
+
     /// The status as the caller sees it, with the locks of now.
     pub(crate) fn show(
         &self,

@@ -132,7 +132,7 @@ fn describe(
     dir_access: Access,
 ) -> Result<New, Refusal> {
     let fid = created.status.fid;
-    let attached = server.volume_of(fid, Want::Read)?;
+    let attached = server.volume_changed(fid)?;
     let fresh = || {
         let (status, _, access) = look(server, session, &attached, fid)?;
         Ok(server.show(session, &status, access))

@@ -133,7 +133,7 @@ async fn store(
         .transfer(Direction::Store, asked.length, whole, begun.elapsed());
     let (status, access) = outcome?;
     let sync = {
-        let attached = server.volume_of(asked.fid, Want::Read)?;
+        let attached = server.volume_changed(asked.fid)?;
         vol_sync(&attached.volume)
     };
     Ok((server.show(&session, &status, access), sync))
