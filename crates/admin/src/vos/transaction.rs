@@ -159,6 +159,20 @@ impl Trans<'_> {
         Ok(self.call(&afsvol::GetStatus { trans }, &what).await?.status)
     }
 
+    /// The volume's name.
+    pub(super) async fn name(&self) -> Result<String> {
+        let what = format!(
+            "Failed to get the name of volume {} on {}",
+            self.volume, self.at
+        );
+        let trans = self.number;
+        Ok(self
+            .call(&afsvol::GetName { trans }, &what)
+            .await?
+            .name
+            .to_string())
+    }
+
     /// Sets the volume's `VT_*` flags.
     pub(super) async fn set_flags(&self, flags: i32) -> Result<()> {
         let what = format!(

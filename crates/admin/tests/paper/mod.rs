@@ -143,6 +143,13 @@ impl Paper {
 
     fn info(&self, state: &State, partition: i32, id: VolumeId) -> Option<afsvol::VolumeInfo> {
         let volume = state.volumes.get(&(partition, id))?;
+        // OpenAFS's servers cannot attach what is to be destroyed.
+        if volume.destroy_me && !self.cellar {
+            return Some(afsvol::VolumeInfo {
+                volume: id,
+                ..Default::default()
+            });
+        }
         Some(afsvol::VolumeInfo {
             name: WordString::try_from(volume.name.as_str()).unwrap(),
             volume: id,
@@ -262,6 +269,12 @@ impl Paper {
                     Ok(())
                 })?;
                 Reply::new(&SetIdsTypesReply {})
+            }
+            Request::GetName(call) => {
+                let name = self.within(call.trans, |volume, _| Ok(volume.name.clone()))?;
+                Reply::new(&GetNameReply {
+                    name: name.try_into().unwrap(),
+                })
             }
             Request::GetStatus(call) => {
                 let status = self.within(call.trans, |volume, id| {
@@ -395,7 +408,7 @@ macro_rules! requests {
 
 requests! {
     GetCapabilities TransCreate CreateVolume EndTrans SetFlags SetInfo SetForwarding SetIdsTypes
-    GetStatus DeleteVolume Clone ReClone Forward ListOneVolume XListPartitions PartitionInfo64
+    GetName GetStatus DeleteVolume Clone ReClone Forward ListOneVolume XListPartitions PartitionInfo64
     Monitor
 }
 

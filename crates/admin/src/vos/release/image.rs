@@ -7,7 +7,7 @@ use cellar_wire::vl::VLSF_NEWREPSITE;
 use super::super::draft::Draft;
 use super::super::job::Course;
 use super::super::transaction::Trans;
-use super::super::{Location, VolumeInfo, VolumeType, Volumes};
+use super::super::{Location, VolumeInfo, VolumeState, Volumes};
 use super::{Job, Plan};
 use crate::error::{Error, Result};
 
@@ -149,17 +149,40 @@ impl Volumes<'_> {
                 continue;
             }
             tried.push(candidate);
-            let Some(info) = self.is_there(at, candidate).await? else {
-                continue;
-            };
-            let is_left = info.parent == draft.read_write
-                && info.r#type == VolumeType::ReadOnly
-                && (info.name == TEMPORARY || info.name == MOVE_TEMPORARY);
-            if is_left {
-                self.delete_from(at, candidate).await?;
-            }
+            self.remove_if_temporary(draft, at, candidate).await?;
         }
         Ok(())
+    }
+
+    /// Removes a volume if it is a temporary clone of the read-write volume. Lists say little of one that
+    /// was never brought on line: its header is looked at.
+    async fn remove_if_temporary(
+        &self,
+        draft: &Draft,
+        at: Location,
+        volume: VolumeId,
+    ) -> Result<()> {
+        let Some(info) = self.is_there(at, volume).await? else {
+            return Ok(());
+        };
+        let temporary = |name: &str| name == TEMPORARY || name == MOVE_TEMPORARY;
+        if info.state == VolumeState::Ok && !temporary(&info.name) {
+            return Ok(());
+        }
+        let Some(trans) = self.begin_if_there(at, volume, afsvol::IT_OFFLINE).await? else {
+            return Ok(());
+        };
+        let removed = async {
+            let status = trans.status().await?;
+            let is_clone =
+                status.volume_type == afsvol::READONLY && status.parent == draft.read_write;
+            if is_clone && temporary(&trans.name().await?) {
+                trans.delete().await?;
+            }
+            Ok(())
+        }
+        .await;
+        trans.finish(removed).await
     }
 
     /// Step 7: removes an image that is not to stay.
