@@ -1,7 +1,10 @@
 //! What `vos` does, call by call.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use cellar_rpc::{CallError, Connection, Port, PortConfig};
+use cellar_auth::{Enctype, SecretKey};
+use cellar_rpc::{CallError, Connection, Port, PortConfig, Runtime, RuntimeConfig, Service};
 use cellar_wire::acl::{AccessList, ByteOrder};
 use cellar_wire::afsvol::{
     self, Clone, CreateVolume, DeleteVolume, DestServer, Dump, DumpV2, EndTrans, Forward,
@@ -252,4 +255,49 @@ pub fn sample(name: &str) -> Vec<u8> {
         env!("CARGO_MANIFEST_DIR")
     );
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Two servers with one key.
+pub fn two() -> (Cell, Cell) {
+    let key = SecretKey::random(Enctype::Aes256Sha1);
+    let start = || {
+        Cell::start_with(|config| {
+            let keys = config.authority.as_ref().unwrap().keys();
+            keys.add(1, &key).unwrap();
+            config
+        })
+    };
+    (start(), start())
+}
+
+/// A server of another kind, with the key of this one.
+pub fn another(cell: &Cell, service: Arc<dyn Service>) -> (Runtime, Port) {
+    let runtime = Runtime::start(RuntimeConfig {
+        shards: 1,
+        ..RuntimeConfig::default()
+    })
+    .unwrap();
+    let authority = cell.config.authority.as_ref().unwrap();
+    let at = PortConfig::new("127.0.0.1:0".parse().unwrap())
+        .service(service)
+        .security(2, authority.server_security());
+    let port = runtime.open(at).unwrap();
+    (runtime, port)
+}
+
+/// Bytes of requests that a volume server has taken.
+pub fn taken(port: &Port) -> u64 {
+    let procedures = port.statistics().procedures();
+    procedures
+        .iter()
+        .map(|figures| figures.bytes_received)
+        .sum()
+}
+
+pub fn calls(port: &Port, opcode: u32) -> u64 {
+    let procedures = port.statistics().procedures();
+    let named = procedures
+        .iter()
+        .find(|figures| figures.package.procedures[figures.index].opcode == opcode);
+    named.map_or(0, |figures| figures.invocations)
 }
