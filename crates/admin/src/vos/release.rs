@@ -27,7 +27,7 @@ mod site;
 
 use cellar_wire::afsvol;
 use cellar_wire::ids::VolumeId;
-use cellar_wire::vl::{VLF_ROEXISTS, VLOP_RELEASE, VLSF_DONTUSE, VLSF_NEWREPSITE, VLSF_RWVOL};
+use cellar_wire::vl::{VLF_ROEXISTS, VLOP_RELEASE, VLSF_DONTUSE, VLSF_NEWREPSITE};
 use serde::Serialize;
 
 use super::draft::{Draft, UNLOCK};
@@ -65,6 +65,8 @@ pub struct Released {
     /// The sites that this run was for, in the order of the entry. None: there was nothing to go on
     /// with.
     pub sites: Vec<SiteOutcome>,
+    /// Whether the VLDB says that something is left for `--resume`.
+    pub unfinished: bool,
 }
 
 impl Released {
@@ -94,6 +96,7 @@ impl Volumes<'_> {
                 name: draft.name,
                 resumed: true,
                 sites: Vec::new(),
+                unfinished: false,
             });
         }
         let read_write = draft.read_write;
@@ -110,6 +113,7 @@ impl Volumes<'_> {
                 before: draft.clone(),
                 draft,
                 written: false,
+                spoilt: Vec::new(),
             },
             Err(error) => {
                 self.unlock(read_write).await?;
@@ -126,9 +130,7 @@ impl Volumes<'_> {
     pub async fn unfinished_releases(&self) -> Result<Vec<Entry>> {
         let entries = self.entries(super::EntryFilter::default()).await?;
         let unfinished = |entry: &Entry| {
-            let new = |site: &super::Site| {
-                site.flags & VLSF_NEWREPSITE != 0 && site.flags & VLSF_RWVOL == 0
-            };
+            let new = |site: &super::Site| site.flags & VLSF_NEWREPSITE != 0;
             entry.flags & VLOP_RELEASE != 0 || entry.sites.iter().any(new)
         };
         Ok(entries.into_iter().filter(unfinished).collect())
@@ -179,10 +181,8 @@ fn check(draft: &Draft) -> Result<()> {
 
 /// Whether a release of it was begun and not finished.
 fn needs_resuming(draft: &Draft) -> bool {
-    let marked = draft
-        .read_only_sites()
-        .any(|(_, site)| site.flags & VLSF_NEWREPSITE != 0);
-    marked || draft.operation() & VLOP_RELEASE != 0
+    let marked = |site: &cellar_wire::vl::Site| site.flags & VLSF_NEWREPSITE != 0;
+    draft.sites.iter().any(marked) || draft.operation() & VLOP_RELEASE != 0
 }
 
 /// A release under way.
@@ -196,6 +196,8 @@ struct Job<'a> {
     draft: Draft,
     /// Whether the VLDB has any of that.
     written: bool,
+    /// Sites whose old volumes cannot be used any more.
+    spoilt: Vec<usize>,
 }
 
 /// What is to be sent, and where.
@@ -229,6 +231,10 @@ impl Job<'_> {
                 name,
                 resumed: plan.resumed,
                 sites,
+                unfinished: needs_resuming(&Draft {
+                    flags: 0,
+                    ..self.draft.clone()
+                }),
             }),
             Err(error) => Err(Error::Partial {
                 what: format!("Release of volume {name}"),
@@ -359,6 +365,7 @@ impl Job<'_> {
         tokio::join!(updates, record);
         // What was read is released whether or not its transaction ends well.
         let _ended = source.end().await;
+        self.spoilt = target.spoilt.into_inner().unwrap_or_default();
         outcomes.sort_by_key(|(index, _)| *index);
         let outcome = |(index, error): (usize, Option<String>)| {
             Some(SiteOutcome {
@@ -377,8 +384,18 @@ impl Job<'_> {
             .filter(|(_, site)| Draft::is_new(site))
             .count();
         let all = self.draft.read_only_sites().count();
-        if done == 0 {
+        if done == 0 && self.spoilt.is_empty() {
             return self.restore().await;
+        }
+        if done == 0 {
+            // Nobody has the release, and somebody has nothing: the read-write site's mark says so.
+            self.draft.sites.clone_from(&self.before.sites);
+            if let Some(read_write) = self.draft.read_write_site() {
+                self.draft.set(read_write, VLSF_NEWREPSITE, VLSF_DONTUSE);
+            }
+            for index in std::mem::take(&mut self.spoilt) {
+                self.draft.set(index, VLSF_DONTUSE, VLSF_NEWREPSITE);
+            }
         }
         if done == all && tidy {
             for index in 0..self.draft.sites.len() {

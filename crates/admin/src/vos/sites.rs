@@ -156,7 +156,7 @@ impl Volumes<'_> {
             self.server(at.server.into(), &arguments, &what).await?;
             let old = draft.read_write_site();
             match draft.read_only_site_at(listed) {
-                Some(index) => draft.set(index, VLSF_RWVOL, u32::MAX & !VLSF_RWVOL),
+                Some(index) => draft.set(index, VLSF_RWVOL, !VLSF_RWVOL),
                 None => draft.sites.push(Site {
                     server: listed.server.into(),
                     partition: listed.partition.number(),

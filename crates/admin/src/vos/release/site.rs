@@ -1,5 +1,7 @@
 //! One site of a release: its volume becomes the image.
 
+use std::sync::Mutex;
+
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{self, RestoreCookie};
 use cellar_wire::ids::{AfsTime, VolumeId};
@@ -23,6 +25,9 @@ pub(super) struct Target<'a> {
     resumed: bool,
     read_write_created: AfsTime,
     read_write_updated: AfsTime,
+    /// Sites, by their places in the entry, whose volumes were taken out of service for good: an OpenAFS
+    /// server was interrupted in replacing them.
+    pub(super) spoilt: Mutex<Vec<usize>>,
 }
 
 impl<'a> Target<'a> {
@@ -38,6 +43,7 @@ impl<'a> Target<'a> {
             resumed: plan.resumed,
             read_write_created: plan.image.read_write_created,
             read_write_updated: plan.image.read_write_updated,
+            spoilt: Mutex::default(),
         }
     }
 
@@ -72,7 +78,12 @@ impl<'a> Target<'a> {
                     Err(error) => self.take_back(trans, error).await,
                 }
             }
-            (Err(error), Some(_)) => trans.finish(Err(error)).await,
+            (Err(error), Some(_)) => {
+                if !cellar && let Ok(mut spoilt) = self.spoilt.lock() {
+                    spoilt.push(index);
+                }
+                trans.finish(Err(error)).await
+            }
             (Err(error), None) => self.take_back(trans, error).await,
         }
     }

@@ -205,9 +205,10 @@ impl Vos<'_> {
         for (at, error) in &failed {
             eprintln!("\t{:>35} {}: {error}", at.server, at.partition);
         }
-        if failed.len() < released.sites.len() || released.resumed {
+        if released.unfinished {
             eprintln!(
-                "Clients use the other sites. 'cellar vos release {volume} -resume' sends it to these"
+                "Clients use the sites that have it, or their old one. 'cellar vos release {volume} -resume' \
+                 sends it to these"
             );
         }
         Err(Failure::said(FAILED))
