@@ -28,6 +28,8 @@ at_their_database() {
     joined=$IT_DIR/joined mixed_database=openafs mixed_etc=$theirs_dir/etc/server OURS=10.99.0.2 IT_ADDR=$THEIRS
     ip -n "$IT_NETNS" addr add $OURS/24 dev br0
     theirs_up
+    # A second partition that is soon full.
+    mkdir -p "$joined"/vicep{a,b} && mount -t tmpfs -o size=120m,mode=700 small "$joined/vicepb" || fail "no small partition"
     ours_up --join "$mixed_etc"
 }
 ours_up() {
@@ -78,6 +80,13 @@ site_of() {
 # volumes_on SERVER: 'NAME ID KIND STATE' a line.
 volumes_on() {
     vos listvol "$1" -noresolve 2>/dev/null | awk '$2 ~ /^[0-9]+$/ && $3 ~ /^(RW|RO|BK)$/ { print $1, $2, $3, $NF }'
+}
+
+# unlisted: volumes on either server that the location database does not know.
+unlisted() {
+    local known
+    known=$(vos listvldb -noresolve 2>/dev/null | grep -oE '(RWrite|ROnly|Backup): [0-9]+' | grep -oE '[0-9]+')
+    { volumes_on $OURS; volumes_on $THEIRS; } | awk -v known="$known" 'BEGIN { split(known, list); for (i in list) is[list[i]] } !($2 in is)' | sort
 }
 
 # dump_of NAME FILE [OPTIONS]: of a volume on whatever site.
