@@ -145,6 +145,12 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
     cell.ok(&format!("vos remsite {A} vol"));
     cell.ok("vos remove -id third");
     cell.ok("vos size vol -dump");
+    let verified = cell.ok(&format!("vos scrub {A}"));
+    assert!(
+        verified.starts_with("Verified ") && verified.ends_with(": 0 damaged\n"),
+        "{verified}"
+    );
+    cell.ok(&format!("vos scrub {A} vol -rate 100000 -json"));
     assert_eq!(
         cell.ok("vos status 127.0.0.1"),
         "No active transactions on 127.0.0.1\n"

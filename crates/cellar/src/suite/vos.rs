@@ -80,6 +80,7 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
         "backupsys" => vos.backupsys().await,
         "size" => vos.size().await,
         "status" => vos.status().await,
+        "scrub" => vos.scrub().await,
         "endtrans" => vos.endtrans().await,
         _ => vos.setfields().await,
     }

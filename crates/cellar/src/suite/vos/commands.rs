@@ -261,6 +261,17 @@ pub(super) static SUITE: Suite = Suite {
             ],
         ),
         command(
+            "scrub",
+            "Verify the checksums of all that volumes store, while they are in use.",
+            &[
+                SERVER,
+                PARTITION,
+                optional("id", "volume name or ID: default: every volume there"),
+                optional("rate", "KiB a second: default: as fast as it goes"),
+            ],
+            &["127.0.0.1 a", "127.0.0.1 a user.ann -rate 20000"],
+        ),
+        command(
             "listpart",
             "List the partitions of a server.",
             &[SERVER],
