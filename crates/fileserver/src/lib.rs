@@ -23,6 +23,7 @@ pub mod host;
 pub mod limits;
 mod locations;
 pub mod lock;
+mod network;
 pub mod protection;
 mod register;
 mod rxafs;

@@ -20,6 +20,7 @@ use crate::host::{Contacts, HostTable};
 use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INTERVAL};
 use crate::locations::{KnownLocations, Locations};
 use crate::lock::LockTable;
+use crate::network::Networks;
 use crate::protection::Protection;
 use crate::register;
 use crate::rxafs::FileService;
@@ -51,6 +52,7 @@ pub(crate) struct Server {
     pub(crate) scrubs: Scrubs,
     pub(crate) locations: KnownLocations,
     pub(crate) clients: Clients,
+    pub(crate) networks: Networks,
     /// When the server started.
     pub(crate) started: Duration,
     /// Raised by FlushCPS: what connections know of groups is asked for again.
@@ -89,6 +91,7 @@ impl FileServer {
             scrubs: Scrubs::default(),
             locations: KnownLocations::default(),
             clients: Clients::default(),
+            networks: Networks::default(),
             started,
             cps_generation: AtomicU64::new(0),
             making_room: AtomicBool::new(false),
@@ -128,6 +131,7 @@ impl FileServer {
     /// hosts are called from it.
     pub fn start(&self, runtime: &Runtime, port: &Port) {
         self.0.contacts.use_port(port);
+        self.0.networks.add(&[port.local_address()]);
         let server = self.0.clone();
         runtime.spawn(0, || async move { server.keep_house().await });
         let server = self.0.clone();
@@ -140,6 +144,7 @@ impl FileServer {
     /// Only addresses of IPv4 can be registered.
     pub fn register(&self, runtime: &Runtime, servers: Vec<Connection>, addresses: &[SocketAddr]) {
         let server = self.0.clone();
+        self.0.networks.add(addresses);
         let addresses = register::registrable(addresses);
         runtime.spawn(0, || async move {
             register::register(&server.config.uuid, &servers, &addresses, || {

@@ -38,6 +38,8 @@ use crate::server::Server;
 pub(crate) struct ClientRecord {
     pub(crate) host: Option<Arc<Host>>,
     pub(crate) identity: Identity,
+    /// The host is in a network of this server.
+    near: bool,
     /// When the caller's ticket ends; `u32::MAX` without one.
     expires: u32,
     /// When the identity was asked for.
@@ -154,6 +156,14 @@ impl Session {
             .as_ref()
             .filter(|host| host.takes_callbacks())
             .map(|host| host.slot())
+    }
+
+    /// As the volumes count it.
+    pub(crate) fn origin(&self) -> cellar_volume::Origin {
+        cellar_volume::Origin {
+            near: self.client.near,
+            authenticated: !self.identity().is_anonymous(),
+        }
     }
 
     pub(crate) fn context(&self) -> cellar_volume::Context {
@@ -279,8 +289,12 @@ impl Server {
         now: u32,
         generation: u64,
     ) -> ClientRecord {
+        let near = host
+            .as_ref()
+            .is_none_or(|host| self.networks.has(host.address()));
         ClientRecord {
             host,
+            near,
             identity: known.identity,
             expires: known.expires,
             loaded: now,

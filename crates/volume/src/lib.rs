@@ -40,6 +40,7 @@ mod scrub;
 mod snapshot;
 mod store;
 mod ticket;
+mod traffic;
 mod txn;
 mod types;
 mod unsettled;

@@ -315,6 +315,7 @@ pub(crate) fn new_info(spec: &VolumeSpec) -> VolumeInfo {
         day_use: 0,
         day_use_date: AfsTime(0),
         week_use: [0; 7],
+        traffic: None,
         offline_message: Bytes::new(),
         message_of_the_day: Bytes::new(),
         account: 0,

@@ -115,6 +115,7 @@ impl Partition {
             Some(old) => (old.day_use, old.day_use_date, old.week_use),
             None => (0, AfsTime(0), [0; 7]),
         };
+        info.traffic = before.as_ref().and_then(|old| old.traffic.clone());
         info.accessed = before.as_ref().map_or(spec.now, |old| old.accessed);
         info.copied = before.map_or(spec.now, |old| old.copied);
         check_info(&info)?;

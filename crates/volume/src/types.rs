@@ -271,12 +271,44 @@ pub struct VolumeInfo {
     pub day_use_date: AfsTime,
     /// Accesses of the seven days before that one, yesterday's first.
     pub week_use: [u32; 7],
+    /// Reads and writes since `day_use_date`, if there were any.
+    pub traffic: Option<Box<Traffic>>,
     /// Shown to users while the volume is off-line; at most 127 bytes.
     pub offline_message: Bytes,
     /// Message of the day; at most 127 bytes.
     pub message_of_the_day: Bytes,
     /// Free for administrators.
     pub account: u32,
+}
+
+/// Where a call comes from, as far as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// From the server's own network.
+    pub near: bool,
+    /// From somebody who said who he is.
+    pub authenticated: bool,
+}
+
+/// Reads and writes of a day, from near and far, and who changed what whose change was how old.
+///
+/// Columns of origin: same network, same network authenticated, other network, other network
+/// authenticated. Columns of age: the time since the change before, up to a minute, ten, an hour, a
+/// day, a week, longer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Reads of contents, by origin.
+    pub reads: [u32; 4],
+    /// Changes of contents and attributes, by origin. Making something is two: it, and its directory.
+    pub writes: [u32; 4],
+    /// Changes of files by the author of the change before, by age.
+    pub file_same_author: [u32; 6],
+    /// By somebody else.
+    pub file_other_author: [u32; 6],
+    /// Changes of directories, likewise.
+    pub directory_same_author: [u32; 6],
+    /// By somebody else.
+    pub directory_other_author: [u32; 6],
 }
 
 /// What a new volume starts with. [`VolumeSpec::new`] is an ordinary RW volume.

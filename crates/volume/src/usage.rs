@@ -7,7 +7,8 @@
 //! than the read.
 //!
 //! Days are those of OpenAFS: a day begins at local midnight, and the first access after it moves
-//! what was counted to the week's days, the newest first. On days on which nobody came nothing
+//! what was counted to the week's days, the newest first, and clears the tables of reads and writes
+//! ([`crate::traffic`]), which are of the day only. On days on which nobody came nothing
 //! is moved, so whoever reads the counts moves them too, for himself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,6 +21,7 @@ use crate::core::Core;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::Result;
+use crate::traffic::FreshTraffic;
 use crate::types::VolumeInfo;
 use crate::volume::Volume;
 
@@ -36,19 +38,24 @@ pub(crate) struct Usage {
     day_ends: AtomicU32,
     /// The record in memory has counts that the one in the table has not.
     unsaved: AtomicBool,
+    /// Which of them read and wrote what.
+    pub(crate) traffic: FreshTraffic,
 }
 
 impl Usage {
     /// Whether anything would be lost if the volume was forgotten now.
     pub(crate) fn is_unsaved(&self) -> bool {
-        self.fresh.load(Ordering::Relaxed) > 0 || self.unsaved.load(Ordering::Relaxed)
+        self.fresh.load(Ordering::Relaxed) > 0
+            || self.traffic.is_some()
+            || self.unsaved.load(Ordering::Relaxed)
     }
 
     /// Moves the counts into the volume's record, which the caller has locked for writing.
     pub(crate) fn fold(&self, info: &mut VolumeInfo, now: AfsTime) {
+        let traffic = self.traffic.fold(&mut info.traffic);
         let fresh = self.fresh.swap(0, Ordering::Relaxed);
         let moved = enter(info, fresh, self.last.load(Ordering::Relaxed), now);
-        if fresh > 0 || moved {
+        if fresh > 0 || traffic || moved {
             self.unsaved.store(true, Ordering::Relaxed);
         }
         let ends = info.day_use_date.0.saturating_add(DAY + 1);
@@ -57,6 +64,7 @@ impl Usage {
 
     /// Enters the counts in a copy of the record, which the caller has locked for reading.
     pub(crate) fn show_in(&self, info: &mut VolumeInfo, now: AfsTime) {
+        self.traffic.show_in(&mut info.traffic);
         let fresh = self.fresh.load(Ordering::Relaxed);
         enter(info, fresh, self.last.load(Ordering::Relaxed), now);
     }
@@ -89,6 +97,7 @@ fn enter(info: &mut VolumeInfo, fresh: u32, last: u32, now: AfsTime) -> bool {
         };
     }
     info.day_use = 0;
+    info.traffic = None;
     info.day_use_date = midnight(now);
     true
 }
@@ -186,10 +195,12 @@ mod tests {
         );
         assert_eq!((info.day_use, info.day_use_date), (0, midnight(noon())));
         info.week_use = [0; 7];
+        info.traffic = Some(Box::default());
         assert!(!enter(&mut info, 5, noon().0, noon()));
         assert_eq!((info.day_use, info.accessed), (5, noon()));
         assert!(enter(&mut info, 2, noon().0, after(1)));
         assert_eq!((info.day_use, info.week_use), (0, [7, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(info.traffic, None, "tables are of a day");
         enter(&mut info, 4, after(1).0, after(1));
         assert!(enter(&mut info, 0, 0, after(3)));
         assert_eq!(info.week_use, [0, 4, 7, 0, 0, 0, 0], "a day without any");

@@ -272,6 +272,7 @@ fn restored(info: VolumeInfo, cookie: &RestoreCookie) -> Result<VolumeInfo, Abor
         day_use: 0,
         day_use_date: AfsTime(0),
         week_use: [0; 7],
+        traffic: None,
         ..info
     })
 }

@@ -192,6 +192,8 @@ impl Entry for afsvol::VolumeInfo {
 
 impl Entry for VolumeInfoX {
     fn of(info: &VolumeInfo) -> Self {
+        let traffic = info.traffic.as_deref().cloned().unwrap_or_default();
+        let count = |count: u32| number(count.into());
         Self {
             name: name(info),
             volume: info.id,
@@ -210,7 +212,12 @@ impl Entry for VolumeInfoX {
             file_count: number(file_count(info)),
             max_quota: number(info.max_quota.into()),
             size: number(info.blocks_used),
-            ..Self::default()
+            stat_reads: traffic.reads.map(count),
+            stat_writes: traffic.writes.map(count),
+            stat_file_same_author: traffic.file_same_author.map(count),
+            stat_file_diff_author: traffic.file_other_author.map(count),
+            stat_dir_same_author: traffic.directory_same_author.map(count),
+            stat_dir_diff_author: traffic.directory_other_author.map(count),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Changed, Created, NewVnode};
+use cellar_volume::{Changed, Created, NewVnode, VnodeStatus, Volume};
 use cellar_wire::AfsName;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
@@ -80,7 +80,12 @@ async fn create(
         let (server, session) = (server.clone(), session.clone());
         move || {
             let name = new_name(&name)?;
-            let (attached, access, new) = may_insert(&server, &session, dir, &in_status)?;
+            let Maker {
+                attached,
+                dir: before,
+                access,
+                new,
+            } = may_insert(&server, &session, dir, &in_status)?;
             check_free(name)?;
             let volume = &attached.volume;
             let Changed { outcome, durable } = if directory {
@@ -88,6 +93,7 @@ async fn create(
             } else {
                 volume.create_file(dir, name, &new, session.context())?
             };
+            count_new(&session, volume, &before);
             let outcome = (outcome, access);
             Ok((Changed { outcome, durable }, Touched::changed([dir])))
         }
@@ -96,20 +102,41 @@ async fn create(
     describe(server, session, &created, dir_access)
 }
 
+/// Somebody who may make something in a directory.
+pub(super) struct Maker {
+    pub(super) attached: Attached,
+    /// The directory as it was.
+    pub(super) dir: VnodeStatus,
+    pub(super) access: Access,
+    /// What the new vnode starts with.
+    pub(super) new: NewVnode,
+}
+
+/// Counts something new: it, and the change of its directory.
+pub(super) fn count_new(session: &Session, volume: &Volume, dir_before: &VnodeStatus) {
+    volume.count_change(session.origin(), dir_before, session.context());
+    volume.count_write(session.origin());
+}
+
 /// Whether the caller may make something in a directory, and what it starts with.
 pub(super) fn may_insert(
     server: &Server,
     session: &Session,
     dir: Fid,
     in_status: &AfsStoreStatus,
-) -> Result<(Attached, Access, NewVnode), Refusal> {
+) -> Result<Maker, Refusal> {
     let attached = server.volume_of(dir, Want::Change)?;
-    let (_, access) = look_dir(server, session, &attached, dir)?;
+    let (status, access) = look_dir(server, session, &attached, dir)?;
     if !access.caller.contains(Rights::INSERT) {
         return Err(Refusal::NoRight);
     }
     let new = new_vnode(session.identity(), in_status);
-    Ok((attached, access, new))
+    Ok(Maker {
+        attached,
+        dir: status,
+        access,
+        new,
+    })
 }
 
 fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewVnode {

@@ -111,8 +111,11 @@ async fn open(
             let status = server.show(&session, reader.status(), access);
             Ok((reader, status))
         };
-        let ((reader, status), callback) =
-            with_promise(&server, &session, volume, fid, false, read)?;
+        let opened = with_promise(&server, &session, volume, fid, false, read);
+        if matches!(opened, Ok(_) | Err(Refusal::NoRight)) {
+            volume.count_read(session.origin());
+        }
+        let ((reader, status), callback) = opened?;
         let fetch = Fetch {
             reader,
             status,

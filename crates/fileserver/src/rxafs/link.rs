@@ -34,7 +34,7 @@ pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> Answe
             if existing_fid.vnode.is_directory() {
                 return Err(Refusal::Store(Error::IsDirectory));
             }
-            let (_, access) = look_dir(&server, &session, &attached, dir_fid)?;
+            let (before, access) = look_dir(&server, &session, &attached, dir_fid)?;
             if !access.caller.contains(Rights::INSERT) {
                 return Err(Refusal::NoRight);
             }
@@ -42,6 +42,7 @@ pub(super) async fn link(server: &Arc<Server>, call: &mut IncomingCall) -> Answe
             let volume = &attached.volume;
             let Changed { outcome, durable } =
                 volume.link(dir_fid, name, existing_fid, session.context())?;
+            volume.count_change(session.origin(), &before, session.context());
             let outcome = (outcome, access, vol_sync(volume));
             Ok((
                 Changed { outcome, durable },

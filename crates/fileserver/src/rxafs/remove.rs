@@ -48,7 +48,7 @@ async fn remove(
         move || {
             let name = old_name(&name)?;
             let attached = server.volume_of(dir, Want::Change)?;
-            let (_, access) = look_dir(&server, &session, &attached, dir)?;
+            let (before, access) = look_dir(&server, &session, &attached, dir)?;
             if !access.caller.contains(Rights::DELETE) {
                 return Err(Refusal::NoRight);
             }
@@ -59,6 +59,7 @@ async fn remove(
             } else {
                 volume.remove_file(dir, name, session.context())?
             };
+            volume.count_change(session.origin(), &before, session.context());
             let touched = touched(dir, &outcome);
             let outcome = (outcome.dir, access, vol_sync(volume));
             Ok((Changed { outcome, durable }, touched))

@@ -40,8 +40,8 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             if old_dir_fid.volume != new_dir_fid.volume {
                 return Err(Refusal::Store(Error::CrossDevice));
             }
-            let (_, old_access) = look_dir(&server, &session, &attached, old_dir_fid)?;
-            let (_, new_access) = look_dir(&server, &session, &attached, new_dir_fid)?;
+            let (old_before, old_access) = look_dir(&server, &session, &attached, old_dir_fid)?;
+            let (new_before, new_access) = look_dir(&server, &session, &attached, new_dir_fid)?;
             let allowed = old_access.caller.contains(Rights::DELETE)
                 && new_access.caller.contains(Rights::INSERT);
             if !allowed {
@@ -66,6 +66,14 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
                 Err(Error::Exists) if !may_replace => return Err(Refusal::NoRight),
                 other => other?,
             };
+            let (origin, by) = (session.origin(), session.context());
+            volume.count_change(origin, &old_before, by);
+            if new_dir_fid == old_dir_fid {
+                // Two changes of one directory, as OpenAFS counts them: the first was a moment ago.
+                volume.count_change(origin, &outcome.old_dir, by);
+            } else {
+                volume.count_change(origin, &new_before, by);
+            }
             let touched = touched(old_dir_fid, new_dir_fid, &outcome);
             let outcome = (outcome, old_access, new_access, vol_sync(volume));
             Ok((Changed { outcome, durable }, touched))

@@ -36,7 +36,7 @@ use crate::service::Answered;
 use crate::session::Session;
 use crate::statistics::Direction;
 use crate::status::vol_sync;
-use crate::volumes::Want;
+use crate::volumes::{Attached, Want};
 
 /// Stores up to this long are applied in one step; the volume never writes them to blocks of
 /// their own while somebody waits.
@@ -167,12 +167,24 @@ fn trace(
     }
 }
 
+/// A store that is allowed.
+struct Allowed {
+    attached: Attached,
+    /// The file as it was.
+    before: VnodeStatus,
+    spec: StoreSpec,
+    access: Access,
+}
+
+impl Allowed {
+    fn count(&self, session: &Session) {
+        let volume = &self.attached.volume;
+        volume.count_change(session.origin(), &self.before, session.context());
+    }
+}
+
 /// Whether the caller may store, with which attributes.
-fn check(
-    server: &Server,
-    session: &Session,
-    asked: &Asked,
-) -> Result<(crate::volumes::Attached, StoreSpec, Access), Refusal> {
+fn check(server: &Server, session: &Session, asked: &Asked) -> Result<Allowed, Refusal> {
     let attached = server.volume_of(asked.fid, Want::Change)?;
     let (status, _, access) = look(server, session, &attached, asked.fid)?;
     if status.kind != FileType::File {
@@ -193,7 +205,12 @@ fn check(
         clear_set_id: !identity.administrator,
         quota_slack: STORE_SLACK_BLOCKS.into(),
     };
-    Ok((attached, spec, access))
+    Ok(Allowed {
+        attached,
+        before: status,
+        spec,
+        access,
+    })
 }
 
 async fn small(
@@ -220,13 +237,16 @@ async fn small(
         let (server, session) = (server.clone(), session.clone());
         move || {
             // Again: rights may have changed while the bytes came.
-            let (attached, spec, access) = check(&server, &session, &asked)?;
-            let Changed { outcome, durable } =
-                attached
-                    .volume
-                    .store(asked.fid, &spec, &data, session.context())?;
+            let allowed = check(&server, &session, &asked)?;
+            let Changed { outcome, durable } = allowed.attached.volume.store(
+                asked.fid,
+                &allowed.spec,
+                &data,
+                session.context(),
+            )?;
+            allowed.count(&session);
             let changed = Changed {
-                outcome: (outcome, access),
+                outcome: (outcome, allowed.access),
                 durable,
             };
             Ok((changed, Touched::changed([asked.fid])))
@@ -242,16 +262,13 @@ async fn large(
     asked: Asked,
     incoming: &mut Incoming,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let (mut store, access) = {
+    let (mut store, allowed) = {
         let (server, session) = (server.clone(), session.clone());
         run(move || {
-            let (attached, spec, access) = check(&server, &session, &asked)?;
-            Ok((
-                attached
-                    .volume
-                    .begin_store(asked.fid, &spec, asked.length)?,
-                access,
-            ))
+            let allowed = check(&server, &session, &asked)?;
+            let volume = &allowed.attached.volume;
+            let store = volume.begin_store(asked.fid, &allowed.spec, asked.length)?;
+            Ok((store, allowed))
         })
         .await?
     };
@@ -259,8 +276,9 @@ async fn large(
         let pieces = incoming.gather(call, STORE_PIECE_BYTES as u64).await?;
         if incoming.left == 0 {
             let (changed, pending) = commit(server, session, asked.fid, store, pieces).await?;
+            allowed.count(session);
             let status = finish(server, changed, pending).await?;
-            return Ok((status, access));
+            return Ok((status, allowed.access));
         }
         store = blocking(move || push(store, pieces)).await?;
     }

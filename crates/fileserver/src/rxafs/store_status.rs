@@ -40,6 +40,7 @@ pub(super) async fn store_status(server: &Arc<Server>, call: &mut IncomingCall) 
             }
             let Changed { outcome, durable } =
                 attached.volume.set_status(fid, &set, session.context())?;
+            attached.volume.count_write(session.origin());
             let outcome = (outcome, access, vol_sync(&attached.volume));
             Ok((Changed { outcome, durable }, Touched::changed([fid])))
         }

@@ -9,7 +9,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{Symlink, SymlinkReply};
 
 use super::common::{Touched, change};
-use super::create::may_insert;
+use super::create::{Maker, count_new, may_insert};
 use super::names::{check_free, new_name, text};
 use crate::abort_map::Refusal;
 use crate::server::Server;
@@ -34,7 +34,12 @@ pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> An
             if target.is_empty() {
                 return Err(Refusal::Invalid);
             }
-            let (attached, access, new) = may_insert(&server, &session, dir_fid, &in_status)?;
+            let Maker {
+                attached,
+                dir,
+                access,
+                new,
+            } = may_insert(&server, &session, dir_fid, &in_status)?;
             check_free(name)?;
             let mount_point = new.mode.is_some_and(|mode| mode & EXECUTE_BITS == 0);
             let administers =
@@ -45,6 +50,7 @@ pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> An
             let volume = &attached.volume;
             let Changed { outcome, durable } =
                 volume.symlink(dir_fid, name, target, &new, session.context())?;
+            count_new(&session, volume, &dir);
             let outcome = (outcome, access, vol_sync(volume));
             Ok((Changed { outcome, durable }, Touched::changed([dir_fid])))
         }

@@ -7,7 +7,8 @@ use super::{Fields, Put};
 use crate::core::GroupId;
 use crate::engine::space::with_checksum;
 use crate::error::Result;
-use crate::types::{StateId, VolumeInfo, VolumeKind};
+use crate::traffic;
+use crate::types::{StateId, Traffic, VolumeInfo, VolumeKind};
 
 const FORM: u8 = 1;
 
@@ -65,7 +66,13 @@ impl VolumeRecord {
         let mut out = Vec::with_capacity(256);
         out.put_u8(FORM);
         out.put_u8(info.kind as u8);
-        let flags = [info.online, info.in_service, info.blessed, info.destroy_me];
+        let flags = [
+            info.online,
+            info.in_service,
+            info.blessed,
+            info.destroy_me,
+            info.traffic.is_some(),
+        ];
         out.put_u8(
             flags
                 .iter()
@@ -101,6 +108,9 @@ impl VolumeRecord {
         }
         for use_of_day in info.week_use {
             out.put_u32(use_of_day);
+        }
+        for word in info.traffic.iter().flat_map(|traffic| traffic.words()) {
+            out.put_u32(word);
         }
         out.put_string(info.name.as_bytes());
         out.put_string(&info.offline_message);
@@ -158,12 +168,20 @@ impl VolumeRecord {
             day_use_date: AfsTime(word()?),
             account: word()?,
             week_use: [0; 7],
+            traffic: None,
             name: String::new(),
             offline_message: Bytes::new(),
             message_of_the_day: Bytes::new(),
         };
         for day in &mut info.week_use {
             *day = fields.u32()?;
+        }
+        if flags & 16 != 0 {
+            let mut words = [0; traffic::WORDS];
+            for word in &mut words {
+                *word = fields.u32()?;
+            }
+            info.traffic = Some(Box::new(Traffic::from_words(&words)));
         }
         info.name = String::from_utf8(fields.string()?.to_vec()).map_err(|_| fields.malformed())?;
         info.offline_message = fields.string()?;

@@ -1,0 +1,87 @@
+//! Which clients are in a network of this server, for the tables of `vos examine -extended`.
+//!
+//! OpenAFS compares the networks of addresses by their class (A, B, C), whatever the netmask, and so do
+//! we, with all addresses of the server. Of IPv6 the first 64 bits are the network. The machine itself
+//! is near.
+
+use std::net::{IpAddr, SocketAddr};
+
+use parking_lot::RwLock;
+
+use crate::host::canonical;
+
+/// The addresses of this server.
+#[derive(Default)]
+pub(crate) struct Networks(RwLock<Vec<IpAddr>>);
+
+impl Networks {
+    /// More addresses of the server; unspecified ones say nothing.
+    pub(crate) fn add(&self, addresses: &[SocketAddr]) {
+        let mut known = self.0.write();
+        for address in addresses {
+            let address = canonical(*address).ip();
+            if !address.is_unspecified() && !known.contains(&address) {
+                known.push(address);
+            }
+        }
+    }
+
+    /// Whether an address is in a network of the server.
+    pub(crate) fn has(&self, address: SocketAddr) -> bool {
+        let address = canonical(address).ip();
+        address.is_loopback() || self.0.read().iter().any(|own| same(*own, address))
+    }
+}
+
+fn same(own: IpAddr, other: IpAddr) -> bool {
+    match (own, other) {
+        (IpAddr::V4(own), IpAddr::V4(other)) => {
+            let (own, other) = (own.to_bits(), other.to_bits());
+            own & mask(own) == other & mask(own)
+        }
+        (IpAddr::V6(own), IpAddr::V6(other)) => own.segments()[..4] == other.segments()[..4],
+        _ => false,
+    }
+}
+
+/// The network's bits of an address: its class is in the first ones.
+fn mask(address: u32) -> u32 {
+    match address.leading_ones() {
+        0 => 0xff00_0000,
+        1 => 0xffff_0000,
+        2 => 0xffff_ff00,
+        _ => 0xffff_ffff,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_those_of_the_class() {
+        let networks = Networks::default();
+        let at = |text: &str| SocketAddr::new(text.parse().unwrap(), 7001);
+        assert!(networks.has(at("127.0.0.9")) && !networks.has(at("10.1.2.3")));
+        networks.add(&[
+            at("0.0.0.0"),
+            at("10.1.2.3"),
+            at("172.16.5.1"),
+            at("192.168.7.1"),
+            at("2001:db8:1:2::3"),
+        ]);
+        for near in [
+            "10.250.0.1",
+            "172.16.250.1",
+            "192.168.7.250",
+            "::ffff:10.9.9.9",
+            "2001:db8:1:2:9::",
+            "::1",
+        ] {
+            assert!(networks.has(at(near)), "{near}");
+        }
+        for far in ["11.1.2.3", "172.17.5.1", "192.168.8.1", "2001:db8:1:3::3"] {
+            assert!(!networks.has(at(far)), "{far}");
+        }
+    }
+}
