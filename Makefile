@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-kerberos test-mixed-cell bench clean-interop
+        test-all-clients test-kerberos test-mixed-cell bench bench-volumes clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-kerberos         tickets, tokens, who may do what: attack list, real KDC, kernel guest'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
+	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
 
 run: build
@@ -58,6 +59,9 @@ test-mixed-cell:
 
 bench: build
 	@bench/side-by-side $(ARGS)
+
+bench-volumes: build
+	@bench/volumes $(ARGS)
 
 clean-interop:
 	rm -rf "$${CELLAR_CACHE:-$(HOME)/.cache/cellar}"

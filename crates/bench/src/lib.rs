@@ -5,8 +5,10 @@
 
 mod client;
 mod cpu;
+pub mod first_answer;
 mod latency;
 mod load;
+pub mod make_volumes;
 mod operation;
 pub mod relay;
 mod report;

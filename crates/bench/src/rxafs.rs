@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -221,13 +221,18 @@ pub fn run(options: &Options) -> Result<u64, BenchError> {
 }
 
 fn security(options: &Options) -> Result<Security, BenchError> {
-    let (Some(level), Some(directory)) = (options.level, &options.server_etc) else {
-        return Ok(Security::null());
-    };
+    match (options.level, &options.server_etc) {
+        (Some(level), Some(directory)) => localauth(directory, level),
+        _ => Ok(Security::null()),
+    }
+}
+
+/// A ticket for a superuser, made from the cell's key.
+pub(crate) fn localauth(directory: &Path, level: Protection) -> Result<Security, BenchError> {
     let cell = std::fs::read_to_string(directory.join("ThisCell"))?;
     Authority::open(directory, cell.trim())
         .and_then(|authority| authority.localauth(level.into()))
-        .map_err(|error| BenchError::Key(directory.clone(), error))
+        .map_err(|error| BenchError::Key(directory.to_owned(), error))
 }
 
 pub(crate) async fn find_volume(client: &Client, text: &str) -> Result<VolumeId, BenchError> {
@@ -256,6 +261,6 @@ pub(crate) fn resolve(text: &str, port: u16) -> Result<SocketAddr, BenchError> {
         .map_err(|error| BenchError::Address(text.to_owned(), error))
 }
 
-fn seconds(seconds: f64) -> Duration {
+pub(crate) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

@@ -113,6 +113,8 @@ enum Command {
     #[command(after_help = "Examples:
   cellar bench rxafs --help
   cellar bench walk --help
+  cellar bench make-volumes --help
+  cellar bench first-answer --help
 docs/developing/performance.md has figures, and how they are made.")]
     Bench(BenchOptions),
 }
@@ -140,6 +142,10 @@ enum Bench {
     Rxafs(cellar_bench::rxafs::Options),
     /// Look at every vnode of a volume and hold promises, for a server's memory.
     Walk(cellar_bench::walk::Options),
+    /// Very many empty volumes, for what their number costs a server.
+    MakeVolumes(cellar_bench::make_volumes::Options),
+    /// Ask for volumes until they are answered for, and say when that was.
+    FirstAnswer(cellar_bench::first_answer::Options),
 }
 
 impl Command {
@@ -185,6 +191,14 @@ impl Command {
                 Bench::Walk(options) => match cellar_bench::walk::run(&options)? {
                     0 => Ok(()),
                     failed => Err(failure::Failure::new(format!("{failed} vnodes failed"))),
+                },
+                Bench::MakeVolumes(options) => match cellar_bench::make_volumes::run(&options)? {
+                    0 => Ok(()),
+                    failed => Err(failure::Failure::new(format!("{failed} volumes failed"))),
+                },
+                Bench::FirstAnswer(options) => match cellar_bench::first_answer::run(&options)? {
+                    0 => Ok(()),
+                    silent => Err(failure::Failure::new(format!("{silent} not answered for"))),
                 },
             },
         }
