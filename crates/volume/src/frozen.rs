@@ -129,7 +129,7 @@ impl Volume {
                 // The present state is that of the epoch before.
                 view -= 1;
             } else if room.is_some() {
-                record.begin_epoch(counters.newest);
+                record.epoch += 1;
             }
             let job = Key::reap_epochs(group.id.0, view + 1, u64::MAX);
             let is_seen = record.clones.iter().any(|clone| clone.epoch == view);

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -14,22 +15,32 @@ use crate::core::{Core, Group};
 
 /// Epochs of a group that are held, with how often each is.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<BTreeMap<u64, usize>>);
+pub(crate) struct Held {
+    epochs: Mutex<BTreeMap<u64, usize>>,
+    /// Holds that were ever taken, those that have ended too.
+    taken: AtomicU64,
+}
 
 impl Held {
     /// Whether any is.
     pub(crate) fn any(&self) -> bool {
-        !self.0.lock().is_empty()
+        !self.epochs.lock().is_empty()
+    }
+
+    /// How many holds were taken so far. Taken under the group's exclusive lock; a look under the
+    /// shared one is exact.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
     }
 
     /// All of them.
     pub(crate) fn epochs(&self) -> Vec<u64> {
-        self.0.lock().keys().copied().collect()
+        self.epochs.lock().keys().copied().collect()
     }
 
     /// Whether one is from `first` on and before `end`.
     pub(crate) fn any_in(&self, first: u64, end: u64) -> bool {
-        self.0.lock().range(first..end).next().is_some()
+        self.epochs.lock().range(first..end).next().is_some()
     }
 }
 
@@ -50,7 +61,8 @@ impl Hold {
     /// Holds an epoch that a clone of the group sees at this moment, or that has just ended: the
     /// caller has the group's state locked.
     pub(crate) fn of(core: &Arc<Core>, group: &Arc<Group>, epoch: u64) -> Self {
-        *group.held.0.lock().entry(epoch).or_default() += 1;
+        group.held.taken.fetch_add(1, Ordering::AcqRel);
+        *group.held.epochs.lock().entry(epoch).or_default() += 1;
         Self {
             core: Arc::clone(core),
             group: Arc::clone(group),
@@ -61,7 +73,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut held = self.group.held.0.lock();
+        let mut held = self.group.held.epochs.lock();
         if let Some(count) = held.get_mut(&self.epoch) {
             *count -= 1;
             if *count == 0 {

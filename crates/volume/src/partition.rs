@@ -148,7 +148,6 @@ impl Partition {
             next_directory: 3,
             next_file: 2,
             next_uniquifier: 2,
-            newest: spec.now,
             removed: 0,
         };
         let mut batch = Batch::new();

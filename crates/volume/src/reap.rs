@@ -209,11 +209,16 @@ impl Core {
             let _room = self.engine.admit(0)?;
             return self.finish_job(job);
         };
+        let holds = group.held.taken();
         if !self.collect_epochs(&group, first, last, false)? {
             return Ok(());
         }
         let _room = self.engine.admit(0)?;
         let mut state = group.state.write();
+        if group.held.taken() != holds {
+            // Who took a hold meanwhile found this job there, and counts on it for what he kept.
+            return Ok(());
+        }
         self.finish_job(job)?;
         state.reaping = state.reaping.saturating_sub(1);
         Ok(())
@@ -266,11 +271,17 @@ impl Core {
         if state.restoring {
             return Ok(false);
         }
+        if (state.record.pin(), state.record.epoch) != (pin, last) {
+            // Somebody else has undone it meanwhile. What a restore wrote that began since is still
+            // to be looked at.
+            self.reaper.wake();
+            return Ok(false);
+        }
         let mut record = state.record.clone();
         record.clones.retain(|clone| clone.kind != CloneKind::Pin);
-        if let Some(head) = &head {
+        if head.is_some() {
             // What was undone shall never be called by a name that something else has.
-            record.begin_epoch(head.newest_date());
+            record.epoch += 1;
         }
         let mut batch = Batch::new();
         batch.put(Key::group(id.0), record.encode());

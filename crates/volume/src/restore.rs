@@ -25,7 +25,7 @@ mod vnode;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use hashbrown::HashMap;
 
 use crate::engine::batch::Batch;
@@ -70,7 +70,6 @@ pub struct Restore {
 struct Tally {
     blocks: i64,
     files: i64,
-    newest: AfsTime,
     uniquifier_max: u32,
     /// The highest numbers put: of files, of directories.
     highest: [u32; 2],
@@ -130,7 +129,7 @@ impl Partition {
             epoch: pin,
             kind: CloneKind::Pin,
         });
-        record.begin_epoch(base.newest);
+        record.epoch += 1;
         let now = record.epoch;
         let mut batch = Batch::new();
         batch.put(Key::group(group.id.0), record.encode());
@@ -151,7 +150,6 @@ impl Partition {
             tally: Tally {
                 blocks: 0,
                 files: 0,
-                newest: base.newest,
                 uniquifier_max: 0,
                 highest: [0; 2],
             },
@@ -307,7 +305,7 @@ impl Restore {
         let now = record.epoch;
         // Who asks what changed gets an answer from these contents on.
         record.history_from = now;
-        record.begin_epoch(counters.newest);
+        record.epoch += 1;
         let mut batch = Batch::new();
         // Where there was nothing, nothing is left over.
         let reaping = match self.base.files {
@@ -359,7 +357,6 @@ impl Restore {
                 .next_uniquifier
                 .max(next_uniquifier)
                 .max(tally.uniquifier_max.saturating_add(1)),
-            newest: tally.newest,
             removed: base.removed,
         })
     }

@@ -65,7 +65,7 @@ impl Partition {
         let mut record = state.record.clone();
         let epoch = match source.view() {
             EPOCH_MAX => {
-                record.begin_epoch(counters.record.newest);
+                record.epoch += 1;
                 record.epoch - 1
             }
             seen => seen,
@@ -196,7 +196,7 @@ impl<'v> Removal<'v> {
         let reaping = if volume.is_head() {
             // Versions newer than every clone's are nobody's from now on, a restore's too.
             record.head = VolumeId(0);
-            record.begin_epoch(volume.newest_date());
+            record.epoch += 1;
             if record.pin().is_some() {
                 record.clones.retain(|clone| clone.kind != CloneKind::Pin);
                 batch.delete(Key::restoring(id.0));

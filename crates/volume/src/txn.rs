@@ -362,7 +362,6 @@ impl<'v> Txn<'v> {
         record.blocks_used = record.blocks_used.saturating_add_signed(self.blocks);
         record.files = record.files.saturating_add_signed(self.files);
         record.updated = at;
-        record.newest = record.newest.max(at);
         record.removed = record.removed.saturating_add(self.removed);
         let forgets = self.removed > 0 && history::is_long(record);
         record.update_counter = record.update_counter.wrapping_add(1);

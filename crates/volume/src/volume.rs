@@ -282,11 +282,6 @@ impl Volume {
         (record.info.max_quota, record.info.max_files)
     }
 
-    /// The latest server date of the group.
-    pub(crate) fn newest_date(&self) -> AfsTime {
-        self.counters.lock().record.newest
-    }
-
     pub(crate) fn lock_counters(&self) -> Result<MutexGuard<'_, Counters>> {
         Ok(self.counters.lock())
     }

@@ -216,8 +216,6 @@ pub(crate) struct CountersRecord {
     pub(crate) next_directory: u32,
     pub(crate) next_file: u32,
     pub(crate) next_uniquifier: u32,
-    /// The latest server date that any vnode of the group was ever given.
-    pub(crate) newest: AfsTime,
     /// Removals that the index of changes still knows.
     pub(crate) removed: u32,
 }
@@ -234,7 +232,6 @@ impl CountersRecord {
             self.next_directory,
             self.next_file,
             self.next_uniquifier,
-            self.newest.0,
             self.removed,
         ] {
             out.put_u32(word);
@@ -255,7 +252,6 @@ impl CountersRecord {
             next_directory: fields.u32()?,
             next_file: fields.u32()?,
             next_uniquifier: fields.u32()?,
-            newest: AfsTime(fields.u32()?),
             removed: fields.u32()?,
         })
     }

@@ -78,7 +78,6 @@ impl Restore {
             }
         };
         let tally = &mut self.tally;
-        tally.newest = tally.newest.max(image.server_time);
         tally.uniquifier_max = tally.uniquifier_max.max(image.uniquifier.0);
         tally.blocks +=
             record.blocks() as i64 - before.as_ref().map_or(0, |old| old.blocks() as i64);
