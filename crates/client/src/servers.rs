@@ -108,8 +108,11 @@ impl Servers {
         };
         let expired = matches!(
             code.to_plain(),
-            // The last one: the key that the ticket was made for is retired.
-            AbortCode::RXKADEXPIRED | AbortCode::VICETOKENDEAD | AbortCode::RXKADUNKNOWNKEY
+            // The last two: the key that the ticket was made for is retired, or another took its number.
+            AbortCode::RXKADEXPIRED
+                | AbortCode::VICETOKENDEAD
+                | AbortCode::RXKADUNKNOWNKEY
+                | AbortCode::RXKADBADTICKET
         );
         let Some(renewal) = self.renewal.as_ref().filter(|_| expired) else {
             return false;
