@@ -4,6 +4,8 @@
 
 mod common;
 
+use bytes::Bytes;
+use cellar_wire::List;
 use cellar_wire::afsvol::{
     self, GetSize, IT_BUSY, IT_OFFLINE, ListOneVolume, READWRITE, ScrubDamage, ScrubProgress,
 };
@@ -300,6 +302,14 @@ fn only_superusers_dump_and_restore() {
         assert_eq!(code(volser.call(&size).await.unwrap_err()), refused);
         let state = afsvol::GetState { trans };
         assert_eq!(code(volser.call(&state).await.unwrap_err()), refused);
+        let refill = afsvol::Refill {
+            partition: 0,
+            fid: Fid::root(OPEN),
+            length: 2048,
+            data_version: 1,
+            places: List::default(),
+        };
+        assert_eq!(code(volser.call(&refill).await.unwrap_err()), refused);
         let split = afsvol::SplitVolume {
             volume: OPEN,
             new_volume: NEW,
@@ -408,6 +418,34 @@ fn a_scrub_names_what_is_damaged() {
         assert_eq!(damage[0].length, 200_000);
         assert_eq!(damage[0].places.len(), 1);
         assert_eq!(scrub(&volser, NEW).await.unwrap_err(), 103);
+        // Of another version nothing is taken.
+        let refill = async |volume, data_version: u64, bytes: &[u8]| {
+            let call = afsvol::Refill {
+                partition: 0,
+                fid: Fid { volume, ..file },
+                length: 200_000,
+                data_version,
+                places: damage[0].places.clone(),
+            };
+            let mut call = volser.0.open(&call).await.unwrap();
+            // More than the places have hurts nobody.
+            for _ in 0..3 {
+                let piece = Bytes::copy_from_slice(bytes);
+                if call.write(piece).await.is_err() {
+                    break;
+                }
+            }
+            call.finish();
+            let reply: Result<afsvol::RefillReply, _> = call.results().await;
+            reply
+                .map(|done| (done.restored, done.from_here, done.missing))
+                .map_err(|error| error.code().0)
+        };
+        let version = damage[0].data_version;
+        assert_eq!(refill(NEW, version, &[0xa5; 4096]).await, Err(103));
+        assert_eq!(refill(OPEN, version + 1, &[0xa5; 4096]).await, Err(22));
+        assert_eq!(refill(OPEN, version, &[]).await, Ok((0, 0, 1)));
+        assert_eq!(refill(OPEN, version, &[0xa4; 4096]).await, Ok((0, 0, 1)));
         // A dump stops rather than lie.
         let trans = volser.begin(OPEN, IT_BUSY).await;
         let call = afsvol::Dump {
@@ -424,5 +462,11 @@ fn a_scrub_names_what_is_damaged() {
         };
         assert_eq!(code, 1_492_325_123, "VOLSERDUMPERROR");
         volser.end(trans).await;
+        assert_eq!(refill(OPEN, version, &[0xa5; 4096]).await, Ok((1, 0, 0)));
+        assert_eq!(
+            machine.fetch(file, 0, 200_000).await.unwrap(),
+            [0xa5; 200_000]
+        );
+        assert_eq!(scrub(&volser, VolumeId(0)).await.unwrap().0, []);
     });
 }

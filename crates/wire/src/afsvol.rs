@@ -7,7 +7,7 @@
 
 use cellar_xdr::{AfsString, List};
 
-use crate::ids::VolumeId;
+use crate::ids::{Fid, VolumeId};
 use crate::package::package;
 
 mod constants;
@@ -119,4 +119,12 @@ package! {
     /// [`SCRUB_DAMAGE`]) up to [`SCRUB_END`]. `partial`: it was ended before everything was looked at.
     1128614915 Scrub { partition: i32, volume: VolumeId, rate_kib: u32 }
         -> ScrubReply { partial: bool } streams reply;
+    /// Ours: puts bytes back where a file is damaged that has this length and data version. Streams
+    /// the bytes of `places`, which rise, from a copy of that version; of other versions here the server
+    /// takes what is the same by itself. Answers the blocks and pages that are right again, how many of
+    /// these were found here, and how many are still damaged.
+    1128614916 Refill {
+        partition: i32, fid: Fid, length: u64, data_version: u64,
+        places: List<ScrubPlace, PLACES_MAX>
+    } -> RefillReply { restored: u64, from_here: u64, missing: u64 } streams request;
 }

@@ -28,6 +28,10 @@ pub struct Damage {
     pub uniquifier: u32,
     /// Its path in the volume, as far as it is known.
     pub path: String,
+    /// The data version of the damaged bytes; 0 if the record cannot be read.
+    pub data_version: u64,
+    /// The length of the file.
+    pub length: u64,
     /// Ranges of bytes, first and length; none: the file's record.
     pub places: Vec<(u64, u64)>,
     /// What is wrong.
@@ -117,6 +121,8 @@ fn from_wire(damage: &ScrubDamage) -> Damage {
         vnode: damage.vnode.0,
         uniquifier: damage.uniquifier.0,
         path: damage.path.to_string(),
+        data_version: damage.data_version,
+        length: damage.length,
         places: damage
             .places
             .iter()

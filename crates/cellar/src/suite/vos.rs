@@ -8,6 +8,7 @@ mod entries;
 mod jobs;
 mod listing;
 mod many;
+mod scrub;
 mod streams;
 mod volumes;
 

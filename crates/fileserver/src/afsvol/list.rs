@@ -68,7 +68,10 @@ trait Entry: Send + 'static {
 }
 
 /// The partition of a number.
-fn partition_of(server: &Server, number: i32) -> Result<(PartitionId, Arc<Partition>), AbortCode> {
+pub(super) fn partition_of(
+    server: &Server,
+    number: i32,
+) -> Result<(PartitionId, Arc<Partition>), AbortCode> {
     let unknown = AbortCode::VOLSERILLEGAL_PARTITION;
     let place = PartitionId::new(number).ok_or(unknown)?;
     let partition = server.volumes.partition(place).ok_or(unknown)?;

@@ -18,6 +18,7 @@ mod leftovers;
 mod list;
 mod partitions;
 mod progress;
+mod refill;
 mod restore;
 mod scrub;
 mod status;
@@ -95,6 +96,7 @@ fn handle<'a>(
         afsvol::RestoreDelta => delta_in::restore_delta,
         afsvol::GetCapabilities => delta_in::get_capabilities,
         afsvol::Scrub => scrub::scrub,
+        afsvol::Refill => refill::refill,
         afsvol::ConvertROtoRWvolume => change::convert,
         afsvol::SplitVolume => split_volume,
         afsvol::SetForwarding => change::set_forwarding,

@@ -6,6 +6,9 @@ use cellar_xdr::{AfsString, List, xdr_struct};
 
 use crate::ids::{Uniquifier, VnodeId, VolumeId};
 
+/// Damaged places of one file.
+pub const PLACES_MAX: usize = 4096;
+
 /// No record follows but the results.
 pub const SCRUB_END: u32 = 0;
 /// A [`ScrubProgress`] follows.
@@ -56,7 +59,7 @@ xdr_struct! {
         /// The length of the file.
         pub length: u64,
         /// Where bytes are damaged; empty if it is the record.
-        pub places: List<ScrubPlace, 4096>,
+        pub places: List<ScrubPlace, PLACES_MAX>,
         /// What the system or the checksum said, of the first.
         pub cause: AfsString<256>,
     }

@@ -268,8 +268,13 @@ pub(super) static SUITE: Suite = Suite {
                 PARTITION,
                 optional("id", "volume name or ID: default: every volume there"),
                 optional("rate", "KiB a second: default: as fast as it goes"),
+                flag("refill", ": put damaged files right from other copies"),
             ],
-            &["127.0.0.1 a", "127.0.0.1 a user.ann -rate 20000"],
+            &[
+                "127.0.0.1 a",
+                "127.0.0.1 a user.ann -rate 20000",
+                "127.0.0.1 a -refill",
+            ],
         ),
         command(
             "listpart",

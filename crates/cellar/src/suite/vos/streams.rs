@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::{number, print_json};
 use super::{Vos, since};
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
 
@@ -26,7 +26,7 @@ fn own(stream: BorrowedFd<'_>) -> std::io::Result<File> {
 }
 
 /// Says what a job says, above its bar.
-struct Speaker<'a>(&'a Progress);
+pub(super) struct Speaker<'a>(pub(super) &'a Progress);
 
 impl Watcher for Speaker<'_> {
     fn say(&self, line: &str) {
@@ -95,56 +95,6 @@ impl Vos<'_> {
                 eprintln!("Dumped volume {volume} in stdout ");
                 Ok(())
             }
-        }
-    }
-
-    pub(super) async fn scrub(&self) -> Outcome {
-        let at = self.here()?;
-        let volume = match self.invocation.get("id") {
-            Some(volume) => self.volume(volume).await?,
-            None => VolumeId(0),
-        };
-        let rate = match self.invocation.get("rate") {
-            Some(text) => number("-rate", text)?,
-            None => 0,
-        };
-        let progress = Progress::bytes(None);
-        progress.name(&at.to_string());
-        let speaker = Speaker(&progress);
-        let scrubbed = super::jobs::run(&speaker, async |course: Course<'_>| {
-            let seen = |bytes| progress.at(bytes);
-            self.volumes.scrub(at, volume, rate, course, seen).await
-        })
-        .await;
-        progress.finish();
-        let scrubbed = scrubbed?;
-        if self.json() {
-            print_json(&scrubbed)?;
-        } else {
-            for damage in &scrubbed.damages {
-                outln!(
-                    "Damaged: volume {} vnode {}.{} {}: {}",
-                    damage.volume,
-                    damage.vnode,
-                    damage.uniquifier,
-                    damage.path,
-                    damage.cause
-                );
-            }
-            outln!(
-                "Verified {} volumes, {} files and directories, {} KiB: {} damaged",
-                scrubbed.volumes,
-                scrubbed.vnodes,
-                scrubbed.bytes / 1024,
-                scrubbed.damaged
-            );
-        }
-        if scrubbed.partial {
-            return Err(Failure::new("it was ended before everything was looked at"));
-        }
-        match scrubbed.damaged {
-            0 => Ok(()),
-            _ => Err(Failure::said(FAILED)),
         }
     }
 

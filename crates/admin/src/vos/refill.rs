@@ -1,0 +1,304 @@
+//! Putting damaged files right from another copy of them.
+//!
+//! A volume's other sites have the same file under the same vnode and uniquifier. One that has it with the
+//! same data version and length has the same bytes: they are fetched there, as a client would, and streamed
+//! to the server of the damaged file, which checks each block against the checksum that it stored. Sites may
+//! be OpenAFS's; the damaged file is on a Cellar server, the only one that finds damage.
+
+use std::net::SocketAddr;
+
+use cellar_rpc::{CallError, Connection, OutgoingCall};
+use cellar_wire::afsvol::{self, ScrubPlace};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::{List, rxafs};
+use serde::Serialize;
+
+use super::job::Course;
+use super::{Damage, Entry, Location, Volumes, site_flags};
+use crate::error::{Error, Result};
+
+/// The most of a place that is asked for at a time.
+const FETCH_BYTES: u64 = 4 << 20;
+
+/// What became of a damaged file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Refilled {
+    /// Blocks, and pages of directories, that are right again.
+    pub restored: u64,
+    /// Of these, those that the server found in other versions of the file.
+    pub from_here: u64,
+    /// Those that are still damaged.
+    pub missing: u64,
+    /// The sites that bytes were taken from.
+    pub sources: Vec<Location>,
+}
+
+/// A copy of a file.
+struct Copy {
+    at: Location,
+    connection: Connection,
+    fid: Fid,
+}
+
+impl Volumes<'_> {
+    /// Puts a damaged file right: from other versions of it on its server, and from the volume's other sites
+    /// that have it with the same data version and length. What no copy has stays [`missing`](Refilled).
+    ///
+    /// # Errors
+    /// Its record is damaged, it has changed since, its server is not Cellar's, or the caller may not.
+    pub async fn refill(
+        &self,
+        at: Location,
+        damage: &Damage,
+        course: Course<'_>,
+    ) -> Result<Refilled> {
+        let fid = Fid {
+            volume: VolumeId(damage.volume),
+            vnode: VnodeId(damage.vnode),
+            uniquifier: Uniquifier(damage.uniquifier),
+        };
+        if damage.vnode == 0 || damage.uniquifier == 0 {
+            let what = "its record is damaged; restoring the volume or the file puts it right";
+            return Err(Error::Usage(format!("{}: {what}", damage.name())));
+        }
+        // A volume that is in no entry has no other site.
+        let candidates = match self.entry(&damage.volume.to_string()).await {
+            Ok(entry) => other_sites(&entry, at),
+            Err(Error::NoSuchEntry(_)) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let mut refilled = Refilled::default();
+        // What is on the server itself needs no other copy.
+        course
+            .or_stop(self.stream(at, fid, damage, None, &mut refilled, course))
+            .await?;
+        for (site, volume) in candidates {
+            if refilled.missing == 0 {
+                break;
+            }
+            let copy = self.copy_at(site, Fid { volume, ..fid }, damage, course);
+            let copy = course.or_stop(async { Ok(copy.await) }).await?;
+            if copy.is_some() {
+                let stream = self.stream(at, fid, damage, copy.as_ref(), &mut refilled, course);
+                course.or_stop(stream).await?;
+            }
+        }
+        Ok(refilled)
+    }
+
+    /// The file at another site, if it is the same version. If not, says why.
+    async fn copy_at(
+        &self,
+        at: Location,
+        fid: Fid,
+        damage: &Damage,
+        course: Course<'_>,
+    ) -> Option<Copy> {
+        let peer = SocketAddr::new(at.server.into(), self.cell.ports.fileserver);
+        let servers = self.client.servers();
+        let connection = servers.connection(&self.cell.name, peer, &rxafs::PACKAGE);
+        let why = match connection.call(&rxafs::FetchStatus { fid }).await {
+            Ok(rxafs::FetchStatusReply { status, .. }) => {
+                let version = (status.data_version, status.length);
+                if version == (damage.data_version, damage.length) {
+                    return Some(Copy {
+                        at,
+                        connection,
+                        fid,
+                    });
+                }
+                "it has another version".to_owned()
+            }
+            Err(error) => error.to_string(),
+        };
+        course.say(&format!("{at} has no copy of {}: {why}", damage.name()));
+        None
+    }
+
+    /// Streams the damaged places of a copy to the server of the damaged file.
+    async fn stream(
+        &self,
+        at: Location,
+        fid: Fid,
+        damage: &Damage,
+        copy: Option<&Copy>,
+        refilled: &mut Refilled,
+        course: Course<'_>,
+    ) -> Result<()> {
+        let refused = |cause| Error::refused(format!("Failed to refill {}", damage.name()), cause);
+        let mut places: Vec<ScrubPlace> = match copy {
+            Some(_) => damage.places_in_file().collect(),
+            None => Vec::new(),
+        };
+        loop {
+            let arguments = afsvol::Refill {
+                partition: at.partition.number(),
+                fid,
+                length: damage.length,
+                data_version: damage.data_version,
+                places: List::from_iter_cut(places.iter().copied()),
+            };
+            let connection = self.connection(at.server.into());
+            let mut call: OutgoingCall = connection.open(&arguments).await.map_err(refused)?;
+            let mut sent = 0;
+            for place in &places {
+                sent += 1;
+                if let Some(copy) = copy
+                    && let Err(error) = copy.send(place, &mut call).await
+                {
+                    course.say(&format!("{} of {}: {error}", copy.at, damage.name()));
+                    break;
+                }
+            }
+            call.finish();
+            let done: afsvol::RefillReply = call.results().await.map_err(refused)?;
+            refilled.missing = done.missing;
+            refilled.from_here += done.from_here;
+            refilled.restored += done.restored;
+            if let Some(copy) = copy
+                && done.restored > done.from_here
+                && refilled.sources.last() != Some(&copy.at)
+            {
+                refilled.sources.push(copy.at);
+            }
+            // The copy may be damaged too: what comes after such a place needs another call.
+            places.drain(..sent);
+            if places.is_empty() || done.missing == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Copy {
+    /// Fetches a place and passes it on.
+    async fn send(
+        &self,
+        place: &ScrubPlace,
+        to: &mut OutgoingCall,
+    ) -> std::result::Result<(), CallError> {
+        let mut sent = 0;
+        while sent < place.length {
+            let asked = (place.length - sent).min(FETCH_BYTES);
+            let fetch = rxafs::FetchData64 {
+                fid: self.fid,
+                position: (place.at + sent) as i64,
+                length: asked as i64,
+            };
+            let mut call = self.connection.open(&fetch).await?;
+            let mut left: u64 = call.read().await?;
+            if left != asked {
+                // It was cut since.
+                return Err(CallError::BadReply(cellar_wire::DecodeError::Truncated));
+            }
+            while left > 0 {
+                let Some(mut bytes) = call.read_chunk().await? else {
+                    return Err(CallError::BadReply(cellar_wire::DecodeError::Truncated));
+                };
+                let after = bytes.split_off(bytes.len().min(left as usize));
+                left -= bytes.len() as u64;
+                to.write(bytes).await?;
+                if !after.is_empty() {
+                    // The status after the contents: nothing in it is needed.
+                    break;
+                }
+            }
+            sent += asked;
+        }
+        Ok(())
+    }
+}
+
+impl Damage {
+    /// The file, as messages name it.
+    fn name(&self) -> String {
+        let fid = format!("{}.{}.{}", self.volume, self.vnode, self.uniquifier);
+        match self.path.as_str() {
+            "" => fid,
+            path => format!("{path} ({fid})"),
+        }
+    }
+
+    /// The damaged places, up to the end of the file.
+    fn places_in_file(&self) -> impl Iterator<Item = ScrubPlace> {
+        self.places.iter().filter_map(|&(at, length)| {
+            let length = self.length.checked_sub(at)?.min(length);
+            (length > 0).then_some(ScrubPlace { at, length })
+        })
+    }
+}
+
+/// Where else a family's volumes are: the read-only ones first, which nobody changes.
+fn other_sites(entry: &Entry, than: Location) -> Vec<(Location, VolumeId)> {
+    let sites = |kind: u32, volume: VolumeId| {
+        entry.sites.iter().filter_map(move |site| {
+            let usable = site.flags & kind != 0 && site.flags & site_flags::DONT_USE == 0;
+            let at = Location::new(site.server, site.partition).ok()?;
+            (usable && at != than && volume.0 != 0).then_some((at, volume))
+        })
+    };
+    let read_only = sites(site_flags::READ_ONLY, entry.read_only);
+    let read_write = sites(site_flags::READ_WRITE, entry.read_write);
+    let backup = sites(site_flags::READ_WRITE, entry.backup);
+    read_only.chain(read_write).chain(backup).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use cellar_wire::ids::PartitionId;
+
+    use super::super::Site;
+    use super::*;
+
+    #[test]
+    fn copies_are_at_the_other_sites_that_may_be_used() {
+        let site = |last: u8, flags| Site {
+            server: Ipv4Addr::new(10, 0, 0, last).into(),
+            partition: PartitionId::new(0).unwrap(),
+            flags,
+        };
+        let entry = Entry {
+            name: "v".into(),
+            read_write: VolumeId(1),
+            read_only: VolumeId(2),
+            backup: VolumeId(3),
+            clone: VolumeId(0),
+            flags: 0,
+            sites: vec![
+                site(1, site_flags::READ_WRITE),
+                site(1, site_flags::READ_ONLY),
+                site(2, site_flags::READ_ONLY),
+                site(3, site_flags::READ_ONLY | site_flags::DONT_USE),
+            ],
+        };
+        let other = |than: u8| -> Vec<(u8, u32)> {
+            let than = Location::new(site(than, 0).server, site(than, 0).partition).unwrap();
+            let sites = other_sites(&entry, than).into_iter();
+            sites
+                .map(|(at, volume)| (at.server.octets()[3], volume.0))
+                .collect()
+        };
+        assert_eq!(other(1), [(2, 2)]);
+        assert_eq!(other(2), [(1, 2), (1, 1), (1, 3)]);
+    }
+
+    #[test]
+    fn places_end_with_the_file() {
+        let damage = Damage {
+            volume: 1,
+            vnode: 2,
+            uniquifier: 3,
+            path: String::new(),
+            data_version: 1,
+            length: 5000,
+            places: vec![(0, 4096), (4096, 4096), (8192, 4096)],
+            cause: String::new(),
+        };
+        let places: Vec<_> = damage.places_in_file().collect();
+        assert_eq!(places.len(), 2);
+        assert_eq!((places[1].at, places[1].length), (4096, 904));
+        assert_eq!(damage.name(), "1.2.3");
+    }
+}

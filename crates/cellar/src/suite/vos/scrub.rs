@@ -1,0 +1,129 @@
+//! scrub: what a server stores, verified, and put right from other copies.
+
+use cellar_admin::vos::job::Course;
+use cellar_admin::vos::{Damage, Location, Refilled};
+use cellar_wire::ids::VolumeId;
+use serde_json::json;
+
+use super::super::{number, print_json};
+use super::Vos;
+use super::streams::Speaker;
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::outln;
+use crate::progress::Progress;
+
+impl Vos<'_> {
+    pub(super) async fn scrub(&self) -> Outcome {
+        let at = self.here()?;
+        let volume = match self.invocation.get("id") {
+            Some(volume) => self.volume(volume).await?,
+            None => VolumeId(0),
+        };
+        let rate = match self.invocation.get("rate") {
+            Some(text) => number("-rate", text)?,
+            None => 0,
+        };
+        let progress = Progress::bytes(None);
+        progress.name(&at.to_string());
+        let speaker = Speaker(&progress);
+        let scrubbed = super::jobs::run(&speaker, async |course: Course<'_>| {
+            let seen = |bytes| progress.at(bytes);
+            self.volumes.scrub(at, volume, rate, course, seen).await
+        })
+        .await;
+        progress.finish();
+        let scrubbed = scrubbed?;
+        let text = !self.json();
+        if text {
+            for damage in &scrubbed.damages {
+                outln!("Damaged: {}: {}", named(damage), damage.cause);
+            }
+        }
+        let mut right = 0;
+        let mut refills = Vec::new();
+        if self.invocation.has("refill") {
+            for damage in &scrubbed.damages {
+                let done = self.refill(at, damage).await?;
+                right += u64::from(matches!(&done, Ok(done) if done.missing == 0));
+                if text {
+                    outln!("{}", said(damage, &done));
+                }
+                refills.push(match done {
+                    Ok(done) => json!(done),
+                    Err(error) => json!({ "error": error }),
+                });
+            }
+        }
+        if text {
+            outln!(
+                "Verified {} volumes, {} files and directories, {} KiB: {} damaged",
+                scrubbed.volumes,
+                scrubbed.vnodes,
+                scrubbed.bytes / 1024,
+                scrubbed.damaged
+            );
+        } else {
+            let mut shown = json!(scrubbed);
+            if self.invocation.has("refill") {
+                // In the order of the damages.
+                shown["refills"] = refills.into();
+            }
+            print_json(&shown)?;
+        }
+        if scrubbed.partial {
+            return Err(Failure::new("it was ended before everything was looked at"));
+        }
+        match scrubbed.damaged - right {
+            0 => Ok(()),
+            _ => Err(Failure::said(FAILED)),
+        }
+    }
+
+    /// Puts one file right. That it cannot be is no failure of the command before the others were tried.
+    async fn refill(&self, at: Location, damage: &Damage) -> Outcome<Result<Refilled, String>> {
+        let progress = Progress::bytes(None);
+        let speaker = Speaker(&progress);
+        let done = super::jobs::run(&speaker, async |course: Course<'_>| {
+            match self.volumes.refill(at, damage, course).await {
+                Err(cellar_admin::Error::Interrupted) => Err(cellar_admin::Error::Interrupted),
+                done => Ok(done.map_err(|error| error.to_string())),
+            }
+        })
+        .await;
+        progress.finish();
+        done
+    }
+}
+
+/// A damaged file, by volume, fid and path.
+fn named(damage: &Damage) -> String {
+    let Damage {
+        volume,
+        vnode,
+        uniquifier,
+        path,
+        ..
+    } = damage;
+    format!("volume {volume} vnode {vnode}.{uniquifier} {path}")
+}
+
+/// What became of a damaged file.
+fn said(damage: &Damage, done: &Result<Refilled, String>) -> String {
+    let name = named(damage);
+    match done {
+        Err(error) => format!("Not refilled: {name}: {error}"),
+        Ok(done) if done.missing > 0 => {
+            let left = done.missing;
+            format!("Not refilled: {name}: no copy of {left} of its blocks was found")
+        }
+        Ok(done) => {
+            let sources = done.sources.iter().map(Location::to_string);
+            let here = (done.from_here > 0).then(|| "other versions here".to_owned());
+            let sources: Vec<String> = sources.chain(here).collect();
+            match sources.is_empty() {
+                true => format!("Refilled: {name}: it is right already"),
+                false => format!("Refilled: {name}: from {}", sources.join(", ")),
+            }
+        }
+    }
+}
