@@ -110,6 +110,23 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
         increment.display()
     ));
     check(&cell, "copy", &["large", "small", "later"]);
+    // A damaged dump leaves what is there, whatever it was to replace.
+    let cut = cell.local("cut");
+    let whole = fs::read(&full).expect("a dump");
+    fs::write(&cut, &whole[..whole.len() / 2]).expect("half a dump");
+    for overwrite in ["i", "f"] {
+        cell.fails(&format!(
+            "vos restore {B} copy -file {} -overwrite {overwrite}",
+            cut.display()
+        ));
+        check(&cell, "copy", &["large", "small", "later"]);
+    }
+    cell.ok(&format!(
+        "vos restore {B} copy -file {} -overwrite f",
+        full.display()
+    ));
+    check(&cell, "copy", &["large", "small"]);
+    cell.fails("stat --admin /afs/test.cell/scratch/copy/later");
 
     cell.ok(&format!("vos addsite {A} vol"));
     cell.ok("vos release vol");

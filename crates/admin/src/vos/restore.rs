@@ -1,7 +1,8 @@
 //! Restoring a volume from a stream.
 //!
-//! 1. A full restore removes what is there and makes the volume anew; an incremental one opens what is
-//!    there.
+//! 1. An incremental restore opens the volume that is there. So does a full one where the server sees
+//!    the whole dump before it replaces anything, so that a damaged dump costs nothing: on a Cellar
+//!    server, unless the volume is a clone. Else a full one removes what is there and makes it anew.
 //! 2. The stream goes into it. It is off line all the while.
 //! 3. It gets its name, ids and dates, and goes on line.
 //! 4. The VLDB gets an entry or learns the place; a copy elsewhere is deleted.
@@ -184,18 +185,22 @@ impl Volumes<'_> {
         options: RestoreOptions,
     ) -> Result<(Trans<'_>, VolserStatus)> {
         let mut old = VolserStatus::default();
-        if options.incremental {
+        if options.incremental || self.is_cellar(target.at.server).await {
             let there = self
                 .begin_if_there(target.at, target.volume, afsvol::IT_OFFLINE)
                 .await?;
             if let Some(trans) = there {
-                let status = trans.status().await;
-                return match status {
-                    Ok(status) => Ok((trans, status)),
-                    Err(error) => trans.finish(Err(error)).await,
+                let status = match trans.status().await {
+                    Ok(status) => status,
+                    Err(error) => return trans.finish(Err(error)).await,
                 };
+                if options.incremental || status.volume_type == afsvol::READWRITE {
+                    return Ok((trans, status));
+                }
+                trans.finish(Ok(())).await?;
             }
-        } else if let Some(status) = self.delete_from(target.at, target.volume).await? {
+        }
+        if let Some(status) = self.delete_from(target.at, target.volume).await? {
             old = VolserStatus {
                 volume: VolumeId(0),
                 ..status
