@@ -80,6 +80,24 @@ fn codes_streams_and_time_outs_are_as_over_rx() {
 }
 
 #[test]
+fn a_server_that_gives_up_writing_says_so_to_a_slow_reader() {
+    run(async {
+        let socket = listen();
+        let connection = local::connect(socket.listener.path()).await.unwrap();
+        let mut call = connection.open(&Hasty { len: 20_000_000 }).await.unwrap();
+        call.finish();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let read = async {
+            while call.read_chunk().await?.is_some() {}
+            Ok::<_, CallError>(())
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(20), read).await;
+        assert_eq!(ended.unwrap().unwrap_err().code(), AbortCode(4712));
+        assert_eq!(connection.call(&Echo { value: 1 }).await.unwrap().value, 1);
+    });
+}
+
+#[test]
 fn many_calls_at_a_time_and_dropped_ones() {
     run(async {
         let socket = listen();

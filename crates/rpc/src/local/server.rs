@@ -147,6 +147,7 @@ async fn serve(stream: UnixStream, services: &[Arc<dyn Service>]) {
     let mut call = LocalCall {
         stream,
         received: BytesMut::new(),
+        unsent: BytesMut::new(),
         request_ended: true,
         broken: false,
     };
@@ -194,6 +195,8 @@ async fn serve(stream: UnixStream, services: &[Arc<dyn Service>]) {
 pub(crate) struct LocalCall {
     stream: UnixStream,
     received: BytesMut,
+    /// What is left of frames whose senders gave up waiting; it goes before the next.
+    unsent: BytesMut,
     request_ended: bool,
     /// The client is gone, or sent nonsense.
     broken: bool,
@@ -220,33 +223,35 @@ impl LocalCall {
     }
 
     pub(crate) async fn write(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
-        let mut out = BytesMut::new();
-        Frame::Data(bytes).put(&mut out);
-        self.send(&out).await
+        Frame::Data(bytes).put(&mut self.unsent);
+        self.send().await
     }
 
     pub(crate) async fn finish(&mut self, last: Bytes) -> Result<(), AbortCode> {
-        let mut out = BytesMut::new();
-        Frame::Data(last).put(&mut out);
-        Frame::End.put(&mut out);
-        self.send(&out).await
+        Frame::Data(last).put(&mut self.unsent);
+        Frame::End.put(&mut self.unsent);
+        self.send().await
     }
 
     pub(crate) async fn abort(&mut self, code: AbortCode) {
-        let mut out = BytesMut::new();
-        Frame::Abort(code.0).put(&mut out);
+        Frame::Abort(code.0).put(&mut self.unsent);
         // A client that is gone needs no code.
-        let _gone = self.send(&out).await;
+        let _gone = self.send().await;
     }
 
-    async fn send(&mut self, out: &[u8]) -> Result<(), AbortCode> {
+    /// Sends the frames that were put. Whoever stops waiting for that leaves no half frame behind:
+    /// the next frame comes after the rest.
+    async fn send(&mut self) -> Result<(), AbortCode> {
+        while !self.broken && !self.unsent.is_empty() {
+            match self.stream.write_buf(&mut self.unsent).await {
+                Ok(count) if count > 0 => {}
+                _ => self.broken = true,
+            }
+        }
         if self.broken {
             return Err(AbortCode::RX_CALL_DEAD);
         }
-        self.stream.write_all(out).await.map_err(|_| {
-            self.broken = true;
-            AbortCode::RX_CALL_DEAD
-        })
+        Ok(())
     }
 
     /// Reads away what is left of a request. Answers whether the stream can go on.

@@ -38,6 +38,7 @@ pub static PACKAGE: Package = Package {
         procedure(8, "Count", 7),
         procedure(9, "Late", 8),
         procedure(10, "Whole", 9),
+        procedure(11, "Hasty", 10),
     ],
 };
 
@@ -78,6 +79,7 @@ procedures! {
     8 Count { } -> CountReply { calls: u64 };
     9 Late { millis: u32 } -> LateReply { };
     10 Whole { bytes: cellar_xdr::Opaque<10000000> } -> WholeReply { len: u32 };
+    11 Hasty { len: u64 } -> HastyReply { };
 }
 
 /// What tests look at.
@@ -182,6 +184,13 @@ impl Service for Test {
                     call.reply(&WholeReply {
                         len: bytes.as_bytes().len() as u32,
                     });
+                }
+                11 => {
+                    let Hasty { len } = call.arguments().await?;
+                    let bytes = pattern_bytes(0, len as usize);
+                    let patience = Duration::from_millis(100);
+                    let _late = tokio::time::timeout(patience, call.write(bytes)).await;
+                    return Err(AbortCode(4712));
                 }
                 _ => return Err(AbortCode::RXGEN_OPCODE),
             }
