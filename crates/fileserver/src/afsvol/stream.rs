@@ -150,7 +150,7 @@ impl Stream {
             moved = timeout(VOLUME_STREAM_PATIENCE, moving) => {
                 moved.unwrap_or(Err(AbortCode::RX_CALL_TIMEOUT))
             }
-            () = self.progress.stopped() => Err(AbortCode::RX_CALL_DEAD),
+            () = self.progress.stopped() => Err(AbortCode::RX_USER_ABORT),
         }
     }
 }
