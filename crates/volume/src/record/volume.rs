@@ -21,7 +21,7 @@ pub(crate) struct PartitionRecord {
 }
 
 impl PartitionRecord {
-    pub(crate) const VERSION: u32 = 2;
+    pub(crate) const VERSION: u32 = 3;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = vec![FORM];
