@@ -34,7 +34,8 @@ at_their_database() {
 }
 ours_up() {
     local i
-    at_server "$CELLAR" up --dir "$joined" --bind $OURS "$@" </dev/null >>"$IT_DIR/joined.log" 2>&1 &
+    # Not at_server: of a function, $! would be a shell.
+    ip netns exec "$IT_NETNS" "$CELLAR" up --dir "$joined" --bind $OURS "$@" </dev/null >>"$IT_DIR/joined.log" 2>&1 &
     echo $! >"$IT_DIR/joined.pid"
     for i in $(seq 100); do
         vos listaddrs -noresolve 2>/dev/null | grep -qxF $OURS && return
@@ -43,10 +44,9 @@ ours_up() {
     cat "$IT_DIR/joined.log"
     fail "Cellar's file server does not join"
 }
-ours_kill() { kill "-${1:-9}" "$(cat "$IT_DIR/joined.pid")" 2>/dev/null; sleep 0.5; }
 mixed_down() {
     theirs down >/dev/null
-    [ -z "$joined" ] || ours_kill INT
+    [ -z "$joined" ] || { kill -INT "$(cat "$IT_DIR/joined.pid")" && wait "$(cat "$IT_DIR/joined.pid")"; }
 }
 
 # vos WORDS...: OpenAFS's command, with the cell's key.
