@@ -359,22 +359,26 @@ impl Core {
         }
         let mut seen = Vec::new();
         let mut needed = BTreeSet::new();
+        // Versions that say "gone" to somebody. What a restore removed that is being undone says it
+        // to nobody.
+        let mut gone = BTreeSet::new();
         for &viewer in viewers {
-            let visible = versions.iter().find(|(epoch, _)| *epoch <= viewer);
-            if let Some((epoch, Some(record))) = visible {
-                needed.insert(*epoch);
-                seen.push((viewer, record.clone()));
+            match versions.iter().find(|(epoch, _)| *epoch <= viewer) {
+                Some((epoch, Some(record))) => {
+                    needed.insert(*epoch);
+                    seen.push((viewer, record.clone()));
+                }
+                Some((epoch, None)) => {
+                    gone.insert(*epoch);
+                }
+                None => {}
             }
         }
+        // Such a version is needed as long as an older one would be seen without it.
         let oldest = needed.first().copied();
-        // To whom a version that says "gone" hides an older one; what a restore removed that is being
-        // undone is hidden from nobody.
-        let newest = viewers.iter().max().copied().unwrap_or(0);
-        for (epoch, record) in &versions {
-            let gone_hides_something = record.is_none()
-                && *epoch <= newest
-                && oldest.is_some_and(|oldest| oldest < *epoch);
-            if !needed.contains(epoch) && !gone_hides_something {
+        gone.retain(|epoch| oldest.is_some_and(|oldest| oldest < *epoch));
+        for (epoch, _) in &versions {
+            if !needed.contains(epoch) && !gone.contains(epoch) {
                 batch.delete(Key::vnode(group.0, vnode, *epoch));
                 if *epoch > 1 {
                     batch.delete(Key::change(group.0, *epoch, vnode));
