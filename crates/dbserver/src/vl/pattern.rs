@@ -62,7 +62,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the whole of `text` matches. Text over [`TEXT_MAX`] does not.
+    /// Whether the whole of `text` matches. Text over 127 bytes does not.
     pub fn matches(&self, text: &[u8]) -> bool {
         text.len() <= TEXT_MAX && step_any(&self.0, text, 1) >> text.len() & 1 == 1
     }
