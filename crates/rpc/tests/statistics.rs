@@ -139,7 +139,10 @@ fn rxstats_counts_what_was_called() {
             (echo.peer, echo.port, echo.peer_is_server),
             (u32::MAX, u32::MAX, 0)
         );
-        assert_eq!((echo.function_count, echo.function), (PACKAGE.procedures.len() as u32, 0));
+        assert_eq!(
+            (echo.function_count, echo.function),
+            (PACKAGE.procedures.len() as u32, 0)
+        );
         assert_eq!(echo.invocations, 40);
         assert_eq!((echo.bytes_received, echo.bytes_sent), (480, 320));
         assert_eq!(records[1].invocations, 1, "failed calls count too");
