@@ -25,6 +25,7 @@ use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId, VolumeId};
 mod read;
 pub mod write;
 
+pub(crate) use read::append;
 pub use read::{DumpError, Reader};
 
 /// Pairs of dates in a dump's head.

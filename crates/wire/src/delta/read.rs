@@ -7,6 +7,7 @@ use super::{
     DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_DATA, TAG_END, TAG_KEEP,
     TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
 };
+use crate::dump::append;
 use crate::ids::{Uniquifier, VnodeId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +57,7 @@ impl Reader {
 
     /// Adds bytes without copying them, if nothing is left of those before and nobody else has them.
     pub fn feed_owned(&mut self, bytes: Bytes) {
-        if self.buffer.is_empty() {
-            self.buffer = bytes
-                .try_into_mut()
-                .unwrap_or_else(|bytes| bytes[..].into());
-        } else {
-            self.buffer.extend_from_slice(&bytes);
-        }
+        append(&mut self.buffer, bytes);
     }
 
     /// The next item; `None` when more bytes are needed, or after the end.

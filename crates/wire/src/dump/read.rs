@@ -81,6 +81,17 @@ enum State {
     End,
 }
 
+/// Adds bytes to what is still to be read, without a copy if that is nothing and they are nobody else's.
+pub(crate) fn append(buffer: &mut BytesMut, bytes: Bytes) {
+    if buffer.is_empty() {
+        *buffer = bytes
+            .try_into_mut()
+            .unwrap_or_else(|bytes| bytes[..].into());
+    } else {
+        buffer.extend_from_slice(&bytes);
+    }
+}
+
 /// Reads a dump that is fed in pieces of any size.
 #[derive(Debug)]
 pub struct Reader {
@@ -110,13 +121,7 @@ impl Reader {
 
     /// Adds bytes without copying them, if nothing is left of those before and nobody else has them.
     pub fn feed_owned(&mut self, bytes: Bytes) {
-        if self.buffer.is_empty() {
-            self.buffer = bytes
-                .try_into_mut()
-                .unwrap_or_else(|bytes| bytes[..].into());
-        } else {
-            self.buffer.extend_from_slice(&bytes);
-        }
+        append(&mut self.buffer, bytes);
     }
 
     /// The next item; `None` when more bytes are needed, or after the end.
