@@ -209,14 +209,15 @@ impl Core {
             let _room = self.engine.admit(0)?;
             return self.finish_job(job);
         };
+        // What is kept for a hold is found by the jobs that are there when it ends: none is done while
+        // there is one, also if nothing has changed in its epochs yet.
         let holds = group.held.taken();
-        if !self.collect_epochs(&group, first, last, false)? {
+        if group.held.any() || !self.collect_epochs(&group, first, last, false)? {
             return Ok(());
         }
         let _room = self.engine.admit(0)?;
         let mut state = group.state.write();
         if group.held.taken() != holds {
-            // Who took a hold meanwhile found this job there, and counts on it for what he kept.
             return Ok(());
         }
         self.finish_job(job)?;

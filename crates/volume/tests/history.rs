@@ -382,6 +382,8 @@ fn every_known_state_is_brought_up_to_date_by_what_changed() {
         Some(seed) => vec![seed],
         None => vec![rand::random::<u64>() >> 32, 1, 2],
     };
+    let alone = seeds.len() == 1;
+    let mut compared = 0;
     for seed in seeds {
         println!("MODEL_SEED={seed}");
         let mut run = Run {
@@ -396,7 +398,7 @@ fn every_known_state_is_brought_up_to_date_by_what_changed() {
             run.step();
         }
         println!("{:?} pairs compared and refused", run.compared);
-        assert!(run.compared.0 > 10);
+        compared += run.compared.0;
         run.world.check();
         for clone in run.clones() {
             let deleted = run.world.partition.delete_volume(clone.id()).unwrap();
@@ -405,6 +407,7 @@ fn every_known_state_is_brought_up_to_date_by_what_changed() {
         run.world.partition.reap_now().unwrap();
         run.world.check_clean();
     }
+    assert!(alone || compared > 30, "{compared} pairs are too few");
 }
 
 fn fill(volume: &Arc<Volume>, files: usize) -> Vec<Fid> {
@@ -548,6 +551,41 @@ fn a_crash_forgets_what_was_frozen() {
     after.check_clean();
     drop(frozen);
     world.partition.reap_now().unwrap();
+    world.check_clean();
+}
+
+/// The background removal that comes by before anything has changed leaves the work for later: without it
+/// what was kept for the frozen volume stays for ever, and is taken for the present when that goes.
+#[test]
+fn what_is_kept_for_a_frozen_volume_is_found_when_it_ends() {
+    let world = World::new();
+    let volume = world.volume();
+    let files = fill(&volume, 3);
+    let dir = volume.lookup(volume.root(), b"d0").unwrap();
+    let write = |file: Fid, byte: u8| {
+        let data = vec![byte; 20_000];
+        let stored = volume.store(file, &StoreSpec::at(0), &[data.into()], at(2));
+        stored.unwrap().wait().unwrap();
+    };
+    files.iter().for_each(|file| write(*file, 1));
+    let frozen = volume.freeze().unwrap();
+    world.partition.reap_now().unwrap();
+    let before = contents(&frozen);
+    write(files[0], 2);
+    write(files[1], 2);
+    let _ = volume.remove_file(dir, b"f1", at(3)).unwrap();
+    let _ = volume.remove_file(dir, b"f2", at(3)).unwrap();
+    same(&contents(&frozen), &before, "held");
+    drop(frozen);
+    let _ = volume.remove_file(dir, b"f0", at(4)).unwrap();
+    assert!(matches!(volume.status(files[0]), Err(Error::NoVnode(_))));
+    world.partition.reap_now().unwrap();
+    world.check_clean();
+    let world = world.reopen();
+    let volume = world.volume();
+    for file in files {
+        assert!(matches!(volume.status(file), Err(Error::NoVnode(_))));
+    }
     world.check_clean();
 }
 
