@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Partition, VolumeInfo};
+use cellar_volume::{Partition, Traffic, VolumeInfo};
 use cellar_wire::afsvol::{
     self, DESTROY_ME, ListOneVolume, ListOneVolumeReply, ListVolumes, ListVolumesReply,
     STATUS_BUSY, STATUS_OK, VolumeInfoX, VolumeName, XListOneVolume, XListOneVolumeReply,
@@ -153,83 +153,66 @@ fn number(count: u64) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-impl Entry for afsvol::VolumeInfo {
-    fn of(info: &VolumeInfo) -> Self {
-        Self {
-            name: name(info),
-            volume: info.id,
-            volume_type: kind_number(info.kind),
-            backup: info.backup,
-            parent: info.parent,
-            clone: info.clone,
-            status: STATUS_OK,
-            copy_date: info.copied,
-            in_use: in_use(info),
-            needs_salvaged: 0,
-            destroy_me: if info.destroy_me { DESTROY_ME } else { 0 },
-            creation_date: info.created,
-            access_date: info.accessed,
-            update_date: info.updated,
-            backup_date: info.backed_up,
-            day_use: number(info.day_use.into()),
-            file_count: number(file_count(info)),
-            max_quota: number(info.max_quota.into()),
-            size: number(info.blocks_used),
-            flags: 0,
-            min_quota: number(info.min_quota.into()),
-            week_use: number(info.week_use.iter().map(|&day| u64::from(day)).sum()),
-            update_counter: info.update_counter as i32,
-            spare3: 0,
-        }
-    }
+/// A form of a volume in a list: what all forms have, and the fields that are its own.
+macro_rules! entry {
+    ($form:ty, |$info:ident| $($own:ident: $value:expr),+ $(,)?) => {
+        impl Entry for $form {
+            fn of($info: &VolumeInfo) -> Self {
+                Self {
+                    name: name($info),
+                    volume: $info.id,
+                    volume_type: kind_number($info.kind),
+                    backup: $info.backup,
+                    parent: $info.parent,
+                    clone: $info.clone,
+                    status: STATUS_OK,
+                    copy_date: $info.copied,
+                    in_use: in_use($info),
+                    creation_date: $info.created,
+                    access_date: $info.accessed,
+                    update_date: $info.updated,
+                    backup_date: $info.backed_up,
+                    day_use: number($info.day_use.into()),
+                    file_count: number(file_count($info)),
+                    max_quota: number($info.max_quota.into()),
+                    size: number($info.blocks_used),
+                    $($own: $value,)+
+                }
+            }
 
-    fn only(name: VolumeName, volume: VolumeId, status: i32) -> Self {
-        Self {
-            name,
-            volume,
-            status,
-            ..Self::default()
+            fn only(name: VolumeName, volume: VolumeId, status: i32) -> Self {
+                Self {
+                    name,
+                    volume,
+                    status,
+                    ..Self::default()
+                }
+            }
         }
-    }
+    };
 }
 
-impl Entry for VolumeInfoX {
-    fn of(info: &VolumeInfo) -> Self {
-        let traffic = info.traffic.as_deref().cloned().unwrap_or_default();
-        let count = |count: u32| number(count.into());
-        Self {
-            name: name(info),
-            volume: info.id,
-            volume_type: kind_number(info.kind),
-            backup: info.backup,
-            parent: info.parent,
-            clone: info.clone,
-            status: STATUS_OK,
-            copy_date: info.copied,
-            in_use: in_use(info),
-            creation_date: info.created,
-            access_date: info.accessed,
-            update_date: info.updated,
-            backup_date: info.backed_up,
-            day_use: number(info.day_use.into()),
-            file_count: number(file_count(info)),
-            max_quota: number(info.max_quota.into()),
-            size: number(info.blocks_used),
-            stat_reads: traffic.reads.map(count),
-            stat_writes: traffic.writes.map(count),
-            stat_file_same_author: traffic.file_same_author.map(count),
-            stat_file_diff_author: traffic.file_other_author.map(count),
-            stat_dir_same_author: traffic.directory_same_author.map(count),
-            stat_dir_diff_author: traffic.directory_other_author.map(count),
-        }
-    }
+entry!(afsvol::VolumeInfo, |info|
+    needs_salvaged: 0,
+    destroy_me: if info.destroy_me { DESTROY_ME } else { 0 },
+    flags: 0,
+    min_quota: number(info.min_quota.into()),
+    week_use: number(info.week_use.iter().map(|&day| u64::from(day)).sum()),
+    update_counter: info.update_counter as i32,
+    spare3: 0,
+);
 
-    fn only(name: VolumeName, volume: VolumeId, status: i32) -> Self {
-        Self {
-            name,
-            volume,
-            status,
-            ..Self::default()
-        }
-    }
+entry!(VolumeInfoX, |info|
+    stat_reads: counts(info, |traffic| traffic.reads),
+    stat_writes: counts(info, |traffic| traffic.writes),
+    stat_file_same_author: counts(info, |traffic| traffic.file_same_author),
+    stat_file_diff_author: counts(info, |traffic| traffic.file_other_author),
+    stat_dir_same_author: counts(info, |traffic| traffic.directory_same_author),
+    stat_dir_diff_author: counts(info, |traffic| traffic.directory_other_author),
+);
+
+/// Counts of a volume's traffic; zeros if there was none.
+fn counts<const N: usize>(info: &VolumeInfo, of: impl FnOnce(&Traffic) -> [u32; N]) -> [i32; N] {
+    let counts = info.traffic.as_deref().map_or([0; N], of);
+    counts.map(|count| number(count.into()))
 }
