@@ -13,6 +13,7 @@
 
 pub mod abort;
 pub mod acl;
+pub mod afsosd;
 pub mod afsvol;
 pub mod bozo;
 pub mod delta;
@@ -21,6 +22,9 @@ pub mod disk;
 pub mod dump;
 pub mod host;
 pub mod ids;
+pub mod object;
+pub mod osd;
+pub mod osddb;
 pub mod package;
 pub mod pr;
 pub mod rxafs;
