@@ -107,7 +107,7 @@ fn an_incremental_dump_brings_a_volume_up_to_date() {
                 100,
             )
             .await;
-        assert_eq!(wrong.unwrap_err().code().0, BAD_DUMP);
+        assert_eq!(wrong.unwrap_err().code(), afsvol::WRONG_BASE);
         volser.flags(trans, 0).await;
         volser.end(trans).await;
         assert_eq!(volser.items(OPEN_OTHER).await.len(), 5, "heads, root, end");

@@ -332,9 +332,9 @@ pub(super) fn from_wire(state: VolumeState) -> Option<StateId> {
 /// What a restore is refused with: the volume is as it was.
 pub(super) fn restore_code(error: &Error) -> AbortCode {
     match error {
+        Error::WrongBase(_) => WRONG_BASE,
         // OpenAFS has one code for all that a dump can be at fault for.
-        Error::WrongBase(_)
-        | Error::Unsound(_)
+        Error::Unsound(_)
         | Error::Invalid(_)
         | Error::NoVnode(_)
         | Error::NotDirectory
@@ -345,14 +345,6 @@ pub(super) fn restore_code(error: &Error) -> AbortCode {
         | Error::NameTooLong => AbortCode::VOLSERREAD_DUMPERROR,
         Error::Busy(_) => AbortCode::VOLSERVOLBUSY,
         other => super::code(other.clone()),
-    }
-}
-
-/// The same for a delta, whose sender can begin again with more.
-pub(super) fn delta_code(error: &Error) -> AbortCode {
-    match error {
-        Error::WrongBase(_) => WRONG_BASE,
-        other => restore_code(other),
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) fn copy(
         let (mut head, _) = plan(&frozen, Base::Nothing)?.ok_or(AbortCode::VOLSERFAILEDOP)?;
         head.creation_date = now;
         let mut from = DeltaSource::new(&frozen, Since::Everything)?;
-        let mut to = DeltaSink::into_volume(partition, new, cookie, head)?;
+        let mut to = DeltaSink::new(partition, new, cookie, head)?;
         loop {
             match from.next_piece() {
                 Ok(Some(piece)) => {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_rpc::IncomingCall;
-use cellar_volume::{
-    Error, Partition, Restore as Restoring, RestoreMode, RestoredInfo, VolumeInfo,
-};
+use cellar_volume::{Partition, RestoreMode, RestoredInfo};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
     BASE_DATE, BASE_NOTHING, BASE_STATE, CAN_DELTA, DELTA_VERSION, DeltaHead, GetCapabilities,
@@ -15,10 +13,9 @@ use cellar_wire::afsvol::{
 };
 use cellar_wire::delta::{Item, Reader};
 use cellar_wire::ids::VolumeId;
-use tracing::info;
 
-use super::contents::{delta_code, from_wire, image_of_delta, restored_from_delta, to_wire};
-use super::restore::{begin, commit, finish};
+use super::contents::{from_wire, image_of_delta, restored_from_delta, to_wire};
+use super::restore::{Refused, Target, finish};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{Answered, code, on_disk, superuser};
@@ -60,8 +57,12 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
     let used = InUse::enter(server, trans, "RestoreDelta")?;
     let stream = Stream::new(server, used.progress());
     let sink = {
-        let (server, used) = (server.clone(), used.clone());
-        on_disk(move || DeltaSink::new(&server, &used, cookie, head)).await?
+        let used = used.clone();
+        on_disk(move || {
+            let partition = used.volume()?.partition;
+            DeltaSink::new(&partition, used.id(), cookie, head)
+        })
+        .await?
     };
     let sink = stream.receive(call, sink).await?;
     finish(server, used, move || sink.finish()).await?;
@@ -71,10 +72,7 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
 
 /// Takes a delta.
 pub(super) struct DeltaSink {
-    restoring: Restoring,
-    /// What the volume is before.
-    target: VolumeInfo,
-    cookie: RestoreCookie,
+    target: Target,
     head: DeltaHead,
     reader: Reader,
     body: Option<Place>,
@@ -90,19 +88,8 @@ struct Place {
 }
 
 impl DeltaSink {
-    fn new(
-        server: &Server,
-        used: &InUse,
-        cookie: RestoreCookie,
-        head: DeltaHead,
-    ) -> Result<Self, AbortCode> {
-        let partition = server.volumes.partition(used.partition());
-        let partition = partition.ok_or(AbortCode::VNOVOL)?;
-        Self::into_volume(&partition, used.id(), cookie, head)
-    }
-
     /// Begins to make a volume what a delta with this head says.
-    pub(super) fn into_volume(
+    pub(super) fn new(
         partition: &Partition,
         volume: VolumeId,
         cookie: RestoreCookie,
@@ -116,27 +103,23 @@ impl DeltaSink {
             },
             _ => return Err(AbortCode::VOLSERREAD_DUMPERROR),
         };
-        let (restoring, target) =
-            begin(partition, volume, mode).map_err(|error| refused(&error))?;
         Ok(Self {
-            restoring,
-            target,
-            cookie,
+            target: Target::begin(partition, volume, mode, cookie)?,
             head,
             reader: Reader::new(),
             body: None,
         })
     }
 
-    fn item(&mut self, item: Item) -> Result<(), Failure> {
+    fn item(&mut self, item: Item) -> Result<(), Refused> {
         match item {
             Item::Vnode(vnode) => {
                 self.end_body()?;
                 let image = image_of_delta(&vnode)?;
                 if vnode.kept == 0 {
-                    self.restoring.put(&image)?;
+                    self.target.restoring().put(&image)?;
                 } else {
-                    self.restoring.patch(&image)?;
+                    self.target.restoring().patch(&image)?;
                 }
                 self.body = Some(Place {
                     at: 0,
@@ -147,21 +130,21 @@ impl DeltaSink {
             Item::Data(offset, bytes) => {
                 let len = bytes.len() as u64;
                 self.go_to(offset)?;
-                self.restoring.push(bytes)?;
+                self.target.restoring().push(bytes)?;
                 self.went(len);
             }
             Item::Zeros(offset, len) => {
                 self.go_to(offset)?;
-                self.restoring.zeros(len)?;
+                self.target.restoring().zeros(len)?;
                 self.went(len);
             }
             Item::Keep(vnode, uniquifier) => {
                 self.end_body()?;
-                self.restoring.keep(vnode, uniquifier)?;
+                self.target.restoring().keep(vnode, uniquifier)?;
             }
             Item::Remove(vnode) => {
                 self.end_body()?;
-                self.restoring.remove(vnode)?;
+                self.target.restoring().remove(vnode)?;
             }
             Item::End(_) => self.end_body()?,
         }
@@ -169,17 +152,17 @@ impl DeltaSink {
     }
 
     /// Passes over what does not come of the contents: it stays, or is zeros.
-    fn go_to(&mut self, offset: u64) -> Result<(), Failure> {
+    fn go_to(&mut self, offset: u64) -> Result<(), Refused> {
         let Some(Place { at, kept, .. }) = self.body else {
             return Ok(());
         };
         let stays = kept.min(offset).saturating_sub(at);
         if stays > 0 {
-            self.restoring.skip(stays)?;
+            self.target.restoring().skip(stays)?;
         }
         let zeros = offset.saturating_sub(at + stays);
         if zeros > 0 {
-            self.restoring.zeros(zeros)?;
+            self.target.restoring().zeros(zeros)?;
         }
         self.went(stays + zeros);
         Ok(())
@@ -191,7 +174,7 @@ impl DeltaSink {
         }
     }
 
-    fn end_body(&mut self) -> Result<(), Failure> {
+    fn end_body(&mut self) -> Result<(), Refused> {
         if let Some(Place { length, .. }) = self.body {
             self.go_to(length)?;
         }
@@ -201,57 +184,27 @@ impl DeltaSink {
 
     /// The delta has ended.
     pub(super) fn finish(self) -> Answered {
-        if let Err(error) = self.reader.finish() {
-            info!(volume = %self.target.id, %error, "not restored");
-            self.give_up();
-            return Err(AbortCode::VOLSERREAD_DUMPERROR);
-        }
-        let restored = RestoredInfo {
-            info: restored_from_delta(self.target, &self.head, &self.cookie)?,
-            next_uniquifier: self.head.uniquifier,
-            received: from_wire(self.head.state),
-        };
-        commit(self.restoring, restored).map_err(|error| refused(&error))
+        let head = self.head;
+        self.target.commit(self.reader.finish(), |before, cookie| {
+            Ok(RestoredInfo {
+                info: restored_from_delta(before, &head, cookie)?,
+                next_uniquifier: head.uniquifier,
+                received: from_wire(head.state),
+            })
+        })
     }
 }
 
 impl Sink for DeltaSink {
     fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
         self.reader.feed_owned(bytes);
-        loop {
-            let item = self.reader.next_item().map_err(|error| {
-                info!(volume = %self.target.id, %error, "not restored");
-                AbortCode::VOLSERREAD_DUMPERROR
-            })?;
-            let Some(item) = item else { return Ok(()) };
-            self.item(item).map_err(|Failure(code)| code)?;
+        while let Some(item) = self.target.sound(self.reader.next_item())? {
+            self.item(item)?;
         }
+        Ok(())
     }
 
     fn give_up(self) {
-        let volume = self.target.id;
-        if let Err(error) = self.restoring.abort() {
-            info!(%volume, %error, "what a restore left is removed later");
-        }
+        self.target.give_up();
     }
-}
-
-/// Why an item cannot be taken.
-struct Failure(AbortCode);
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self(refused(&error))
-    }
-}
-
-impl From<AbortCode> for Failure {
-    fn from(code: AbortCode) -> Self {
-        Self(code)
-    }
-}
-
-fn refused(error: &Error) -> AbortCode {
-    info!(%error, "not restored");
-    delta_code(error)
 }

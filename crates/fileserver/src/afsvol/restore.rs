@@ -5,6 +5,7 @@
 //! was read and checked; what is truncated, damaged or does not fit what the volume holds leaves it
 //! as it was.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,8 +33,8 @@ pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> An
     let used = InUse::enter(server, trans, "Restore")?;
     let stream = Stream::new(server, used.progress());
     let sink = {
-        let (server, used) = (server.clone(), used.clone());
-        on_disk(move || DumpSink::new(&server, &used, cookie)).await?
+        let used = used.clone();
+        on_disk(move || DumpSink::new(&used, cookie)).await?
     };
     let sink = stream.receive(call, sink).await?;
     finish(server, used, move || sink.finish()).await?;
@@ -64,108 +65,158 @@ pub(super) async fn finish(
     Ok(())
 }
 
-/// Begins a restore into a volume. Answers what it is before, too.
-pub(super) fn begin(
-    partition: &Partition,
-    id: VolumeId,
-    mode: RestoreMode,
-) -> cellar_volume::Result<(Restoring, VolumeInfo)> {
-    let volume = partition.volume(id)?.ok_or(Error::NoVolume(id))?;
-    Ok((partition.begin_restore(id, mode)?, volume.info()))
-}
-
-/// Makes what has come the contents of the volume, and waits until that is durable.
-pub(super) fn commit(restoring: Restoring, restored: RestoredInfo) -> cellar_volume::Result<()> {
-    restoring.commit(restored)?.wait().map(drop)
-}
-
-/// Takes a dump.
-struct DumpSink {
+/// A volume that a stream, a dump or a delta, is restored into.
+pub(super) struct Target {
     restoring: Restoring,
     /// What the volume is before.
-    target: VolumeInfo,
+    before: VolumeInfo,
     cookie: RestoreCookie,
-    reader: Reader,
-    header: Option<Box<VolumeHeader>>,
 }
 
-impl DumpSink {
-    fn new(server: &Server, used: &InUse, cookie: RestoreCookie) -> Result<Self, AbortCode> {
-        let partition = server.volumes.partition(used.partition());
-        let partition = partition.ok_or(AbortCode::VNOVOL)?;
-        let begun = begin(&partition, used.id(), RestoreMode::Incremental);
-        let (restoring, target) = begun.map_err(|error| restore_code(&error))?;
+impl Target {
+    /// Begins a restore into a volume.
+    pub(super) fn begin(
+        partition: &Partition,
+        id: VolumeId,
+        mode: RestoreMode,
+        cookie: RestoreCookie,
+    ) -> Result<Self, Refused> {
+        let restoring = partition.begin_restore(id, mode)?;
+        let before = restoring.volume().info();
         Ok(Self {
             restoring,
-            target,
+            before,
             cookie,
-            reader: Reader::new(),
-            header: None,
         })
     }
 
-    fn vnode(&mut self, record: &VnodeRecord) -> Result<(), AbortCode> {
-        let VnodeRecord {
-            vnode,
-            uniquifier,
-            attributes,
-        } = record;
-        let done = match attributes {
-            None => self.restoring.keep(*vnode, *uniquifier),
-            Some(attributes) => self.restoring.put(&image(*vnode, *uniquifier, attributes)?),
-        };
-        done.map_err(|error| refused(&error))
+    pub(super) fn restoring(&mut self) -> &mut Restoring {
+        &mut self.restoring
     }
 
-    /// The dump has ended.
-    fn finish(self) -> Answered {
-        if let Err(error) = self.reader.finish() {
-            info!(volume = %self.target.id, %error, "not restored");
-            self.give_up();
-            return Err(AbortCode::VOLSERREAD_DUMPERROR);
-        }
-        // A dump that has ended has a head.
-        let header = self.header.unwrap_or_default();
-        let restored = RestoredInfo {
-            info: restored_from_dump(self.target, &header, &self.cookie)?,
-            next_uniquifier: header.uniquifier,
-            received: None,
-        };
-        commit(self.restoring, restored).map_err(|error| refused(&error))
+    /// What was read, unless it is no part of a stream.
+    pub(super) fn sound<T, E: Display>(&self, read: Result<T, E>) -> Result<T, AbortCode> {
+        read.map_err(|error| {
+            info!(volume = %self.before.id, %error, "not restored");
+            AbortCode::VOLSERREAD_DUMPERROR
+        })
     }
-}
 
-impl Sink for DumpSink {
-    fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
-        self.reader.feed_owned(bytes);
-        loop {
-            let item = self.reader.next_item().map_err(|error| {
-                info!(volume = %self.target.id, %error, "not restored");
-                AbortCode::VOLSERREAD_DUMPERROR
-            })?;
-            match item {
-                None => return Ok(()),
-                Some(Item::Dump(_) | Item::End) => {}
-                // Of merged dumps the last one's counts.
-                Some(Item::Volume(header)) => self.header = Some(header),
-                Some(Item::Vnode(record)) => self.vnode(&record)?,
-                Some(Item::Data(bytes)) => {
-                    let pushed = self.restoring.push(bytes);
-                    pushed.map_err(|error| refused(&error))?;
-                }
+    /// Makes what has come the contents of the volume, if all of the stream `ended` and what it says
+    /// of the volume can be, and waits until that is durable. The volume is as it was otherwise.
+    pub(super) fn commit<E: Display>(
+        self,
+        ended: Result<(), E>,
+        restored: impl FnOnce(VolumeInfo, &RestoreCookie) -> Result<RestoredInfo, AbortCode>,
+    ) -> Answered {
+        let restored = self
+            .sound(ended)
+            .and_then(|()| restored(self.before.clone(), &self.cookie));
+        match restored {
+            Ok(restored) => Ok(self.make(restored)?),
+            Err(code) => {
+                self.give_up();
+                Err(code)
             }
         }
     }
 
-    fn give_up(self) {
-        let volume = self.target.id;
+    fn make(self, restored: RestoredInfo) -> Result<(), Refused> {
+        self.restoring.commit(restored)?.wait()?;
+        Ok(())
+    }
+
+    /// Leaves the volume as it was.
+    pub(super) fn give_up(self) {
+        let volume = self.before.id;
         if let Err(error) = self.restoring.abort() {
             info!(%volume, %error, "what a restore left is removed later");
         }
     }
 }
 
-fn refused(error: &Error) -> AbortCode {
-    info!(%error, "not restored");
-    restore_code(error)
+/// Why something of a stream is not taken.
+pub(super) struct Refused(AbortCode);
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        info!(%error, "not restored");
+        Self(restore_code(&error))
+    }
+}
+
+impl From<AbortCode> for Refused {
+    fn from(code: AbortCode) -> Self {
+        Self(code)
+    }
+}
+
+impl From<Refused> for AbortCode {
+    fn from(Refused(code): Refused) -> Self {
+        code
+    }
+}
+
+/// Takes a dump.
+struct DumpSink {
+    target: Target,
+    reader: Reader,
+    header: Option<Box<VolumeHeader>>,
+}
+
+impl DumpSink {
+    fn new(used: &InUse, cookie: RestoreCookie) -> Result<Self, AbortCode> {
+        let partition = used.volume()?.partition;
+        Ok(Self {
+            target: Target::begin(&partition, used.id(), RestoreMode::Incremental, cookie)?,
+            reader: Reader::new(),
+            header: None,
+        })
+    }
+
+    fn item(&mut self, item: Item) -> Result<(), Refused> {
+        let restoring = self.target.restoring();
+        match item {
+            Item::Dump(_) | Item::End => {}
+            // Of merged dumps the last one's counts.
+            Item::Volume(header) => self.header = Some(header),
+            Item::Vnode(VnodeRecord {
+                vnode,
+                uniquifier,
+                attributes,
+            }) => match attributes {
+                None => restoring.keep(vnode, uniquifier)?,
+                Some(attributes) => restoring.put(&image(vnode, uniquifier, &attributes)?)?,
+            },
+            Item::Data(bytes) => restoring.push(bytes)?,
+        }
+        Ok(())
+    }
+
+    /// The dump has ended.
+    fn finish(self) -> Answered {
+        // A dump that has ended has a head.
+        let header = self.header.unwrap_or_default();
+        self.target.commit(self.reader.finish(), |before, cookie| {
+            Ok(RestoredInfo {
+                info: restored_from_dump(before, &header, cookie)?,
+                next_uniquifier: header.uniquifier,
+                received: None,
+            })
+        })
+    }
+}
+
+impl Sink for DumpSink {
+    fn take(&mut self, bytes: Bytes) -> Result<(), AbortCode> {
+        self.reader.feed_owned(bytes);
+        while let Some(item) = self.target.sound(self.reader.next_item())? {
+            self.item(item)?;
+        }
+        Ok(())
+    }
+
+    fn give_up(self) {
+        self.target.give_up();
+    }
 }

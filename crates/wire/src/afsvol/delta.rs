@@ -12,7 +12,8 @@ pub const DELTA_VERSION: u32 = 1;
 /// GetCapabilities: takes deltas, and serves read-only volumes while they are replaced.
 pub const CAN_DELTA: u32 = 1;
 
-/// RestoreDelta: the volume is not what the delta builds on, and stays as it is (ESTALE).
+/// Restore, RestoreDelta: the volume is not what the dump or delta builds on, and stays as it is
+/// (ESTALE).
 pub const WRONG_BASE: AbortCode = AbortCode(116);
 
 /// [`DeltaHead::base_kind`]: the volume is empty, or loses what it has.

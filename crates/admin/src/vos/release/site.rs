@@ -181,5 +181,6 @@ impl<'a> Target<'a> {
 /// Whether a server says that a volume is not what a dump is for: changed by itself, or beside a
 /// read-write volume that was left there.
 fn is_wrong_base(error: &Error) -> bool {
-    error.code() == Some(AbortCode::VOLSERREAD_DUMPERROR)
+    let code = error.code();
+    code == Some(afsvol::WRONG_BASE) || code == Some(AbortCode::VOLSERREAD_DUMPERROR)
 }
