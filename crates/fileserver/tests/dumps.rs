@@ -95,6 +95,9 @@ fn an_incremental_dump_brings_a_volume_up_to_date() {
                 item => assert!(now.contains(&item), "{item:?}"),
             }
         }
+        // And is changed as before.
+        machine.store(hello, 0, b"own").await.unwrap();
+        assert_eq!(machine.fetch(hello, 0, 100).await.unwrap(), b"own");
         // Over a volume that is another one, it changes nothing.
         let trans = volser
             .create("other", READWRITE, VolumeId(0), OPEN_OTHER)

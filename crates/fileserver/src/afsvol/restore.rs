@@ -55,6 +55,7 @@ pub(super) async fn finish(
             // Until it is done the transaction lasts, whoever hangs up.
             let used = used;
             commit()?;
+            used.restored()?;
             info!(%volume, partition = %used.partition(), "volume restored");
             server.volumes.forget(volume);
             Ok(server.breaker.collect_volume(volume, server.now_secs()))

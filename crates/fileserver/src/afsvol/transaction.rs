@@ -312,6 +312,19 @@ impl InUse {
         Ok(())
     }
 
+    /// The volume was restored, and so replaced by another opening of it: from now on that one takes
+    /// no changes.
+    pub(super) fn restored(&self) -> Result<(), AbortCode> {
+        let volume = self.volume()?.volume;
+        let Held { server, number, .. } = &*self.0;
+        server.transactions.edit(*number, |open| {
+            if let Some(held) = &mut open.held {
+                *held = volume;
+            }
+        });
+        Ok(())
+    }
+
     /// The call moves data: `vos status` is shown how far it is, together with the others that do.
     pub(super) fn progress(&self) -> Arc<Progress> {
         let Held { server, number, .. } = &*self.0;
