@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use common::{Cell, run};
+use common::{Cell, PATIENCE, run};
 
 const SECOND: &str = "127.0.0.2";
 
@@ -21,7 +21,7 @@ fn join(cell: &Cell) -> Cell {
 fn registered(cell: &Cell) {
     let start = Instant::now();
     while !cell.ok("vos listaddrs -noresolve").contains(SECOND) {
-        assert!(start.elapsed() < Duration::from_secs(20), "not registered");
+        assert!(start.elapsed() < PATIENCE, "not registered");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

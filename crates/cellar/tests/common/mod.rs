@@ -1,18 +1,17 @@
 //! A cell of its own for each test: a directory, free ports, the real program.
 
+mod ports;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a cell may take to come up or to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+use ports::Ports;
 
-/// Ports tried by the tests of this process so far.
-static TRIED: AtomicU16 = AtomicU16::new(0);
+/// How long a cell may take to stop, or whatever else is waited for, on a machine with much to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running cell, ended when it is dropped.
 pub(crate) struct Cell {
@@ -21,6 +20,8 @@ pub(crate) struct Cell {
     /// How the server is started.
     options: Vec<String>,
     server: Option<Child>,
+    /// Those of the first server of a cell; others have theirs at other addresses.
+    _ports: Option<Ports>,
 }
 
 /// What a command came to.
@@ -62,7 +63,10 @@ impl Answer {
 impl Cell {
     /// Makes and starts a cell.
     pub(crate) fn new() -> Self {
-        Self::with_options(free_ports(), &["--cell", "test.cell"])
+        let ports = Ports::reserve();
+        let mut cell = Self::with_options(ports.first, &["--cell", "test.cell"]);
+        cell._ports = Some(ports);
+        cell
     }
 
     /// Makes and starts a server at these ports with these options of `up`.
@@ -72,6 +76,7 @@ impl Cell {
             port,
             options: options.iter().map(|word| (*word).to_owned()).collect(),
             server: None,
+            _ports: None,
         };
         cell.start();
         // Whoever starts again says nothing new.
@@ -170,18 +175,4 @@ pub(crate) fn run<S: AsRef<OsStr>>(
         None => command.env_remove("CELLAR_DIR"),
     };
     Answer::of(command)
-}
-
-/// The first of eight UDP ports that nobody has.
-fn free_ports() -> u16 {
-    let first = 20_000 + (std::process::id() % 1000) as u16 * 20;
-    for _ in 0..200 {
-        let number = TRIED.fetch_add(1, Ordering::Relaxed);
-        let base = first.wrapping_add(number * 8) % 32_000 + 20_000;
-        let free = (0..8).all(|offset| UdpSocket::bind(("127.0.0.1", base + offset)).is_ok());
-        if free {
-            return base;
-        }
-    }
-    panic!("no eight ports in a row are free");
 }

@@ -1,7 +1,7 @@
 //! The cell under attack: the real program on free ports, and what an administrator sees of it.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,8 +13,10 @@ use cellar_wire::package::Package;
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 use cellar_wire::{AfsName, afsvol, bozo, pr, vl};
 
-/// A call that is not answered after this has hung.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use crate::ports::Ports;
+
+/// A call that is not answered after this has hung, on a machine with much else to do.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The ports of a cell, counted from its file server's.
 pub const PORTS: [(&str, u16, &Package); 5] = [
@@ -70,12 +72,14 @@ pub struct Cell {
     pub target: Target,
     server: Child,
     home: tempfile::TempDir,
+    _ports: Ports,
 }
 
 impl Cell {
     pub fn start() -> Self {
         let home = tempfile::tempdir().expect("a directory");
-        let base = free_ports();
+        let ports = Ports::reserve();
+        let base = ports.first;
         let file = |name: &str| fs::File::create(home.path().join(name)).expect("a file");
         let server = Command::new(env!("CARGO_BIN_EXE_cellar"))
             .args([
@@ -102,6 +106,7 @@ impl Cell {
             target,
             server,
             home,
+            _ports: ports,
         };
         let start = Instant::now();
         while !cell.read("out").contains("Ctrl-C stops it") {
@@ -178,21 +183,6 @@ impl Drop for Cell {
         let _ended = self.server.kill();
         let _status = self.server.wait();
     }
-}
-
-/// The first of eight UDP ports that are free now.
-fn free_ports() -> u16 {
-    for _ in 0..100 {
-        let probe = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let base = probe.local_addr().expect("its number").port() & !7;
-        drop(probe);
-        if base < 60_000
-            && (base..base + 8).all(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok())
-        {
-            return base;
-        }
-    }
-    panic!("no eight free UDP ports in a row");
 }
 
 /// Fails the test when a call hangs.

@@ -16,5 +16,7 @@ mod answers;
 mod cell;
 mod datagrams;
 mod messages;
+#[path = "../common/ports.rs"]
+mod ports;
 mod streams;
 mod words;
