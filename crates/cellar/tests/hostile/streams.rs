@@ -70,26 +70,29 @@ fn stores_that_do_not_send_what_they_announce() {
             let (length, _) = length_and_version(&files, fid).await;
             assert!(length <= announced.max(before.0), "{announced}: {length}");
         }
-        // Given up midway, a thousand times.
+        // Given up midway, a thousand times; more often where the server is so slow that many end
+        // before it has begun to take them.
         let (length, version) = length_and_version(&files, fid).await;
-        for round in 0..1000u64 {
-            let mut call = within(files.open(&announce(fid, 1_000_000))).await.unwrap();
-            within(call.write(vec![1; 1 + (round as usize * 97) % 90_000].into()))
-                .await
-                .unwrap();
-            // What was written leaves, and the server begins to take it.
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            call.abort(AbortCode::RX_USER_ABORT);
+        let mut seen = 0;
+        for pause in [1, 10, 50] {
+            for round in 0..1000u64 {
+                let mut call = within(files.open(&announce(fid, 1_000_000))).await.unwrap();
+                within(call.write(vec![1; 1 + (round as usize * 97) % 90_000].into()))
+                    .await
+                    .unwrap();
+                // What was written leaves, and the server begins to take it.
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                call.abort(AbortCode::RX_USER_ABORT);
+            }
+            assert_eq!(length_and_version(&files, fid).await, (length, version));
+            let statistics = cell.statistics();
+            let gone = &statistics["files"]["refused"]["client_gone"];
+            seen = gone.as_u64().unwrap();
+            if seen > 300 {
+                break;
+            }
         }
-        assert_eq!(length_and_version(&files, fid).await, (length, version));
-        let statistics = cell.statistics();
-        assert!(
-            statistics["files"]["refused"]["client_gone"]
-                .as_u64()
-                .unwrap()
-                > 300,
-            "{statistics:#}"
-        );
+        assert!(seen > 300, "{seen}");
         cell.assert_well(&client).await;
     });
 }
