@@ -78,7 +78,9 @@ impl<'a> Volumes<'a> {
             )));
         }
         let read_write = draft.read_write;
-        self.lock_for_move(&draft, to, course).await?;
+        let why = format!("move to {to}");
+        self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[to.server], course)
+            .await?;
         let job = match self.draft(read_write).await {
             Ok(draft) => Job {
                 volumes: *self,
@@ -94,18 +96,6 @@ impl<'a> Volumes<'a> {
             }
         };
         job.run().await
-    }
-
-    async fn lock_for_move(&self, draft: &Draft, to: Location, course: Course<'_>) -> Result<()> {
-        let why = format!("move to {to}");
-        match self.lock_for(draft.read_write, VLOP_MOVE, &why).await {
-            Err(Error::Locked { operation, .. }) if operation & VLOP_MOVE != 0 => {
-                self.end_orphans(draft, &[], &[to.server], course).await?;
-                self.unlock(draft.read_write).await?;
-                self.lock_for(draft.read_write, VLOP_MOVE, &why).await
-            }
-            other => other,
-        }
     }
 }
 
@@ -407,7 +397,7 @@ impl Job<'_> {
             if !there.in_use || old.is_some() {
                 let both = [self.from.server, self.to.server];
                 self.volumes
-                    .end_orphans(&self.draft, &[], &both, self.course)
+                    .end_orphans(&self.draft, &both, self.course)
                     .await?;
             }
             if !there.in_use {

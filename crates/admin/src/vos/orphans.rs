@@ -36,20 +36,43 @@ struct Seen {
 }
 
 impl Volumes<'_> {
-    /// Ends the transactions that a dead client left on the volumes of a group and those of `more`, on
-    /// the servers of its sites and those of `also`.
+    /// Locks an entry for an operation (`VLOP_*`). Where a dead client holds the lock for that operation,
+    /// what it left is ended and the lock taken over.
+    ///
+    /// # Errors
+    /// The entry is locked for something else, or somebody is still at work there.
+    pub(super) async fn lock_or_take_over(
+        &self,
+        draft: &Draft,
+        operation: u32,
+        why: &str,
+        also: &[Ipv4Addr],
+        course: Course<'_>,
+    ) -> Result<()> {
+        match self.lock_for(draft.read_write, operation, why).await {
+            Err(Error::Locked {
+                operation: held, ..
+            }) if held & operation != 0 => {
+                self.end_orphans(draft, also, course).await?;
+                self.unlock(draft.read_write).await?;
+                self.lock_for(draft.read_write, operation, why).await
+            }
+            other => other,
+        }
+    }
+
+    /// Ends the transactions that a dead client left on the volumes of a group, on the servers of its
+    /// sites and those of `also`.
     ///
     /// # Errors
     /// Somebody is still at work there.
     pub(super) async fn end_orphans(
         &self,
         draft: &Draft,
-        more: &[VolumeId],
         also: &[Ipv4Addr],
         course: Course<'_>,
     ) -> Result<()> {
         let mut volumes = vec![draft.read_write, draft.read_only, draft.backup, draft.clone];
-        volumes.extend(more);
         // A temporary clone is known from the header of the volume that it is of.
         if let Some(at) = draft.read_write_at()
             && let Ok(Some(info)) = self.is_there(at, draft.read_write).await

@@ -100,8 +100,12 @@ impl Volumes<'_> {
             });
         }
         let read_write = draft.read_write;
-        self.lock_for_release(&draft, options.resume, course)
-            .await?;
+        if options.resume {
+            self.lock_or_take_over(&draft, VLOP_RELEASE, "release --resume", &[], course)
+                .await?;
+        } else {
+            self.lock_for(read_write, VLOP_RELEASE, "release").await?;
+        }
         let mut job = match self.draft(read_write).await.and_then(|draft| {
             check(&draft)?;
             Ok(draft)
@@ -134,27 +138,6 @@ impl Volumes<'_> {
             entry.flags & VLOP_RELEASE != 0 || entry.sites.iter().any(new)
         };
         Ok(entries.into_iter().filter(unfinished).collect())
-    }
-
-    async fn lock_for_release(
-        &self,
-        draft: &Draft,
-        resume: bool,
-        course: Course<'_>,
-    ) -> Result<()> {
-        let why = if resume {
-            "release --resume"
-        } else {
-            "release"
-        };
-        match self.lock_for(draft.read_write, VLOP_RELEASE, why).await {
-            Err(Error::Locked { operation, .. }) if resume && operation & VLOP_RELEASE != 0 => {
-                self.end_orphans(draft, &[], &[], course).await?;
-                self.unlock(draft.read_write).await?;
-                self.lock_for(draft.read_write, VLOP_RELEASE, why).await
-            }
-            other => other,
-        }
     }
 }
 
