@@ -318,6 +318,45 @@ fn a_release_beside_the_volume_survives_everybody_s_death() {
 }
 
 #[test]
+fn a_volume_that_was_restored_to_an_older_state_is_released_whole() {
+    run(async {
+        let world = World::new(false).await;
+        let id = world.create("vol").await;
+        let volumes = world.volumes();
+        let sites = [(1, 0), (2, 1)];
+        for (server, partition) in sites {
+            let place = world.place(server, partition);
+            volumes.add_site("vol", place, None, false).await.unwrap();
+        }
+        let stop = Stop::default();
+        let release = async || {
+            let options = ReleaseOptions::default();
+            let done = volumes.release("vol", options, quiet(&stop)).await.unwrap();
+            assert!(done.is_complete(), "{done:?}");
+        };
+        let source = &world.servers[0];
+        let old = source.volumes()[&(0, id)].clone();
+        // With the dates of the dump, and as what came to be only now.
+        for made_now in [false, true] {
+            source.write(0, id, 2);
+            source.write(0, id, 9);
+            release().await;
+            check_released(&world, id, &sites, "the newer state");
+            source.write(0, id, 3);
+            let now = source.volumes()[&(0, id)].updated;
+            let dates = if made_now {
+                (now, now)
+            } else {
+                (old.created, old.updated)
+            };
+            source.restore(0, id, old.contents.clone(), dates);
+            release().await;
+            check_released(&world, id, &sites, "the older state");
+        }
+    });
+}
+
+#[test]
 fn a_site_that_is_down_holds_up_nobody_and_is_resumed() {
     run(async {
         let world = World::new(false).await;
@@ -417,11 +456,12 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
         let stop = Stop::default();
         let asked = stop.clone();
         let busy = async {
-            tokio::time::sleep(Duration::from_secs(4)).await;
+            // Longer than what is still is left alone for, which is many times what they are still for.
+            tokio::time::sleep(Duration::from_secs(6)).await;
             asked.ask();
         };
         let to = world.place(1, 0);
-        let course = quiet(&stop);
+        let course = Course::new(&Unwatched, &stop).taking_over_after(Duration::from_secs(4));
         let trans = afsvol::TransCreate {
             volume: id,
             partition: 0,
@@ -437,7 +477,7 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
         let mut held = connection.call(&trans).await.unwrap().trans;
         let use_it = async {
             loop {
-                tokio::time::sleep(Duration::from_millis(700)).await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
                 connection
                     .call(&afsvol::EndTrans { trans: held })
                     .await

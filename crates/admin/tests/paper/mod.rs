@@ -107,6 +107,19 @@ impl Paper {
         volume.updated = now;
     }
 
+    /// Somebody restores a state over a volume, and gives it these dates of creation and update.
+    pub fn restore(
+        &self,
+        partition: i32,
+        volume: VolumeId,
+        contents: BTreeMap<u32, (u32, u32)>,
+        (created, updated): (u32, u32),
+    ) {
+        let mut state = self.state.lock();
+        let volume = state.volumes.get_mut(&(partition, volume)).unwrap();
+        (volume.contents, volume.created, volume.updated) = (contents, created, updated);
+    }
+
     fn now(&self) -> u32 {
         self.world.clock.load(Ordering::SeqCst)
     }
