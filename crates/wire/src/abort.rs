@@ -196,6 +196,10 @@ mod tests {
             "permission denied (EACCES, 13)"
         );
         assert_eq!(
+            crate::afsvol::WRONG_BASE.to_string(),
+            "what is there is not the state that this starts from (ESTALE, 116)"
+        );
+        assert_eq!(
             AbortCode(49733388).to_string(),
             "permission denied (UAEACCES, 49733388)"
         );

@@ -92,6 +92,10 @@ static SENTENCES: &[(&str, &str)] = &[
     ("UAEOPNOTSUPP", "the server does not support that"),
     ("UAETIMEDOUT", "it took too long"),
     ("UAECONNREFUSED", "the connection was refused"),
+    (
+        "UAESTALE",
+        "what is there is not the state that this starts from",
+    ),
     ("UAEDQUOT", "the quota is used up"),
 ];
 
