@@ -1,0 +1,524 @@
+//! The policies of a cell, compiled together, and what they say of a file.
+//!
+//! 1. All patterns that are matched against names go into one automaton, those against directories
+//!    into a second, those against volumes into a third. The first condition that needs one runs it
+//!    once; what it found answers all other conditions of that evaluation. A policy of fifty patterns
+//!    costs as much as one of one pattern, and nothing if no rule gets as far as to ask.
+//! 2. Everything that can be wrong is found when policies are compiled: texts, policies that are
+//!    missing, circles, policies that grow without measure by using each other. Evaluation cannot fail.
+//! 3. `stop` ends the policy it is in and those that use it; the directory's policy is asked whatever
+//!    the volume's said.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+
+use cellar_wire::object::Shape;
+use cellar_wire::osddb::PolicyEntry;
+use regex_automata::meta::Regex;
+use regex_automata::{Input, MatchKind, PatternSet};
+
+use crate::error::{ParseError, PolicyError};
+use crate::pattern::Pattern;
+use crate::rule::{Condition, Outcome, Place, Policy, Rule, Verdict as Said};
+
+/// Rules of a policy and of all that it uses, at most, counted as often as they are used.
+pub const RULES_MAX: usize = 10_000;
+/// Uses within uses, at most.
+pub const USES_DEEP_MAX: usize = 32;
+/// Bytes of an automaton, at most.
+const AUTOMATON_BYTES_MAX: usize = 64 << 20;
+/// The policy that says nothing: files go by their size.
+pub const BY_SIZE: u32 = 1;
+
+/// What is known of a file that is stored. [`Policies::needs`] says what of it has to be found out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts<'a> {
+    /// Its name, without directories.
+    pub name: &'a [u8],
+    /// The path of its directory in the volume; `/` is the volume's root.
+    pub directory: &'a [u8],
+    /// The name of the volume.
+    pub volume: &'a [u8],
+    /// The length that it will have, in bytes.
+    pub size: u64,
+    /// The ids of who stores it: the user's own, and the groups (the CPS).
+    pub ids: &'a [i32],
+    /// The id of its owner.
+    pub owner: i32,
+    /// Its group, as `chgrp` sets it.
+    pub group: i32,
+}
+
+/// Which facts the conditions of some policies ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// [`Facts::name`]
+    pub name: bool,
+    /// [`Facts::directory`]
+    pub directory: bool,
+    /// [`Facts::volume`]
+    pub volume: bool,
+    /// [`Facts::ids`]
+    pub ids: bool,
+    /// [`Facts::owner`] and [`Facts::group`]
+    pub owner: bool,
+}
+
+impl Needs {
+    fn or(self, other: Self) -> Self {
+        Self {
+            name: self.name | other.name,
+            directory: self.directory | other.directory,
+            volume: self.volume | other.volume,
+            ids: self.ids | other.ids,
+            owner: self.owner | other.owner,
+        }
+    }
+}
+
+/// What the policies say of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Where its bytes go.
+    pub place: Place,
+    /// How they are spread; `None`: nothing is said about that.
+    pub shape: Option<Shape>,
+    /// Devices of that class only; `None`: of any.
+    pub class: Option<String>,
+    /// The rules that matched, in order.
+    pub why: Vec<Reason>,
+}
+
+/// A rule that had a say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The volume's policy is 0: it does not use objects at all.
+    VolumeUsesNone,
+    /// The policy does not exist; nothing came of it.
+    Missing {
+        /// Which.
+        policy: u32,
+    },
+    /// A rule matched.
+    Rule {
+        /// The policy that has it.
+        policy: u32,
+        /// Which of its rules, from 1.
+        rule: u32,
+        /// It ended its policy.
+        stop: bool,
+    },
+}
+
+/// The policies of a cell.
+#[derive(Debug, Default)]
+pub struct Policies {
+    compiled: HashMap<u32, Compiled>,
+    names: Matcher,
+    directories: Matcher,
+    volumes: Matcher,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    name: String,
+    source: Policy,
+    steps: Vec<Step>,
+    needs: Needs,
+}
+
+#[derive(Debug)]
+enum Step {
+    Use(u32),
+    Test {
+        test: Option<Test>,
+        said: Said,
+        stop: bool,
+    },
+}
+
+/// A condition whose patterns are numbers in an automaton.
+#[derive(Debug)]
+enum Test {
+    Not(Box<Test>),
+    All(Vec<Test>),
+    Any(Vec<Test>),
+    AtLeast(u64),
+    AtMost(u64),
+    Name(usize),
+    Directory(usize),
+    Volume(usize),
+    Member(i32),
+    Owner(i32),
+    Group(i32),
+}
+
+impl Policies {
+    /// Compiles the policies of a cell.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn compile(entries: &[PolicyEntry]) -> Result<Self, PolicyError> {
+        let mut read = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let name = entry.name.to_string();
+            let parsed = match entry.text.as_str() {
+                Some(text) => Policy::parse(text),
+                None => Err(ParseError {
+                    line: 1,
+                    column: 1,
+                    expected: "UTF-8".into(),
+                    found: "other bytes".into(),
+                }),
+            };
+            let source = parsed.map_err(|error| PolicyError::Syntax {
+                id: entry.id,
+                name: name.clone(),
+                error,
+            })?;
+            read.push((entry.id, name, source));
+        }
+        Self::of(read)
+    }
+
+    /// Compiles policies that have been read: number, name, rules.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn of(read: Vec<(u32, String, Policy)>) -> Result<Self, PolicyError> {
+        let mut names = Patterns::default();
+        let mut directories = Patterns::default();
+        let mut volumes = Patterns::default();
+        let mut compiled = HashMap::with_capacity(read.len());
+        for (id, name, source) in read {
+            if id <= BY_SIZE {
+                return Err(PolicyError::Reserved { id });
+            }
+            let mut needs = Needs::default();
+            let mut lower = Lower {
+                names: &mut names,
+                directories: &mut directories,
+                volumes: &mut volumes,
+                needs: &mut needs,
+            };
+            let steps = source.rules.iter().map(|rule| lower.rule(rule)).collect();
+            let policy = Compiled {
+                name,
+                source,
+                steps,
+                needs,
+            };
+            if compiled.insert(id, policy).is_some() {
+                return Err(PolicyError::Twice { id });
+            }
+        }
+        let uses = compiled.iter().map(|(id, policy): (&u32, &Compiled)| {
+            let own = policy.steps.len();
+            (*id, (own, policy.uses()))
+        });
+        crate::uses::check(&uses.collect())?;
+        Ok(Self {
+            compiled,
+            names: names.compile()?,
+            directories: directories.compile()?,
+            volumes: volumes.compile()?,
+        })
+    }
+
+    /// Whether there is a policy of that number, or one that needs no text.
+    pub fn contains(&self, id: u32) -> bool {
+        id <= BY_SIZE || self.compiled.contains_key(&id)
+    }
+
+    /// The name of a policy.
+    pub fn name(&self, id: u32) -> Option<&str> {
+        match id {
+            0 => Some("none"),
+            BY_SIZE => Some("by size"),
+            id => Some(&self.compiled.get(&id)?.name),
+        }
+    }
+
+    /// The rules of a policy.
+    pub fn policy(&self, id: u32) -> Option<&Policy> {
+        self.compiled.get(&id).map(|policy| &policy.source)
+    }
+
+    /// The rules of a policy with those that it uses in the places where it does.
+    pub fn unrolled(&self, id: u32) -> Option<Policy> {
+        let mut rules = Vec::new();
+        self.unroll(self.policy(id)?, &mut rules);
+        Some(Policy { rules })
+    }
+
+    fn unroll(&self, policy: &Policy, rules: &mut Vec<Rule>) {
+        for rule in &policy.rules {
+            match rule {
+                Rule::Use(used) => {
+                    if let Some(used) = self.policy(*used) {
+                        self.unroll(used, rules);
+                    }
+                }
+                rule => rules.push(rule.clone()),
+            }
+        }
+    }
+
+    /// The rule that a reason speaks of.
+    pub fn rule(&self, reason: Reason) -> Option<&Rule> {
+        match reason {
+            Reason::Rule { policy, rule, .. } => {
+                let rules = &self.policy(policy)?.rules;
+                rules.get((rule as usize).checked_sub(1)?)
+            }
+            _ => None,
+        }
+    }
+
+    /// What these policies, and those that they use, ask for.
+    pub fn needs(&self, ids: &[u32]) -> Needs {
+        let mut needs = Needs::default();
+        for policy in ids.iter().filter_map(|id| self.compiled.get(id)) {
+            needs = needs.or(policy.needs);
+            let used: Vec<u32> = policy.uses();
+            if !used.is_empty() {
+                needs = needs.or(self.needs(&used));
+            }
+        }
+        needs
+    }
+
+    /// What policies say of a file: those of its volume and of its directory, in this order. 0 in the
+    /// first place: the volume does not use objects, and nothing else counts; in others: nothing is
+    /// said. 1 says nothing: the size decides. Without any policy it does, too.
+    pub fn evaluate(&self, ids: &[u32], facts: &Facts<'_>) -> Verdict {
+        if ids.first() == Some(&0) {
+            return Verdict {
+                place: Place::Local,
+                why: vec![Reason::VolumeUsesNone],
+                ..Verdict::default()
+            };
+        }
+        let mut run = Run {
+            policies: self,
+            facts,
+            names: OnceCell::new(),
+            directories: OnceCell::new(),
+            volumes: OnceCell::new(),
+            outcome: Outcome::default(),
+            why: Vec::new(),
+        };
+        for &id in ids.iter().filter(|id| **id > BY_SIZE) {
+            match self.compiled.get(&id) {
+                Some(policy) => {
+                    run.policy(id, policy);
+                }
+                None => run.why.push(Reason::Missing { policy: id }),
+            }
+        }
+        Verdict {
+            place: run.outcome.place.unwrap_or_default(),
+            shape: run.outcome.shape(),
+            class: run.outcome.class.filter(|class| !class.is_empty()),
+            why: run.why,
+        }
+    }
+}
+
+impl Compiled {
+    fn uses(&self) -> Vec<u32> {
+        let used = self.steps.iter().filter_map(|step| match step {
+            Step::Use(used) => Some(*used),
+            Step::Test { .. } => None,
+        });
+        used.collect()
+    }
+}
+
+/// One evaluation.
+struct Run<'a> {
+    policies: &'a Policies,
+    facts: &'a Facts<'a>,
+    names: OnceCell<PatternSet>,
+    directories: OnceCell<PatternSet>,
+    volumes: OnceCell<PatternSet>,
+    outcome: Outcome,
+    why: Vec<Reason>,
+}
+
+impl Run<'_> {
+    /// Runs a policy; `true`: it was stopped. Circles and depth were checked when it was compiled.
+    fn policy(&mut self, id: u32, policy: &Compiled) -> bool {
+        for (index, step) in policy.steps.iter().enumerate() {
+            let stopped = match step {
+                Step::Use(used) => match self.policies.compiled.get(used) {
+                    Some(policy) => self.policy(*used, policy),
+                    None => false,
+                },
+                Step::Test { test, said, stop } => {
+                    let holds = test.as_ref().is_none_or(|test| self.holds(test));
+                    if holds {
+                        self.say(said);
+                        let rule = index as u32 + 1;
+                        let (policy, stop) = (id, *stop);
+                        self.why.push(Reason::Rule { policy, rule, stop });
+                    }
+                    holds && *stop
+                }
+            };
+            if stopped {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn say(&mut self, said: &Said) {
+        match said {
+            Said::Plain(outcome) => self.outcome.overwrite(outcome),
+            Said::Steps(steps) => {
+                let size = self.facts.size;
+                if let Some((_, outcome)) = steps.iter().rev().find(|(from, _)| *from <= size) {
+                    self.outcome.overwrite(outcome);
+                }
+            }
+        }
+    }
+
+    fn holds(&self, test: &Test) -> bool {
+        let facts = self.facts;
+        match test {
+            Test::Not(test) => !self.holds(test),
+            Test::All(tests) => tests.iter().all(|test| self.holds(test)),
+            Test::Any(tests) => tests.iter().any(|test| self.holds(test)),
+            Test::AtLeast(size) => facts.size >= *size,
+            Test::AtMost(size) => facts.size <= *size,
+            Test::Name(number) => self.policies.names.finds(&self.names, facts.name, *number),
+            Test::Directory(number) => {
+                let directories = &self.policies.directories;
+                directories.finds(&self.directories, facts.directory, *number)
+            }
+            Test::Volume(number) => {
+                self.policies
+                    .volumes
+                    .finds(&self.volumes, facts.volume, *number)
+            }
+            Test::Member(id) => facts.ids.contains(id),
+            Test::Owner(id) => facts.owner == *id,
+            Test::Group(id) => facts.group == *id,
+        }
+    }
+}
+
+/// An automaton of many patterns.
+#[derive(Debug, Default)]
+struct Matcher(Option<Regex>);
+
+impl Matcher {
+    /// Whether pattern `number` matches; `found` keeps what all of them do.
+    fn finds(&self, found: &OnceCell<PatternSet>, text: &[u8], number: usize) -> bool {
+        let Some(automaton) = &self.0 else {
+            return false;
+        };
+        let found = found.get_or_init(|| {
+            let mut found = PatternSet::new(automaton.pattern_len());
+            automaton.which_overlapping_matches(&Input::new(text), &mut found);
+            found
+        });
+        regex_automata::PatternID::new(number).is_ok_and(|number| found.contains(number))
+    }
+}
+
+/// Patterns that go into one automaton, each once.
+#[derive(Default)]
+struct Patterns {
+    numbers: HashMap<Pattern, usize>,
+}
+
+impl Patterns {
+    fn number(&mut self, pattern: &Pattern) -> usize {
+        let next = self.numbers.len();
+        *self.numbers.entry(pattern.clone()).or_insert(next)
+    }
+
+    fn compile(self) -> Result<Matcher, PolicyError> {
+        if self.numbers.is_empty() {
+            return Ok(Matcher(None));
+        }
+        let mut patterns: Vec<_> = self.numbers.into_iter().collect();
+        patterns.sort_by_key(|(_, number)| *number);
+        let hirs: Result<Vec<_>, String> =
+            patterns.iter().map(|(pattern, _)| pattern.hir()).collect();
+        let config = Regex::config()
+            .match_kind(MatchKind::All)
+            .utf8_empty(false)
+            .which_captures(regex_automata::nfa::thompson::WhichCaptures::None)
+            .nfa_size_limit(Some(AUTOMATON_BYTES_MAX));
+        let built = Regex::builder()
+            .configure(config)
+            .build_many_from_hir(&hirs.map_err(PolicyError::Patterns)?);
+        match built {
+            Ok(automaton) => Ok(Matcher(Some(automaton))),
+            Err(error) => Err(PolicyError::Patterns(error.to_string())),
+        }
+    }
+}
+
+/// Turns rules into steps.
+struct Lower<'a> {
+    names: &'a mut Patterns,
+    directories: &'a mut Patterns,
+    volumes: &'a mut Patterns,
+    needs: &'a mut Needs,
+}
+
+impl Lower<'_> {
+    fn rule(&mut self, rule: &Rule) -> Step {
+        match rule {
+            Rule::Use(used) => Step::Use(*used),
+            Rule::When {
+                condition,
+                verdict,
+                stop,
+            } => Step::Test {
+                test: condition.as_ref().map(|condition| self.test(condition)),
+                said: verdict.clone(),
+                stop: *stop,
+            },
+        }
+    }
+
+    fn test(&mut self, condition: &Condition) -> Test {
+        match condition {
+            Condition::Not(inner) => Test::Not(Box::new(self.test(inner))),
+            Condition::All(parts) => Test::All(parts.iter().map(|part| self.test(part)).collect()),
+            Condition::Any(parts) => Test::Any(parts.iter().map(|part| self.test(part)).collect()),
+            Condition::AtLeast(size) => Test::AtLeast(*size),
+            Condition::AtMost(size) => Test::AtMost(*size),
+            Condition::Name(pattern) => {
+                self.needs.name = true;
+                Test::Name(self.names.number(pattern))
+            }
+            Condition::Directory(pattern) => {
+                self.needs.directory = true;
+                Test::Directory(self.directories.number(pattern))
+            }
+            Condition::Volume(pattern) => {
+                self.needs.volume = true;
+                Test::Volume(self.volumes.number(pattern))
+            }
+            Condition::User(id) | Condition::Group(id) => {
+                self.needs.ids = true;
+                Test::Member(*id)
+            }
+            Condition::Owner(id) => {
+                self.needs.owner = true;
+                Test::Owner(*id)
+            }
+            Condition::OwnerGroup(id) => {
+                self.needs.owner = true;
+                Test::Group(*id)
+            }
+        }
+    }
+}

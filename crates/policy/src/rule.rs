@@ -1,0 +1,187 @@
+//! What a policy says, as it was understood.
+//!
+//! A policy is a list of rules. From the first to the last, each rule whose condition holds overwrites
+//! those fields of the outcome that its verdict names; one that says `stop` ends the policy, and all
+//! policies that use it.
+
+use cellar_wire::object::{COPIES_MAX, PARITY_MAX, STRIPES_MAX, Scheme, Shape, UNIT_MAX, UNIT_MIN};
+
+use crate::pattern::Pattern;
+
+/// A policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Its rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// `use(N);`: the rules of policy N in this place.
+    Use(u32),
+    /// `condition => verdict stop;`
+    When {
+        /// When it holds; `None`: always.
+        condition: Option<Condition>,
+        /// What it says then.
+        verdict: Verdict,
+        /// Nothing behind it counts then.
+        stop: bool,
+    },
+}
+
+/// What a rule says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// These fields.
+    Plain(Outcome),
+    /// `steps { 1m: …; 1g: …; }`: those of the last step whose size, in bytes, is not above the
+    /// file's; nothing for smaller files. Sizes ascend.
+    Steps(Vec<(u64, Outcome)>),
+}
+
+/// The condition of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// `!c`
+    Not(Box<Condition>),
+    /// `c & c`: two or more.
+    All(Vec<Condition>),
+    /// `c | c`: two or more.
+    Any(Vec<Condition>),
+    /// `>n`: that many bytes or more.
+    AtLeast(u64),
+    /// `<n`: that many bytes or fewer.
+    AtMost(u64),
+    /// `~'glob'` or `~/expression/`: the name of the file, without directories.
+    Name(Pattern),
+    /// `dir~…`: the path of its directory in the volume; `/` is the volume's root.
+    Directory(Pattern),
+    /// `volume~…`: the name of its volume.
+    Volume(Pattern),
+    /// `uid=n`: the user who stores is that one.
+    User(i32),
+    /// `gid=n`: the user who stores belongs to that group. The original asks both in the same way,
+    /// and so do we.
+    Group(i32),
+    /// `owner=n`: the file belongs to that user.
+    Owner(i32),
+    /// `group=n`: the file's group, as `chgrp` sets it.
+    OwnerGroup(i32),
+}
+
+/// Where a file's bytes go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// `local`: to the file server's own disk.
+    Local,
+    /// `osd`: to objects.
+    Objects,
+    /// `dynamic`: to objects if the file is large enough for them.
+    #[default]
+    BySize,
+}
+
+/// How a file's bytes are spread, as far as it is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// Nothing is said.
+    #[default]
+    Unsaid,
+    /// `stripes=`, `copies=`.
+    Striped {
+        /// 1 to 32.
+        stripes: Option<u32>,
+        /// 1 to 4.
+        copies: Option<u32>,
+    },
+    /// `ec=4+2`.
+    Erasure {
+        /// Objects of data, 1 to 32.
+        data: u32,
+        /// Objects of parity, 1 to 8.
+        parity: u32,
+    },
+}
+
+/// The fields that a verdict names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// `location=`
+    pub place: Option<Place>,
+    /// `stripes=`, `copies=`, `ec=`
+    pub spread: Spread,
+    /// `stripe_size=`, in bytes: a power of two from 4 KiB to 16 MiB.
+    pub unit: Option<u32>,
+    /// `class=`: devices of that class; empty: of any class, whatever was said before.
+    pub class: Option<String>,
+}
+
+impl Outcome {
+    /// Whether it names no field.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Overwrites the fields that `later` names. Saying how many stripes or copies takes an erasure
+    /// code back, and the other way round.
+    pub fn overwrite(&mut self, later: &Self) {
+        if later.place.is_some() {
+            self.place = later.place;
+        }
+        if later.unit.is_some() {
+            self.unit = later.unit;
+        }
+        if later.class.is_some() {
+            self.class.clone_from(&later.class);
+        }
+        self.spread = match (self.spread, later.spread) {
+            (before, Spread::Unsaid) => before,
+            (
+                Spread::Striped { stripes, copies },
+                Spread::Striped {
+                    stripes: later_stripes,
+                    copies: later_copies,
+                },
+            ) => Spread::Striped {
+                stripes: later_stripes.or(stripes),
+                copies: later_copies.or(copies),
+            },
+            (_, later) => later,
+        };
+    }
+
+    /// The shape that these fields describe; `None` if none of them is about shape. What is not said
+    /// is as in a plain object: one stripe, one copy, units of 1 MiB.
+    pub fn shape(&self) -> Option<Shape> {
+        let plain = Shape::default();
+        let (scheme, stripes, copies) = match self.spread {
+            Spread::Unsaid if self.unit.is_none() => return None,
+            Spread::Unsaid => (Scheme::Striped, plain.stripes, plain.copies),
+            Spread::Striped { stripes, copies } => (
+                Scheme::Striped,
+                stripes.unwrap_or(plain.stripes),
+                copies.unwrap_or(plain.copies),
+            ),
+            Spread::Erasure { data, parity } => (Scheme::Erasure, data, parity),
+        };
+        Some(Shape {
+            scheme,
+            stripes,
+            copies,
+            unit: self.unit.unwrap_or(plain.unit),
+        })
+    }
+}
+
+/// Whether that is a stripe unit.
+pub(crate) fn is_unit(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (u64::from(UNIT_MIN)..=u64::from(UNIT_MAX)).contains(&bytes)
+}
+
+/// Limits of the counts, as `(what is expected, largest)`.
+pub(crate) const STRIPES: (&str, u32) = ("1 to 32 stripes", STRIPES_MAX);
+pub(crate) const COPIES: (&str, u32) = ("1 to 4 copies", COPIES_MAX);
+pub(crate) const DATA: (&str, u32) = ("1 to 32 objects of data", STRIPES_MAX);
+pub(crate) const PARITY: (&str, u32) = ("1 to 8 objects of parity", PARITY_MAX);

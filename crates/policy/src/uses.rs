@@ -1,0 +1,74 @@
+//! Which policies use which: none that is missing, no circles, no growth without measure.
+
+use std::collections::HashMap;
+
+use crate::error::PolicyError;
+use crate::policies::{RULES_MAX, USES_DEEP_MAX};
+
+/// What is known of a policy's uses.
+#[derive(Clone, Copy)]
+enum Seen {
+    /// It is on the way to the one that is looked at: meeting it again is a circle.
+    Open,
+    /// Rules and depth, with all that it uses.
+    Done { rules: usize, deep: usize },
+}
+
+/// A policy's own rules, and those that it uses, in order.
+pub(crate) type Uses = HashMap<u32, (usize, Vec<u32>)>;
+
+/// Checks all policies. In the order of their numbers, so that the same policies always show the same
+/// error.
+pub(crate) fn check(uses: &Uses) -> Result<(), PolicyError> {
+    let mut seen = HashMap::new();
+    let mut ids: Vec<u32> = uses.keys().copied().collect();
+    ids.sort_unstable();
+    for id in ids {
+        visit(uses, id, &mut seen, &mut Vec::new())?;
+    }
+    Ok(())
+}
+
+/// Rules and depth of one policy. `path`: those that lead to it.
+fn visit(
+    uses: &Uses,
+    id: u32,
+    seen: &mut HashMap<u32, Seen>,
+    path: &mut Vec<u32>,
+) -> Result<(usize, usize), PolicyError> {
+    match seen.get(&id) {
+        Some(Seen::Done { rules, deep }) => return Ok((*rules, *deep)),
+        Some(Seen::Open) => {
+            let begins = path.iter().position(|passed| *passed == id).unwrap_or(0);
+            return Err(PolicyError::Cycle(path[begins..].to_vec()));
+        }
+        None => {}
+    }
+    let Some((own, used)) = uses.get(&id) else {
+        let user = path.last().copied().unwrap_or(id);
+        return Err(PolicyError::Missing { id: user, used: id });
+    };
+    let too_large = PolicyError::TooLarge {
+        id: path.first().copied().unwrap_or(id),
+        limit: RULES_MAX,
+        depth: USES_DEEP_MAX,
+    };
+    // Long chains end in circles or here, before they use up the stack.
+    if path.len() > USES_DEEP_MAX {
+        return Err(too_large);
+    }
+    seen.insert(id, Seen::Open);
+    path.push(id);
+    let (mut rules, mut deep) = (*own, 0);
+    for used in used {
+        let (more, deeper) = visit(uses, *used, seen, path)?;
+        rules += more;
+        deep = deep.max(deeper + 1);
+        if rules > RULES_MAX || deep > USES_DEEP_MAX {
+            return Err(too_large);
+        }
+    }
+    path.pop();
+    seen.insert(id, Seen::Done { rules, deep });
+    Ok((rules, deep))
+}
