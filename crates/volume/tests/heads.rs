@@ -48,6 +48,24 @@ fn clone(
         .wait()
 }
 
+fn create(partition: &Partition, spec: &VolumeSpec) -> Arc<Volume> {
+    partition.create_volume(spec).unwrap().wait().unwrap()
+}
+
+/// The read-only site of a volume that may be elsewhere.
+fn site(root: bool) -> VolumeSpec {
+    VolumeSpec {
+        kind: VolumeKind::ReadOnly,
+        parent: VOLUME,
+        root,
+        ..VolumeSpec::new(RO, "vol.readonly", ViceId(1), AfsTime(5))
+    }
+}
+
+fn set_ids(partition: &Partition, id: VolumeId, ids: &IdsSpec) {
+    partition.set_ids(id, ids).unwrap().wait().unwrap();
+}
+
 fn delete(partition: &Partition, id: VolumeId) {
     partition.delete_volume(id).unwrap().wait().unwrap();
 }
@@ -93,17 +111,7 @@ fn a_clone_takes_the_place_of_a_volume_of_its_own() {
     let world = World::new();
     let rw = world.volume();
     write(&rw, "a", 1);
-    let spec = VolumeSpec {
-        kind: VolumeKind::ReadOnly,
-        parent: VOLUME,
-        ..VolumeSpec::new(RO, "vol.readonly", ViceId(1), AfsTime(5))
-    };
-    let alone = world
-        .partition
-        .create_volume(&spec)
-        .unwrap()
-        .wait()
-        .unwrap();
+    let alone = create(&world.partition, &site(true));
     assert!(alone.is_head() && !alone.is_writable());
     let refused = alone.create_file(alone.root(), b"x", &new(), at(1));
     assert_eq!(refused.unwrap_err(), Error::ReadOnly);
@@ -122,12 +130,8 @@ fn a_clone_takes_the_place_of_a_volume_of_its_own() {
 #[test]
 fn ids_of_others_are_not_taken() {
     let world = World::new();
-    world
-        .partition
-        .create_volume(&VolumeSpec::new(RO, "other", ViceId(1), AfsTime(5)))
-        .unwrap()
-        .wait()
-        .unwrap();
+    let other = VolumeSpec::new(RO, "other", ViceId(1), AfsTime(5));
+    create(&world.partition, &other);
     let taken = clone(&world.partition, VOLUME, RO);
     assert_eq!(taken.unwrap_err(), Error::VolumeExists(RO));
     clone(&world.partition, RO, VolumeId(12)).unwrap();
@@ -235,14 +239,7 @@ fn a_read_only_volume_becomes_read_write() {
         let wanted = contents(&rw);
         drop(rw);
         if alone {
-            let spec = VolumeSpec {
-                kind: VolumeKind::ReadOnly,
-                parent: VOLUME,
-                root: false,
-                ..VolumeSpec::new(RO, "vol.readonly", ViceId(1), AfsTime(5))
-            };
-            let made = world.partition.create_volume(&spec).unwrap();
-            made.wait().unwrap();
+            create(&world.partition, &site(false));
             restore_over(&world.partition, RO, &Contents::new(), &wanted).unwrap();
         } else {
             let kind = VolumeKind::ReadOnly;
@@ -282,12 +279,7 @@ fn ids_and_kinds_are_changed() {
         clone: VolumeId(6),
         backup: VolumeId(7),
     };
-    world
-        .partition
-        .set_ids(VOLUME, &ids)
-        .unwrap()
-        .wait()
-        .unwrap();
+    set_ids(&world.partition, VOLUME, &ids);
     let refused = rw.create_file(rw.root(), b"x", &new(), at(1));
     assert_eq!(refused.unwrap_err(), Error::ReadOnly);
     drop(rw);
@@ -300,12 +292,7 @@ fn ids_and_kinds_are_changed() {
     assert_eq!((info.clone, info.backup), (VolumeId(6), VolumeId(7)));
     ids.kind = VolumeKind::ReadWrite;
     ids.parent = VOLUME;
-    world
-        .partition
-        .set_ids(VOLUME, &ids)
-        .unwrap()
-        .wait()
-        .unwrap();
+    set_ids(&world.partition, VOLUME, &ids);
     write(&world.volume(), "x", 1);
     clone(&world.partition, VOLUME, RO).unwrap();
     let refused = world.partition.set_ids(RO, &ids);
