@@ -51,13 +51,7 @@ impl Volume {
         new: &[u8],
         context: Context,
     ) -> Result<Changed<Renamed>> {
-        let names = Names {
-            old_dir,
-            old,
-            new_dir,
-            new,
-        };
-        self.rename_names(names, true, context)
+        self.rename_names(old_dir, old, new_dir, new, true, context)
     }
 
     /// [`Volume::rename`] for who may not replace anything: `Exists` if the new name is taken.
@@ -69,27 +63,24 @@ impl Volume {
         new: &[u8],
         context: Context,
     ) -> Result<Changed<Renamed>> {
+        self.rename_names(old_dir, old, new_dir, new, false, context)
+    }
+
+    fn rename_names(
+        &self,
+        old_dir: Fid,
+        old: &[u8],
+        new_dir: Fid,
+        new: &[u8],
+        may_replace: bool,
+        context: Context,
+    ) -> Result<Changed<Renamed>> {
         let names = Names {
             old_dir,
             old,
             new_dir,
             new,
         };
-        self.rename_names(names, false, context)
-    }
-
-    fn rename_names(
-        &self,
-        names: Names<'_>,
-        may_replace: bool,
-        context: Context,
-    ) -> Result<Changed<Renamed>> {
-        let Names {
-            old_dir,
-            old,
-            new_dir,
-            new,
-        } = names;
         self.check_fid(old_dir)?;
         self.check_fid(new_dir)?;
         self.check_writable()?;
