@@ -185,6 +185,9 @@ impl Core {
             };
             // Changes count under the same locks.
             let _state = group.state.read();
+            if head.is_gone() {
+                return Ok(());
+            }
             let mut counters = head.lock_counters()?;
             let mut record = counters.record;
             let fewer = gone as u64 + std::mem::take(&mut surplus);
