@@ -1,7 +1,7 @@
 //! What the open volumes of a partition share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cellar_wire::ids::VolumeId;
 use hashbrown::HashMap;
@@ -57,6 +57,7 @@ pub(crate) struct Group {
     pub(crate) state: RwLock<GroupState>,
     /// Epochs that are held in memory.
     pub(crate) held: Held,
+    relied: AtomicU64,
 }
 
 impl Group {
@@ -69,7 +70,19 @@ impl Group {
                 restoring: false,
             }),
             held: Held::default(),
+            relied: AtomicU64::default(),
         }
+    }
+
+    /// Somebody relies on the background jobs that there are now: one that is being worked on is not
+    /// done with that. The caller has the group's state locked exclusively.
+    pub(crate) fn rely_on_jobs(&self) {
+        self.relied.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often that was. The caller has the group's state locked exclusively.
+    pub(crate) fn relied(&self) -> u64 {
+        self.relied.load(Ordering::Acquire)
     }
 }
 
@@ -279,7 +292,6 @@ impl Core {
     }
 
     pub(crate) fn next_instance(&self) -> u32 {
-        self.instances
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+        self.instances.fetch_add(1, Ordering::Relaxed)
     }
 }

@@ -23,6 +23,7 @@ use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::hold::Hold;
 use crate::partition::EPOCH_MAX;
+use crate::reap::stage_epochs;
 use crate::record::{CountersRecord, Received, VnodeRecord};
 use crate::types::{StateId, VnodeImage, VolumeInfo};
 use crate::versions::{Version, Versions};
@@ -131,11 +132,9 @@ impl Volume {
             } else if room.is_some() {
                 record.epoch += 1;
             }
-            let job = Key::reap_epochs(group.id.0, view + 1, u64::MAX);
             let is_seen = record.clones.iter().any(|clone| clone.epoch == view);
-            if room.is_some() && !is_seen && engine.get(&job)?.is_none() {
-                batch.put(job, Bytes::new());
-                reaping = 1;
+            if room.is_some() && !is_seen {
+                reaping = stage_epochs(engine, &mut batch, group, view + 1, u64::MAX)?;
             }
         }
         let settled = if room.is_some() {

@@ -3,11 +3,12 @@
 //! A clone that was replaced is read to the end by who had begun; a dump of an RW volume reads one
 //! moment of it. A hold costs nothing on the disk, and a restart has forgotten it, like its owner.
 //! While any epoch of a group is held its background removals wait (`reap`), and changes keep the
-//! versions that a hold sees (`txn`).
+//! versions that a hold sees (`txn`). What only a hold sees is found by a job for the epochs after it,
+//! which is in the table before such a change is made, or comes there when the last clone goes that
+//! sees the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -17,20 +18,12 @@ use crate::core::{Core, Group};
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     epochs: Mutex<BTreeMap<u64, usize>>,
-    /// Holds that were ever taken, those that have ended too.
-    taken: AtomicU64,
 }
 
 impl Held {
     /// Whether any is.
     pub(crate) fn any(&self) -> bool {
         !self.epochs.lock().is_empty()
-    }
-
-    /// How many holds were taken so far. Taken under the group's exclusive lock; a look under the
-    /// shared one is exact.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Acquire)
     }
 
     /// All of them.
@@ -59,9 +52,9 @@ impl std::fmt::Debug for Hold {
 
 impl Hold {
     /// Holds an epoch that a clone of the group sees at this moment, or that has just ended: the
-    /// caller has the group's state locked.
+    /// caller has the group's state locked exclusively.
     pub(crate) fn of(core: &Arc<Core>, group: &Arc<Group>, epoch: u64) -> Self {
-        group.held.taken.fetch_add(1, Ordering::AcqRel);
+        group.rely_on_jobs();
         *group.held.epochs.lock().entry(epoch).or_default() += 1;
         Self {
             core: Arc::clone(core),

@@ -19,6 +19,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use cellar_wire::dir::PAGE_SIZE;
 use parking_lot::{Condvar, Mutex};
 
@@ -103,6 +104,24 @@ impl Reaper {
             std::thread::sleep(pause.min(PAUSE_MAX));
         }
     }
+}
+
+/// Stages a look at the vnodes that were changed in some epochs. Answers how many jobs that adds. The
+/// caller has the group's state locked exclusively.
+pub(crate) fn stage_epochs(
+    engine: &Engine,
+    batch: &mut Batch,
+    group: &Group,
+    first: u64,
+    last: u64,
+) -> Result<usize> {
+    group.rely_on_jobs();
+    let job = Key::reap_epochs(group.id.0, first, last);
+    if engine.get(&job)?.is_some() {
+        return Ok(0);
+    }
+    batch.put(job, Bytes::new());
+    Ok(1)
 }
 
 pub(crate) fn spawn(core: &Arc<Core>) -> Result<JoinHandle<()>> {
@@ -210,14 +229,21 @@ impl Core {
             return self.finish_job(job);
         };
         // What is kept for a hold is found by the jobs that are there when it ends: none is done while
-        // there is one, also if nothing has changed in its epochs yet.
-        let holds = group.held.taken();
-        if group.held.any() || !self.collect_epochs(&group, first, last, false)? {
+        // there is one, also if nothing has changed in its epochs yet, nor before the changes have
+        // ended that saw it.
+        let relied = {
+            let _no_change = group.state.write();
+            if group.held.any() {
+                return Ok(());
+            }
+            group.relied()
+        };
+        if !self.collect_epochs(&group, first, last, false)? {
             return Ok(());
         }
         let _room = self.engine.admit(0)?;
         let mut state = group.state.write();
-        if group.held.taken() != holds {
+        if group.relied() != relied {
             return Ok(());
         }
         self.finish_job(job)?;
@@ -285,10 +311,16 @@ impl Core {
             record.epoch += 1;
         }
         let mut batch = Batch::new();
+        let mut reaping = 0;
+        if let Some(pin) = pin.filter(|_| group.held.any()) {
+            // The head's own changes are next.
+            reaping = stage_epochs(&self.engine, &mut batch, &group, pin + 1, u64::MAX)?;
+        }
         batch.put(Key::group(id.0), record.encode());
         batch.delete(job);
         self.engine.commit(batch)?;
         state.record = record;
+        state.reaping += reaping;
         if let Some(head) = head {
             head.set_view(EPOCH_MAX);
         }

@@ -310,7 +310,7 @@ impl Restore {
         // Where there was nothing, nothing is left over.
         let reaping = match self.base.files {
             0 => 0,
-            _ => stage_reaping(&mut batch, group.id, &record, self.pin, now),
+            _ => stage_reaping(&core.engine, &mut batch, group, &record, self.pin)?,
         };
         let volume_record = VolumeRecord {
             info,

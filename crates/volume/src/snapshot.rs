@@ -12,11 +12,13 @@ use cellar_wire::ids::{AfsTime, VolumeId};
 
 use parking_lot::RwLockWriteGuard;
 
-use crate::core::{GroupId, GroupState};
+use crate::core::{Group, GroupState};
+use crate::engine::Engine;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::partition::{EPOCH_MAX, Partition};
+use crate::reap::stage_epochs;
 use crate::record::{CloneKind, CloneRef, GroupRecord, VolumeRecord};
 use crate::types::{Changed, SnapshotSpec, VolumeKind};
 use crate::volume::{Volume, check_info};
@@ -59,7 +61,9 @@ impl Partition {
             .as_ref()
             .filter(|existing| existing.group.id != group.id);
         let mut batch = Batch::new();
-        let other = elsewhere.map(|existing| Removal::stage(existing, &mut batch));
+        let other = elsewhere
+            .map(|existing| Removal::stage(existing, &mut batch))
+            .transpose()?;
         let mut state = group.state.write();
         let counters = source.lock_counters()?;
         let mut record = state.record.clone();
@@ -81,8 +85,7 @@ impl Partition {
             let index = position(&record, spec.id).ok_or(Error::VolumeExists(spec.id))?;
             let old = record.clones.remove(index);
             record.add(clone);
-            let last = record.epoch;
-            reaping = stage_reaping(&mut batch, group.id, &record, old.epoch, last);
+            reaping = stage_reaping(&core.engine, &mut batch, &group, &record, old.epoch)?;
         } else {
             record.add(clone);
         }
@@ -154,7 +157,7 @@ impl Partition {
         let volume = core.volume(id)?.ok_or(Error::NoVolume(id))?;
         let mut batch = Batch::new();
         batch.delete(Key::volume(id.0));
-        let removal = Removal::stage(&volume, &mut batch);
+        let removal = Removal::stage(&volume, &mut batch)?;
         let durable = core.engine.commit(batch)?;
         core.detach(id);
         removal.made();
@@ -189,9 +192,10 @@ pub(crate) struct Removal<'v> {
 
 impl<'v> Removal<'v> {
     /// Stages what becomes of the group, but for the volume's own record.
-    pub(crate) fn stage(volume: &'v Volume, batch: &mut Batch) -> Self {
-        let id = volume.group.id;
-        let state = volume.group.state.write();
+    pub(crate) fn stage(volume: &'v Volume, batch: &mut Batch) -> Result<Self> {
+        let (engine, group) = (&volume.core.engine, &volume.group);
+        let id = group.id;
+        let state = group.state.write();
         let mut record = state.record.clone();
         let reaping = if volume.is_head() {
             // Versions newer than every clone's are nobody's from now on, a restore's too.
@@ -202,18 +206,18 @@ impl<'v> Removal<'v> {
                 batch.delete(Key::restoring(id.0));
             }
             let newest = record.clones.last().map_or(0, |clone| clone.epoch);
-            stage_collection(batch, id, &record, newest, record.epoch)
+            stage_collection(engine, batch, group, &record, newest)?
         } else {
             let index = position(&record, volume.id());
             let seen = index.map_or(0, |index| record.clones.remove(index).epoch);
-            stage_reaping(batch, id, &record, seen, record.epoch)
+            stage_reaping(engine, batch, group, &record, seen)?
         };
         batch.put(Key::group(id.0), record.encode());
-        Self {
+        Ok(Self {
             state,
             record,
             reaping,
-        }
+        })
     }
 
     /// The batch was accepted.
@@ -229,52 +233,43 @@ fn position(record: &GroupRecord, id: VolumeId) -> Option<usize> {
 }
 
 /// Stages the background work after a clone or pin that saw epoch `seen` was removed from `record`.
-/// Returns how many jobs were added.
+/// Answers how many jobs that adds. The caller has the group's state locked exclusively.
 pub(crate) fn stage_reaping(
+    engine: &Engine,
     batch: &mut Batch,
-    group: GroupId,
+    group: &Group,
     record: &GroupRecord,
     seen: u64,
-    now: u64,
-) -> usize {
+) -> Result<usize> {
     if record.clones.iter().any(|clone| clone.epoch == seen) {
-        return 0;
+        return Ok(0);
     }
-    stage_collection(batch, group, record, seen, now)
+    stage_collection(engine, batch, group, record, seen)
 }
 
 /// Stages the background work after nobody sees epoch `seen`, or nothing newer, any more: vnodes
-/// changed after that epoch, up to the next one anybody sees, have versions to look at.
+/// changed after that epoch, up to the next one anybody sees, have versions to look at. If nobody does
+/// but the head, that is without an end: who holds the epoch in memory may see changes that are still
+/// to come.
 fn stage_collection(
+    engine: &Engine,
     batch: &mut Batch,
-    group: GroupId,
+    group: &Group,
     record: &GroupRecord,
     seen: u64,
-    now: u64,
-) -> usize {
+) -> Result<usize> {
     if !record.has_head() && record.clones.is_empty() {
-        batch.put(Key::reap_group(group.0), Bytes::new());
-        return 1;
+        batch.put(Key::reap_group(group.id.0), Bytes::new());
+        return Ok(1);
     }
-    let next = record
-        .clones
-        .iter()
-        .map(|clone| clone.epoch)
-        .filter(|&epoch| epoch > seen)
-        .min();
-    let last = next.unwrap_or(now);
+    // Ascending.
+    let mut epochs = record.clones.iter().map(|clone| clone.epoch);
+    let next = epochs.clone().find(|&epoch| epoch > seen);
     let first = if next.is_none() && !record.has_head() {
         // Nobody sees later versions: those that only this volume saw begin after the clone before.
-        let before = record
-            .clones
-            .iter()
-            .map(|clone| clone.epoch)
-            .filter(|&e| e <= seen)
-            .max();
-        before.unwrap_or(0) + 1
+        epochs.rfind(|&epoch| epoch <= seen).unwrap_or(0) + 1
     } else {
         seen + 1
     };
-    batch.put(Key::reap_epochs(group.0, first, last), Bytes::new());
-    1
+    stage_epochs(engine, batch, group, first, next.unwrap_or(u64::MAX))
 }

@@ -6,6 +6,7 @@ mod common;
 #[path = "common/restoring.rs"]
 mod restoring;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -319,4 +320,53 @@ fn changes_are_refused_and_taken_again() {
     write(&restored, "x", 1);
     drop((rw, restored));
     done(world);
+}
+
+/// What only somebody who has a volume open sees is found when he lets it go, whatever became of the
+/// volume meanwhile.
+#[test]
+fn what_was_kept_for_a_reader_goes_with_him() {
+    let restored = |world: &World| -> Box<dyn Any> {
+        let open = world.volume();
+        let before = contents(&open);
+        restore_over(&world.partition, VOLUME, &before, &before).unwrap();
+        Box::new(open)
+    };
+    let given_up = |world: &World| -> Box<dyn Any> {
+        let restore = world.partition.begin_restore(VOLUME, RestoreMode::Full);
+        let frozen = world.volume().freeze().unwrap();
+        restore.unwrap().abort().unwrap();
+        Box::new(frozen)
+    };
+    let converted = |world: &World| -> Box<dyn Any> {
+        let open = clone(&world.partition, VOLUME, RO).unwrap();
+        delete(&world.partition, VOLUME);
+        world.partition.convert_to_rw(RO).unwrap().wait().unwrap();
+        Box::new(open)
+    };
+    let cloned_anew = |world: &World| -> Box<dyn Any> {
+        let open = clone(&world.partition, VOLUME, RO).unwrap();
+        clone(&world.partition, VOLUME, RO).unwrap();
+        delete(&world.partition, RO);
+        let restore = world.partition.begin_restore(VOLUME, RestoreMode::Full);
+        restore.unwrap().abort().unwrap();
+        Box::new(open)
+    };
+    let ways: [fn(&World) -> Box<dyn Any>; 4] = [restored, given_up, converted, cloned_anew];
+    for way in ways {
+        let world = World::new();
+        write(&world.volume(), "a", 1);
+        write(&world.volume(), "b", 1);
+        let holder = way(&world);
+        world.partition.reap_now().unwrap();
+        let volume = world.volume();
+        write(&volume, "a", 2);
+        let removed = volume.remove_file(volume.root(), b"b", at(12));
+        removed.unwrap().wait().unwrap();
+        drop(holder);
+        world.partition.reap_now().unwrap();
+        assert_eq!((read(&volume, "a"), read(&volume, "b")), (Some(2), None));
+        drop(volume);
+        done(world);
+    }
 }
