@@ -54,6 +54,8 @@ fn image(vnode: u32, kind: FileType, parent: u32, length: u64) -> VnodeImage {
         parent: VnodeId(parent),
         length,
         acl: directory.then(|| Arc::new(AccessList::administrators_only())),
+        layout: None,
+        policy: 0,
     }
 }
 

@@ -63,7 +63,7 @@ impl Volume {
         })
     }
 
-    fn change_record(
+    pub(crate) fn change_record(
         &self,
         fid: Fid,
         context: Context,

@@ -9,17 +9,14 @@ use bytes::{Bytes, BytesMut};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::Fid;
 
+use crate::blocks::{self, Owner, Unread};
 use crate::cells::Loaded;
 use crate::dir::DirImage;
-use crate::engine::batch::Run;
 use crate::engine::key::Key;
 use crate::engine::space::Pin;
 use crate::error::{Error, Result};
 use crate::pieces::PieceName;
-use crate::record::{
-    BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord, block_checksum,
-};
-use crate::ticket::is_nonblocking;
+use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::txn::OldPiece;
 use crate::types::{FileType, VnodeStatus};
 use crate::volume::Volume;
@@ -173,6 +170,9 @@ impl Volume {
         }
         let cell = self.cell(fid.vnode);
         let loaded = self.read_guard(&cell, fid)?;
+        if loaded.record.body == Body::Objects {
+            return Err(Error::InObjects(fid));
+        }
         if loaded.record.body != Body::Pieces || loaded.record.data_version != status.data_version {
             return Ok(None);
         }
@@ -203,6 +203,7 @@ impl Volume {
             return Ok((loaded.record.target.slice(from..to), version));
         }
         match loaded.record.body {
+            Body::Objects => Err(Error::InObjects(fid)),
             Body::None => Ok((BytesMut::zeroed(length).freeze(), version)),
             Body::Inline { .. } => {
                 if let Some(body) = &loaded.body {
@@ -350,54 +351,18 @@ impl Volume {
     pub(crate) fn read_blocks(
         &self,
         fid: Fid,
-        blocks: &PieceBlocks,
+        pieces: &PieceBlocks,
         base: u64,
         first: u64,
         buffer: &mut [u8],
     ) -> Result<()> {
-        let last = first + (buffer.len() / BLOCK) as u64;
-        for (place, run) in blocks.runs() {
-            let start = (base + place as u64).max(first);
-            let end = (base + place as u64 + u64::from(run.count)).min(last);
-            if start >= end {
-                continue;
-            }
-            let inside = run.start + (start - base - place as u64);
-            let at = (start - first) as usize * BLOCK;
-            let target = &mut buffer[at..at + (end - start) as usize * BLOCK];
-            self.read_run(
-                fid,
-                Run {
-                    start: inside,
-                    count: (end - start) as u32,
-                },
-                target,
-            )?;
-            for (offset, bytes) in target.chunks_exact(BLOCK).enumerate() {
-                let index = start + offset as u64;
-                let slot = blocks.0[(index - base) as usize];
-                let expected = slot.map(|slot| slot.checksum);
-                let found = block_checksum(self.group.id.0, fid.vnode.0, index, bytes);
-                if expected != Some(found) {
-                    let cause = format!("block {index} does not match its checksum");
-                    return Err(self.damaged(fid, &cause));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn read_run(&self, fid: Fid, run: Run, target: &mut [u8]) -> Result<()> {
-        match self
-            .core
-            .engine
-            .space
-            .read(run.start, target, is_nonblocking())
-        {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Err(Error::WouldBlock),
-            Err(error) => Err(self.damaged(fid, &error.to_string())),
-        }
+        let owner = Owner::vnode(self.group.id.0, fid.vnode.0);
+        blocks::read_blocks(&self.core.engine, owner, pieces, base, first, buffer).map_err(
+            |unread| match unread {
+                Unread::WouldBlock => Error::WouldBlock,
+                Unread::Damaged(cause) => self.damaged(fid, &cause),
+            },
+        )
     }
 
     /// One block of a body as it is: zeros where there is none.

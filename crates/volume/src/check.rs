@@ -13,6 +13,7 @@ use cellar_wire::dir::{Directory, PAGE_SIZE, Page};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 
 use crate::core::GroupId;
+use crate::engine::Engine;
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::partition::{EPOCH_MAX, Partition};
@@ -45,17 +46,38 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    fn fault(&mut self, text: String) {
+    pub(crate) fn fault(&mut self, text: String) {
         if self.faults.len() < DESCRIBED_MAX {
             self.faults.push(text);
         }
     }
 
-    fn unseen(&mut self, key: &Key) {
+    pub(crate) fn unseen(&mut self, key: &Key) {
         self.unseen += 1;
         if self.unseen_keys.len() < DESCRIBED_MAX {
             self.unseen_keys.push(format!("{key:?}"));
         }
+    }
+}
+
+impl CheckReport {
+    /// Compares the map of blocks with those that are named.
+    pub(crate) fn compare_map<P: std::fmt::Debug>(
+        &mut self,
+        engine: &Engine,
+        mut named: HashMap<u64, P>,
+    ) -> Result<()> {
+        for run in engine.space.image_blocks(&|key| engine.get(key))? {
+            for block in run.start..run.end() {
+                if named.remove(&block).is_none() {
+                    self.fault(format!("block {block} is in use and nothing names it"));
+                }
+            }
+        }
+        for (block, place) in named {
+            self.fault(format!("block {block} of {place:?} is free in the map"));
+        }
+        Ok(())
     }
 }
 
@@ -91,16 +113,7 @@ impl Partition {
             report.fault(format!("volume {} has no group", volume.info.id));
         }
         report.blocks = named.len() as u64;
-        for run in engine.space.image_blocks(&|key| engine.get(key))? {
-            for block in run.start..run.end() {
-                if named.remove(&block).is_none() {
-                    report.fault(format!("block {block} is in use and nothing names it"));
-                }
-            }
-        }
-        for (block, place) in named {
-            report.fault(format!("block {block} of {place:?} is free in the map"));
-        }
+        report.compare_map(engine, named)?;
         Ok(report)
     }
 
@@ -251,9 +264,9 @@ impl Partition {
         while let Some((key, value)) = scan.next()? {
             let (vnode, body) = (key.u32_at(5), key.body_number());
             let known = seen.values().any(|records| {
-                records
-                    .get(&vnode)
-                    .is_some_and(|record| record.body_number == body && record.body != Body::None)
+                records.get(&vnode).is_some_and(|record| {
+                    record.body_number == body && !matches!(record.body, Body::None | Body::Objects)
+                })
             });
             if !known {
                 report.unseen(&key);
@@ -403,6 +416,9 @@ fn check_directory(
 
 /// Reads all bytes that a vnode has; holes of large files are skipped a piece at a time.
 fn read_all(volume: &Volume, fid: Fid, record: &VnodeRecord) -> Result<()> {
+    if record.body == Body::Objects {
+        return Ok(());
+    }
     if record.body != Body::Pieces || record.kind == FileType::Directory {
         volume.read(fid, 0, record.length.min(4 << 20) as usize)?;
         return Ok(());

@@ -361,6 +361,9 @@ fn new_record(
                 .clone()
                 .unwrap_or_else(|| Arc::new(AccessList::default()))
         }),
+        layout: None,
+        policy: if is_directory { parent.policy } else { 0 },
+        serial: 0,
     }
 }
 
@@ -386,6 +389,9 @@ pub(crate) fn root_record(owner: cellar_wire::ids::ViceId, context: Context) -> 
         cut: None,
         target: Bytes::new(),
         acl: Some(Arc::new(AccessList::administrators_only())),
+        layout: None,
+        policy: 0,
+        serial: 0,
     }
 }
 

@@ -470,6 +470,15 @@ impl Engine {
         }
     }
 
+    /// Bytes of the file system, and those that can still be stored.
+    pub(crate) fn room(&self) -> Result<(u64, u64)> {
+        let space = self.disk.space();
+        let space = space
+            .map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
+        let free = self.ledger.available()? + self.space.allocated_but_unused();
+        Ok((space.total, free.min(space.total)))
+    }
+
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }

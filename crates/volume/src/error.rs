@@ -6,6 +6,7 @@
 //! error, whichever it is.
 
 use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::object::ObjectId;
 
 /// Why an operation on a partition or volume was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +69,12 @@ pub enum Error {
     /// A file changed in place of the version that a reader was reading.
     #[error("{0} was removed while it was being read")]
     Changed(Fid),
+    /// The bytes of the file are in objects on other servers; the server reads and writes them there.
+    #[error("the bytes of {0} are in objects")]
+    InObjects(Fid),
+    /// The file has changed since the caller looked at it.
+    #[error("{0} has changed meanwhile")]
+    Stale(Fid),
     /// The volume is being restored, or what a restore left is still being removed: it can be read,
     /// and changed again soon (VBUSY).
     #[error("volume {0} is being restored")]
@@ -87,6 +94,24 @@ pub enum Error {
     Io {
         /// The file or directory that is damaged; every other is unaffected.
         fid: Fid,
+        /// What the system or the checksum said.
+        cause: String,
+    },
+    /// No such object on the device, or it was removed (ENOENT).
+    #[error("object {0} is not on this device")]
+    NoObject(ObjectId),
+    /// The object does not have that version (ENOENT).
+    #[error("object {0} has no version {1}")]
+    NoVersion(ObjectId, u64),
+    /// An object's version cannot be made from the one named, or be written any more: that one is
+    /// not there, or something newer is (ESTALE).
+    #[error("object {0} is not at that version")]
+    Superseded(ObjectId),
+    /// Bytes of this object could not be read, or did not match their checksum (EIO).
+    #[error("input/output error on object {object}: {cause}")]
+    ObjectIo {
+        /// The object that is damaged; every other is unaffected.
+        object: ObjectId,
         /// What the system or the checksum said.
         cause: String,
     },

@@ -72,6 +72,8 @@ pub enum Since {
     Date(AfsTime),
     /// Only those that changed after this epoch of the group, with everything.
     Epoch(u64),
+    /// All, with everything those that changed after this epoch of the group.
+    AllOfEpoch(u64),
 }
 
 /// A vnode of a frozen volume.
@@ -211,12 +213,25 @@ impl Frozen {
     /// What to list for somebody who has exactly that state: `None` if the changes since are not
     /// known, or not any more.
     pub fn since(&self, state: &StateId) -> Option<Since> {
+        let epoch = self.epoch_of(state)?;
+        (epoch >= self.history_from()).then_some(Since::Epoch(epoch))
+    }
+
+    /// What to list for somebody who has exactly that state where it is not known which vnodes are
+    /// gone since, as after a restore: all are listed, so that those are found. `None` if nothing is
+    /// known of the state. Dates do not tell: what a restore brings has those that it had.
+    pub fn all_since(&self, state: &StateId) -> Option<Since> {
+        self.epoch_of(state).map(Since::AllOfEpoch)
+    }
+
+    /// The epoch of the group whose end a state is.
+    fn epoch_of(&self, state: &StateId) -> Option<u64> {
         let epoch = match self.inner.received {
             _ if state.lineage == self.inner.lineage => state.epoch,
             Some(received) if received.state == *state => received.epoch,
             _ => return None,
         };
-        (epoch >= self.history_from() && epoch <= self.view()).then_some(Since::Epoch(epoch))
+        (epoch <= self.view()).then_some(epoch)
     }
 
     fn history_from(&self) -> u64 {
@@ -375,6 +390,7 @@ impl Vnodes {
                 Since::Date(date) => record.server_time >= date,
                 Since::Epoch(since) if epoch <= since => continue,
                 Since::Epoch(_) => true,
+                Since::AllOfEpoch(since) => epoch > since,
             };
             return Ok(Some(listed(vnode, epoch, record, whole)));
         }

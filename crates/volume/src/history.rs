@@ -196,7 +196,7 @@ impl Core {
             self.engine.commit(batch)?;
             counters.record = record;
             drop(counters);
-            self.reaper.pace(self, gone);
+            self.reaper.pace(&self.engine, gone);
         }
         Ok(())
     }

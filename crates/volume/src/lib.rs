@@ -15,6 +15,7 @@
 //! counters, the space map, the journal queue, the memory table.
 
 mod attributes;
+mod blocks;
 mod body;
 mod cells;
 mod check;
@@ -27,12 +28,15 @@ mod error;
 mod frozen;
 mod history;
 mod hold;
+mod layout;
+pub mod objects;
 mod options;
 mod partition;
 mod pieces;
 mod promote;
 mod reap;
 mod record;
+mod references;
 mod remove;
 mod rename;
 mod restore;
@@ -53,8 +57,10 @@ pub use cellar_wire::acl::AccessList;
 pub use check::CheckReport;
 pub use error::{Error, Result};
 pub use frozen::{Body, Changes, Content, Frozen, Listed, Part, Since, Vnodes};
+pub use layout::LayoutChange;
 pub use options::{Durability, Options};
 pub use partition::{Counters, Partition};
+pub use references::{Holder, Referenced};
 pub use restore::Restore;
 pub use scrub::{Damage, RefillSource, Refilled, ScrubProgress, ScrubReport};
 pub use store::Store;

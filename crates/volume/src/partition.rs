@@ -214,15 +214,10 @@ impl Partition {
 
     /// Room, in blocks of 1 KiB.
     pub fn usage(&self) -> Result<PartitionUsage> {
-        let engine = &self.core.engine;
-        let space = engine
-            .disk()
-            .space()
-            .map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
-        let free = engine.ledger.available()? + engine.space.allocated_but_unused();
+        let (total, free) = self.core.engine.room()?;
         Ok(PartitionUsage {
-            total_blocks: space.total / 1024,
-            free_blocks: free.min(space.total) / 1024,
+            total_blocks: total / 1024,
+            free_blocks: free / 1024,
         })
     }
 
@@ -318,5 +313,6 @@ pub(crate) fn new_info(spec: &VolumeSpec) -> VolumeInfo {
         offline_message: Bytes::new(),
         message_of_the_day: Bytes::new(),
         account: 0,
+        policy: 0,
     }
 }

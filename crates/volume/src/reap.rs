@@ -65,6 +65,15 @@ impl Reaper {
         self.wake();
     }
 
+    /// Sleeps until there is something to do, or for a minute.
+    pub(crate) fn rest(&self) {
+        let mut pending = self.pending.lock();
+        if !*pending {
+            self.condvar.wait_for(&mut pending, IDLE);
+        }
+        *pending = false;
+    }
+
     /// Has the notes of the oldest removals from a group forgotten.
     pub(crate) fn shorten_history(&self, group: GroupId) {
         self.long.lock().insert(group.0);
@@ -96,9 +105,9 @@ impl Reaper {
     }
 
     /// Waits as long as `versions` may take at the rate that was set.
-    pub(crate) fn pace(&self, core: &Core, versions: usize) {
+    pub(crate) fn pace(&self, engine: &Engine, versions: usize) {
         self.reaped.fetch_add(versions as u64, Ordering::Relaxed);
-        let rate = f64::from(core.engine.options().reap_rate.max(1));
+        let rate = f64::from(engine.options().reap_rate.max(1));
         let pause = Duration::from_secs_f64(versions as f64 / rate);
         if pause > Duration::from_millis(1) && !self.stopping() {
             std::thread::sleep(pause.min(PAUSE_MAX));
@@ -147,11 +156,7 @@ fn run(core: &Weak<Core>) {
                 tracing::warn!(%error, "the access counts will be saved later");
             }
         }
-        let mut pending = core.reaper.pending.lock();
-        if !*pending {
-            core.reaper.condvar.wait_for(&mut pending, IDLE);
-        }
-        *pending = false;
+        core.reaper.rest();
     }
 }
 
@@ -371,7 +376,7 @@ impl Core {
             drop(state);
             drop(locked);
             from = next;
-            self.reaper.pace(self, looked);
+            self.reaper.pace(&self.engine, looked);
         }
         Ok(true)
     }
@@ -485,36 +490,12 @@ impl Core {
                 }
                 let _room = self.engine.admit(0)?;
                 let mut batch = Batch::new();
-                let mut scan = self.engine.scan(&prefix, &prefix)?;
-                let mut ahead = scan.next()?;
-                let mut looked = 0;
-                while let Some((key, value)) = ahead.take() {
-                    ahead = scan.next()?;
-                    if kind == Kind::Body {
-                        // Newest first: a block goes with the oldest version that names it.
-                        let older = match &ahead {
-                            Some((next, value)) if same_piece(&key, next) => {
-                                Piece::decode(value).ok().map(Piece::into_blocks)
-                            }
-                            _ => None,
-                        };
-                        let older = older.unwrap_or_else(PieceBlocks::empty);
-                        // What a damaged record names is not known; its blocks stay out of use.
-                        if let Ok(piece) = Piece::decode(&value) {
-                            batch.released.extend(piece.into_blocks().not_in(&[&older]));
-                        }
-                    }
-                    batch.delete(key);
-                    looked += 1;
-                    if looked >= STEP {
-                        break;
-                    }
-                }
+                let looked = delete_some(&self.engine, &prefix, kind == Kind::Body, &mut batch)?;
                 if batch.is_empty() {
                     break;
                 }
                 self.engine.commit(batch)?;
-                self.reaper.pace(self, looked);
+                self.reaper.pace(&self.engine, looked);
             }
         }
         let mut batch = Batch::new();
@@ -526,14 +507,50 @@ impl Core {
     }
 }
 
+/// Deletes up to a step of the entries that start with `prefix`, with their blocks if they are
+/// `pieces`; says how many.
+pub(crate) fn delete_some(
+    engine: &Engine,
+    prefix: &Key,
+    pieces: bool,
+    batch: &mut Batch,
+) -> Result<usize> {
+    let mut scan = engine.scan(prefix, prefix)?;
+    let mut ahead = scan.next()?;
+    let mut looked = 0;
+    while let Some((key, value)) = ahead.take() {
+        ahead = scan.next()?;
+        if pieces {
+            // Newest first: a block goes with the oldest version that names it.
+            let older = match &ahead {
+                Some((next, value)) if same_piece(&key, next) => {
+                    Piece::decode(value).ok().map(Piece::into_blocks)
+                }
+                _ => None,
+            };
+            let older = older.unwrap_or_else(PieceBlocks::empty);
+            // What a damaged record names is not known; its blocks stay out of use.
+            if let Ok(piece) = Piece::decode(&value) {
+                batch.released.extend(piece.into_blocks().not_in(&[&older]));
+            }
+        }
+        batch.delete(key);
+        looked += 1;
+        if looked >= STEP {
+            break;
+        }
+    }
+    Ok(looked)
+}
+
 fn same_piece(one: &Key, other: &Key) -> bool {
-    one.as_slice().get(..21) == other.as_slice().get(..21)
+    one.of_all_versions() == other.of_all_versions()
 }
 
 /// Pieces that a body of that record has.
 pub(crate) fn pieces_of(record: &VnodeRecord) -> u64 {
     match (record.kind, record.body) {
-        (_, Body::None) => 0,
+        (_, Body::None | Body::Objects) => 0,
         (_, Body::Inline { .. }) => 1,
         (FileType::Directory, Body::Pieces) => record.length / PAGE_SIZE as u64,
         (_, Body::Pieces) => record.length.div_ceil(PIECE_BYTES),
@@ -546,18 +563,31 @@ fn collect_versions(versions: &[(Key, Piece)], seen: &[(u64, VnodeRecord)], batc
         return;
     };
     let (body, number) = (first.body_number(), first.piece_number());
+    let of_body = seen
+        .iter()
+        .filter(|(_, record)| record.body_number == body && number < pieces_of(record));
+    let viewers: Vec<u64> = of_body.map(|(viewer, _)| *viewer).collect();
+    let newest = seen.iter().map(|(viewer, _)| *viewer).max().unwrap_or(0);
+    collect_unseen(versions, &viewers, newest, batch);
+}
+
+/// Removes those versions of one piece, newest first, that none of `viewers` sees: each sees the
+/// newest that is not newer than itself. A piece that is gone for any up to `newest` stays so while
+/// an older version is needed.
+pub(crate) fn collect_unseen(
+    versions: &[(Key, Piece)],
+    viewers: &[u64],
+    newest: u64,
+    batch: &mut Batch,
+) {
     let mut needed = BTreeSet::new();
-    for (viewer, record) in seen {
-        if record.body_number != body || number >= pieces_of(record) {
-            continue;
-        }
+    for viewer in viewers {
         let visible = versions.iter().position(|(key, _)| key.epoch() <= *viewer);
         if let Some(index) = visible.filter(|&index| versions[index].1 != Piece::Gone) {
             needed.insert(index);
         }
     }
     let oldest = needed.last().copied();
-    let newest = seen.iter().map(|(viewer, _)| *viewer).max().unwrap_or(0);
     let kept = |index: usize| {
         let (key, piece) = &versions[index];
         let hides = *piece == Piece::Gone

@@ -66,6 +66,9 @@ pub struct Restore {
     done: bool,
 }
 
+/// Of a file whose bytes are in objects.
+const NO_BYTES: Error = Error::Invalid("the bytes of a file in objects are elsewhere");
+
 /// What becomes of the counters.
 struct Tally {
     blocks: i64,
@@ -86,6 +89,8 @@ enum Content {
     File(FileBody),
     Directory(DirectoryBody),
     Target(Vec<u8>),
+    /// The bytes are elsewhere.
+    Objects,
 }
 
 impl std::fmt::Debug for Restore {
@@ -202,6 +207,7 @@ impl Restore {
                 target.extend_from_slice(&bytes);
             }
             Content::Directory(directory) => directory.push(&bytes)?,
+            Content::Objects => return Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.push(stage, &bytes))?,
         }
         Ok(())
@@ -213,6 +219,7 @@ impl Restore {
         match &mut self.current_mut()?.content {
             Content::Target(_) => Err(Error::Invalid("a link's target has no holes")),
             Content::Directory(directory) => directory.skip(length),
+            Content::Objects => Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.skip(stage, length)),
         }
     }
@@ -222,6 +229,7 @@ impl Restore {
         match &mut self.current_mut()?.content {
             Content::Target(_) => Err(Error::Invalid("a link's target has no holes")),
             Content::Directory(directory) => directory.zeros(length),
+            Content::Objects => Err(NO_BYTES),
             Content::File(_) => self.with_file(|file, stage| file.zeros(stage, length)),
         }
     }

@@ -20,6 +20,7 @@ use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 
 pub use refill::{RefillSource, Refilled};
 
+use crate::blocks::{Owner, block_damage};
 use crate::core::{Core, Group, GroupId};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
@@ -531,27 +532,12 @@ impl<'s> Scrub<'s> {
             return Ok(None);
         }
         let index = version.key.piece_number() * PIECE_BLOCKS as u64 + place as u64;
-        Ok(self.core.block_damage(group.id, vnode, index, slot))
+        let owner = Owner::vnode(group.id.0, vnode);
+        Ok(block_damage(engine, owner, index, slot))
     }
 }
 
 impl Core {
-    /// What is wrong with a block, read from the device.
-    fn block_damage(
-        &self,
-        group: GroupId,
-        vnode: u32,
-        index: u64,
-        slot: &BlockRef,
-    ) -> Option<String> {
-        let mut bytes = vec![0; BLOCK];
-        match self.engine.space.read_stored(slot.block, &mut bytes) {
-            Err(error) => Some(error.to_string()),
-            Ok(()) if block_checksum(group.0, vnode, index, &bytes) == slot.checksum => None,
-            Ok(()) => Some(format!("block {index} does not match its checksum")),
-        }
-    }
-
     /// A path that leads to a vnode of a volume, by the directories above it.
     fn path_of(self: &Arc<Self>, fid: Fid) -> Option<String> {
         let volume = self.volume(fid.volume).ok()??;

@@ -13,34 +13,30 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cellar_wire::ids::Fid;
 
 use crate::attributes::set_attributes;
+use crate::blocks::{Gathered, Owner};
 use crate::cells::Loaded;
 use crate::create::grown;
 use crate::engine::key::Key;
 use crate::engine::room::Promise;
-use crate::engine::space::Allocation;
 use crate::error::{Error, Result};
+use crate::layout::check_replaces;
 use crate::record::{
     BLOCK, BlockRef, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord,
-    block_checksum,
 };
 use crate::txn::{OldPiece, Txn};
 use crate::types::{Changed, Context, FileType, StoreSpec, VnodeStatus, blocks_of};
 use crate::volume::Volume;
 
 /// What a store adds to the table beside the body, about, in bytes.
-const RECORDS_GROWTH: u64 = 4096;
-/// Bytes gathered before blocks are written.
-const GATHER_BYTES: usize = 512 << 10;
+pub(crate) const RECORDS_GROWTH: u64 = 4096;
 /// Set-user-id and set-group-id.
-const SET_ID_BITS: u16 = 0o6000;
-/// Of a block written before the change that names it has begun.
-const EPOCH_UNKNOWN: u64 = 0;
+pub(crate) const SET_ID_BITS: u16 = 0o6000;
 /// Largest length of a file.
-const LENGTH_MAX: u64 = i64::MAX as u64;
+pub(crate) const LENGTH_MAX: u64 = i64::MAX as u64;
 
 /// A store whose bytes come in one after another.
 #[derive(Debug)]
@@ -57,14 +53,7 @@ struct Incoming {
     spec: StoreSpec,
     announced: u64,
     received: u64,
-    /// Bytes before the first whole block, once whole blocks were written.
-    head: Bytes,
-    blocks: Vec<(u64, BlockRef)>,
-    allocations: Vec<Allocation>,
-    /// Bytes not in blocks; the first belongs at `pending_at`.
-    pending: Vec<Bytes>,
-    pending_bytes: usize,
-    pending_at: u64,
+    gathered: Gathered,
 }
 
 impl std::fmt::Debug for Incoming {
@@ -104,13 +93,18 @@ impl Volume {
     /// [`Store::commit`]; dropping it leaves nothing.
     ///
     /// `IsDirectory` for anything but a plain file, `FileTooBig`, `OverQuota`, `DiskFull`,
-    /// `ReadOnly`.
+    /// `ReadOnly`; `InObjects` for a file that lies elsewhere, unless nothing of it is kept: then it
+    /// lies here afterwards.
     pub fn begin_store(self: &Arc<Self>, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Store> {
         let incoming = self.incoming(fid, spec, length)?;
         let status = self.status(fid)?;
         if status.kind != FileType::File {
             return Err(Error::IsDirectory);
         }
+        self.with(fid, |loaded| match loaded.record.body {
+            Body::Objects => check_replaces(&loaded.record, spec, length, fid),
+            _ => Ok(()),
+        })?;
         let after = final_length(status.length, spec, length);
         let growth = blocks_of(after).saturating_sub(status.blocks());
         let (max_blocks, _) = self.quotas();
@@ -164,12 +158,10 @@ impl Volume {
             spec: *spec,
             announced: length,
             received: 0,
-            head: Bytes::new(),
-            blocks: Vec::new(),
-            allocations: Vec::new(),
-            pending: Vec::new(),
-            pending_bytes: 0,
-            pending_at: spec.position,
+            gathered: Gathered::new(
+                Owner::vnode(self.group.id.0, fid.vnode.0),
+                spec.position,
+            ),
         })
     }
 
@@ -197,8 +189,16 @@ impl Volume {
             record.mode &= !SET_ID_BITS;
         }
         let mut txn = Txn::begin(self)?;
-        let kept = old.length.min(incoming.spec.file_length);
-        if kept < old.length {
+        let mut kept = old.length.min(incoming.spec.file_length);
+        if old.body == Body::Objects {
+            // What comes is all of the file: it is kept here from now on.
+            check_replaces(&old, &incoming.spec, incoming.announced, fid)?;
+            kept = 0;
+            record.note_cut(txn.now(), 0);
+            record.serial = old.layout.as_ref().map_or(0, |layout| layout.serial);
+            record.layout = None;
+            record.body = Body::None;
+        } else if kept < old.length {
             record.note_cut(txn.now(), kept);
         }
         let mut body = None;
@@ -211,7 +211,7 @@ impl Volume {
         txn.charge(grown(&old, &record), 0);
         let now = txn.now();
         let durable = txn.finish(context.now, incoming.spec.quota_slack)?;
-        for allocation in incoming.allocations.drain(..) {
+        for allocation in incoming.gathered.allocations.drain(..) {
             allocation.keep();
         }
         let outcome = record.status(self.id(), fid.vnode);
@@ -231,7 +231,7 @@ impl Volume {
     ) -> bool {
         let small = new.length <= self.core.engine.options().inline_bytes as u64;
         let replaces_all = incoming.spec.position == 0 && incoming.announced >= kept;
-        small && incoming.blocks.is_empty() && (old.body != Body::Pieces || replaces_all)
+        small && incoming.gathered.blocks.is_empty() && (old.body != Body::Pieces || replaces_all)
     }
 
     /// Stages a small file; returns its bytes.
@@ -260,7 +260,7 @@ impl Volume {
         let length = incoming.announced as usize;
         let replaces_all = start == 0 && incoming.announced >= kept;
         let value = if replaces_all && length > 0 {
-            Piece::encode_inline_parts(&incoming.pending)
+            Piece::encode_inline_parts(&incoming.gathered.pending)
         } else {
             let mut bytes = vec![0; (start + length).max(kept as usize)];
             if !replaces_all {
@@ -269,7 +269,7 @@ impl Volume {
                 bytes[..count].copy_from_slice(&before[..count]);
             }
             let mut at = start;
-            for chunk in &incoming.pending {
+            for chunk in &incoming.gathered.pending {
                 bytes[at..at + chunk.len()].copy_from_slice(chunk);
                 at += chunk.len();
             }
@@ -283,7 +283,7 @@ impl Volume {
                 record.body_number += 1;
             }
             Body::Inline { epoch } => before = Some(epoch),
-            Body::None => {}
+            Body::None | Body::Objects => {}
         }
         txn.put_inline(vnode, record.body_number, before, value)?;
         record.body = Body::Inline { epoch: txn.now() };
@@ -309,7 +309,8 @@ impl Volume {
         }
         record.body = Body::Pieces;
         record.body_number = old.body_number;
-        incoming.write_whole_blocks(self)?;
+        let engine = &self.core.engine;
+        incoming.gathered.write_whole_blocks(engine)?;
         let mut pieces = OldPieces {
             volume: self,
             fid,
@@ -323,16 +324,16 @@ impl Volume {
                 let piece = Piece::Inline(bytes);
                 pieces.known.insert(0, Some(OldPiece { epoch, piece }));
             }
-            Body::Pieces => {}
+            Body::Pieces | Body::Objects => {}
         }
         let fresh = self.edge_blocks(&mut pieces, &old, incoming, kept)?;
-        let written = incoming.write_edges(self, fresh)?;
-        txn.batch.wrote_blocks = !incoming.allocations.is_empty();
-        for allocation in &incoming.allocations {
+        let written = incoming.gathered.write_edges(engine, fresh)?;
+        txn.batch.wrote_blocks = !incoming.gathered.allocations.is_empty();
+        for allocation in &incoming.gathered.allocations {
             txn.batch.taken.extend_from_slice(allocation.runs());
         }
         let mut updates: BTreeMap<u64, Vec<(u64, BlockRef)>> = BTreeMap::new();
-        for (index, block) in incoming.blocks.iter().chain(&written) {
+        for (index, block) in incoming.gathered.blocks.iter().chain(&written) {
             updates
                 .entry(index / PIECE_BLOCKS as u64)
                 .or_default()
@@ -421,7 +422,7 @@ impl Volume {
         kept: u64,
     ) -> Result<BTreeMap<u64, Vec<u8>>> {
         let block = BLOCK as u64;
-        let whole = incoming.whole_range();
+        let whole = incoming.gathered.whole_range();
         let mut fresh: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         if let Body::Inline { .. } = old.body {
             for index in (0..kept.div_ceil(block)).filter(|index| !whole.contains(index)) {
@@ -437,24 +438,8 @@ impl Volume {
         {
             fresh.insert(cut, pieces.block(old, cut, kept)?);
         }
-        for (offset, bytes) in incoming.edges() {
-            let mut offset = offset;
-            let mut rest = &bytes[..];
-            while !rest.is_empty() {
-                let index = offset / block;
-                let inside = (offset % block) as usize;
-                let count = (BLOCK - inside).min(rest.len());
-                let target = match fresh.entry(index) {
-                    std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(slot) => {
-                        slot.insert(pieces.block(old, index, kept)?)
-                    }
-                };
-                target[inside..inside + count].copy_from_slice(&rest[..count]);
-                offset += count as u64;
-                rest = &rest[count..];
-            }
-        }
+        let old_block = |index| pieces.block(old, index, kept);
+        incoming.gathered.merge_edges(&mut fresh, old_block)?;
         Ok(fresh)
     }
 }
@@ -521,159 +506,11 @@ impl Incoming {
             return Err(Error::Invalid("more bytes than the store announced"));
         }
         self.received = received;
-        if !bytes.is_empty() {
-            self.pending_bytes += bytes.len();
-            self.pending.push(bytes);
-        }
-        if self.pending_bytes >= GATHER_BYTES {
-            self.write_whole_blocks(volume)?;
-        }
-        Ok(())
+        self.gathered.push(&volume.core.engine, bytes)
     }
-
-    /// Takes `count` bytes off the front of what is pending, as one run of bytes.
-    fn take_pending(&mut self, count: usize) -> Bytes {
-        self.pending_bytes -= count;
-        self.pending_at += count as u64;
-        if self
-            .pending
-            .first()
-            .is_some_and(|first| first.len() >= count)
-        {
-            let first = self.pending[0].split_to(count);
-            if self.pending[0].is_empty() {
-                self.pending.remove(0);
-            }
-            return first;
-        }
-        let mut bytes = BytesMut::with_capacity(count);
-        let mut used = 0;
-        for chunk in &mut self.pending {
-            let wanted = (count - bytes.len()).min(chunk.len());
-            bytes.extend_from_slice(&chunk[..wanted]);
-            if wanted < chunk.len() {
-                let _ = chunk.split_to(wanted);
-                break;
-            }
-            used += 1;
-        }
-        self.pending.drain(..used);
-        bytes.freeze()
-    }
-
-    /// Writes the whole blocks among the pending bytes to new places.
-    fn write_whole_blocks(&mut self, volume: &Volume) -> Result<()> {
-        let lead = (self.pending_at.next_multiple_of(BLOCK as u64) - self.pending_at) as usize;
-        if self.pending_bytes < lead + BLOCK {
-            return Ok(());
-        }
-        if lead > 0 {
-            self.head = self.take_pending(lead);
-        }
-        let count = self.pending_bytes / BLOCK;
-        let first = self.pending_at / BLOCK as u64;
-        let bytes = self.take_pending(count * BLOCK);
-        let places = write_blocks(volume, &bytes, &mut self.allocations)?;
-        let (group, vnode) = (volume.group.id.0, self.fid.vnode.0);
-        for ((index, block), bytes) in (first..).zip(places).zip(bytes.chunks_exact(BLOCK)) {
-            let checksum = block_checksum(group, vnode, index, bytes);
-            let place = BlockRef {
-                block,
-                checksum,
-                epoch: EPOCH_UNKNOWN,
-            };
-            self.blocks.push((index, place));
-        }
-        Ok(())
-    }
-
-    /// Numbers of the blocks that are written whole.
-    fn whole_range(&self) -> std::ops::Range<u64> {
-        let first = self.blocks.first().map_or(0, |(index, _)| *index);
-        first..first + self.blocks.len() as u64
-    }
-
-    /// The bytes that fill no whole block, with their offsets.
-    fn edges(&self) -> Vec<(u64, Bytes)> {
-        let mut edges = Vec::new();
-        if !self.head.is_empty() {
-            edges.push((self.spec.position, self.head.clone()));
-        }
-        let mut at = self.pending_at;
-        for chunk in &self.pending {
-            edges.push((at, chunk.clone()));
-            at += chunk.len() as u64;
-        }
-        edges
-    }
-
-    /// Writes blocks made at the commit.
-    fn write_edges(
-        &mut self,
-        volume: &Volume,
-        fresh: BTreeMap<u64, Vec<u8>>,
-    ) -> Result<Vec<(u64, BlockRef)>> {
-        let mut written = Vec::with_capacity(fresh.len());
-        for (index, bytes) in fresh {
-            // Seldom more than two, seldom neighbours.
-            let mut place = Vec::new();
-            for block in allocate_blocks(volume, 1, &mut place)? {
-                volume.core.engine.space.write(block, &bytes)?;
-                let group = volume.group.id.0;
-                let checksum = block_checksum(group, self.fid.vnode.0, index, &bytes);
-                let place = BlockRef {
-                    block,
-                    checksum,
-                    epoch: EPOCH_UNKNOWN,
-                };
-                written.push((index, place));
-            }
-            self.allocations.extend(place);
-        }
-        Ok(written)
-    }
-}
-
-fn allocate_blocks(
-    volume: &Volume,
-    count: u32,
-    allocations: &mut Vec<Allocation>,
-) -> Result<Vec<u64>> {
-    let engine = &volume.core.engine;
-    let allocation = engine.space.allocate(count, &|key| engine.get(key))?;
-    let blocks = allocation
-        .runs()
-        .iter()
-        .flat_map(|run| run.start..run.end())
-        .collect();
-    allocations.push(allocation);
-    Ok(blocks)
-}
-
-/// Writes whole blocks to new places, and says which.
-fn write_blocks(
-    volume: &Volume,
-    bytes: &Bytes,
-    allocations: &mut Vec<Allocation>,
-) -> Result<Vec<u64>> {
-    let count = bytes.len() / BLOCK;
-    let blocks = allocate_blocks(volume, count as u32, allocations)?;
-    let mut done = 0;
-    if let Some(allocation) = allocations.last() {
-        for run in allocation.runs() {
-            let length = run.count as usize * BLOCK;
-            volume
-                .core
-                .engine
-                .space
-                .write(run.start, &bytes[done..done + length])?;
-            done += length;
-        }
-    }
-    Ok(blocks)
 }
 
 /// The length of a file after a store.
-fn final_length(old: u64, spec: &StoreSpec, length: u64) -> u64 {
+pub(crate) fn final_length(old: u64, spec: &StoreSpec, length: u64) -> u64 {
     old.min(spec.file_length).max(spec.position + length)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_wire::acl::AccessList;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
+use cellar_wire::object::Layout;
 
 use crate::ticket::Ticket;
 
@@ -279,6 +280,9 @@ pub struct VolumeInfo {
     pub message_of_the_day: Bytes,
     /// Free for administrators.
     pub account: u32,
+    /// Which policy decides where the bytes of files lie. 0: here, 1: in objects by size, others: a
+    /// policy of the cell.
+    pub policy: u32,
 }
 
 /// Where a call comes from, as far as it is counted.
@@ -450,6 +454,10 @@ pub struct VnodeImage {
     pub length: u64,
     /// A directory's access list; another vnode has none.
     pub acl: Option<Arc<AccessList>>,
+    /// The objects that a file's bytes are in; no bytes follow then.
+    pub layout: Option<Arc<Layout>>,
+    /// A directory's policy; 0: that of the volume.
+    pub policy: u32,
 }
 
 /// What a restore builds on.

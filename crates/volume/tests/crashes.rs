@@ -14,7 +14,7 @@ mod common;
 mod crashing;
 
 use cellar_volume::disk::Fault;
-use cellar_volume::{SetStatus, SnapshotSpec, StoreSpec, Volume, VolumeKind};
+use cellar_volume::{LayoutChange, SetStatus, SnapshotSpec, StoreSpec, Volume, VolumeKind};
 use cellar_wire::ids::{AfsTime, Fid, ViceId, VolumeId};
 use common::{VOLUME, at, new};
 use crashing::*;
@@ -79,6 +79,41 @@ fn overwrite_in_the_middle() {
 #[test]
 fn append() {
     crash_everywhere(|_, volume| store(volume, b"odd", StoreSpec::at(5_001), 8_000));
+}
+
+fn to_objects(volume: &Volume, name: &[u8], version: u64) -> cellar_volume::Result<()> {
+    let fid = lookup(volume, name);
+    let expected = volume.status(fid)?.data_version;
+    let change = LayoutChange::new(common::layout(version), 1 << 30);
+    let changed = volume.set_layout(fid, expected, &change, at(20))?;
+    changed.wait().map(drop)
+}
+
+#[test]
+fn large_goes_to_objects() {
+    crash_everywhere(|_, volume| to_objects(volume, b"large", 7));
+}
+
+#[test]
+fn objects_come_back_and_get_versions() {
+    let disk = start();
+    {
+        let partition = open(&disk).unwrap();
+        let volume = partition.volume(VOLUME).unwrap().unwrap();
+        to_objects(&volume, b"odd", 7).unwrap();
+        to_objects(&volume, b"small", 7).unwrap();
+        partition.close().unwrap();
+    }
+    let disk = disk.power_cut(None);
+    crash_everywhere_from(&disk, |_, volume| to_objects(volume, b"odd", 8), true);
+    let emptied: Operation = |_, volume| {
+        let spec = StoreSpec {
+            file_length: 0,
+            ..StoreSpec::at(0)
+        };
+        store(volume, b"odd", spec, 70_000)
+    };
+    crash_everywhere_from(&disk, emptied, true);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use cellar_volume::disk::SimDisk;
 use cellar_volume::{
-    Content, Durability, Error, Frozen, Listed, Options, Partition, Since, SnapshotSpec, StateId,
-    StoreSpec, Volume, VolumeKind,
+    Content, Durability, Error, Frozen, LayoutChange, Listed, Options, Partition, Since,
+    SnapshotSpec, StateId, StoreSpec, Volume, VolumeKind,
 };
 use cellar_wire::ids::{AfsTime, Fid, VolumeId};
 use common::*;
@@ -28,7 +28,17 @@ use rand::{Rng, SeedableRng};
 type Contents = BTreeMap<u32, (u32, String, Vec<u8>)>;
 
 fn read(frozen: &Frozen, listed: &Listed, since: Option<u64>, body: &mut Vec<u8>) {
-    let length = listed.whole().length;
+    let image = listed.whole();
+    if image.layout.is_some() {
+        // What the image says is all there is here.
+        assert!(matches!(
+            frozen.body(listed, since),
+            Err(Error::InObjects(_))
+        ));
+        body.clear();
+        return;
+    }
+    let length = image.length;
     let mut parts = frozen.body(listed, since).unwrap();
     let kept = parts.kept().min(body.len() as u64);
     let changes = frozen.changed_ranges(listed, since).unwrap();
@@ -231,7 +241,22 @@ impl Run {
     }
 
     fn store(&mut self, volume: &Arc<Volume>, fid: Fid, now: cellar_volume::Context) {
-        let old = volume.status(fid).unwrap().length as usize;
+        let status = volume.status(fid).unwrap();
+        if self.random.random_bool(0.15) {
+            let length = self.random.random_range(0..1 << 30);
+            let change = LayoutChange::new(layout(u64::from(self.now)), length);
+            let (before, expected) = (status.data_version, status.data_version + 1);
+            let stale = volume.set_layout(fid, expected, &change, now);
+            assert!(matches!(stale, Err(Error::Stale(_))));
+            let set = volume.set_layout(fid, before, &change, now).unwrap();
+            assert_eq!(set.outcome.data_version, expected);
+            return;
+        }
+        // Of a file in objects most stores would be refused.
+        let old = match volume.layout(fid).unwrap() {
+            None => status.length as usize,
+            Some(_) => 0,
+        };
         let spread = [10, 5000, 70_000, 300_000][self.random.random_range(0..4)];
         let position = self.random.random_range(0..old + spread);
         let length = match self.random.random_range(0..8) {
@@ -252,7 +277,14 @@ impl Run {
         }
         let salt: u8 = self.random.random();
         let data: Vec<u8> = (0..length).map(|n| (n / 3) as u8 ^ salt).collect();
-        let _ = volume.store(fid, &spec, &[data.into()], now).unwrap();
+        let is_away = volume.layout(fid).unwrap().is_some();
+        let kept = status.length.min(spec.file_length);
+        let replaces = kept == 0 || (spec.position == 0 && length as u64 >= kept);
+        match volume.store(fid, &spec, &[data.into()], now) {
+            Ok(_) => assert!(!is_away || replaces),
+            Err(Error::InObjects(_)) => assert!(is_away && !replaces),
+            Err(other) => panic!("{other}"),
+        }
     }
 
     fn snapshot(&mut self) {

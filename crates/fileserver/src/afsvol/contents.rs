@@ -156,6 +156,8 @@ pub(super) fn image(
         parent: attributes.parent,
         length: attributes.data_length.unwrap_or(0),
         acl: access_list(kind, list.map(|list| &list[..]))?,
+        layout: None,
+        policy: 0,
     })
 }
 
@@ -203,6 +205,8 @@ pub(super) fn image_of_delta(vnode: &DeltaVnode) -> Result<VnodeImage, AbortCode
         parent: vnode.parent,
         length: vnode.length,
         acl: access_list(kind, Some(vnode.access_list.as_bytes()))?,
+        layout: None,
+        policy: 0,
     })
 }
 

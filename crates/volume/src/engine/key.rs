@@ -48,6 +48,12 @@ pub(crate) enum Kind {
     ReapGroup = 0x32,
     /// A restore into the head of a group was begun: group.
     Restoring = 0x33,
+    /// An object of a device: volume, vnode, uniquifier, serial.
+    Object = 0x40,
+    /// A version of a piece of an object: its number, piece, complemented version.
+    ObjectPiece = 0x41,
+    /// Background removal of all that an object had: its number.
+    ReapObject = 0x42,
 }
 
 impl Key {
@@ -175,6 +181,34 @@ impl Key {
 
     pub(crate) fn restoring(group: u32) -> Self {
         Self::new(Kind::Restoring).u32(group)
+    }
+
+    /// The objects of a volume.
+    pub(crate) fn objects_of(volume: u32) -> Self {
+        Self::new(Kind::Object).u32(volume)
+    }
+
+    pub(crate) fn object(volume: u32, vnode: u32, uniquifier: u32, serial: u32) -> Self {
+        let of_file = Self::objects_of(volume).u32(vnode).u32(uniquifier);
+        of_file.u32(serial)
+    }
+
+    /// All versions of all pieces of an object.
+    pub(crate) fn object_pieces(number: u64) -> Self {
+        Self::new(Kind::ObjectPiece).u64(number)
+    }
+
+    /// All versions of one piece of an object.
+    pub(crate) fn object_piece_prefix(number: u64, piece: u64) -> Self {
+        Self::object_pieces(number).u64(piece)
+    }
+
+    pub(crate) fn object_piece(number: u64, piece: u64, version: u64) -> Self {
+        Self::object_piece_prefix(number, piece).u64(!version)
+    }
+
+    pub(crate) fn reap_object(number: u64) -> Self {
+        Self::new(Kind::ReapObject).u64(number)
     }
 
     /// Everything of a kind.
@@ -309,5 +343,9 @@ mod tests {
         assert!(key < Key::piece_prefix(5, 4, 3, 2).after_prefix());
         assert!(key < key.successor());
         assert!(key.as_slice().len() <= KEY_MAX);
+        let key = Key::object_piece(5, 2, 1);
+        assert_eq!((key.epoch(), key.u64_at(9)), (1, 2));
+        assert_eq!(key.of_all_versions(), Key::object_piece_prefix(5, 2));
+        assert!(Key::object(1, 2, 3, 4).starts_with(&Key::objects_of(1)));
     }
 }

@@ -110,6 +110,8 @@ enum Span {
 impl Frozen {
     /// Begins to read a body: bytes of a file, pages of a directory, target of a link. With an epoch
     /// only what changed since the end of it; all of a vnode that was not there then.
+    ///
+    /// `InObjects` of a file whose bytes are elsewhere: its image names the objects.
     pub fn body(&self, listed: &Listed, since: Option<u64>) -> Result<Body> {
         let volume = &self.inner.volume;
         let record = (*listed.record).clone();
@@ -141,6 +143,7 @@ impl Frozen {
         let form = match (record.kind, record.body) {
             (FileType::Symlink, _) => Form::AtHand(record.target.clone(), changed(listed.epoch)),
             (FileType::Directory, _) => Form::Pages(Ahead::of(pieces())),
+            (_, Place::Objects) => return Err(Error::InObjects(fid)),
             (_, Place::None) => Form::AtHand(Bytes::new(), false),
             (_, Place::Inline { epoch }) => {
                 let bytes = inline_bytes(volume, fid, &record, epoch)?;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_wire::acl::{ACL_SIZE, AccessList, ByteOrder};
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
+use cellar_wire::object::Layout;
+use cellar_wire::{Decode, Decoder, Encode};
 
 use super::{Fields, Put};
 use crate::engine::space::with_checksum;
@@ -16,6 +18,10 @@ const FORM_GONE: u8 = 0;
 const FORM_VNODE: u8 = 1;
 /// Or'ed to the byte that says where the body is.
 const HAS_CUT: u8 = 0x10;
+/// Likewise: the directory has a policy.
+const HAS_POLICY: u8 = 0x20;
+/// Likewise: the file was in objects before.
+const HAS_SERIAL: u8 = 0x40;
 
 /// Where the bytes of a file are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +35,8 @@ pub(crate) enum Body {
     },
     /// In blocks that piece records list; directories: pages that piece records hold.
     Pieces,
+    /// In objects on other servers, which the record's layout names.
+    Objects,
 }
 
 /// The record says that the vnode is gone.
@@ -70,6 +78,12 @@ pub(crate) struct VnodeRecord {
     pub(crate) target: Bytes,
     /// A directory's access list.
     pub(crate) acl: Option<Arc<AccessList>>,
+    /// Which objects the bytes are in; there if and only if the body is [`Body::Objects`].
+    pub(crate) layout: Option<Arc<Layout>>,
+    /// A directory's policy for where files lie; 0: that of the volume.
+    pub(crate) policy: u32,
+    /// Of a file that was in objects and is not: the highest serial number that any of them had.
+    pub(crate) serial: u32,
 }
 
 impl VnodeRecord {
@@ -94,22 +108,35 @@ impl VnodeRecord {
         for long in [self.length, self.data_version, self.birth] {
             out.put_u64(long);
         }
-        let cut = if self.cut.is_some() { HAS_CUT } else { 0 };
+        let mut flags = if self.cut.is_some() { HAS_CUT } else { 0 };
+        if self.policy != 0 {
+            flags |= HAS_POLICY;
+        }
+        if self.serial != 0 {
+            flags |= HAS_SERIAL;
+        }
         match self.body {
-            Body::None => out.put_u8(cut),
+            Body::None => out.put_u8(flags),
             Body::Inline { epoch } => {
-                out.put_u8(1 | cut);
+                out.put_u8(1 | flags);
                 out.put_u64(epoch);
             }
-            Body::Pieces => out.put_u8(2 | cut),
+            Body::Pieces => out.put_u8(2 | flags),
+            Body::Objects => out.put_u8(3 | flags),
         }
         out.put_u32(self.body_number);
         if let Some(cut) = self.cut {
             out.put_u64(cut.epoch);
             out.put_u64(cut.at);
         }
-        match (self.kind, &self.acl) {
-            (FileType::Directory, Some(acl)) => {
+        if self.policy != 0 {
+            out.put_u32(self.policy);
+        }
+        if self.serial != 0 {
+            out.put_u32(self.serial);
+        }
+        match (self.kind, &self.acl, &self.layout) {
+            (FileType::Directory, Some(acl), _) => {
                 let bytes = acl.to_bytes();
                 let end = bytes
                     .iter()
@@ -117,6 +144,7 @@ impl VnodeRecord {
                     .map_or(0, |last| last + 1);
                 out.extend_from_slice(&bytes[..end]);
             }
+            (FileType::File, _, Some(layout)) => out.extend_from_slice(&layout.to_xdr()),
             _ => out.extend_from_slice(&self.target),
         }
         with_checksum(out)
@@ -161,14 +189,18 @@ impl VnodeRecord {
             cut: None,
             target: Bytes::new(),
             acl: None,
+            layout: None,
+            policy: 0,
+            serial: 0,
         };
         let body = fields.u8()?;
-        record.body = match body & !HAS_CUT {
+        record.body = match body & !(HAS_CUT | HAS_POLICY | HAS_SERIAL) {
             0 => Body::None,
             1 => Body::Inline {
                 epoch: fields.u64()?,
             },
             2 => Body::Pieces,
+            3 if kind == FileType::File => Body::Objects,
             _ => return Err(fields.malformed()),
         };
         record.body_number = fields.u32()?;
@@ -177,6 +209,12 @@ impl VnodeRecord {
                 epoch: fields.u64()?,
                 at: fields.u64()?,
             });
+        }
+        if body & HAS_POLICY != 0 {
+            record.policy = fields.u32()?;
+        }
+        if body & HAS_SERIAL != 0 {
+            record.serial = fields.u32()?;
         }
         let rest = fields.rest();
         if kind == FileType::Directory {
@@ -188,6 +226,13 @@ impl VnodeRecord {
             let acl = AccessList::from_bytes(&bytes, ByteOrder::Network)
                 .map_err(|_| fields.malformed())?;
             record.acl = Some(Arc::new(acl));
+        } else if record.body == Body::Objects {
+            let mut decoder = Decoder::new(&rest);
+            let layout = Layout::decode(&mut decoder).map_err(|_| fields.malformed())?;
+            if decoder.remaining() > 0 {
+                return Err(fields.malformed());
+            }
+            record.layout = Some(Arc::new(layout));
         } else {
             record.target = rest;
         }
@@ -225,6 +270,8 @@ impl VnodeRecord {
             parent,
             length: self.length,
             acl: self.acl.clone(),
+            layout: self.layout.clone(),
+            policy: self.policy,
         }
     }
 
@@ -259,6 +306,8 @@ impl VnodeRecord {
 
 #[cfg(test)]
 mod tests {
+    use cellar_wire::object::{Placed, Shape};
+
     use super::*;
 
     pub(crate) fn sample(kind: FileType) -> VnodeRecord {
@@ -282,6 +331,9 @@ mod tests {
             cut: None,
             target: Bytes::new(),
             acl: None,
+            layout: None,
+            policy: 0,
+            serial: 0,
         }
     }
 
@@ -294,7 +346,33 @@ mod tests {
         directory.acl = Some(Arc::new(AccessList::administrators_only()));
         directory.body = Body::Pieces;
         directory.cut = Some(Cut { epoch: 9, at: 1 });
-        for record in [sample(FileType::File), link, directory] {
+        directory.policy = 7;
+        let mut file = sample(FileType::File);
+        file.body = Body::Objects;
+        file.cut = Some(Cut { epoch: 9, at: 0 });
+        let mut back = sample(FileType::File);
+        back.serial = 12;
+        file.layout = Some(Arc::new(Layout {
+            shape: Shape {
+                stripes: 2,
+                ..Shape::default()
+            },
+            version: 8,
+            serial: 2,
+            volume: VolumeId(10),
+            objects: [(3, 1), (4, 2)]
+                .map(|(osd, serial)| Placed {
+                    osd,
+                    serial,
+                    version: 8,
+                    stale: osd == 4,
+                })
+                .into_iter()
+                .collect::<Vec<_>>()
+                .try_into()
+                .unwrap_or_default(),
+        }));
+        for record in [sample(FileType::File), back, file, link, directory] {
             let encoded = record.encode();
             assert!(matches!(VnodeRecord::decode(&encoded), Ok(Ok(same)) if same == record));
             for bit in 0..encoded.len() * 8 {

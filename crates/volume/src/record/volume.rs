@@ -6,11 +6,12 @@ use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
 use super::{Fields, Put};
 use crate::core::GroupId;
 use crate::engine::space::with_checksum;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::record::DeviceRecord;
 use crate::traffic;
 use crate::types::{StateId, Traffic, VolumeInfo, VolumeKind};
 
-const FORM: u8 = 1;
+pub(super) const FORM: u8 = 1;
 
 /// The partition's own record.
 pub(crate) struct PartitionRecord {
@@ -32,7 +33,10 @@ impl PartitionRecord {
 
     pub(crate) fn decode(value: &Bytes) -> Result<Self> {
         let mut fields = Fields::of(value, "partition")?;
-        fields.u8()?;
+        if fields.u8()? == DeviceRecord::FORM {
+            let what = "this is an object storage device, not a partition of volumes";
+            return Err(Error::Format(what.into()));
+        }
         Ok(Self {
             version: fields.u32()?,
             next_group: fields.u32()?,
@@ -72,6 +76,7 @@ impl VolumeRecord {
             info.blessed,
             info.destroy_me,
             info.traffic.is_some(),
+            info.policy != 0,
         ];
         out.put_u8(
             flags
@@ -111,6 +116,9 @@ impl VolumeRecord {
         }
         for word in info.traffic.iter().flat_map(|traffic| traffic.words()) {
             out.put_u32(word);
+        }
+        if info.policy != 0 {
+            out.put_u32(info.policy);
         }
         out.put_string(info.name.as_bytes());
         out.put_string(&info.offline_message);
@@ -169,6 +177,7 @@ impl VolumeRecord {
             account: word()?,
             week_use: [0; 7],
             traffic: None,
+            policy: 0,
             name: String::new(),
             offline_message: Bytes::new(),
             message_of_the_day: Bytes::new(),
@@ -182,6 +191,9 @@ impl VolumeRecord {
                 *word = fields.u32()?;
             }
             info.traffic = Some(Box::new(Traffic::from_words(&words)));
+        }
+        if flags & 32 != 0 {
+            info.policy = fields.u32()?;
         }
         info.name = String::from_utf8(fields.string()?.to_vec()).map_err(|_| fields.malformed())?;
         info.offline_message = fields.string()?;

@@ -56,6 +56,11 @@ impl Restore {
                 };
                 Content::Directory(DirectoryBody::new(image.length as usize, base))
             }
+            FileType::File if image.layout.is_some() => {
+                record.body = Body::Objects;
+                record.layout.clone_from(&image.layout);
+                Content::Objects
+            }
             FileType::File => {
                 let base = match patched {
                     None => Base::Nothing,
@@ -63,7 +68,7 @@ impl Restore {
                         body: old.body_number,
                         length: old.length,
                     },
-                    Some(old) if old.body == Body::None => Base::Nothing,
+                    Some(old) if matches!(old.body, Body::None | Body::Objects) => Base::Nothing,
                     Some(old) => Base::Bytes(self.volume.read(fid, 0, old.length as usize)?),
                 };
                 let inline_max = self.volume.core.engine.options().inline_bytes as u64;
@@ -115,6 +120,7 @@ impl Restore {
                 }
                 self.remember_parent(vnode, record.uniquifier)?;
             }
+            Content::Objects => {}
             Content::File(file) => {
                 record.body = file.end(&mut self.stage)?;
             }
@@ -158,6 +164,13 @@ impl Restore {
             cut: None,
             target: Bytes::new(),
             acl: None,
+            layout: None,
+            policy: if image.vnode.is_directory() {
+                image.policy
+            } else {
+                0
+            },
+            serial: 0,
         })
     }
 
@@ -273,6 +286,9 @@ fn check_image(image: &VnodeImage) -> Result<()> {
         }
         FileType::Symlink if length > TARGET_MAX => unsound("is a link to too long a name"),
         FileType::File if length > LENGTH_MAX => unsound("is too long"),
+        FileType::Directory | FileType::Symlink if image.layout.is_some() => {
+            unsound("is no file and has objects")
+        }
         _ => Ok(()),
     }
 }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::Fid;
 
+use crate::blocks::{Owner, block_damage};
 use crate::dir::trimmed;
 use crate::engine::batch::{Batch, Run};
 use crate::engine::key::Key;
@@ -290,7 +291,7 @@ impl Refill<'_> {
         for (place, slot) in blocks.0.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let index = number * PIECE_BLOCKS as u64 + place as u64;
-            if core.block_damage(group, vnode, index, slot).is_none() {
+            if block_damage(&core.engine, Owner::vnode(group.0, vnode), index, slot).is_none() {
                 continue;
             }
             let mut bytes = self.found_here(number, place, slot, versions);

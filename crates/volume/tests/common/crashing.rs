@@ -73,7 +73,11 @@ pub(crate) fn start() -> SimDisk {
 
 pub(crate) fn describe(volume: &Volume, path: &str, fid: Fid, state: &mut State) {
     let status = volume.status(fid).unwrap();
-    let bytes = volume.read(fid, 0, 4 << 20).unwrap();
+    let layout = volume.layout(fid).unwrap();
+    let bytes = match &layout {
+        None => volume.read(fid, 0, 4 << 20).unwrap(),
+        Some(layout) => format!("{layout:?}").into_bytes().into(),
+    };
     let sum = bytes
         .iter()
         .fold(0u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));

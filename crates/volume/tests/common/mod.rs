@@ -8,6 +8,7 @@ use cellar_volume::{
     Context, NewVnode, Options, Partition, SnapshotSpec, Volume, VolumeKind, VolumeSpec,
 };
 use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
+use cellar_wire::object::{Layout, Placed, Shape};
 
 pub(crate) const VOLUME: VolumeId = VolumeId(10);
 
@@ -39,6 +40,26 @@ pub(crate) fn new() -> NewVnode {
         group: None,
         mode: Some(0o644),
         client_time: None,
+    }
+}
+
+/// A layout of two stripes whose objects have this version.
+pub(crate) fn layout(version: u64) -> Layout {
+    let placed = |place: u32| Placed {
+        osd: 10 + place,
+        serial: 1 + place,
+        version,
+        stale: false,
+    };
+    Layout {
+        shape: Shape {
+            stripes: 2,
+            ..Shape::default()
+        },
+        version,
+        serial: 2,
+        volume: VOLUME,
+        objects: vec![placed(0), placed(1)].try_into().unwrap(),
     }
 }
 

@@ -57,6 +57,8 @@ pub(crate) fn contents(volume: &Volume) -> Contents {
             parent: status.parent,
             length: status.length,
             acl,
+            layout: volume.layout(fid).unwrap(),
+            policy: 0,
         };
         // Statuses tell the parent's uniquifier too: it has to be right.
         if fid.vnode != VnodeId::ROOT {

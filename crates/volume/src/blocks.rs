@@ -1,0 +1,309 @@
+//! Bytes in blocks, whatever they belong to: bringing them there, and reading them back against
+//! their checksums.
+//!
+//! Bytes that fill whole blocks go to blocks that nothing names yet, as they come in. Those at the
+//! edges are merged with what is there when the change is made, by whoever makes it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::engine::Engine;
+use crate::engine::batch::Run;
+use crate::engine::space::Allocation;
+use crate::error::Result;
+use crate::record::{BLOCK, BlockRef, PieceBlocks, block_checksum};
+use crate::ticket::is_nonblocking;
+
+/// Bytes gathered before blocks are written.
+const GATHER_BYTES: usize = 512 << 10;
+/// Of a block written before the change that names it has begun.
+const EPOCH_UNKNOWN: u64 = 0;
+
+/// Whose blocks they are: what checksums cover beside the bytes and their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    group: u32,
+    vnode: u32,
+}
+
+impl Owner {
+    /// A vnode of a volume group.
+    pub(crate) fn vnode(group: u32, vnode: u32) -> Self {
+        Self { group, vnode }
+    }
+
+    /// An object of a device.
+    pub(crate) fn object(number: u64) -> Self {
+        Self {
+            group: (number >> 32) as u32,
+            vnode: number as u32,
+        }
+    }
+
+    /// What the bytes of its block `index` must give.
+    pub(crate) fn checksum(self, index: u64, bytes: &[u8]) -> u32 {
+        block_checksum(self.group, self.vnode, index, bytes)
+    }
+}
+
+/// Why bytes could not be read.
+pub(crate) enum Unread {
+    /// Not without waiting, and that is not allowed.
+    WouldBlock,
+    /// What the system or the checksum said.
+    Damaged(String),
+}
+
+/// Reads the blocks of a piece that fall into a buffer that begins at block `first` of the body. The
+/// piece begins at its block `base`.
+pub(crate) fn read_blocks(
+    engine: &Engine,
+    owner: Owner,
+    blocks: &PieceBlocks,
+    base: u64,
+    first: u64,
+    buffer: &mut [u8],
+) -> Result<(), Unread> {
+    let last = first + (buffer.len() / BLOCK) as u64;
+    for (place, run) in blocks.runs() {
+        let start = (base + place as u64).max(first);
+        let end = (base + place as u64 + u64::from(run.count)).min(last);
+        if start >= end {
+            continue;
+        }
+        let inside = run.start + (start - base - place as u64);
+        let at = (start - first) as usize * BLOCK;
+        let target = &mut buffer[at..at + (end - start) as usize * BLOCK];
+        let read = engine.space.read(inside, target, is_nonblocking());
+        read.map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => Unread::WouldBlock,
+            _ => Unread::Damaged(error.to_string()),
+        })?;
+        for (offset, bytes) in target.chunks_exact(BLOCK).enumerate() {
+            let index = start + offset as u64;
+            let expected = blocks.0[(index - base) as usize].map(|slot| slot.checksum);
+            if expected != Some(owner.checksum(index, bytes)) {
+                return Err(Unread::Damaged(mismatch(index)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a block, read from the device.
+pub(crate) fn block_damage(
+    engine: &Engine,
+    owner: Owner,
+    index: u64,
+    slot: &BlockRef,
+) -> Option<String> {
+    let mut bytes = vec![0; BLOCK];
+    match engine.space.read_stored(slot.block, &mut bytes) {
+        Err(error) => Some(error.to_string()),
+        Ok(()) if owner.checksum(index, &bytes) == slot.checksum => None,
+        Ok(()) => Some(mismatch(index)),
+    }
+}
+
+fn mismatch(index: u64) -> String {
+    format!("block {index} does not match its checksum")
+}
+
+/// Bytes that come in one after another: those in blocks already, and those in memory.
+pub(crate) struct Gathered {
+    owner: Owner,
+    /// Where the first byte belongs.
+    position: u64,
+    /// Bytes before the first whole block, once whole blocks were written.
+    head: Bytes,
+    pub(crate) blocks: Vec<(u64, BlockRef)>,
+    pub(crate) allocations: Vec<Allocation>,
+    /// Bytes not in blocks; the first belongs at `pending_at`.
+    pub(crate) pending: Vec<Bytes>,
+    pending_bytes: usize,
+    pending_at: u64,
+}
+
+impl Gathered {
+    /// None yet; the first will belong at `position`.
+    pub(crate) fn new(owner: Owner, position: u64) -> Self {
+        Self {
+            owner,
+            position,
+            head: Bytes::new(),
+            blocks: Vec::new(),
+            allocations: Vec::new(),
+            pending: Vec::new(),
+            pending_bytes: 0,
+            pending_at: position,
+        }
+    }
+
+    /// Takes the next bytes. May write to the disk.
+    pub(crate) fn push(&mut self, engine: &Engine, bytes: Bytes) -> Result<()> {
+        if !bytes.is_empty() {
+            self.pending_bytes += bytes.len();
+            self.pending.push(bytes);
+        }
+        if self.pending_bytes >= GATHER_BYTES {
+            self.write_whole_blocks(engine)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the bytes behind the last whole block away, as the beginning of another.
+    pub(crate) fn split_rest(&mut self) -> Self {
+        let rest = Self {
+            pending: std::mem::take(&mut self.pending),
+            pending_bytes: std::mem::take(&mut self.pending_bytes),
+            ..Self::new(self.owner, self.pending_at)
+        };
+        rest
+    }
+
+    /// Where its first byte belongs.
+    pub(crate) fn begin(&self) -> u64 {
+        self.position
+    }
+
+    /// Behind its last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.pending_at + self.pending_bytes as u64
+    }
+
+    /// Takes `count` bytes off the front of what is pending, as one run of bytes.
+    fn take_pending(&mut self, count: usize) -> Bytes {
+        self.pending_bytes -= count;
+        self.pending_at += count as u64;
+        if self
+            .pending
+            .first()
+            .is_some_and(|first| first.len() >= count)
+        {
+            let first = self.pending[0].split_to(count);
+            if self.pending[0].is_empty() {
+                self.pending.remove(0);
+            }
+            return first;
+        }
+        let mut bytes = BytesMut::with_capacity(count);
+        let mut used = 0;
+        for chunk in &mut self.pending {
+            let wanted = (count - bytes.len()).min(chunk.len());
+            bytes.extend_from_slice(&chunk[..wanted]);
+            if wanted < chunk.len() {
+                let _ = chunk.split_to(wanted);
+                break;
+            }
+            used += 1;
+        }
+        self.pending.drain(..used);
+        bytes.freeze()
+    }
+
+    /// Writes the whole blocks among the pending bytes to new places.
+    pub(crate) fn write_whole_blocks(&mut self, engine: &Engine) -> Result<()> {
+        let lead = (self.pending_at.next_multiple_of(BLOCK as u64) - self.pending_at) as usize;
+        if self.pending_bytes < lead + BLOCK {
+            return Ok(());
+        }
+        if lead > 0 {
+            self.head = self.take_pending(lead);
+        }
+        let count = self.pending_bytes / BLOCK;
+        let first = self.pending_at / BLOCK as u64;
+        let bytes = self.take_pending(count * BLOCK);
+        let runs = self.allocate(engine, count as u32)?;
+        let mut done = 0;
+        for run in &runs {
+            let length = run.count as usize * BLOCK;
+            engine.space.write(run.start, &bytes[done..done + length])?;
+            done += length;
+        }
+        let places = runs.iter().flat_map(|run| run.start..run.end());
+        for ((index, block), bytes) in (first..).zip(places).zip(bytes.chunks_exact(BLOCK)) {
+            self.blocks.push((index, self.place(index, block, bytes)));
+        }
+        Ok(())
+    }
+
+    fn place(&self, index: u64, block: u64, bytes: &[u8]) -> BlockRef {
+        BlockRef {
+            block,
+            checksum: self.owner.checksum(index, bytes),
+            epoch: EPOCH_UNKNOWN,
+        }
+    }
+
+    fn allocate(&mut self, engine: &Engine, count: u32) -> Result<Vec<Run>> {
+        let allocation = engine.space.allocate(count, &|key| engine.get(key))?;
+        let runs = allocation.runs().to_vec();
+        self.allocations.push(allocation);
+        Ok(runs)
+    }
+
+    /// Numbers of the blocks that are written whole.
+    pub(crate) fn whole_range(&self) -> Range<u64> {
+        let first = self.blocks.first().map_or(0, |(index, _)| *index);
+        first..first + self.blocks.len() as u64
+    }
+
+    /// The bytes that fill no whole block, with their offsets.
+    fn edges(&self) -> Vec<(u64, Bytes)> {
+        let mut edges = Vec::new();
+        if !self.head.is_empty() {
+            edges.push((self.position, self.head.clone()));
+        }
+        let mut at = self.pending_at;
+        for chunk in &self.pending {
+            edges.push((at, chunk.clone()));
+            at += chunk.len() as u64;
+        }
+        edges
+    }
+
+    /// Enters the bytes that fill no whole block into blocks as they shall be; `old` gives a block as
+    /// it is so far, where `fresh` does not have it yet.
+    pub(crate) fn merge_edges(
+        &self,
+        fresh: &mut BTreeMap<u64, Vec<u8>>,
+        mut old: impl FnMut(u64) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        let block = BLOCK as u64;
+        for (mut offset, bytes) in self.edges() {
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let index = offset / block;
+                let inside = (offset % block) as usize;
+                let count = (BLOCK - inside).min(rest.len());
+                let target = match fresh.entry(index) {
+                    std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(slot) => slot.insert(old(index)?),
+                };
+                target[inside..inside + count].copy_from_slice(&rest[..count]);
+                offset += count as u64;
+                rest = &rest[count..];
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes blocks that were made for the change.
+    pub(crate) fn write_edges(
+        &mut self,
+        engine: &Engine,
+        fresh: BTreeMap<u64, Vec<u8>>,
+    ) -> Result<Vec<(u64, BlockRef)>> {
+        let mut written = Vec::with_capacity(fresh.len());
+        for (index, bytes) in fresh {
+            // Seldom more than two, seldom neighbours.
+            for run in self.allocate(engine, 1)? {
+                engine.space.write(run.start, &bytes)?;
+                written.push((index, self.place(index, run.start, &bytes)));
+            }
+        }
+        Ok(written)
+    }
+}

@@ -1,0 +1,207 @@
+//! Files whose bytes are in objects on other servers: the record says in which.
+//!
+//! A store into such a file writes new versions of objects first, and is made by one change of the
+//! record, which names them. It counts only if nobody changed the file since the storer looked: who
+//! finds another data version begins again from what is there then. A clone has a record of its own
+//! and so goes on naming the versions that it saw; nothing here asks the other servers anything.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::ids::Fid;
+use cellar_wire::object::Layout;
+
+use crate::attributes::set_attributes;
+use crate::create::grown;
+use crate::error::{Error, Result};
+use crate::record::{Body, VnodeRecord};
+use crate::store::{LENGTH_MAX, RECORDS_GROWTH, SET_ID_BITS};
+use crate::txn::Txn;
+use crate::types::{Changed, Context, FileType, SetStatus, StoreSpec, VnodeStatus};
+use crate::volume::Volume;
+
+/// What a store into objects makes of a file.
+#[derive(Clone, Debug)]
+pub struct LayoutChange {
+    /// The objects, with the versions that hold the new contents.
+    pub layout: Layout,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Attributes that come with the store.
+    pub attributes: SetStatus,
+    /// Take the set-user-id and set-group-id bits away, as for every caller but administrators.
+    pub clear_set_id: bool,
+    /// How far it may go over the volume's quota, in blocks of 1 KiB.
+    pub quota_slack: u64,
+}
+
+impl LayoutChange {
+    /// New contents, and nothing else.
+    pub fn new(layout: Layout, length: u64) -> Self {
+        Self {
+            layout,
+            length,
+            attributes: SetStatus::default(),
+            clear_set_id: false,
+            quota_slack: 1024,
+        }
+    }
+}
+
+impl Volume {
+    /// The objects of a file; `None` if its bytes are here. Takes no disk if the status is known.
+    pub fn layout(&self, fid: Fid) -> Result<Option<Arc<Layout>>> {
+        self.with(fid, |loaded| Ok(loaded.record.layout.clone()))
+    }
+
+    /// The status of a vnode and its objects, both of the same version.
+    pub fn status_and_layout(&self, fid: Fid) -> Result<(VnodeStatus, Option<Arc<Layout>>)> {
+        self.with(fid, |loaded| {
+            let status = loaded.record.status(self.id(), fid.vnode);
+            Ok((status, loaded.record.layout.clone()))
+        })
+    }
+
+    /// The highest serial number that any object of a file had, also while its bytes are here; 0: none, as
+    /// far as this server knows.
+    pub fn last_serial(&self, fid: Fid) -> Result<u32> {
+        self.with(fid, |loaded| match &loaded.record.layout {
+            Some(layout) => Ok(layout.serial),
+            None => Ok(loaded.record.serial),
+        })
+    }
+
+    /// Makes the contents of a file those of objects, which are durable already: layout, length and
+    /// data version in one change. Bytes that the file had here go.
+    ///
+    /// `Stale`: its data version is not `expected`; `IsDirectory` for anything but a plain file,
+    /// `FileTooBig`, `OverQuota`, `DiskFull`, `ReadOnly`.
+    pub fn set_layout(
+        &self,
+        fid: Fid,
+        expected: u64,
+        change: &LayoutChange,
+        context: Context,
+    ) -> Result<Changed<VnodeStatus>> {
+        if change.length > LENGTH_MAX {
+            return Err(Error::FileTooBig);
+        }
+        self.change_layout(fid, change.quota_slack, |record, now| {
+            if record.data_version != expected {
+                return Err(Error::Stale(fid));
+            }
+            record.length = change.length;
+            record.data_version += 1;
+            record.author = context.author;
+            record.server_time = context.now;
+            record.client_time = context.now;
+            set_attributes(record, &change.attributes);
+            if change.clear_set_id {
+                record.mode &= !SET_ID_BITS;
+            }
+            record.note_cut(now, 0);
+            Ok((change.layout.clone(), context.now))
+        })
+    }
+
+    /// Says that the same contents are in other objects, as after a repair. The data version stays, and
+    /// so does what clients know.
+    ///
+    /// `Stale`: the layout is not `expected` any more.
+    pub fn exchange_layout(
+        &self,
+        fid: Fid,
+        expected: &Layout,
+        layout: Layout,
+    ) -> Result<Changed<VnodeStatus>> {
+        self.change_layout(fid, 0, |record, _| match &record.layout {
+            Some(known) if **known == *expected => Ok((layout, record.server_time)),
+            _ => Err(Error::Stale(fid)),
+        })
+    }
+
+    /// The policies that count in a directory: its own (0: none), and that of the volume.
+    pub fn policies(&self, dir: Fid) -> Result<(u32, u32)> {
+        let own = self.with(dir, |loaded| match loaded.record.kind {
+            FileType::Directory => Ok(loaded.record.policy),
+            _ => Err(Error::NotDirectory),
+        })?;
+        Ok((own, self.policy()))
+    }
+
+    /// The policy of the volume.
+    pub fn policy(&self) -> u32 {
+        self.record().read().info.policy
+    }
+
+    /// Sets a directory's policy; directories made in it from now on begin with it.
+    pub fn set_policy(
+        &self,
+        dir: Fid,
+        policy: u32,
+        context: Context,
+    ) -> Result<Changed<VnodeStatus>> {
+        self.change_record(dir, context, |record, _| {
+            if record.kind != FileType::Directory {
+                return Err(Error::NotDirectory);
+            }
+            record.policy = policy;
+            Ok(())
+        })
+    }
+
+    fn change_layout(
+        &self,
+        fid: Fid,
+        slack: u64,
+        edit: impl FnOnce(&mut VnodeRecord, u64) -> Result<(Layout, cellar_wire::ids::AfsTime)>,
+    ) -> Result<Changed<VnodeStatus>> {
+        self.check_fid(fid)?;
+        self.check_writable()?;
+        let _room = self.core.engine.admit(RECORDS_GROWTH)?;
+        let cell = self.cell(fid.vnode);
+        let mut locked = self.lock(&cell, fid)?;
+        let mut txn = Txn::begin(self)?;
+        let loaded = locked.get_mut(fid)?;
+        if loaded.record.kind != FileType::File {
+            return Err(Error::IsDirectory);
+        }
+        let old = loaded.record.clone();
+        let mut record = old.clone();
+        let (layout, date) = edit(&mut record, txn.now())?;
+        if layout.shape.check().is_err() || layout.objects.len() != layout.shape.objects() {
+            return Err(Error::Invalid("a layout has an object for each place"));
+        }
+        txn.remove_body(fid.vnode.0, &old)?;
+        if !matches!(old.body, Body::None | Body::Objects) {
+            record.body_number += 1;
+        }
+        record.body = Body::Objects;
+        record.layout = Some(Arc::new(layout));
+        record.serial = 0;
+        record.target = Bytes::new();
+        txn.put_vnode(fid.vnode.0, &record, Some(loaded.epoch));
+        txn.charge(grown(&old, &record), 0);
+        let now = txn.now();
+        let durable = txn.finish(date, slack)?;
+        loaded.body = None;
+        loaded.recharge();
+        let outcome = record.status(self.id(), fid.vnode);
+        locked.set_record(record, now);
+        Ok(Changed { outcome, durable })
+    }
+}
+
+/// That a store here leaves nothing of a file that is in objects.
+pub(crate) fn check_replaces(
+    old: &VnodeRecord,
+    spec: &StoreSpec,
+    announced: u64,
+    fid: Fid,
+) -> Result<()> {
+    let kept = old.length.min(spec.file_length);
+    if kept == 0 || (spec.position == 0 && announced >= kept) {
+        return Ok(());
+    }
+    Err(Error::InObjects(fid))
+}

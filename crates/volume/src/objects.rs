@@ -1,0 +1,252 @@
+//! The objects of one storage device.
+//!
+//! An [`ObjectStore`] is a directory full of objects behind a [`Disk`], kept as volumes are: the same
+//! journal, table, block map and checksums, and the same argument why a crash leaves every change
+//! done or not done (`docs/format/volume.md`). Every operation is synchronous and returns a
+//! [`Ticket`] that resolves when it is durable.
+//!
+//! 1. An object is found by its name; its record has a number given here, its versions with their
+//!    lengths, and dates. Its bytes are pieces by (number, piece, version): a version sees of each
+//!    piece the newest that is not newer than itself. So a version that is made from another shares
+//!    with it whatever it does not write.
+//! 2. The versions of an object are a chain: only the newest is written to, and making a version
+//!    removes those between it and its base, which were never finished.
+//! 3. Versions let go leave only blocks behind that another one names: the record says first that
+//!    they end (nobody sees them from then on), then pieces go in steps, then the record forgets
+//!    them. If it is little, all is one change. A removed object's pieces go in the background, by a
+//!    key that the removal leaves.
+//!
+//! Lock order: an object's state, the device's record, and then the engine's locks.
+
+mod cells;
+mod check;
+mod list;
+mod prune;
+mod read;
+mod remove;
+mod scrub;
+mod write;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cellar_wire::object::ObjectId;
+use parking_lot::Mutex;
+
+pub use read::ObjectReader;
+pub use scrub::ObjectScrub;
+pub use write::ObjectWriter;
+
+use crate::disk::Disk;
+use crate::engine::Engine;
+use crate::engine::batch::Batch;
+use crate::engine::key::Key;
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::reap::Reaper;
+use crate::record::DeviceRecord;
+use cells::ObjectCells;
+
+/// Damaged objects that are remembered, at most.
+const DAMAGED_MAX: usize = 1024;
+
+/// An open device. Clones share it; dropping the last closes it.
+#[derive(Clone)]
+pub struct ObjectStore(Arc<Opened>);
+
+struct Opened {
+    shared: Arc<Shared>,
+    reaper: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the store's parts, readers and writers share.
+struct Shared {
+    engine: Arc<Engine>,
+    cells: ObjectCells,
+    /// As it is in the table.
+    device: Mutex<DeviceRecord>,
+    /// The next number, which is not in the table before an object has it.
+    next_number: AtomicU64,
+    reaper: Reaper,
+    damaged: Mutex<BTreeSet<ObjectId>>,
+}
+
+/// Room and contents of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUsage {
+    /// Bytes of the file system.
+    pub total: u64,
+    /// Bytes that can still be written.
+    pub free: u64,
+    /// Objects that are there.
+    pub objects: u64,
+    /// Objects that were removed softly.
+    pub removed: u64,
+}
+
+impl std::fmt::Debug for ObjectStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ObjectStore")
+    }
+}
+
+impl ObjectStore {
+    /// Opens the device on `disk`, making it if the disk is empty. Costs the replay of the journal.
+    ///
+    /// `Format` for a partition of volumes.
+    pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Self> {
+        let engine = Engine::open(disk, options)?;
+        let device = match engine.get(&Key::partition())? {
+            Some(value) => DeviceRecord::decode(&value)?,
+            None => {
+                let made = DeviceRecord {
+                    version: DeviceRecord::VERSION,
+                    next_number: 1,
+                    objects: 0,
+                    removed: 0,
+                };
+                let mut batch = Batch::new();
+                batch.put(Key::partition(), made.encode());
+                engine.commit(batch)?.wait()?;
+                made
+            }
+        };
+        if device.version != DeviceRecord::VERSION {
+            return Err(Error::Format(format!(
+                "version {} of a device; this program knows {}",
+                device.version,
+                DeviceRecord::VERSION
+            )));
+        }
+        let shared = Arc::new(Shared {
+            engine,
+            cells: ObjectCells::default(),
+            next_number: AtomicU64::new(device.next_number),
+            device: Mutex::new(device),
+            reaper: Reaper::default(),
+            damaged: Mutex::default(),
+        });
+        let reaper = remove::spawn(&shared)?;
+        Ok(Self(Arc::new(Opened {
+            shared,
+            reaper: Mutex::new(Some(reaper)),
+        })))
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// Room, and how many objects there are.
+    pub fn usage(&self) -> Result<DeviceUsage> {
+        let engine = &self.shared().engine;
+        let (total, free) = engine.room()?;
+        let device = *self.shared().device.lock();
+        Ok(DeviceUsage {
+            total,
+            free,
+            objects: device.objects,
+            removed: device.removed,
+        })
+    }
+
+    /// Objects of which bytes were found damaged since the device was opened, up to 1024.
+    pub fn damaged(&self) -> Vec<ObjectId> {
+        self.shared().damaged.lock().iter().copied().collect()
+    }
+
+    /// Why the device takes no more writes, if it does not.
+    pub fn stopped(&self) -> Option<Error> {
+        self.shared().engine.check_running().err()
+    }
+
+    /// Carries all changes into the base table, so that the next opening replays nothing.
+    pub fn flush(&self) -> Result<()> {
+        self.shared().engine.flush()
+    }
+
+    /// Writes everything and takes no more changes. Idempotent.
+    pub fn close(&self) -> Result<()> {
+        self.0.close()
+    }
+}
+
+impl Opened {
+    fn close(&self) -> Result<()> {
+        self.shared.reaper.stop();
+        if let Some(thread) = self.reaper.lock().take() {
+            let _ = thread.join();
+        }
+        self.shared.engine.close()
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}
+
+impl Shared {
+    /// The number of an object to be made.
+    fn new_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Commits a change of how many objects there are, with the device's record.
+    fn commit_counted(
+        &self,
+        mut batch: Batch,
+        objects: i64,
+        removed: i64,
+    ) -> Result<crate::Ticket> {
+        let mut device = self.device.lock();
+        let after = DeviceRecord {
+            next_number: self.next_number.load(Ordering::Relaxed),
+            objects: device.objects.saturating_add_signed(objects),
+            removed: device.removed.saturating_add_signed(removed),
+            ..*device
+        };
+        batch.put(Key::partition(), after.encode());
+        let ticket = self.engine.commit(batch)?;
+        *device = after;
+        Ok(ticket)
+    }
+
+    /// Notes that bytes of an object are damaged.
+    fn damaged(&self, object: ObjectId, cause: &str) -> Error {
+        tracing::error!(%object, cause, "an object is damaged");
+        let mut damaged = self.damaged.lock();
+        if damaged.len() < DAMAGED_MAX {
+            damaged.insert(object);
+        }
+        Error::ObjectIo {
+            object,
+            cause: cause.to_owned(),
+        }
+    }
+}
+
+/// The key of an object.
+fn key_of(id: ObjectId) -> Key {
+    Key::object(id.volume.0, id.vnode.0, id.uniquifier.0, id.serial)
+}
+
+/// The name of the object of a key.
+fn name_of(key: &Key) -> ObjectId {
+    ObjectId {
+        volume: cellar_wire::ids::VolumeId(key.u32_at(1)),
+        vnode: cellar_wire::ids::VnodeId(key.u32_at(5)),
+        uniquifier: cellar_wire::ids::Uniquifier(key.u32_at(9)),
+        serial: key.u32_at(13),
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

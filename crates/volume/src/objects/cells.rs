@@ -1,0 +1,134 @@
+//! The records of objects that are in use, each behind a lock.
+
+use std::sync::Arc;
+
+use cellar_wire::object::ObjectId;
+use hashbrown::HashMap;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::{Shared, key_of};
+use crate::error::{Error, Result};
+use crate::record::ObjectRecord;
+
+/// Parts of the cache with a lock each.
+const SHARDS: usize = 16;
+/// Objects in each part beyond which those that nobody uses are forgotten.
+const CELLS_MAX: usize = 2048;
+
+/// An object in memory.
+pub(super) struct ObjectCell {
+    pub(super) id: ObjectId,
+    state: RwLock<Known>,
+}
+
+enum Known {
+    /// Not looked at yet.
+    Unread,
+    /// As it is in the table.
+    Is(Option<ObjectRecord>),
+}
+
+/// Those in use, and some that were.
+#[derive(Default)]
+pub(super) struct ObjectCells {
+    shards: [Mutex<HashMap<ObjectId, Arc<ObjectCell>>>; SHARDS],
+}
+
+impl ObjectCells {
+    pub(super) fn of(&self, id: ObjectId) -> Arc<ObjectCell> {
+        let mixed = (u64::from(id.vnode.0) << 32 | u64::from(id.serial))
+            .wrapping_add(u64::from(id.volume.0))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut shard = self.shards[(mixed >> 60) as usize % SHARDS].lock();
+        if let Some(cell) = shard.get(&id) {
+            return Arc::clone(cell);
+        }
+        if shard.len() >= CELLS_MAX {
+            // Nobody has another reference, or gets one while this is locked.
+            shard.retain(|_, cell| Arc::strong_count(cell) > 1);
+        }
+        let cell = Arc::new(ObjectCell {
+            id,
+            state: RwLock::new(Known::Unread),
+        });
+        shard.insert(id, Arc::clone(&cell));
+        cell
+    }
+}
+
+/// The object's record, locked for reading.
+pub(super) struct Read<'c>(RwLockReadGuard<'c, Known>);
+
+/// The object's record, locked for a change.
+pub(super) struct Write<'c>(RwLockWriteGuard<'c, Known>);
+
+impl ObjectCell {
+    fn load(&self, shared: &Shared, known: &mut Known) -> Result<()> {
+        if matches!(known, Known::Unread) {
+            let value = shared.engine.get(&key_of(self.id))?;
+            let record = match value.map(|value| ObjectRecord::decode(&value)).transpose() {
+                Ok(record) => record,
+                Err(error) => return Err(shared.damaged(self.id, &error.to_string())),
+            };
+            *known = Known::Is(record);
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&self, shared: &Shared) -> Result<Read<'_>> {
+        {
+            let state = self.state.read();
+            if matches!(*state, Known::Is(_)) {
+                return Ok(Read(state));
+            }
+        }
+        let mut state = self.state.write();
+        self.load(shared, &mut state)?;
+        Ok(Read(RwLockWriteGuard::downgrade(state)))
+    }
+
+    pub(super) fn write(&self, shared: &Shared) -> Result<Write<'_>> {
+        let mut state = self.state.write();
+        self.load(shared, &mut state)?;
+        Ok(Write(state))
+    }
+}
+
+impl Read<'_> {
+    /// The record, also of an object that was removed softly.
+    pub(super) fn any(&self) -> Option<&ObjectRecord> {
+        match &*self.0 {
+            Known::Is(record) => record.as_ref(),
+            Known::Unread => None,
+        }
+    }
+
+    /// The record of an object that is there.
+    pub(super) fn present(&self, id: ObjectId) -> Result<&ObjectRecord> {
+        self.any()
+            .filter(|record| record.removed == 0)
+            .ok_or(Error::NoObject(id))
+    }
+}
+
+impl Write<'_> {
+    /// The record, also of an object that was removed softly.
+    pub(super) fn any(&self) -> Option<&ObjectRecord> {
+        match &*self.0 {
+            Known::Is(record) => record.as_ref(),
+            Known::Unread => None,
+        }
+    }
+
+    /// The record of an object that is there.
+    pub(super) fn present(&self, id: ObjectId) -> Result<&ObjectRecord> {
+        self.any()
+            .filter(|record| record.removed == 0)
+            .ok_or(Error::NoObject(id))
+    }
+
+    /// Enters what a change has made of it.
+    pub(super) fn set(&mut self, record: Option<ObjectRecord>) {
+        *self.0 = Known::Is(record);
+    }
+}

@@ -1,0 +1,194 @@
+//! Reading a version of an object, every block against its checksum.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cellar_wire::object::ObjectId;
+
+use super::cells::ObjectCell;
+use super::{ObjectStore, Shared, key_of, now};
+use crate::blocks::{self, Owner, Unread};
+use crate::engine::batch::Batch;
+use crate::engine::key::Key;
+use crate::error::{Error, Result};
+use crate::record::{BLOCK, ObjectRecord, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks};
+use crate::ticket::is_nonblocking;
+
+/// How old the date of the last access may be, in seconds.
+const ACCESSED_COARSE: u64 = 3600;
+
+/// A range of one version of an object, read a part at a time.
+///
+/// It holds nothing between parts: when the version is let go meanwhile, the next part says so.
+pub struct ObjectReader {
+    shared: Arc<Shared>,
+    cell: Arc<ObjectCell>,
+    version: u64,
+    position: u64,
+    end: u64,
+}
+
+impl std::fmt::Debug for ObjectReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (id, version) = (self.cell.id, self.version);
+        write!(f, "ObjectReader({id:?} {version}, {}..{})", self.position, self.end)
+    }
+}
+
+impl ObjectReader {
+    /// Bytes that are still to come.
+    pub fn left(&self) -> u64 {
+        self.end - self.position
+    }
+
+    /// The next bytes, up to `max` of them; `None` after the last.
+    pub fn next(&mut self, max: usize) -> Result<Option<Bytes>> {
+        let length = self.left().min(max as u64) as usize;
+        if length == 0 {
+            return Ok(None);
+        }
+        let (shared, cell) = (&self.shared, &self.cell);
+        let bytes = shared.read_range(cell, self.version, self.position, length)?;
+        self.position += length as u64;
+        Ok(Some(bytes))
+    }
+}
+
+impl ObjectStore {
+    /// Begins to read up to `length` bytes of a version at `position`, fewer at its end.
+    ///
+    /// `NoObject`, `NoVersion`.
+    pub fn reader(
+        &self,
+        id: ObjectId,
+        version: u64,
+        position: u64,
+        length: u64,
+    ) -> Result<ObjectReader> {
+        let shared = Arc::clone(self.shared());
+        let cell = shared.cells.of(id);
+        let (end, accessed) = {
+            let state = cell.read(&shared)?;
+            let record = state.present(id)?;
+            let known = record.version(version);
+            let known = known.ok_or(Error::NoVersion(id, version))?;
+            (known.length, record.accessed)
+        };
+        shared.note_access(&cell, accessed);
+        let position = position.min(end);
+        Ok(ObjectReader {
+            shared,
+            cell,
+            version,
+            position,
+            end: position.saturating_add(length).min(end),
+        })
+    }
+
+    /// Reads up to `length` bytes of a version at `position`, fewer at its end.
+    ///
+    /// `NoObject`, `NoVersion`, `ObjectIo`.
+    pub fn read(&self, id: ObjectId, version: u64, position: u64, length: usize) -> Result<Bytes> {
+        let mut reader = self.reader(id, version, position, length as u64)?;
+        Ok(reader.next(length)?.unwrap_or_default())
+    }
+}
+
+impl Shared {
+    /// Brings the date of the last access up to date, about. What goes wrong with that is nobody's
+    /// concern: nothing is lost but the date.
+    fn note_access(&self, cell: &ObjectCell, accessed: u64) {
+        let now = now();
+        if now < accessed.saturating_add(ACCESSED_COARSE) || is_nonblocking() {
+            return;
+        }
+        let Ok(_room) = self.engine.admit(0) else {
+            return;
+        };
+        let Ok(mut state) = cell.write(self) else {
+            return;
+        };
+        let Some(mut record) = state.any().cloned() else {
+            return;
+        };
+        record.accessed = record.accessed.max(now);
+        let mut batch = Batch::new();
+        batch.put(key_of(cell.id), record.encode());
+        if self.engine.commit(batch).is_ok() {
+            state.set(Some(record));
+        }
+    }
+
+    /// Reads a range that lies within a version.
+    fn read_range(
+        &self,
+        cell: &ObjectCell,
+        version: u64,
+        position: u64,
+        length: usize,
+    ) -> Result<Bytes> {
+        // Before the pieces are looked up: what they name is not used for something else from now on.
+        let _pin = self.engine.space.pin();
+        let end = position + length as u64;
+        let mut pieces = Vec::new();
+        let owner = {
+            let state = cell.read(self)?;
+            let record = state.present(cell.id)?;
+            if record.version(version).is_none() {
+                return Err(Error::NoVersion(cell.id, version));
+            }
+            for number in position / PIECE_BYTES..end.div_ceil(PIECE_BYTES) {
+                if let Some((_, Piece::Blocks(blocks))) =
+                    self.piece(cell.id, record, number, version)?
+                {
+                    pieces.push((number, blocks));
+                }
+            }
+            Owner::object(record.number)
+        };
+        let first_block = position / BLOCK as u64;
+        let blocks = (end.div_ceil(BLOCK as u64) - first_block) as usize;
+        let mut buffer = BytesMut::zeroed(blocks * BLOCK);
+        for (number, blocks) in &pieces {
+            let base = number * PIECE_BLOCKS as u64;
+            self.read_blocks(cell.id, owner, blocks, base, first_block, &mut buffer)?;
+        }
+        let skip = (position - first_block * BLOCK as u64) as usize;
+        Ok(buffer.freeze().slice(skip..skip + length))
+    }
+
+    pub(super) fn read_blocks(
+        &self,
+        id: ObjectId,
+        owner: Owner,
+        pieces: &PieceBlocks,
+        base: u64,
+        first: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let read = blocks::read_blocks(&self.engine, owner, pieces, base, first, buffer);
+        read.map_err(|unread| match unread {
+            Unread::WouldBlock => Error::WouldBlock,
+            Unread::Damaged(cause) => self.damaged(id, &cause),
+        })
+    }
+
+    /// What a version sees of a piece, and of which version that is.
+    pub(super) fn piece(
+        &self,
+        id: ObjectId,
+        record: &ObjectRecord,
+        number: u64,
+        version: u64,
+    ) -> Result<Option<(u64, Piece)>> {
+        let prefix = Key::object_piece_prefix(record.number, number);
+        let from = Key::object_piece(record.number, number, version);
+        let Some((key, value)) = self.engine.first_version(&from, &prefix)? else {
+            return Ok(None);
+        };
+        match Piece::decode(&value) {
+            Ok(piece) => Ok(Some((key.epoch(), piece))),
+            Err(error) => Err(self.damaged(id, &error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Removing objects, softly or for good.
+//!
+//! A removal for good takes the object's record away and leaves a key by which its pieces are
+//! removed in the background, also after a restart.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use cellar_wire::object::ObjectId;
+
+use super::{ObjectStore, Shared, key_of, name_of, now};
+use crate::engine::batch::Batch;
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
+use crate::reap::delete_some;
+use crate::record::ObjectRecord;
+use crate::ticket::Ticket;
+
+impl ObjectStore {
+    /// Removes objects; `soft`: so that [`ObjectStore::undelete`] brings them back. Those that are not
+    /// there are passed over, and what was removed softly goes for good if it is not `soft`. Answers
+    /// how many were removed, and when that is durable.
+    pub fn remove(&self, ids: &[ObjectId], soft: bool) -> Result<(u32, Ticket)> {
+        let shared = self.shared();
+        shared.each(ids, |id, record| match soft {
+            true if record.removed != 0 => Ok(None),
+            true => {
+                let (objects, removed) = (-1, 1);
+                let removed_at = ObjectRecord {
+                    removed: now().max(1),
+                    ..record.clone()
+                };
+                shared.change(id, removed_at, objects, removed).map(Some)
+            }
+            false => shared.remove(id, record).map(Some),
+        })
+    }
+
+    /// Brings back what was removed softly. Answers how many objects that were.
+    pub fn undelete(&self, ids: &[ObjectId]) -> Result<(u32, Ticket)> {
+        let shared = self.shared();
+        shared.each(ids, |id, record| {
+            if record.removed == 0 {
+                return Ok(None);
+            }
+            let back = ObjectRecord {
+                removed: 0,
+                ..record.clone()
+            };
+            shared.change(id, back, 1, -1).map(Some)
+        })
+    }
+
+    /// Removes for good what was removed softly before that time, in seconds since 1970. Answers how
+    /// many objects that were.
+    pub fn purge(&self, before: u64) -> Result<(u32, Ticket)> {
+        let shared = self.shared();
+        let prefix = Key::of_kind(Kind::Object);
+        let mut walk = shared.engine.walk(&prefix, &prefix);
+        let is_due = |record: &ObjectRecord| record.removed != 0 && record.removed < before;
+        let (mut purged, mut last) = (0, Ticket::ready());
+        while let Some((key, value)) = walk.next()? {
+            if !ObjectRecord::decode(&value).is_ok_and(|record| is_due(&record)) {
+                continue;
+            }
+            let (removed, ticket) = shared.each(&[name_of(&key)], |id, record| {
+                // It may have been brought back since.
+                if !is_due(record) {
+                    return Ok(None);
+                }
+                shared.remove(id, record).map(Some)
+            })?;
+            if removed > 0 {
+                purged += removed;
+                last = ticket;
+            }
+        }
+        Ok((purged, last))
+    }
+
+    /// Removes what removed objects have left, now, and does not come back before that is done.
+    pub fn reap_now(&self) -> Result<()> {
+        self.shared().reap_all()
+    }
+}
+
+/// What a change leaves in the place of an object's record.
+type Left = (Option<ObjectRecord>, Ticket);
+
+impl Shared {
+    /// Runs a change of each of these objects that is there, in any state, with its record locked.
+    fn each(
+        &self,
+        ids: &[ObjectId],
+        mut change: impl FnMut(ObjectId, &ObjectRecord) -> Result<Option<Left>>,
+    ) -> Result<(u32, Ticket)> {
+        let (mut changed, mut last) = (0, Ticket::ready());
+        for &id in ids {
+            let _room = self.engine.admit(0)?;
+            let cell = self.cells.of(id);
+            let mut state = cell.write(self)?;
+            let Some(record) = state.any() else { continue };
+            if let Some((left, ticket)) = change(id, record)? {
+                state.set(left);
+                changed += 1;
+                last = ticket;
+            }
+        }
+        self.reaper.wake();
+        Ok((changed, last))
+    }
+
+    fn change(
+        &self,
+        id: ObjectId,
+        record: ObjectRecord,
+        objects: i64,
+        removed: i64,
+    ) -> Result<Left> {
+        let mut batch = Batch::new();
+        batch.put(key_of(id), record.encode());
+        let ticket = self.commit_counted(batch, objects, removed)?;
+        Ok((Some(record), ticket))
+    }
+
+    fn remove(&self, id: ObjectId, record: &ObjectRecord) -> Result<Left> {
+        let mut batch = Batch::new();
+        batch.delete(key_of(id));
+        batch.put(Key::reap_object(record.number), bytes::Bytes::new());
+        let soft = record.removed != 0;
+        let (objects, removed) = if soft { (0, -1) } else { (-1, 0) };
+        let ticket = self.commit_counted(batch, objects, removed)?;
+        self.damaged.lock().remove(&id);
+        Ok((None, ticket))
+    }
+
+    /// Works on every removal there is.
+    pub(super) fn reap_all(&self) -> Result<()> {
+        let _working = self.reaper.hold();
+        let prefix = Key::of_kind(Kind::ReapObject);
+        while let Some((job, _)) = self.engine.scan(&prefix, &prefix)?.next()? {
+            let pieces = Key::object_pieces(job.u64_at(1));
+            loop {
+                if self.reaper.stopping() {
+                    return Ok(());
+                }
+                let _room = self.engine.admit(0)?;
+                let mut batch = Batch::new();
+                let looked = delete_some(&self.engine, &pieces, true, &mut batch)?;
+                let done = batch.is_empty();
+                if done {
+                    batch.delete(job);
+                }
+                self.engine.commit(batch)?;
+                if done {
+                    break;
+                }
+                self.reaper.pace(&self.engine, looked);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Starts the thread that removes what removed objects have left.
+pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    let shared = Arc::downgrade(shared);
+    std::thread::Builder::new()
+        .name("object-reap".into())
+        .spawn(move || run(&shared))
+        .map_err(|error| Error::Partition(format!("starting the background work: {error}")))
+}
+
+fn run(shared: &Weak<Shared>) {
+    while let Some(shared) = shared.upgrade() {
+        if shared.reaper.stopping() || shared.engine.check_running().is_err() {
+            return;
+        }
+        if let Err(error) = shared.reap_all() {
+            tracing::warn!(%error, "background removal will be tried again");
+        }
+        shared.reaper.rest();
+    }
+}

@@ -1,0 +1,201 @@
+//! Looking for damage while everything is in use: every record and block against its checksum.
+//!
+//! Blocks are read from the device where the system can be told to. What does not match is looked at
+//! again with its record as it is then, and its blocks held, before it is called damaged.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use cellar_wire::object::ObjectId;
+
+use super::{DAMAGED_MAX, ObjectStore, Shared, name_of};
+use crate::blocks::{Owner, block_damage};
+use crate::engine::key::{Key, Kind};
+use crate::engine::space::BLOCK_BYTES;
+use crate::error::Result;
+use crate::record::{BLOCK, BlockRef, ObjectRecord, PIECE_BLOCKS, Piece, PieceBlocks};
+
+/// Longest pause at a time.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Shorter debts are paid together.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// How far a scrub is, and what it found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectScrub {
+    /// Bytes verified.
+    pub bytes: u64,
+    /// Bytes that there were to verify when it began, about.
+    pub total: u64,
+    /// Objects looked at.
+    pub objects: u64,
+    /// Damaged objects, up to 1024 of them.
+    pub damaged: Vec<ObjectId>,
+    /// Whether it was ended before everything was looked at.
+    pub is_partial: bool,
+}
+
+impl ObjectStore {
+    /// Verifies all blocks at up to `rate` bytes a second (0: no limit). `tell` hears how far it is,
+    /// and may end it.
+    pub fn scrub(
+        &self,
+        rate: u64,
+        tell: &mut dyn FnMut(&ObjectScrub) -> ControlFlow<()>,
+    ) -> Result<ObjectScrub> {
+        let shared = self.shared();
+        let prefix = Key::of_kind(Kind::Object);
+        let mut report = ObjectScrub::default();
+        let mut walk = shared.engine.walk(&prefix, &prefix);
+        while let Some((_, value)) = walk.next()? {
+            if let Ok(record) = ObjectRecord::decode(&value) {
+                report.total += record.blocks * BLOCK_BYTES;
+            }
+        }
+        let begun = Instant::now();
+        let mut walk = shared.engine.walk(&prefix, &prefix);
+        while let Some((key, value)) = walk.next()? {
+            let id = name_of(&key);
+            report.objects += 1;
+            let cause = match ObjectRecord::decode(&value) {
+                Ok(record) => {
+                    let mut go_on = |report: &mut ObjectScrub, bytes| {
+                        report.bytes += bytes;
+                        let ended = keep_pace(shared, rate, begun, report, tell);
+                        report.is_partial |= ended.is_break();
+                        ended
+                    };
+                    shared.scrub_object(&record, &mut |bytes| go_on(&mut report, bytes))?
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(cause) = cause {
+                let _ = shared.damaged(id, &cause);
+                if report.damaged.len() < DAMAGED_MAX {
+                    report.damaged.push(id);
+                }
+            }
+            if report.is_partial || tell(&report).is_break() {
+                report.is_partial = true;
+                break;
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// Waits until so many bytes may have been read.
+fn keep_pace(
+    shared: &Shared,
+    rate: u64,
+    begun: Instant,
+    report: &ObjectScrub,
+    tell: &mut dyn FnMut(&ObjectScrub) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let due = match rate {
+        0 => Duration::ZERO,
+        rate => Duration::from_secs_f64(report.bytes as f64 / rate as f64),
+    };
+    loop {
+        tell(report)?;
+        if shared.reaper.stopping() {
+            return ControlFlow::Break(());
+        }
+        let early = due.saturating_sub(begun.elapsed());
+        if early < PAUSE_MIN {
+            return ControlFlow::Continue(());
+        }
+        std::thread::sleep(early.min(PAUSE_MAX));
+    }
+}
+
+impl Shared {
+    /// Verifies the pieces of an object; says what is wrong with the first that is damaged.
+    fn scrub_object(
+        &self,
+        record: &ObjectRecord,
+        verified: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Option<String>> {
+        let prefix = Key::object_pieces(record.number);
+        let mut walk = self.engine.walk(&prefix, &prefix);
+        let mut newer: Option<(u64, PieceBlocks)> = None;
+        let mut wrong = None;
+        while let Some((key, value)) = walk.next()? {
+            let number = key.u64_at(9);
+            let known = newer.take().filter(|(of, _)| *of == number);
+            let known = known.map_or_else(PieceBlocks::empty, |(_, blocks)| blocks);
+            let piece = match Piece::decode(&value) {
+                Ok(piece) => piece,
+                Err(error) => {
+                    // Once more: a change may have been at work, or the memory.
+                    let again = self.engine.get(&key)?;
+                    if again.is_some_and(|value| Piece::decode(&value).is_err()) {
+                        wrong.get_or_insert(error.to_string());
+                    }
+                    continue;
+                }
+            };
+            let blocks = piece.into_blocks();
+            let read = self.scrub_piece(record.number, &key, &blocks, &known, &mut wrong)?;
+            newer = Some((number, blocks));
+            if verified(value.len() as u64 + read).is_break() {
+                break;
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// Verifies the blocks of a piece that the next newer version of it does not share.
+    fn scrub_piece(
+        &self,
+        number: u64,
+        key: &Key,
+        blocks: &PieceBlocks,
+        known: &PieceBlocks,
+        wrong: &mut Option<String>,
+    ) -> Result<u64> {
+        let base = key.u64_at(9) * PIECE_BLOCKS as u64;
+        let owner = Owner::object(number);
+        let mut read = 0;
+        for (place, run) in blocks.runs() {
+            let places = place..place + run.count as usize;
+            if places.clone().all(|at| blocks.0[at] == known.0[at]) {
+                continue;
+            }
+            let mut bytes = vec![0; run.count as usize * BLOCK];
+            let whole = self.engine.space.read_stored(run.start, &mut bytes);
+            read += bytes.len() as u64;
+            for (at, bytes) in places.zip(bytes.chunks_exact(BLOCK)) {
+                let Some(slot) = &blocks.0[at] else { continue };
+                let index = base + at as u64;
+                if whole.is_ok() && owner.checksum(index, bytes) == slot.checksum {
+                    continue;
+                }
+                if let Some(cause) = self.verify(owner, key, at, slot)? {
+                    wrong.get_or_insert(cause);
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// Looks at one block again, held, by its record as it is now: what is wrong with it.
+    fn verify(
+        &self,
+        owner: Owner,
+        key: &Key,
+        place: usize,
+        slot: &BlockRef,
+    ) -> Result<Option<String>> {
+        let _held = self.engine.space.pin();
+        let value = self.engine.get(key)?;
+        let Some(Ok(Piece::Blocks(blocks))) = value.map(|value| Piece::decode(&value)) else {
+            return Ok(None);
+        };
+        if blocks.0[place] != Some(*slot) {
+            return Ok(None);
+        }
+        let index = key.u64_at(9) * PIECE_BLOCKS as u64 + place as u64;
+        Ok(block_damage(&self.engine, owner, index, slot))
+    }
+}

@@ -1,0 +1,531 @@
+//! Writing a version of an object.
+//!
+//! A write first makes the version, if it is not there: an entry of the record, without bytes of its
+//! own. Then bytes go to blocks that nothing names, without any lock, and every 32 MiB one change
+//! names them. A power cut between two such changes leaves a version that is not finished and that
+//! nobody outside knows of; it goes when the next one is made from the same base.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::object::ObjectId;
+use cellar_wire::osd::VERSIONS_MAX;
+
+use super::cells::{ObjectCell, Write};
+use super::{ObjectStore, Shared, key_of, now};
+use crate::blocks::{Gathered, Owner};
+use crate::engine::batch::{Batch, Run};
+use crate::engine::key::Key;
+use crate::engine::room::Promise;
+use crate::error::{Error, Result};
+use crate::record::{
+    BLOCK, BlockRef, ObjectRecord, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VersionRecord,
+};
+use crate::ticket::Ticket;
+
+/// What a change adds to the table beside pieces, about, in bytes.
+const RECORDS_GROWTH: u64 = 4096;
+/// Bytes named by one change, about.
+const PART_BYTES: u64 = 32 << 20;
+/// Largest length of an object.
+const LENGTH_MAX: u64 = i64::MAX as u64;
+/// Pieces that one change cuts off.
+const CUT_STEP: usize = 1024;
+
+/// Bytes on their way into a version. Dropping it leaves what was named already.
+pub struct ObjectWriter {
+    shared: Arc<Shared>,
+    cell: Arc<ObjectCell>,
+    version: u64,
+    announced: u64,
+    received: u64,
+    part_begin: u64,
+    gathered: Gathered,
+    /// Of the part's records in the table.
+    room: Option<Promise>,
+    ticket: Ticket,
+}
+
+impl std::fmt::Debug for ObjectWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (id, version) = (self.cell.id, self.version);
+        let (received, announced) = (self.received, self.announced);
+        write!(f, "ObjectWriter({id:?} {version}, {received} of {announced} bytes)")
+    }
+}
+
+impl ObjectStore {
+    /// Begins to write `length` bytes at `position` of version `version`, which is made from `base` (0:
+    /// the object is made too) unless it is there. Versions between the two go. Several may write to
+    /// one version at the same time.
+    ///
+    /// `NoObject`, `Superseded` (`base` is not there, or something newer is), `FileTooBig`, `DiskFull`,
+    /// `Invalid`.
+    pub fn writer(
+        &self,
+        id: ObjectId,
+        base: u64,
+        version: u64,
+        position: u64,
+        length: u64,
+    ) -> Result<ObjectWriter> {
+        let shared = Arc::clone(self.shared());
+        let end = position.checked_add(length).ok_or(Error::FileTooBig)?;
+        if end > LENGTH_MAX {
+            return Err(Error::FileTooBig);
+        }
+        let room = shared.engine.admit(part_growth(length))?;
+        let cell = shared.cells.of(id);
+        let (number, ticket) = {
+            let mut state = cell.write(&shared)?;
+            shared.make_version(id, &mut state, base, version)?
+        };
+        Ok(ObjectWriter {
+            gathered: Gathered::new(Owner::object(number), position),
+            shared,
+            cell,
+            version,
+            announced: length,
+            received: 0,
+            part_begin: position,
+            room: Some(room),
+            ticket,
+        })
+    }
+
+    /// Writes bytes that are all at hand. The rest as [`ObjectStore::writer`].
+    pub fn write(
+        &self,
+        id: ObjectId,
+        base: u64,
+        version: u64,
+        position: u64,
+        data: &[Bytes],
+    ) -> Result<Ticket> {
+        let length = data.iter().map(|bytes| bytes.len() as u64).sum();
+        let mut writer = self.writer(id, base, version, position, length)?;
+        for bytes in data {
+            writer.push(bytes.clone())?;
+        }
+        writer.finish()
+    }
+
+    /// Makes a version, as [`ObjectStore::writer`], and gives it that length: cut off, or with zeros
+    /// behind.
+    pub fn truncate(&self, id: ObjectId, base: u64, version: u64, length: u64) -> Result<Ticket> {
+        if length > LENGTH_MAX {
+            return Err(Error::FileTooBig);
+        }
+        let shared = self.shared();
+        let cell = shared.cells.of(id);
+        {
+            let _room = shared.engine.admit(RECORDS_GROWTH)?;
+            let mut state = cell.write(shared)?;
+            shared.make_version(id, &mut state, base, version)?;
+        }
+        loop {
+            let _room = shared.engine.admit(CUT_STEP as u64 * 64)?;
+            let mut state = cell.write(shared)?;
+            let (done, ticket) = shared.cut(id, &mut state, version, length)?;
+            if done {
+                return Ok(ticket);
+            }
+        }
+    }
+}
+
+/// What the records of `length` bytes add to the table, up to a part of them.
+fn part_growth(length: u64) -> u64 {
+    length.min(PART_BYTES) / 256 + RECORDS_GROWTH
+}
+
+impl ObjectWriter {
+    /// Takes the next bytes. May write to the disk.
+    ///
+    /// `Invalid` for more bytes than were announced; `DiskFull`; `Superseded`.
+    pub fn push(&mut self, bytes: Bytes) -> Result<()> {
+        let received = self.received + bytes.len() as u64;
+        if received > self.announced {
+            return Err(Error::Invalid("more bytes than the write announced"));
+        }
+        self.received = received;
+        self.gathered.push(&self.shared.engine, bytes)?;
+        if self.gathered.end() - self.part_begin >= PART_BYTES {
+            self.gathered.write_whole_blocks(&self.shared.engine)?;
+            let rest = self.gathered.split_rest();
+            self.name_part()?;
+            self.part_begin = rest.end();
+            self.gathered = rest;
+            // The promise of the part before has ended with its change.
+            self.room = None;
+            let left = self.announced - self.received;
+            self.room = Some(self.shared.engine.admit(part_growth(left))?);
+        }
+        Ok(())
+    }
+
+    /// Bytes that are still to come.
+    pub fn missing(&self) -> u64 {
+        self.announced - self.received
+    }
+
+    /// Names the last bytes; all have come. The ticket is that of the whole write.
+    pub fn finish(mut self) -> Result<Ticket> {
+        if self.missing() > 0 {
+            return Err(Error::Invalid("bytes of the write are missing"));
+        }
+        self.name_part()?;
+        Ok(self.ticket)
+    }
+
+    fn name_part(&mut self) -> Result<()> {
+        let mut state = self.cell.write(&self.shared)?;
+        let (id, version) = (self.cell.id, self.version);
+        let gathered = &mut self.gathered;
+        self.ticket = self.shared.name_blocks(id, &mut state, version, gathered)?;
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Makes a version, if it is not there. Answers the object's number.
+    fn make_version(
+        &self,
+        id: ObjectId,
+        state: &mut Write<'_>,
+        base: u64,
+        version: u64,
+    ) -> Result<(u64, Ticket)> {
+        if version <= base {
+            return Err(Error::Invalid("a version is newer than its base"));
+        }
+        let Some(record) = state.any() else {
+            if base != 0 {
+                return Err(Error::NoObject(id));
+            }
+            return self.make_object(id, state, version);
+        };
+        if record.removed != 0 {
+            return Err(Error::NoObject(id));
+        }
+        if record.version(version).is_some() && is_newest(record, version) {
+            return Ok((record.number, Ticket::ready()));
+        }
+        let newer = record.versions.last();
+        if newer.is_some_and(|newer| newer.version >= version) {
+            return Err(Error::Superseded(id));
+        }
+        let length = match base {
+            0 => 0,
+            _ => record.version(base).ok_or(Error::Superseded(id))?.length,
+        };
+        let number = record.number;
+        if record.versions.iter().any(|known| known.version > base) {
+            let unfinished = |known: &VersionRecord| known.version <= base;
+            self.let_go(id, state, &unfinished)?;
+        }
+        let mut record = state.present(id)?.clone();
+        if record.versions.len() >= VERSIONS_MAX {
+            return Err(Error::Invalid("the object has as many versions as it may"));
+        }
+        record.versions.push(VersionRecord {
+            version,
+            length,
+            written: now(),
+            ending: false,
+            changed: 0..0,
+        });
+        let mut batch = Batch::new();
+        batch.put(key_of(id), record.encode());
+        let ticket = self.engine.commit(batch)?;
+        state.set(Some(record));
+        Ok((number, ticket))
+    }
+
+    fn make_object(
+        &self,
+        id: ObjectId,
+        state: &mut Write<'_>,
+        version: u64,
+    ) -> Result<(u64, Ticket)> {
+        let (number, now) = (self.new_number(), now());
+        let record = ObjectRecord {
+            number,
+            created: now,
+            accessed: now,
+            removed: 0,
+            blocks: 0,
+            versions: vec![VersionRecord {
+                version,
+                length: 0,
+                written: now,
+                ending: false,
+                changed: 0..0,
+            }],
+        };
+        let mut batch = Batch::new();
+        batch.put(key_of(id), record.encode());
+        let ticket = self.commit_counted(batch, 1, 0)?;
+        state.set(Some(record));
+        Ok((number, ticket))
+    }
+
+    /// Enters gathered bytes into a version, which is the newest.
+    fn name_blocks(
+        &self,
+        id: ObjectId,
+        state: &mut Write<'_>,
+        version: u64,
+        gathered: &mut Gathered,
+    ) -> Result<Ticket> {
+        let record = state.present(id)?;
+        let (begin, end) = (gathered.begin(), gathered.end());
+        if !is_newest(record, version) {
+            return Err(Error::Superseded(id));
+        }
+        gathered.write_whole_blocks(&self.engine)?;
+        let mut change = Change::begin(self, id, record, version);
+        let mut fresh = BTreeMap::new();
+        gathered.merge_edges(&mut fresh, |index| change.old_block(index))?;
+        let written = gathered.write_edges(&self.engine, fresh)?;
+        let mut updates: BTreeMap<u64, Vec<(u64, BlockRef)>> = BTreeMap::new();
+        for (index, block) in gathered.blocks.iter().chain(&written) {
+            let of_piece = updates.entry(index / PIECE_BLOCKS as u64).or_default();
+            of_piece.push((*index, *block));
+        }
+        for (number, blocks) in updates {
+            let mut after = change.old_blocks(number)?;
+            let base = number * PIECE_BLOCKS as u64;
+            for (index, block) in blocks {
+                after.0[(index - base) as usize] = Some(BlockRef {
+                    epoch: version,
+                    ..block
+                });
+            }
+            change.replace(number, after)?;
+        }
+        change.set_length(|length| if end > begin { length.max(end) } else { length });
+        for allocation in &gathered.allocations {
+            change.take(allocation.runs());
+        }
+        let ticket = change.commit(state)?;
+        for allocation in gathered.allocations.drain(..) {
+            allocation.keep();
+        }
+        Ok(ticket)
+    }
+
+    /// Takes some of what lies behind `length` off a version, and says whether that was all; then the
+    /// version has that length.
+    fn cut(
+        &self,
+        id: ObjectId,
+        state: &mut Write<'_>,
+        version: u64,
+        length: u64,
+    ) -> Result<(bool, Ticket)> {
+        let record = state.present(id)?;
+        if !is_newest(record, version) {
+            return Err(Error::Superseded(id));
+        }
+        let known = record.version(version).map_or(0, |known| known.length);
+        let mut change = Change::begin(self, id, record, version);
+        if length >= known {
+            change.set_length(|_| length);
+            return Ok((true, change.commit(state)?));
+        }
+        let whole = length.div_ceil(PIECE_BYTES);
+        let prefix = Key::object_pieces(record.number);
+        let from = Key::object_piece_prefix(record.number, whole);
+        let mut scan = self.engine.scan(&from, &prefix)?;
+        let (mut last, mut cut) = (None, 0);
+        while let Some((key, value)) = scan.next()? {
+            let number = key.u64_at(9);
+            if last.replace(number) == Some(number) {
+                continue;
+            }
+            // No record is newer than this version: the first is what it sees. Of what is damaged the
+            // blocks are not known; they stay out of use.
+            if !matches!(Piece::decode(&value), Ok(Piece::Gone)) {
+                if cut == CUT_STEP {
+                    return Ok((false, change.commit(state)?));
+                }
+                change.replace(number, PieceBlocks::empty())?;
+                cut += 1;
+            }
+        }
+        let mut place = None;
+        if !length.is_multiple_of(PIECE_BYTES) {
+            place = self.cut_piece(&mut change, length)?;
+        }
+        change.set_length(|_| length);
+        let ticket = change.commit(state)?;
+        if let Some(mut place) = place {
+            for allocation in place.allocations.drain(..) {
+                allocation.keep();
+            }
+        }
+        Ok((true, ticket))
+    }
+
+    /// Takes the blocks behind `length` out of the piece in which it lies, and zeros the rest of the
+    /// block in which it lies.
+    fn cut_piece(&self, change: &mut Change<'_>, length: u64) -> Result<Option<Gathered>> {
+        let number = length / PIECE_BYTES;
+        let before = change.old_blocks(number)?;
+        let mut after = before.clone();
+        let inside = (length % PIECE_BYTES) as usize;
+        for slot in &mut after.0[inside.div_ceil(BLOCK)..] {
+            *slot = None;
+        }
+        let index = length / BLOCK as u64;
+        let slot = &mut after.0[inside / BLOCK];
+        let mut place = None;
+        if !inside.is_multiple_of(BLOCK) && slot.is_some() {
+            let mut bytes = change.old_block(index)?;
+            bytes[inside % BLOCK..].fill(0);
+            let mut written = Gathered::new(Owner::object(change.record.number), 0);
+            for (_, block) in written.write_edges(&self.engine, [(index, bytes)].into())? {
+                *slot = Some(BlockRef {
+                    epoch: change.version,
+                    ..block
+                });
+            }
+            for allocation in &written.allocations {
+                change.take(allocation.runs());
+            }
+            place = Some(written);
+        }
+        if after != before {
+            change.replace(number, after)?;
+        }
+        Ok(place)
+    }
+}
+
+/// Whether a version is the newest, and can be seen.
+fn is_newest(record: &ObjectRecord, version: u64) -> bool {
+    let newest = record.versions.last();
+    newest.is_some_and(|newest| newest.version == version && !newest.ending)
+}
+
+/// A change of the newest version of an object, being put together.
+struct Change<'s> {
+    shared: &'s Shared,
+    id: ObjectId,
+    version: u64,
+    record: ObjectRecord,
+    batch: Batch,
+    /// Pieces as they are, each read once.
+    old: BTreeMap<u64, Option<(u64, Piece)>>,
+}
+
+impl<'s> Change<'s> {
+    fn begin(shared: &'s Shared, id: ObjectId, record: &ObjectRecord, version: u64) -> Self {
+        Self {
+            shared,
+            id,
+            version,
+            record: record.clone(),
+            batch: Batch::new(),
+            old: BTreeMap::new(),
+        }
+    }
+
+    fn old(&mut self, number: u64) -> Result<&Option<(u64, Piece)>> {
+        match self.old.entry(number) {
+            std::collections::btree_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                let (record, version) = (&self.record, self.version);
+                let found = self.shared.piece(self.id, record, number, version)?;
+                Ok(slot.insert(found))
+            }
+        }
+    }
+
+    /// The blocks of a piece as it is.
+    fn old_blocks(&mut self, number: u64) -> Result<PieceBlocks> {
+        Ok(match self.old(number)? {
+            Some((_, Piece::Blocks(blocks))) => blocks.clone(),
+            _ => PieceBlocks::empty(),
+        })
+    }
+
+    /// A block as it is: zeros where there is none.
+    fn old_block(&mut self, index: u64) -> Result<Vec<u8>> {
+        let number = index / PIECE_BLOCKS as u64;
+        let pieces = self.old_blocks(number)?;
+        let mut bytes = vec![0; BLOCK];
+        let base = number * PIECE_BLOCKS as u64;
+        let owner = Owner::object(self.record.number);
+        self.shared
+            .read_blocks(self.id, owner, &pieces, base, index, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Puts `after` in the place of a piece.
+    fn replace(&mut self, number: u64, after: PieceBlocks) -> Result<()> {
+        let before = self.old(number)?.clone();
+        let (own, key) = (
+            before.as_ref().map(|(version, _)| *version) == Some(self.version),
+            Key::object_piece(self.record.number, number, self.version),
+        );
+        let mut hides = before.is_some() && !own;
+        if own {
+            let prefix = Key::object_piece_prefix(self.record.number, number);
+            let older = (self.shared.engine).first_version(&key.successor(), &prefix)?;
+            let older = match older {
+                Some((_, value)) => Some(Piece::decode(&value)?),
+                None => None,
+            };
+            hides = older.is_some();
+            if let Some((_, Piece::Blocks(blocks))) = &before {
+                let older = older.as_ref().and_then(Piece::blocks);
+                let others: Vec<_> = older.into_iter().chain([&after]).collect();
+                self.release(blocks.not_in(&others));
+            }
+        }
+        if !after.is_empty() {
+            self.batch.put(key, Piece::Blocks(after).encode());
+        } else if hides {
+            self.batch.put(key, Piece::Gone.encode());
+        } else if own {
+            self.batch.delete(key);
+        }
+        if let Some(version) = self.record.versions.last_mut() {
+            version.note_changed(&(number..number + 1));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, runs: &[Run]) {
+        self.record.blocks += count(runs);
+        self.batch.taken.extend_from_slice(runs);
+        self.batch.wrote_blocks = true;
+    }
+
+    fn release(&mut self, runs: Vec<Run>) {
+        self.record.blocks = self.record.blocks.saturating_sub(count(&runs));
+        self.batch.released.extend(runs);
+    }
+
+    fn set_length(&mut self, length: impl FnOnce(u64) -> u64) {
+        if let Some(version) = self.record.versions.last_mut() {
+            version.length = length(version.length);
+            version.written = now();
+        }
+    }
+
+    fn commit(mut self, state: &mut Write<'_>) -> Result<Ticket> {
+        self.batch.put(key_of(self.id), self.record.encode());
+        let ticket = self.shared.engine.commit(self.batch)?;
+        state.set(Some(self.record));
+        Ok(ticket)
+    }
+}
+
+/// Blocks in all.
+pub(super) fn count(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| u64::from(run.count)).sum()
+}

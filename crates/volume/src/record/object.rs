@@ -1,0 +1,200 @@
+//! The records of objects, and that of the device that holds them.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use cellar_wire::osd::VERSIONS_MAX;
+
+use super::{Fields, Put};
+use crate::engine::space::with_checksum;
+use crate::error::{Error, Result};
+
+/// The record of a device, in the place of the partition's: so neither is taken for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceRecord {
+    /// Version of the whole format.
+    pub(crate) version: u32,
+    /// The next object's number.
+    pub(crate) next_number: u64,
+    /// Objects that are there.
+    pub(crate) objects: u64,
+    /// Objects that were removed and can be brought back.
+    pub(crate) removed: u64,
+}
+
+impl DeviceRecord {
+    /// Its first byte. That of a partition of volumes has 1.
+    pub(crate) const FORM: u8 = 2;
+    /// The format that this program writes.
+    pub(crate) const VERSION: u32 = 1;
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = vec![Self::FORM];
+        out.put_u32(self.version);
+        out.put_u64(self.next_number);
+        out.put_u64(self.objects);
+        out.put_u64(self.removed);
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "device")?;
+        if fields.u8()? != Self::FORM {
+            let what = "this is a partition of volumes, not an object storage device";
+            return Err(Error::Format(what.into()));
+        }
+        Ok(Self {
+            version: fields.u32()?,
+            next_number: fields.u64()?,
+            objects: fields.u64()?,
+            removed: fields.u64()?,
+        })
+    }
+}
+
+/// A version of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VersionRecord {
+    pub(crate) version: u64,
+    pub(crate) length: u64,
+    /// Seconds since 1970.
+    pub(crate) written: u64,
+    /// It is being let go: nobody sees it any more.
+    pub(crate) ending: bool,
+    /// Between these, the end excluded, are all pieces that have a record which is newer than the
+    /// version before this one and not newer than this one.
+    pub(crate) changed: Range<u64>,
+}
+
+impl VersionRecord {
+    /// Enters pieces that have such a record.
+    pub(crate) fn note_changed(&mut self, pieces: &Range<u64>) {
+        if pieces.is_empty() {
+            return;
+        }
+        if self.changed.is_empty() {
+            self.changed = pieces.clone();
+            return;
+        }
+        self.changed.start = self.changed.start.min(pieces.start);
+        self.changed.end = self.changed.end.max(pieces.end);
+    }
+}
+
+/// An object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObjectRecord {
+    /// What its pieces are found by. Never used twice on a device.
+    pub(crate) number: u64,
+    /// Seconds since 1970, as the others.
+    pub(crate) created: u64,
+    /// To the hour.
+    pub(crate) accessed: u64,
+    /// 0: it is there.
+    pub(crate) removed: u64,
+    /// Blocks that its pieces name.
+    pub(crate) blocks: u64,
+    /// Ascending.
+    pub(crate) versions: Vec<VersionRecord>,
+}
+
+impl ObjectRecord {
+    const FORM: u8 = 1;
+
+    /// A version that can be seen.
+    pub(crate) fn version(&self, version: u64) -> Option<&VersionRecord> {
+        let found = self.versions.iter().find(|known| known.version == version);
+        found.filter(|known| !known.ending)
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(47 + 41 * self.versions.len());
+        out.put_u8(Self::FORM);
+        out.put_u64(self.number);
+        out.put_u64(self.created);
+        out.put_u64(self.accessed);
+        out.put_u64(self.removed);
+        out.put_u64(self.blocks);
+        out.put_u16(self.versions.len() as u16);
+        for version in &self.versions {
+            out.put_u64(version.version);
+            out.put_u64(version.length);
+            out.put_u64(version.written);
+            out.put_u8(u8::from(version.ending));
+            out.put_u64(version.changed.start);
+            out.put_u64(version.changed.end);
+        }
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "object")?;
+        if fields.u8()? != Self::FORM {
+            return Err(fields.malformed());
+        }
+        let mut record = Self {
+            number: fields.u64()?,
+            created: fields.u64()?,
+            accessed: fields.u64()?,
+            removed: fields.u64()?,
+            blocks: fields.u64()?,
+            versions: Vec::new(),
+        };
+        let count = usize::from(fields.u16()?);
+        if count > VERSIONS_MAX {
+            return Err(fields.malformed());
+        }
+        record.versions.reserve(count);
+        for _ in 0..count {
+            record.versions.push(VersionRecord {
+                version: fields.u64()?,
+                length: fields.u64()?,
+                written: fields.u64()?,
+                ending: fields.u8()? == 1,
+                changed: fields.u64()?..fields.u64()?,
+            });
+        }
+        Ok(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PartitionRecord;
+    use super::*;
+
+    #[test]
+    fn records_come_back_and_are_not_taken_for_others() {
+        let device = DeviceRecord {
+            version: DeviceRecord::VERSION,
+            next_number: 1 << 40,
+            objects: 5,
+            removed: 3,
+        };
+        assert_eq!(DeviceRecord::decode(&device.encode()).unwrap(), device);
+        assert!(PartitionRecord::decode(&device.encode()).is_err());
+        let partition = PartitionRecord {
+            version: PartitionRecord::VERSION,
+            next_group: 1,
+        };
+        assert!(DeviceRecord::decode(&partition.encode()).is_err());
+        let version = |version, ending| VersionRecord {
+            version,
+            length: version * 1000,
+            written: 7,
+            ending,
+            changed: version..version + 2,
+        };
+        let record = ObjectRecord {
+            number: 9,
+            created: 1,
+            accessed: 2,
+            removed: 3,
+            blocks: 4,
+            versions: vec![version(5, true), version(6, false)],
+        };
+        assert_eq!(ObjectRecord::decode(&record.encode()).unwrap(), record);
+        assert!(record.version(5).is_none() && record.version(6).is_some());
+        assert!(ObjectRecord::decode(&device.encode()).is_err());
+    }
+}
