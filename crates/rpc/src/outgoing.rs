@@ -118,6 +118,21 @@ impl OutgoingCall {
         Ok(chunk)
     }
 
+    /// The next bytes of the reply, at most `max`: what has arrived in one chunk, or a part of it. What is
+    /// not taken stays.
+    ///
+    /// # Errors
+    /// [`CallError::BadReply`] when the reply ends here; else as [`Self::read_chunk`].
+    pub async fn read_some(&mut self, max: u64) -> Result<Bytes, CallError> {
+        let Some(mut chunk) = self.read_chunk().await? else {
+            return Err(CallError::BadReply(DecodeError::Truncated));
+        };
+        if chunk.len() as u64 > max {
+            self.held = chunk.split_off(usize::try_from(max).unwrap_or(chunk.len()));
+        }
+        Ok(chunk)
+    }
+
     /// Exactly `len` bytes of the reply, in pieces of at most one received chunk: calls `sink`
     /// with each.
     ///
@@ -129,12 +144,7 @@ impl OutgoingCall {
         mut sink: impl FnMut(Bytes),
     ) -> Result<(), CallError> {
         while len > 0 {
-            let Some(mut chunk) = self.read_chunk().await? else {
-                return Err(CallError::BadReply(DecodeError::Truncated));
-            };
-            if chunk.len() as u64 > len {
-                self.held = chunk.split_off(usize::try_from(len).unwrap_or(chunk.len()));
-            }
+            let chunk = self.read_some(len).await?;
             len -= chunk.len() as u64;
             sink(chunk);
         }

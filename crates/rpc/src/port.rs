@@ -169,6 +169,15 @@ impl Port {
         }
     }
 
+    /// On which of the port's shards the caller runs; `None` on any other thread. Who keeps a connection for each
+    /// shard has calls that never cross threads.
+    #[must_use]
+    pub fn shard_here(&self) -> Option<usize> {
+        let here = shard::current_handle()?;
+        let mut shards = self.0.shards.iter();
+        shards.position(|shard| Arc::ptr_eq(shard, &here))
+    }
+
     /// A connection to a service of another server, from this port. Nothing is sent yet.
     ///
     /// Made on a shard's own thread it belongs to that shard, otherwise to each in turn.
@@ -187,14 +196,7 @@ impl Port {
         options: ConnectionOptions,
     ) -> Connection {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let here = shard::current_handle();
-        let chosen = here.and_then(|here| {
-            self.0
-                .shards
-                .iter()
-                .position(|shard| Arc::ptr_eq(shard, &here))
-        });
-        let chosen = chosen.unwrap_or_else(|| {
+        let chosen = self.shard_here().unwrap_or_else(|| {
             self.0.next_shard.fetch_add(1, Ordering::Relaxed) % self.0.shards.len()
         });
         Connection(Carrier::Rx(Arc::new(RxConnection {

@@ -33,6 +33,8 @@ pub const OBJECTS_MAX: usize = 128;
 pub const UNIT_MIN: u32 = 4 << 10;
 /// Largest unit of striping, in bytes.
 pub const UNIT_MAX: u32 = 16 << 20;
+/// Bytes of a row of an erasure code (a unit of each data object), at most: whoever writes holds a row.
+pub const ERASURE_ROW_MAX: u64 = 64 << 20;
 /// Bytes of a sealed capability, at most.
 pub const CAPABILITY_MAX: usize = 512;
 
@@ -63,6 +65,13 @@ xdr_struct! {
         pub version: u64,
         /// It lacks writes (its OSD was away): nobody reads it before it is repaired.
         pub stale: bool,
+    }
+}
+
+impl std::fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (volume, vnode) = (self.volume.0, self.vnode.0);
+        write!(f, "{volume}.{vnode}.{}.{}", self.uniquifier.0, self.serial)
     }
 }
 
@@ -120,6 +129,12 @@ impl Shape {
         if !self.unit.is_power_of_two() || !(UNIT_MIN..=UNIT_MAX).contains(&self.unit) {
             return Err(DecodeError::Invalid(
                 "a stripe unit is a power of two from 4 KiB to 16 MiB",
+            ));
+        }
+        let row = u64::from(self.stripes) * u64::from(self.unit);
+        if self.scheme == Scheme::Erasure && row > ERASURE_ROW_MAX {
+            return Err(DecodeError::Invalid(
+                "a row of an erasure code has at most 64 MiB of data",
             ));
         }
         Ok(())

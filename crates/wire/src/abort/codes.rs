@@ -242,8 +242,10 @@ errno! {
     ENOSYS = 38;
     ENOTEMPTY = 39;
     ELOOP = 40;
+    ENODATA = 61;
     EOVERFLOW = 75;
     EOPNOTSUPP = 95;
+    ESTALE = 116;
 }
 
 /// Codes with a second name.

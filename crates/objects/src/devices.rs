@@ -1,0 +1,298 @@
+//! The cell's devices, as this process sees them: what the database lists, what it noticed itself, and the
+//! connections to their servers.
+//!
+//! 1. The list comes from the OSD database every few seconds ([`Devices::keep_fresh`]) or with each
+//!    answer of a file server ([`Devices::merge`]). It says who is dead, after some seconds of silence.
+//! 2. Whoever calls a device learns sooner: after a failure it is *suspect* for
+//!    [`SUSPECT_TIME`]. Suspects are asked last, and again when nobody else is left.
+//! 3. Each shard of the runtime has its own connection to a device, so that callers there enter the
+//!    protocol directly. Connections last until the device's addresses change.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_rpc::{CallError, Connection, ConnectionOptions, Port, Security};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::osd;
+use cellar_wire::osddb::{ListOsds, OsdListed};
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+/// How long a device that failed is asked after all others.
+pub const SUSPECT_TIME: Duration = Duration::from_secs(5);
+
+/// Silence after which a device's server counts as dead for a call under way.
+pub const DEAD_TIME: Duration = Duration::from_secs(10);
+
+/// Calls in progress to one device from one shard.
+const CALLS_MAX: usize = 128;
+
+/// How a device is thought to be; better ones are smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Condition {
+    /// Nothing is known against it.
+    Well,
+    /// A call failed a short while ago.
+    Suspect,
+    /// The list says that its server is silent, or does not have it.
+    Dead,
+}
+
+/// Where the list of devices comes from.
+pub trait DeviceList: Send + Sync + 'static {
+    /// All devices of the cell.
+    fn list<'a>(
+        &'a self,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<OsdListed>, CallError>> + Send + 'a>>;
+}
+
+/// A connection to an OSD database.
+impl DeviceList for Connection {
+    fn list<'a>(
+        &'a self,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<OsdListed>, CallError>> + Send + 'a>> {
+        Box::pin(async move { Ok(self.call(&ListOsds {}).await?.osds.into_vec()) })
+    }
+}
+
+/// The devices of a cell. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Devices(Arc<Shared>);
+
+struct Shared {
+    port: Port,
+    security: Security,
+    devices: RwLock<HashMap<u32, Device>>,
+}
+
+struct Device {
+    listed: OsdListed,
+    addresses: Vec<SocketAddr>,
+    /// Which of them is called.
+    current: usize,
+    /// By shard; `None`: callers on other threads.
+    connections: HashMap<Option<usize>, Connection>,
+    suspect_until: Option<Instant>,
+}
+
+impl Devices {
+    /// No devices yet; calls go out from `port`.
+    #[must_use]
+    pub fn new(port: Port) -> Self {
+        Self::with_security(port, Security::null())
+    }
+
+    /// With a security class: capabilities prove what may be done, this may hide or protect the bytes.
+    #[must_use]
+    pub fn with_security(port: Port, security: Security) -> Self {
+        Self(Arc::new(Shared {
+            port,
+            security,
+            devices: RwLock::default(),
+        }))
+    }
+
+    /// This is the whole list now.
+    pub fn update(&self, list: &[OsdListed]) {
+        let mut devices = self.0.devices.write();
+        devices.retain(|id, _| list.iter().any(|listed| listed.entry.id == *id));
+        for listed in list {
+            put(&mut devices, listed);
+        }
+    }
+
+    /// These are what is known of some.
+    pub fn merge(&self, list: &[OsdListed]) {
+        let mut devices = self.0.devices.write();
+        for listed in list {
+            put(&mut devices, listed);
+        }
+    }
+
+    /// Asks for the list now.
+    ///
+    /// # Errors
+    /// That of the call; the list stays as it was.
+    pub async fn refresh(&self, source: &dyn DeviceList) -> Result<(), CallError> {
+        self.update(&source.list().await?);
+        Ok(())
+    }
+
+    /// Asks for the list every `period`, for ever: for a task of its own. Failures leave the list as it was.
+    pub async fn keep_fresh(self, source: Arc<dyn DeviceList>, period: Duration) {
+        loop {
+            if let Err(cause) = self.refresh(&*source).await {
+                tracing::debug!(%cause, "the list of object storage devices was not to be had");
+            }
+            tokio::time::sleep(period).await;
+        }
+    }
+
+    /// All that are known, in no order.
+    #[must_use]
+    pub fn list(&self) -> Vec<OsdListed> {
+        let devices = self.0.devices.read();
+        devices
+            .values()
+            .map(|device| device.listed.clone())
+            .collect()
+    }
+
+    /// What is known of one.
+    #[must_use]
+    pub fn get(&self, osd: u32) -> Option<OsdListed> {
+        let devices = self.0.devices.read();
+        devices.get(&osd).map(|device| device.listed.clone())
+    }
+
+    /// Where a device's server is called now.
+    #[must_use]
+    pub fn address(&self, osd: u32) -> Option<SocketAddr> {
+        let devices = self.0.devices.read();
+        let device = devices.get(&osd)?;
+        device.addresses.get(device.current).copied()
+    }
+
+    /// How a device is thought to be. One that is not listed is dead.
+    #[must_use]
+    pub fn condition(&self, osd: u32) -> Condition {
+        match self.0.devices.read().get(&osd) {
+            None => Condition::Dead,
+            Some(device) if device.listed.dead || device.addresses.is_empty() => Condition::Dead,
+            Some(device) if device.suspect_until.is_some_and(|t| t > Instant::now()) => {
+                Condition::Suspect
+            }
+            Some(_) => Condition::Well,
+        }
+    }
+
+    /// Weight of a device in the choice of a copy to read.
+    #[must_use]
+    pub fn read_priority(&self, osd: u32) -> u32 {
+        let devices = self.0.devices.read();
+        devices
+            .get(&osd)
+            .map_or(0, |device| device.listed.entry.read_priority)
+    }
+
+    /// A connection to a device's server; `None` if it is not listed, or without addresses.
+    #[must_use]
+    pub fn connection(&self, osd: u32) -> Option<Connection> {
+        let shard = self.0.port.shard_here();
+        {
+            let devices = self.0.devices.read();
+            if let Some(connection) = devices.get(&osd)?.connections.get(&shard) {
+                return Some(connection.clone());
+            }
+        }
+        let mut devices = self.0.devices.write();
+        let device = devices.get_mut(&osd)?;
+        let address = *device.addresses.get(device.current)?;
+        let make = || {
+            let options = ConnectionOptions {
+                dead_time: Some(DEAD_TIME),
+                calls_max: Some(CALLS_MAX),
+                ..ConnectionOptions::default()
+            };
+            let (port, security) = (&self.0.port, self.0.security.clone());
+            port.connect_with(address, osd::PACKAGE.service_id, security, options)
+        };
+        Some(device.connections.entry(shard).or_insert_with(make).clone())
+    }
+
+    /// A call to a device failed. Wrong bytes or an object that is not there say nothing about the device.
+    pub fn failed(&self, osd: u32, cause: &CallError) {
+        let busy = matches!(cause, CallError::Aborted(code) if code.to_plain() == AbortCode::VBUSY);
+        if !busy && matches!(cause, CallError::Aborted(_)) {
+            return;
+        }
+        if let Some(device) = self.0.devices.write().get_mut(&osd) {
+            tracing::debug!(osd, %cause, "device is suspect");
+            device.suspect_until = Some(Instant::now() + SUSPECT_TIME);
+            if device.addresses.len() > 1 && !busy {
+                device.current = (device.current + 1) % device.addresses.len();
+                device.connections.clear();
+            }
+        }
+    }
+
+    /// A device served a call.
+    pub fn succeeded(&self, osd: u32) {
+        let suspect = {
+            let devices = self.0.devices.read();
+            devices
+                .get(&osd)
+                .is_some_and(|device| device.suspect_until.is_some())
+        };
+        if suspect && let Some(device) = self.0.devices.write().get_mut(&osd) {
+            device.suspect_until = None;
+        }
+    }
+}
+
+fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
+    let port = u16::try_from(listed.entry.port).unwrap_or(0);
+    let addresses: Vec<SocketAddr> = listed
+        .entry
+        .addresses
+        .iter()
+        .map(|words| SocketAddr::new(address_of(words), port))
+        .collect();
+    match devices.get_mut(&listed.entry.id) {
+        Some(device) => {
+            if device.addresses != addresses {
+                device.addresses = addresses;
+                device.current = 0;
+                device.connections.clear();
+                device.suspect_until = None;
+            }
+            device.listed = listed.clone();
+        }
+        None => {
+            let device = Device {
+                listed: listed.clone(),
+                addresses,
+                current: 0,
+                connections: HashMap::new(),
+                suspect_until: None,
+            };
+            devices.insert(listed.entry.id, device);
+        }
+    }
+}
+
+/// An address as packages of object storage carry it.
+#[must_use]
+pub fn address_of(words: &[u32; 4]) -> IpAddr {
+    let mut octets = [0; 16];
+    for (place, word) in octets.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_be_bytes());
+    }
+    Ipv6Addr::from(octets).to_canonical()
+}
+
+/// The four words of an address, IPv4 mapped.
+#[must_use]
+pub fn words_of(address: IpAddr) -> [u32; 4] {
+    let mapped = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let octets = mapped.octets();
+    std::array::from_fn(|word| {
+        let at = word * 4;
+        u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
+    })
+}
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.0.devices.read();
+        f.debug_list().entries(devices.keys()).finish()
+    }
+}

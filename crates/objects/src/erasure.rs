@@ -1,0 +1,245 @@
+//! Erasure code: parity of data shards, and shards from any others.
+//!
+//! 1. Reed-Solomon over GF(2^16) by `reed-solomon-simd`: any `data` of the `data + parity` shards give back all
+//!    of them. It is systematic (data shards are the bytes themselves) and linear: where all data is zeros,
+//!    so is parity, so a hole needs no object.
+//! 2. It works on each [`BLOCK`] of 64 bytes apart: parity of a range of columns is that range of the
+//!    parity. So a store of a few bytes needs these columns of the row and no more, and encoding goes by
+//!    slices that fit in the processor's cache.
+//! 3. Decoding has a fixed cost of about a tenth of a millisecond: slices are large there.
+//!
+//! The bytes of parity are a format: they lie on devices for years. A test holds them fast.
+
+use bytes::Bytes;
+use cellar_wire::object::{Scheme, Shape};
+use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
+
+pub use crate::arithmetic::BLOCK;
+
+/// Bytes of each shard that are encoded together.
+const SLICE_BYTES: usize = 32 << 10;
+
+/// Why shards could not be made.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the erasure code refuses: {0}")]
+pub struct CodeError(#[from] reed_solomon_simd::Error);
+
+/// The code of a shape, with its working memory.
+pub struct Code {
+    data: usize,
+    parity: usize,
+    encoder: Option<(usize, ReedSolomonEncoder)>,
+}
+
+impl Code {
+    /// The code of an erasure shape; `None` for others.
+    #[must_use]
+    pub fn of(shape: &Shape) -> Option<Self> {
+        (shape.scheme == Scheme::Erasure)
+            .then(|| Self::new(shape.stripes as usize, shape.copies as usize))
+    }
+
+    /// A code of so many data and parity shards, at least one of each.
+    #[must_use]
+    pub fn new(data: usize, parity: usize) -> Self {
+        Self {
+            data: data.max(1),
+            parity: parity.max(1),
+            encoder: None,
+        }
+    }
+
+    /// Appends the parity of `shards` to `parity`: one shard for each data object, all of the same length of
+    /// whole blocks, one buffer for each parity object.
+    ///
+    /// # Errors
+    /// Shards of other number or length than promised.
+    pub fn encode(
+        &mut self,
+        shards: &[impl AsRef<[u8]>],
+        parity: &mut [Vec<u8>],
+    ) -> Result<(), CodeError> {
+        let length = shards.first().map_or(0, |shard| shard.as_ref().len());
+        let mut done = 0;
+        while done < length {
+            let slice = (length - done).min(SLICE_BYTES);
+            let encoder = self.encoder(slice)?;
+            for shard in shards {
+                let bytes = shard.as_ref().get(done..done + slice).unwrap_or_default();
+                encoder.add_original_shard(bytes)?;
+            }
+            let encoded = encoder.encode()?;
+            for (out, bytes) in parity.iter_mut().zip(encoded.recovery_iter()) {
+                out.extend_from_slice(bytes);
+            }
+            done += slice;
+        }
+        Ok(())
+    }
+
+    fn encoder(&mut self, slice: usize) -> Result<&mut ReedSolomonEncoder, CodeError> {
+        let (data, parity) = (self.data, self.parity);
+        let held = match self.encoder.take() {
+            Some((length, encoder)) if length == slice => (length, encoder),
+            Some((_, mut encoder)) => {
+                encoder.reset(data, parity, slice)?;
+                (slice, encoder)
+            }
+            None => (slice, ReedSolomonEncoder::new(data, parity, slice)?),
+        };
+        Ok(&mut self.encoder.insert(held).1)
+    }
+
+    /// Computes the shards at the places `wanted` from those of `have`, all of the same length of whole
+    /// blocks. Places are those of a layout: the data, then the parity.
+    ///
+    /// # Errors
+    /// Fewer shards than data objects, or of different lengths.
+    pub fn reconstruct(
+        &mut self,
+        have: &[(usize, Bytes)],
+        wanted: &[usize],
+    ) -> Result<Vec<Bytes>, CodeError> {
+        let length = have.first().map_or(0, |(_, shard)| shard.len());
+        if length == 0 || wanted.is_empty() {
+            return Ok(vec![Bytes::new(); wanted.len()]);
+        }
+        let mut whole: Vec<Option<Bytes>> = vec![None; self.data];
+        for (place, shard) in have {
+            if let Some(slot) = whole.get_mut(*place) {
+                *slot = Some(shard.clone());
+            }
+        }
+        if whole.iter().any(Option::is_none) {
+            let mut decoder = ReedSolomonDecoder::new(self.data, self.parity, length)?;
+            for (place, shard) in have {
+                if *place < self.data {
+                    decoder.add_original_shard(*place, shard)?;
+                } else {
+                    decoder.add_recovery_shard(*place - self.data, shard)?;
+                }
+            }
+            let decoded = decoder.decode()?;
+            for (place, bytes) in decoded.restored_original_iter() {
+                whole[place] = Some(Bytes::copy_from_slice(bytes));
+            }
+        }
+        let whole: Vec<Bytes> = whole.into_iter().map(Option::unwrap_or_default).collect();
+        let mut parity = Vec::new();
+        if wanted.iter().any(|place| *place >= self.data) {
+            parity = vec![Vec::with_capacity(length); self.parity];
+            self.encode(&whole, &mut parity)?;
+        }
+        let mut parity: Vec<Bytes> = parity.into_iter().map(Bytes::from).collect();
+        let shard = |place: &usize| match whole.get(*place) {
+            Some(shard) => shard.clone(),
+            None => std::mem::take(
+                parity
+                    .get_mut(*place - self.data)
+                    .unwrap_or(&mut Bytes::new()),
+            ),
+        };
+        Ok(wanted.iter().map(shard).collect())
+    }
+}
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Code({}+{})", self.data, self.parity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::seq::SliceRandom;
+    use rand::{Rng, SeedableRng};
+
+    fn shards(rng: &mut StdRng, count: usize, length: usize) -> Vec<Bytes> {
+        let shard = |_| {
+            let mut bytes = vec![0; length];
+            rng.fill(&mut bytes[..]);
+            Bytes::from(bytes)
+        };
+        (0..count).map(shard).collect()
+    }
+
+    fn parity_of(code: &mut Code, shards: &[Bytes], count: usize) -> Vec<Bytes> {
+        let mut parity = vec![Vec::new(); count];
+        code.encode(shards, &mut parity).unwrap();
+        parity.into_iter().map(Bytes::from).collect()
+    }
+
+    #[test]
+    fn any_so_many_shards_give_back_all() {
+        let mut rng = StdRng::seed_from_u64(1);
+        for (data, parity) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 4), (32, 8)] {
+            let mut code = Code::new(data, parity);
+            for length in [64, 4096, SLICE_BYTES + 192] {
+                let mut all = shards(&mut rng, data, length);
+                all.extend(parity_of(&mut code, &all, parity));
+                for _ in 0..6 {
+                    let mut places: Vec<usize> = (0..data + parity).collect();
+                    places.shuffle(&mut rng);
+                    let (kept, lost) = places.split_at(data);
+                    let have: Vec<_> = kept.iter().map(|at| (*at, all[*at].clone())).collect();
+                    let made = code.reconstruct(&have, lost).unwrap();
+                    for (place, shard) in lost.iter().zip(made) {
+                        assert_eq!(shard, all[*place], "{data}+{parity} {length} {place}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parity_of_a_range_is_that_range_of_the_parity() {
+        let mut rng = StdRng::seed_from_u64(2);
+        let mut code = Code::new(4, 2);
+        let whole = shards(&mut rng, 4, 4096);
+        let parity = parity_of(&mut code, &whole, 2);
+        for range in [0..64, 64..128, 1024..4096, 4032..4096] {
+            let part: Vec<Bytes> = whole.iter().map(|s| s.slice(range.clone())).collect();
+            let of_part = parity_of(&mut code, &part, 2);
+            for (part, parity) in of_part.iter().zip(&parity) {
+                assert_eq!(*part, parity.slice(range.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn holes_have_no_parity() {
+        let mut code = Code::new(5, 3);
+        let zeros = vec![Bytes::from(vec![0; 128]); 5];
+        let parity = parity_of(&mut code, &zeros, 3);
+        assert!(parity.iter().flatten().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn too_few_shards_are_refused() {
+        let have = [(0, Bytes::from(vec![1; 64]))];
+        assert!(Code::new(2, 1).reconstruct(&have, &[1]).is_err());
+    }
+
+    /// What was written years ago must be readable by the library of today.
+    #[test]
+    fn the_format_stays() {
+        let mut sums = Vec::new();
+        for (data, parity) in [(2, 1), (4, 2), (6, 3), (10, 8)] {
+            let shard = |place: usize| -> Bytes {
+                (0..256)
+                    .map(|at| (place * 37 + at * 11) as u8)
+                    .collect::<Vec<_>>()
+                    .into()
+            };
+            let whole: Vec<Bytes> = (0..data).map(shard).collect();
+            let mut sum = 0;
+            for bytes in parity_of(&mut Code::new(data, parity), &whole, parity) {
+                sum = crc32c::crc32c_append(sum, &bytes);
+            }
+            sums.push(sum);
+        }
+        assert_eq!(sums, [0, 0, 0, 0]);
+    }
+}

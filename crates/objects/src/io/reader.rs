@@ -1,0 +1,480 @@
+//! A range of a file as a stream of pieces, from many objects at once.
+//!
+//! 1. The range is read in *spans* of whole rows. In a span each object that is needed is read with one
+//!    call; calls of this span and of some that follow are open at the same time. A call holds what has
+//!    arrived, up to a megabyte, so the calls are the read-ahead, and no task is needed: whoever asks for the
+//!    next bytes takes them from the calls in turn, in the order of the file.
+//! 2. A call that fails, or is silent for longer than others would take ([`ReadOptions::patience`]), marks
+//!    its object as tried. All open spans are forgotten and opened anew from the current position with
+//!    what is left: another copy, or of an erasure code any objects. There is one way to recover, and it
+//!    can be taken at most a few times for each object.
+//! 3. If of an erasure code an object that is needed is not to be had, the span is read *whole*: the same
+//!    range of as many objects as there are data objects, from which the missing ones are computed.
+//! 4. Silence counts from the last byte heard on that call, not from when we began to wait for it: two devices
+//!    that die together cost one wait.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::object::{Scheme, Shape};
+use futures_util::future::{join_all, try_join_all};
+
+use super::{ObjectSet, ReadCall, ReadOptions};
+use crate::arithmetic::{BLOCK, Piece, Striping, copies_of};
+use crate::devices::{Condition, Devices};
+use crate::erasure::Code;
+use crate::error::{Error, Problem, Result, is_damage};
+
+/// How often an object is asked that gave no answer.
+const TRIES_MAX: u32 = 3;
+
+/// Bytes of an object that are at least computed together: decoding has a fixed cost.
+const WHOLE_BYTES: u64 = 512 << 10;
+
+/// Problems remembered.
+const PROBLEMS_MAX: usize = 256;
+
+/// A range of a file being read.
+pub struct Reader {
+    devices: Devices,
+    set: ObjectSet,
+    options: ReadOptions,
+    striping: Striping,
+    /// The next byte to hand out.
+    position: u64,
+    end: u64,
+    /// Up to where spans are open.
+    opened: u64,
+    spans: VecDeque<Span>,
+    /// Computed or gathered, in the order of the file.
+    ready: VecDeque<Bytes>,
+    /// By place: how often it failed; `u32::MAX`: it is not to be used.
+    tried: Vec<u32>,
+    problems: Vec<Problem>,
+    last: CallError,
+}
+
+/// A part of the range, with a call for each object that is needed.
+struct Span {
+    end: u64,
+    /// By stripe.
+    calls: Vec<Option<ReadCall>>,
+    /// For a span that is read whole: which bytes of the objects, and the calls that give them.
+    whole: Option<(Range<u64>, Vec<ReadCall>)>,
+}
+
+/// Failures that leave objects out, and no more.
+type Survived<T> = std::result::Result<T, Vec<Failure>>;
+
+/// A failure, and whose.
+struct Failure {
+    place: usize,
+    cause: CallError,
+}
+
+impl Reader {
+    /// Reads `range` of a file. It must end at the file's end at the latest: an object that is shorter than it
+    /// should be reads as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Misused`] for a layout that is none.
+    pub fn new(
+        devices: Devices,
+        set: ObjectSet,
+        range: Range<u64>,
+        options: ReadOptions,
+    ) -> Result<Self> {
+        check(&set.layout)?;
+        let tried = set.layout.objects.iter();
+        let tried = tried.map(|placed| if placed.stale { u32::MAX } else { 0 });
+        Ok(Self {
+            striping: Striping::of(&set.layout.shape),
+            tried: tried.collect(),
+            devices,
+            set,
+            options,
+            position: range.start,
+            end: range.end.max(range.start),
+            opened: range.start,
+            spans: VecDeque::new(),
+            ready: VecDeque::new(),
+            problems: Vec::new(),
+            last: CallError::Dead,
+        })
+    }
+
+    /// What failed so far and was read elsewhere: to be repaired.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The next byte's position in the file.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next bytes in the order of the file, `None` at the end of the range. A future that is dropped
+    /// before it is ready spoils the reader.
+    ///
+    /// # Errors
+    /// Too few objects are left to read from. Nothing more is to be had from this reader then.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                self.position += bytes.len() as u64;
+                return Ok(Some(bytes));
+            }
+            if self.position >= self.end {
+                return Ok(None);
+            }
+            if let Err(failures) = self.advance().await? {
+                self.failed(failures);
+            }
+        }
+    }
+
+    /// All that is left of the range, in pieces.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub async fn rest(&mut self) -> Result<Vec<Bytes>> {
+        let mut pieces = Vec::new();
+        while let Some(piece) = self.next().await? {
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
+    /// Makes something ready. The outer error ends the reader, the inner one is survived.
+    async fn advance(&mut self) -> Result<Survived<()>> {
+        if let Err(failures) = self.open_spans().await? {
+            return Ok(Err(failures));
+        }
+        let Some(span) = self.spans.front_mut() else {
+            return Err(Error::Misused("a range of no bytes"));
+        };
+        if let Some((range, calls)) = span.whole.take() {
+            let file = self.position..span.end;
+            return self.gather(file, range, calls).await;
+        }
+        let piece = self.striping.piece(self.position, span.end);
+        let Some(call) = span.calls.get_mut(piece.stripe).and_then(Option::as_mut) else {
+            return Err(Error::Misused("a stripe that was not opened"));
+        };
+        let place = call.place;
+        let patience = patience(&self.set.layout.shape, &self.tried, place, &self.options);
+        match call.next(piece.length, patience).await {
+            Ok(bytes) => {
+                if self.position + bytes.len() as u64 >= span.end {
+                    self.spans.pop_front();
+                }
+                self.ready.push_back(bytes);
+                Ok(Ok(()))
+            }
+            Err(cause) => Ok(Err(vec![Failure { place, cause }])),
+        }
+    }
+
+    /// Opens spans until the window is full.
+    async fn open_spans(&mut self) -> Result<Survived<()>> {
+        if self.spans.is_empty() {
+            self.opened = self.position;
+        }
+        // Each call holds up to a megabyte.
+        let each = self.striping.stripes << 20;
+        let ahead = (self.options.window_bytes / each).clamp(1, 2) as usize + 1;
+        while self.spans.len() < ahead && self.opened < self.end {
+            let span = match self.open_span(self.opened).await? {
+                Ok(span) => span,
+                Err(failure) => return Ok(Err(vec![failure])),
+            };
+            self.opened = span.end;
+            self.spans.push_back(span);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Where a span that begins at `start` ends, if each object may give so many bytes.
+    fn span_end(&self, start: u64, object_bytes: u64) -> u64 {
+        let rows = (object_bytes / self.striping.unit).max(1);
+        let row = self.striping.row();
+        ((start / row).saturating_add(rows).saturating_mul(row)).min(self.end)
+    }
+
+    async fn open_span(&self, start: u64) -> Result<std::result::Result<Span, Failure>> {
+        let shape = self.set.layout.shape;
+        // Units larger than a call's bytes are not cut: a call may be as long as a unit.
+        let end = self.span_end(start, self.options.call_bytes);
+        let file = start..end;
+        let mut chosen = Vec::new();
+        let mut worst = None;
+        for stripe in 0..self.striping.stripes as usize {
+            let range = self.striping.object_range(stripe, &file);
+            if range.is_empty() {
+                continue;
+            }
+            let best = self.best_of(copies_of(&shape, stripe));
+            worst = worst.max(Some(best.map_or(u32::MAX, |(rank, _)| rank)));
+            chosen.push((stripe, range, best));
+        }
+        let worst = worst.unwrap_or(0);
+        if shape.scheme == Scheme::Erasure
+            && worst > 0
+            && let Some((rank, places)) = self.any_of(self.striping.stripes as usize)
+            && rank < worst
+        {
+            return Ok(self.open_whole(start, &places).await);
+        }
+        let mut calls: Vec<Option<ReadCall>> = Vec::new();
+        calls.resize_with(self.striping.stripes as usize, || None);
+        for (stripe, range, best) in chosen {
+            let Some((_, place)) = best else {
+                return Err(self.nothing_left(stripe));
+            };
+            match ReadCall::open(&self.devices, &self.set, place, range).await {
+                Ok(call) => calls[stripe] = Some(call),
+                Err(cause) => return Ok(Err(Failure { place, cause })),
+            }
+        }
+        Ok(Ok(Span {
+            end,
+            calls,
+            whole: None,
+        }))
+    }
+
+    /// Opens a span of an erasure code from the objects at `places`.
+    async fn open_whole(&self, start: u64, places: &[usize]) -> std::result::Result<Span, Failure> {
+        let end = self.span_end(start, WHOLE_BYTES);
+        let (first, last) = (start / self.striping.row(), (end - 1) / self.striping.row());
+        let unit = self.striping.unit;
+        let range = if first == last {
+            let columns = self.striping.columns(first, &(start..end));
+            first * unit + columns.start..first * unit + columns.end
+        } else {
+            first * unit..(last + 1) * unit
+        };
+        let open = places.iter().map(|place| async {
+            ReadCall::open(&self.devices, &self.set, *place, range.clone())
+                .await
+                .map_err(|cause| Failure {
+                    place: *place,
+                    cause,
+                })
+        });
+        let calls = try_join_all(open).await?;
+        Ok(Span {
+            end,
+            calls: Vec::new(),
+            whole: Some((range, calls)),
+        })
+    }
+
+    /// Reads a span's objects to the end, computes what is missing, and puts the file's bytes in order.
+    async fn gather(
+        &mut self,
+        file: Range<u64>,
+        range: Range<u64>,
+        calls: Vec<ReadCall>,
+    ) -> Result<Survived<()>> {
+        let length = usize::try_from(range.end - range.start).unwrap_or(0);
+        let (shape, tried) = (self.set.layout.shape, &self.tried);
+        let options = &self.options;
+        let reads = calls.into_iter().map(|mut call| async move {
+            let place = call.place;
+            let patience = patience(&shape, tried, place, options);
+            match call.rest(patience).await {
+                Ok(mut chunks) => Ok((place, chunks.take(length))),
+                Err(cause) => Err(Failure { place, cause }),
+            }
+        });
+        // Of all, not the first that fails: devices that died together cost one wait.
+        let (mut have, mut failures) = (Vec::new(), Vec::new());
+        for read in join_all(reads).await {
+            match read {
+                Ok(shard) => have.push(shard),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if !failures.is_empty() {
+            return Ok(Err(failures));
+        }
+        let stripes = self.striping.stripes as usize;
+        let needed = |stripe: &usize| !self.striping.object_range(*stripe, &file).is_empty();
+        let there = |stripe: &usize| !have.iter().any(|(place, _)| place == stripe);
+        let missing: Vec<usize> = (0..stripes).filter(needed).filter(there).collect();
+        if let Some(mut code) = Code::of(&self.set.layout.shape) {
+            let made = code
+                .reconstruct(&have, &missing)
+                .map_err(|_| Error::Misused("shards that do not fit together"))?;
+            have.extend(missing.into_iter().zip(made));
+        }
+        for Piece {
+            stripe,
+            offset,
+            length,
+            ..
+        } in self.striping.pieces(file)
+        {
+            let shard = have.iter().find(|(place, _)| *place == stripe);
+            let at = usize::try_from(offset - range.start).unwrap_or(usize::MAX);
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            match shard {
+                Some((_, shard)) if shard.len() >= at + length => {
+                    self.ready.push_back(shard.slice(at..at + length));
+                }
+                _ => return Err(Error::Misused("shards that do not fit together")),
+            }
+        }
+        self.spans.pop_front();
+        Ok(Ok(()))
+    }
+
+    /// How good an object is to read from: 0 is best. `None`: not at all.
+    fn rank(&self, place: usize) -> Option<u32> {
+        let placed = self.set.layout.objects.get(place)?;
+        let tried = *self.tried.get(place)?;
+        if tried >= TRIES_MAX {
+            return None;
+        }
+        if placed.version == 0 {
+            return Some(0);
+        }
+        match self.devices.condition(placed.osd) {
+            Condition::Well => Some(tried),
+            Condition::Suspect => Some(tried + 1),
+            Condition::Dead => None,
+        }
+    }
+
+    /// The best of some places, those of equal rank by the priority of their devices.
+    fn best_of(&self, places: impl Iterator<Item = usize>) -> Option<(u32, usize)> {
+        let ranked = places.filter_map(|place| Some((self.rank(place)?, place)));
+        ranked.min_by_key(|(rank, place)| {
+            let osd = self.set.layout.objects[*place].osd;
+            (*rank, u32::MAX - self.devices.read_priority(osd), *place)
+        })
+    }
+
+    /// The `count` best objects of all, data first, and the rank of the worst of them.
+    fn any_of(&self, count: usize) -> Option<(u32, Vec<usize>)> {
+        let mut ranked: Vec<(u32, usize)> = (0..self.set.layout.objects.len())
+            .filter_map(|place| Some((self.rank(place)?, place)))
+            .collect();
+        ranked.sort_unstable();
+        ranked.truncate(count);
+        let worst = ranked.last()?.0;
+        (ranked.len() == count).then(|| (worst, ranked.iter().map(|(_, place)| *place).collect()))
+    }
+
+    fn nothing_left(&self, stripe: usize) -> Error {
+        let shape = &self.set.layout.shape;
+        let osd = self.set.layout.objects.get(stripe).map_or(0, |p| p.osd);
+        let usable = |places: &mut dyn Iterator<Item = usize>| {
+            places.filter(|place| self.rank(*place).is_some()).count()
+        };
+        if shape.scheme == Scheme::Erasure {
+            return Error::TooFew {
+                left: usable(&mut (0..self.set.layout.objects.len())),
+                needed: shape.stripes as usize,
+                cause: self.last.clone(),
+            };
+        }
+        let failed = copies_of(shape, stripe)
+            .any(|place| self.problems.iter().any(|problem| problem.place == place));
+        if failed {
+            return Error::Device {
+                osd,
+                cause: self.last.clone(),
+            };
+        }
+        Error::Unavailable { osd }
+    }
+
+    /// Leaves objects out, and begins anew at the current position.
+    fn failed(&mut self, failures: Vec<Failure>) {
+        let mut failed: Vec<usize> = failures.iter().map(|failure| failure.place).collect();
+        let silence = failures
+            .iter()
+            .any(|failure| matches!(failure.cause, CallError::Timeout));
+        for failure in failures {
+            self.leave_out(failure);
+        }
+        self.ready.clear();
+        let spans = std::mem::take(&mut self.spans);
+        if !silence {
+            return;
+        }
+        // Who was silent as long on another call need not be waited for again.
+        let whole = |span: Span| span.whole.into_iter().flat_map(|(_, calls)| calls);
+        for mut call in spans.into_iter().flat_map(|mut span| {
+            let calls = std::mem::take(&mut span.calls);
+            calls.into_iter().flatten().chain(whole(span))
+        }) {
+            let place = call.place;
+            if !failed.contains(&place) && call.is_silent(self.options.patience) {
+                failed.push(place);
+                let cause = CallError::Timeout;
+                self.leave_out(Failure { place, cause });
+            }
+        }
+    }
+
+    fn leave_out(&mut self, failure: Failure) {
+        let Failure { place, cause } = failure;
+        let placed = self.set.layout.objects.get(place).copied();
+        let placed = placed.unwrap_or_default();
+        tracing::debug!(osd = placed.osd, place, %cause, "reading an object failed");
+        self.devices.failed(placed.osd, &cause);
+        if let Some(tried) = self.tried.get_mut(place) {
+            let refused = matches!(&cause, CallError::Aborted(code) if *code == AbortCode::EACCES);
+            *tried = match &cause {
+                _ if refused || is_damage(&cause) => u32::MAX,
+                // That took long enough.
+                CallError::Dead => tried.saturating_add(2),
+                _ => tried.saturating_add(1),
+            };
+        }
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(Problem {
+                place,
+                placed,
+                cause: cause.clone(),
+            });
+        }
+        self.last = cause;
+    }
+}
+
+/// How long to wait for an object: for ever (until its server counts as dead) if nothing stands in for it.
+fn patience(shape: &Shape, tried: &[u32], place: usize, options: &ReadOptions) -> Option<Duration> {
+    let fresh = |other: &usize| tried.get(*other).is_some_and(|tried| *tried < TRIES_MAX);
+    let others = match shape.scheme {
+        Scheme::Striped => {
+            let stripe = place % shape.stripes.max(1) as usize;
+            copies_of(shape, stripe).filter(fresh).count() > 1
+        }
+        Scheme::Erasure => (0..tried.len()).filter(fresh).count() > shape.stripes as usize,
+    };
+    others.then_some(options.patience)
+}
+
+/// Whether a layout is one.
+pub(crate) fn check(layout: &cellar_wire::object::Layout) -> Result<()> {
+    let shape = &layout.shape;
+    if shape.check().is_err() || layout.objects.len() != shape.objects() {
+        return Err(Error::Misused(
+            "a layout with another number of objects than its shape",
+        ));
+    }
+    if shape.scheme == Scheme::Erasure && u64::from(shape.unit) % BLOCK != 0 {
+        return Err(Error::Misused("a stripe unit of no whole blocks"));
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! One object that is being written: the calls that bring its bytes.
+//!
+//! Bytes come in ascending order. They go into a `Write` call of known length; when it is full the next is opened
+//! and the answer to the first (all is durable) is waited for later: at the latest when
+//! [`super::WriteOptions::calls_ahead`] are unanswered. A failure ends the lane: nothing more is sent.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_rpc::{CallError, Connection, OutgoingCall};
+use cellar_wire::object::{Capability, ObjectId};
+use cellar_wire::osd::{Truncate, Write, WriteReply};
+use tokio::time::timeout;
+
+use super::WriteOptions;
+
+/// An object that a store touches.
+pub(crate) struct Lane {
+    connection: Connection,
+    capability: Capability,
+    object: ObjectId,
+    base: u64,
+    version: u64,
+    options: WriteOptions,
+    /// The call that takes bytes, and how many it still takes.
+    call: Option<(OutgoingCall, u64)>,
+    unanswered: VecDeque<OutgoingCall>,
+    /// Where the next byte goes, and where the present run ends.
+    position: u64,
+    end: u64,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        connection: Connection,
+        capability: Capability,
+        object: ObjectId,
+        (base, version): (u64, u64),
+        options: WriteOptions,
+    ) -> Self {
+        Self {
+            connection,
+            capability,
+            object,
+            base,
+            version,
+            options,
+            call: None,
+            unanswered: VecDeque::new(),
+            position: 0,
+            end: 0,
+        }
+    }
+
+    /// These bytes of the object are to come now.
+    pub(crate) fn begin(&mut self, range: Range<u64>) {
+        self.position = range.start;
+        self.end = range.end;
+    }
+
+    /// Sends bytes; waits while the device has no room.
+    pub(crate) async fn write(
+        &mut self,
+        mut bytes: Bytes,
+        patience: Option<Duration>,
+    ) -> Result<(), CallError> {
+        while !bytes.is_empty() {
+            let (mut call, left) = match self.call.take() {
+                Some(call) => call,
+                None => self.open(patience).await?,
+            };
+            let fits = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+            let part = bytes.split_to(fits);
+            if fits == 0 {
+                return Err(CallError::AnsweredEarly);
+            }
+            match within(patience, call.write(part)).await {
+                // The device has answered already: its answer says why.
+                Err(CallError::AnsweredEarly) => {
+                    answer(call, patience).await?;
+                    return Err(CallError::AnsweredEarly);
+                }
+                other => other?,
+            }
+            self.position += fits as u64;
+            let left = left - fits as u64;
+            if left == 0 {
+                call.finish();
+                self.unanswered.push_back(call);
+            } else {
+                self.call = Some((call, left));
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(&mut self, patience: Option<Duration>) -> Result<(OutgoingCall, u64), CallError> {
+        while self.unanswered.len() >= self.options.calls_ahead.max(1) {
+            if let Some(call) = self.unanswered.pop_front() {
+                answer(call, patience).await?;
+            }
+        }
+        let length = (self.end - self.position).min(self.options.call_bytes.max(1));
+        let arguments = Write {
+            capability: self.capability.clone(),
+            object: self.object,
+            base: self.base,
+            version: self.version,
+            position: self.position,
+            length,
+        };
+        Ok((self.connection.open(&arguments).await?, length))
+    }
+
+    /// Waits until all that was sent is durable.
+    pub(crate) async fn drain(&mut self, patience: Option<Duration>) -> Result<(), CallError> {
+        if self.call.is_some() {
+            return Err(CallError::AnsweredEarly);
+        }
+        while let Some(call) = self.unanswered.pop_front() {
+            answer(call, patience).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the new version that long.
+    pub(crate) async fn truncate(
+        &mut self,
+        length: u64,
+        patience: Option<Duration>,
+    ) -> Result<(), CallError> {
+        let arguments = Truncate {
+            capability: self.capability.clone(),
+            object: self.object,
+            base: self.base,
+            version: self.version,
+            length,
+        };
+        within(patience, self.connection.call(&arguments)).await?;
+        Ok(())
+    }
+}
+
+async fn answer(call: OutgoingCall, patience: Option<Duration>) -> Result<(), CallError> {
+    within(patience, call.results::<WriteReply>()).await?;
+    Ok(())
+}
+
+/// A failure if it takes longer than anybody has patience for.
+async fn within<T>(
+    patience: Option<Duration>,
+    work: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    match patience {
+        None => work.await,
+        Some(patience) => timeout(patience, work)
+            .await
+            .unwrap_or(Err(CallError::Timeout)),
+    }
+}

@@ -1,0 +1,525 @@
+//! A store: new versions of the objects that it touches.
+//!
+//! 1. A store has *runs*: contiguous ranges whose length is known before. A run is on each object one
+//!    contiguous range, so it goes to each by calls of known length ([`Lane`]), all at the same time; the
+//!    bytes are handed to the calls in the order of the file, to all copies, and never copied.
+//! 2. With an erasure code the bytes are also kept until their row is whole; then the parity of the columns
+//!    that were touched follows. Of a row that is not overwritten as a whole, the rest is read before
+//!    anything is sent: in the objects as they were, data and parity still fit together, so that this works
+//!    without a device too.
+//! 3. An object that fails is left out from then on, if the others still hold all bytes; else the store has
+//!    failed. It ends by saying which objects have the new version and which lack it. All has been
+//!    answered by the devices as durable then. Nobody sees any of it before the vnode names the versions,
+//!    so giving up needs no call: what was begun goes with the next store.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::afsosd::Failed;
+use cellar_wire::object::{Layout, OBJECTS_MAX, Scheme};
+use cellar_xdr::List;
+use futures_util::future::{join_all, try_join_all};
+
+use super::chunks::Chunks;
+use super::reader::check;
+use super::row::{Old, Row, not_brought};
+use super::write_lane::Lane;
+use super::{ObjectSet, ReadOptions, Reader, WriteOptions};
+use crate::arithmetic::{Striping, copies_of, length_at, stripe_of};
+use crate::devices::{Condition, Devices};
+use crate::erasure::Code;
+use crate::error::{Error, Problem, Result};
+
+/// A store under way. Dropping it gives it up.
+pub struct Writer {
+    devices: Devices,
+    /// The objects as they are now: those touched have the new version already, those that failed are stale.
+    set: ObjectSet,
+    /// By place: the versions that the new ones are made from.
+    bases: Vec<u64>,
+    lanes: Vec<Option<Lane>>,
+    striping: Striping,
+    code: Option<Code>,
+    options: WriteOptions,
+    /// Length of the file, with what was written.
+    length: u64,
+    /// Where the run under way is, and where it ends.
+    position: u64,
+    run: Range<u64>,
+    /// Behind all runs so far.
+    high: u64,
+    row: Option<Row>,
+    /// What stays of rows of the run under way.
+    old: VecDeque<(u64, Old)>,
+    problems: Vec<Problem>,
+}
+
+/// What a store made.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// The layout that the vnode shall have.
+    pub layout: Layout,
+    /// Length of the file, if it was not longer already.
+    pub length: u64,
+    /// By place: whether the store touched the object (or should have, and it failed).
+    pub touched: Vec<bool>,
+    /// What failed: to be repaired.
+    pub problems: Vec<Problem>,
+}
+
+impl Written {
+    /// What `EndStore` is told: failures with their codes, and with code 0 what was not touched.
+    #[must_use]
+    pub fn failed(&self) -> List<Failed, OBJECTS_MAX> {
+        let places = self.layout.objects.iter().zip(&self.touched).enumerate();
+        let said = places.filter_map(|(place, (placed, touched))| {
+            let code = match (touched, placed.stale) {
+                (false, _) => 0,
+                (true, false) => return None,
+                (true, true) => {
+                    let mut problems = self.problems.iter();
+                    let problem = problems.find(|problem| problem.place == place);
+                    problem
+                        .map_or(AbortCode::EIO, |problem| problem.cause.code())
+                        .0
+                }
+            };
+            let place = place as u32;
+            Some(Failed { place, code })
+        });
+        List::from_iter_cut(said)
+    }
+}
+
+impl Writer {
+    /// Begins a store of a file of `length` bytes. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`Error::Misused`] for a layout that is none, or whose version is no newer one.
+    pub fn new(
+        devices: Devices,
+        set: ObjectSet,
+        length: u64,
+        options: WriteOptions,
+    ) -> Result<Self> {
+        check(&set.layout)?;
+        let objects = set.layout.objects.iter();
+        let bases: Vec<u64> = objects.map(|placed| placed.version).collect();
+        if bases.iter().any(|base| *base >= set.layout.version) {
+            return Err(Error::Misused("a store whose version is not newer"));
+        }
+        let mut lanes = Vec::new();
+        lanes.resize_with(bases.len(), || None);
+        Ok(Self {
+            striping: Striping::of(&set.layout.shape),
+            code: Code::of(&set.layout.shape),
+            devices,
+            set,
+            bases,
+            lanes,
+            options,
+            length,
+            position: 0,
+            run: 0..0,
+            high: 0,
+            row: None,
+            old: VecDeque::new(),
+            problems: Vec::new(),
+        })
+    }
+
+    /// Length of the file with what was written so far.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// What failed so far and is done without.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// Begins a run: `length` bytes for `position` follow by [`Writer::push`]. The run before must be whole.
+    ///
+    /// # Errors
+    /// Too few objects are left; [`Error::Misused`] in the middle of another run.
+    pub async fn begin(&mut self, position: u64, length: u64) -> Result<()> {
+        if self.position != self.run.end {
+            return Err(Error::Misused("a run in the middle of another"));
+        }
+        let end = position
+            .checked_add(length)
+            .filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or(Error::Misused("a file of more bytes than can be"))?;
+        let run = position..end;
+        let row = self.striping.row();
+        let safe = match self.code {
+            None => position,
+            Some(_) => position / row * row,
+        };
+        if safe < self.high {
+            // Calls may overtake each other: nothing of the same bytes may be under way.
+            self.drain().await?;
+        }
+        if !run.is_empty() && self.code.is_some() {
+            self.old = self.read_old(&run).await?;
+        }
+        for place in 0..self.lanes.len() {
+            let range = self.range_at(place, &run);
+            if !range.is_empty() {
+                self.touch(place, range);
+            }
+        }
+        self.enough()?;
+        self.position = position;
+        self.high = self.high.max(end);
+        self.run = run;
+        Ok(())
+    }
+
+    /// The next bytes of the run. Waits while devices have no room.
+    ///
+    /// # Errors
+    /// Too few objects are left; [`Error::Misused`] for more bytes than were announced.
+    pub async fn push(&mut self, mut bytes: Bytes) -> Result<()> {
+        while !bytes.is_empty() {
+            if self.position >= self.run.end {
+                return Err(Error::Misused("more bytes than were announced"));
+            }
+            let piece = self.striping.piece(self.position, self.run.end);
+            let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
+            let part = bytes.split_to(length.min(bytes.len()));
+            if self.code.is_some() {
+                let (striping, run) = (self.striping, &self.run);
+                let number = self.position / striping.row();
+                let old = &mut self.old;
+                let row = self.row.get_or_insert_with(|| {
+                    let old = match old.front() {
+                        Some((of, _)) if *of == number => old.pop_front(),
+                        _ => None,
+                    };
+                    let old = old.map(|(_, old)| old).unwrap_or_default();
+                    Row::begin(&striping, number, run, old)
+                });
+                row.push(piece.stripe, part.clone());
+            }
+            self.position += part.len() as u64;
+            for place in copies_of(&self.set.layout.shape, piece.stripe) {
+                self.write(place, part.clone()).await?;
+            }
+            let row_ends = self.position.is_multiple_of(self.striping.row());
+            if row_ends || self.position == self.run.end {
+                self.end_row().await?;
+            }
+            self.length = self.length.max(self.position);
+        }
+        Ok(())
+    }
+
+    /// Makes the file that long: cuts it, or says that a hole follows.
+    ///
+    /// # Errors
+    /// Too few objects are left; [`Error::Misused`] in the middle of a run.
+    pub async fn truncate(&mut self, length: u64) -> Result<()> {
+        if self.position != self.run.end {
+            return Err(Error::Misused("a run in the middle of another"));
+        }
+        if length >= self.length {
+            // Objects that end before read as zeros.
+            self.length = length;
+            return Ok(());
+        }
+        self.drain().await?;
+        let parity = self.parity_of_cut(length).await?;
+        let shape = self.set.layout.shape;
+        let mut cut = Vec::new();
+        for place in 0..self.lanes.len() {
+            let shorter = length_at(&shape, place, length);
+            let is_parity = stripe_of(&shape, place).is_none();
+            let written = is_parity && parity.is_some();
+            let there = self.set.layout.objects[place].version != 0;
+            if there && (written || shorter < length_at(&shape, place, self.length)) {
+                self.touch(place, 0..0);
+                cut.push((place, shorter));
+            }
+        }
+        self.enough()?;
+        let patience = self.patience();
+        let lanes = self.lanes.iter_mut().enumerate();
+        let cuts = lanes.filter_map(|(place, lane)| {
+            let (_, shorter) = *cut.iter().find(|(of, _)| *of == place)?;
+            let lane = lane.as_mut()?;
+            Some(async move { (place, lane.truncate(shorter, patience).await) })
+        });
+        for (place, result) in join_all(cuts).await {
+            if let Err(cause) = result {
+                self.fail(place, cause);
+            }
+        }
+        self.enough()?;
+        self.length = length;
+        if let Some((offset, parity)) = parity {
+            for (number, bytes) in parity.into_iter().enumerate() {
+                let place = self.striping.stripes as usize + number;
+                if let Some(lane) = self.lanes[place].as_mut() {
+                    lane.begin(offset..offset + bytes.len() as u64);
+                }
+                self.write(place, bytes).await?;
+            }
+            self.drain().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is durable on all devices that count.
+    ///
+    /// # Errors
+    /// Too few objects are left; [`Error::Misused`] in the middle of a run.
+    pub async fn finish(mut self) -> Result<Written> {
+        if self.position != self.run.end {
+            return Err(Error::Misused("a run in the middle of another"));
+        }
+        self.drain().await?;
+        let version = self.set.layout.version;
+        let objects = self.set.layout.objects.iter();
+        let touched = objects.map(|placed| placed.version == version).collect();
+        Ok(Written {
+            layout: self.set.layout,
+            length: self.length,
+            touched,
+            problems: self.problems,
+        })
+    }
+
+    /// Which bytes of the object at a place a run of the file writes.
+    fn range_at(&self, place: usize, run: &Range<u64>) -> Range<u64> {
+        if let Some(stripe) = stripe_of(&self.set.layout.shape, place) {
+            return self.striping.object_range(stripe, run);
+        }
+        if run.is_empty() {
+            return 0..0;
+        }
+        let row = self.striping.row();
+        let (first, last) = (run.start / row, (run.end - 1) / row);
+        let begin = self.striping.columns(first, run).start;
+        let end = self.striping.columns(last, run).end;
+        first * self.striping.unit + begin..last * self.striping.unit + end
+    }
+
+    /// The object at a place gets the new version; its lane is for these bytes now.
+    fn touch(&mut self, place: usize, range: Range<u64>) {
+        let version = self.set.layout.version;
+        let placed = &mut self.set.layout.objects.as_mut_slice()[place];
+        placed.version = version;
+        let placed = *placed;
+        if placed.stale {
+            return;
+        }
+        if let Some(lane) = &mut self.lanes[place] {
+            lane.begin(range);
+            return;
+        }
+        let connection = match self.devices.condition(placed.osd) {
+            Condition::Dead => None,
+            _ => self.devices.connection(placed.osd),
+        };
+        let Some(connection) = connection else {
+            return self.fail(place, CallError::Dead);
+        };
+        let Some(capability) = self.set.capabilities.at(place, placed.osd) else {
+            return self.fail(place, CallError::Aborted(AbortCode::EACCES));
+        };
+        let object = self.set.object(&placed);
+        let versions = (self.bases[place], version);
+        let mut lane = Lane::new(connection, capability, object, versions, self.options);
+        lane.begin(range);
+        self.lanes[place] = Some(lane);
+    }
+
+    /// Sends bytes to the object at a place, unless it is left out.
+    async fn write(&mut self, place: usize, bytes: Bytes) -> Result<()> {
+        let patience = self.patience();
+        let Some(lane) = self.lanes[place].as_mut() else {
+            return Ok(());
+        };
+        if let Err(cause) = lane.write(bytes, patience).await {
+            self.fail(place, cause);
+            self.enough()?;
+        }
+        Ok(())
+    }
+
+    /// The parity of the row that has become whole.
+    async fn end_row(&mut self) -> Result<()> {
+        let (Some(row), Some(code)) = (self.row.take(), self.code.as_mut()) else {
+            return Ok(());
+        };
+        let count = self.set.layout.shape.copies as usize;
+        let parity = row.parity(code, count).await.map_err(|_| MISFIT)?;
+        for (number, bytes) in parity.into_iter().enumerate() {
+            self.write(self.striping.stripes as usize + number, bytes)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what was sent is durable.
+    async fn drain(&mut self) -> Result<()> {
+        let patience = self.patience();
+        let lanes = self.lanes.iter_mut().enumerate();
+        let drains = lanes.filter_map(|(place, lane)| {
+            let lane = lane.as_mut()?;
+            Some(async move { (place, lane.drain(patience).await) })
+        });
+        for (place, result) in join_all(drains).await {
+            match result {
+                Ok(()) => self.devices.succeeded(self.set.layout.objects[place].osd),
+                Err(cause) => self.fail(place, cause),
+            }
+        }
+        self.enough()
+    }
+
+    /// What stays of the first and last row of a run.
+    async fn read_old(&self, run: &Range<u64>) -> Result<VecDeque<(u64, Old)>> {
+        let row = self.striping.row();
+        let (first, last) = (run.start / row, (run.end - 1) / row);
+        let mut old = VecDeque::new();
+        for number in [first, last] {
+            if number == last && !old.is_empty() {
+                break;
+            }
+            let ranges = not_brought(&self.striping, number, run);
+            let before = ranges.iter().map(|(before, _)| self.read(before.clone()));
+            let behind = ranges.iter().map(|(_, behind)| self.read(behind.clone()));
+            let (before, behind) = (try_join_all(before).await?, try_join_all(behind).await?);
+            old.push_back((number, Old { before, behind }));
+            if first == last {
+                break;
+            }
+        }
+        Ok(old)
+    }
+
+    /// Bytes of the file as it is, zeros behind its end.
+    async fn read(&self, range: Range<u64>) -> Result<Chunks> {
+        let mut chunks = Chunks::default();
+        let there = range.start.min(self.length)..range.end.min(self.length);
+        if !there.is_empty() {
+            let options = ReadOptions::default();
+            let devices = self.devices.clone();
+            let mut reader = Reader::new(devices, self.set.clone(), there, options)?;
+            while let Some(piece) = reader.next().await? {
+                chunks.push(piece);
+            }
+        }
+        chunks.push_zeros(range.end - range.start - chunks.len());
+        Ok(chunks)
+    }
+
+    /// The parity of what is left of the row in which a cut is: where in the parity objects, and what.
+    async fn parity_of_cut(&mut self, length: u64) -> Result<Option<(u64, Vec<Bytes>)>> {
+        let number = length / self.striping.row();
+        let row_end = (number + 1) * self.striping.row();
+        if self.code.is_none() || length == number * self.striping.row() {
+            return Ok(None);
+        }
+        let gone = length..self.length.min(row_end);
+        let mut columns = self.striping.columns(number, &gone);
+        // Behind what is left there is no parity.
+        let left = self.striping.parity_length(length) - number * self.striping.unit;
+        columns.end = columns.end.min(left);
+        if columns.is_empty() {
+            return Ok(None);
+        }
+        let kept = (0..self.striping.stripes as usize).map(|stripe| {
+            let unit = self.striping.in_row(number, stripe, &columns);
+            let end = length.clamp(unit.start, unit.end);
+            let read = self.read(unit.start..end);
+            async move {
+                let mut chunks = read.await?;
+                chunks.push_zeros(unit.end - end);
+                Ok::<_, Error>(chunks)
+            }
+        });
+        let before = try_join_all(kept).await?;
+        let old = Old {
+            before,
+            behind: Vec::new(),
+        };
+        let mut row = Row::begin(&self.striping, number, &gone, old);
+        row.columns = columns.clone();
+        let Some(code) = self.code.as_mut() else {
+            return Ok(None);
+        };
+        let count = self.set.layout.shape.copies as usize;
+        let parity = row.parity(code, count).await.map_err(|_| MISFIT)?;
+        Ok(Some((number * self.striping.unit + columns.start, parity)))
+    }
+
+    /// Leaves an object out: it lacks the new version.
+    fn fail(&mut self, place: usize, cause: CallError) {
+        self.lanes[place] = None;
+        let placed = &mut self.set.layout.objects.as_mut_slice()[place];
+        placed.stale = true;
+        tracing::debug!(osd = placed.osd, place, %cause, "writing an object failed");
+        self.devices.failed(placed.osd, &cause);
+        self.problems.push(Problem {
+            place,
+            placed: *placed,
+            cause,
+        });
+    }
+
+    /// How many objects could still be lost, of the stripe that can lose the fewest.
+    fn spare(&self) -> usize {
+        let shape = &self.set.layout.shape;
+        let good = |place: &usize| !self.set.layout.objects[*place].stale;
+        match shape.scheme {
+            Scheme::Erasure => {
+                let left = (0..self.lanes.len()).filter(good).count();
+                (left + 1).saturating_sub(shape.stripes as usize)
+            }
+            Scheme::Striped => (0..shape.stripes as usize)
+                .map(|stripe| copies_of(shape, stripe).filter(good).count())
+                .min()
+                .unwrap_or(0),
+        }
+    }
+
+    /// Whether all bytes are still somewhere.
+    fn enough(&self) -> Result<()> {
+        if self.spare() > 0 {
+            return Ok(());
+        }
+        let shape = &self.set.layout.shape;
+        let last = self.problems.last();
+        let cause = last.map_or(CallError::Dead, |problem| problem.cause.clone());
+        match shape.scheme {
+            Scheme::Striped => Err(Error::Device {
+                osd: last.map_or(0, |problem| problem.placed.osd),
+                cause,
+            }),
+            Scheme::Erasure => {
+                let objects = self.set.layout.objects.iter();
+                Err(Error::TooFew {
+                    left: objects.filter(|placed| !placed.stale).count(),
+                    needed: shape.stripes as usize,
+                    cause,
+                })
+            }
+        }
+    }
+
+    /// How long a device may make no progress: as long as it likes where nothing stands in for it.
+    fn patience(&self) -> Option<Duration> {
+        (self.spare() > 1).then_some(self.options.patience)
+    }
+}
+
+const MISFIT: Error = Error::Misused("shards that do not fit together");
