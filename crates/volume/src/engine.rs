@@ -473,18 +473,14 @@ impl Engine {
     /// Bytes of the file system, and those that can still be stored.
     pub(crate) fn room(&self) -> Result<(u64, u64)> {
         let space = self.disk.space();
-        let space = space
-            .map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
+        let space =
+            space.map_err(|error| Error::Partition(format!("asking for free space: {error}")))?;
         let free = self.ledger.available()? + self.space.allocated_but_unused();
         Ok((space.total, free.min(space.total)))
     }
 
     pub(crate) fn options(&self) -> &Options {
         &self.options
-    }
-
-    pub(crate) fn disk(&self) -> &dyn Disk {
-        self.disk.as_ref()
     }
 }
 

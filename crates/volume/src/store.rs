@@ -158,10 +158,7 @@ impl Volume {
             spec: *spec,
             announced: length,
             received: 0,
-            gathered: Gathered::new(
-                Owner::vnode(self.group.id.0, fid.vnode.0),
-                spec.position,
-            ),
+            gathered: Gathered::new(Owner::vnode(self.group.id.0, fid.vnode.0), spec.position),
         })
     }
 

@@ -26,19 +26,34 @@ impl ObjectStore {
         let mut scan = engine.scan(&prefix, &prefix)?;
         while let Some((key, value)) = scan.next()? {
             let record = ObjectRecord::decode(&value)?;
-            *(if record.removed == 0 { &mut present } else { &mut removed }) += 1;
-            let ascend = record.versions.windows(2).all(|two| two[0].version < two[1].version);
+            *(if record.removed == 0 {
+                &mut present
+            } else {
+                &mut removed
+            }) += 1;
+            let ascend = record
+                .versions
+                .windows(2)
+                .all(|two| two[0].version < two[1].version);
             if !ascend {
-                report.fault(format!("the versions of object {} do not ascend", name_of(&key)));
+                report.fault(format!(
+                    "the versions of object {} do not ascend",
+                    name_of(&key)
+                ));
             }
             if objects.insert(record.number, record).is_some() {
-                report.fault(format!("object {} has the number of another", name_of(&key)));
+                report.fault(format!(
+                    "object {} has the number of another",
+                    name_of(&key)
+                ));
             }
         }
         report.volumes = present + removed;
         let device = *shared.device.lock();
         if (device.objects, device.removed) != (present, removed) {
-            report.fault(format!("{present} and {removed} removed objects: {device:?}"));
+            report.fault(format!(
+                "{present} and {removed} removed objects: {device:?}"
+            ));
         }
         let mut named: HashMap<u64, (u64, u64)> = HashMap::new();
         let mut blocks: HashMap<u64, u64> = HashMap::new();
@@ -51,7 +66,9 @@ impl ObjectStore {
                 None => {
                     report.unseen(&key);
                     if engine.get(&Key::reap_object(number))?.is_none() {
-                        report.fault(format!("piece {piece} of object number {number} is nobody's"));
+                        report.fault(format!(
+                            "piece {piece} of object number {number} is nobody's"
+                        ));
                     }
                 }
             }
@@ -66,12 +83,17 @@ impl ObjectStore {
                 if other.is_none() {
                     *blocks.entry(number).or_default() += 1;
                 } else if other != Some((number, index)) {
-                    report.fault(format!("block {} is {number}/{index} and {other:?}", slot.block));
+                    report.fault(format!(
+                        "block {} is {number}/{index} and {other:?}",
+                        slot.block
+                    ));
                 }
                 let mut bytes = vec![0; BLOCK];
                 let read = engine.space.read(slot.block, &mut bytes, false);
                 if read.is_err() || Owner::object(number).checksum(index, &bytes) != slot.checksum {
-                    report.fault(format!("block {index} of object number {number} is damaged"));
+                    report.fault(format!(
+                        "block {index} of object number {number} is damaged"
+                    ));
                 }
             }
         }
@@ -79,7 +101,9 @@ impl ObjectStore {
             let counted = blocks.get(number).copied().unwrap_or(0);
             if counted != record.blocks {
                 let says = record.blocks;
-                report.fault(format!("object number {number} has {counted} blocks, not {says}"));
+                report.fault(format!(
+                    "object number {number} has {counted} blocks, not {says}"
+                ));
             }
         }
         report.blocks = named.len() as u64;
@@ -91,11 +115,19 @@ impl ObjectStore {
 /// Whether a piece of that version can be seen at all.
 fn check_place(record: &ObjectRecord, piece: u64, version: u64, report: &mut CheckReport) {
     let number = record.number;
-    let Some(sees) = record.versions.iter().find(|known| known.version >= version) else {
-        report.fault(format!("piece {piece} of object number {number} is newer than it"));
+    let Some(sees) = record
+        .versions
+        .iter()
+        .find(|known| known.version >= version)
+    else {
+        report.fault(format!(
+            "piece {piece} of object number {number} is newer than it"
+        ));
         return;
     };
     if !sees.changed.contains(&piece) {
-        report.fault(format!("piece {piece}/{version} of {number} is outside of {sees:?}"));
+        report.fault(format!(
+            "piece {piece}/{version} of {number} is outside of {sees:?}"
+        ));
     }
 }

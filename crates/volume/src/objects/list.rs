@@ -1,8 +1,8 @@
 //! What objects there are.
 
+use cellar_wire::List;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{ObjectInfo, VersionInfo};
-use cellar_wire::List;
 
 use super::{ObjectStore, key_of, name_of};
 use crate::engine::key::{Key, Kind};
@@ -41,7 +41,8 @@ impl ObjectStore {
         while let Some((key, value)) = walk.next()? {
             let Ok(record) = ObjectRecord::decode(&value) else {
                 // Whoever asks for it is told what is wrong; the others are listed.
-                self.shared().damaged(name_of(&key), "its record is damaged");
+                self.shared()
+                    .damaged(name_of(&key), "its record is damaged");
                 continue;
             };
             if (record.removed != 0) != removed {

@@ -31,7 +31,11 @@ pub struct ObjectReader {
 impl std::fmt::Debug for ObjectReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (id, version) = (self.cell.id, self.version);
-        write!(f, "ObjectReader({id:?} {version}, {}..{})", self.position, self.end)
+        write!(
+            f,
+            "ObjectReader({id:?} {version}, {}..{})",
+            self.position, self.end
+        )
     }
 }
 

@@ -51,7 +51,10 @@ impl std::fmt::Debug for ObjectWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (id, version) = (self.cell.id, self.version);
         let (received, announced) = (self.received, self.announced);
-        write!(f, "ObjectWriter({id:?} {version}, {received} of {announced} bytes)")
+        write!(
+            f,
+            "ObjectWriter({id:?} {version}, {received} of {announced} bytes)"
+        )
     }
 }
 
