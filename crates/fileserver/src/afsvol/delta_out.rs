@@ -22,6 +22,8 @@ pub(super) enum Base {
     Date(AfsTime),
     /// This state.
     State(VolumeState),
+    /// This state, and a date for the head: it is not known which vnodes are gone since.
+    Named(VolumeState, AfsTime),
 }
 
 /// The head of a delta, and what to list for it. `None`: that state is not one that this volume
@@ -45,6 +47,14 @@ pub(super) fn plan(frozen: &Frozen, base: Base) -> Result<Option<(DeltaHead, Sin
             };
             head.base_kind = BASE_STATE;
             head.base = base;
+            since
+        }
+        Base::Named(base, date) => {
+            let Some(since) = from_wire(base).and_then(|base| frozen.all_since(&base)) else {
+                return Ok(None);
+            };
+            head.base_kind = BASE_DATE;
+            head.base_date = date;
             since
         }
     };

@@ -5,9 +5,9 @@
 //!    for another: one that is slow or dead costs its own time.
 //! 2. A destination is first asked which state of the volume it has. One of OpenAFS's knows no such
 //!    question and is sent a dump from the caller's date. A Cellar server is sent a delta: from the
-//!    state that it has if the changes since are known here; else from the caller's date, if that
-//!    fits what it has; else everything. With date 0, everything: who asks for that does not trust
-//!    what is there.
+//!    state that it has if this volume knows that; from the caller's date if not, and if that fits
+//!    what it has; else everything. A restore brings old dates, so where the state is known they do
+//!    not count. With date 0, everything: who asks for that does not trust what is there.
 //! 3. This server calls as a holder of the cell's key, encrypted if its caller does so.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,6 +28,7 @@ use cellar_wire::{AbortCode, Decode, List};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
+use super::contents::from_wire;
 use super::delta_out::{Base, DeltaSource, plan};
 use super::dump::{DumpSource, freeze};
 use super::stream::Stream;
@@ -162,10 +163,13 @@ impl Outgoing {
         };
         let mut bases = Vec::with_capacity(3);
         if self.from.0 != 0 {
-            if state.is_known() {
+            let known = from_wire(state).filter(|state| self.frozen.all_since(state).is_some());
+            if known.is_some() {
                 bases.push(Base::State(state));
+                bases.push(Base::Named(state, self.from));
+            } else {
+                bases.push(Base::Date(self.from));
             }
-            bases.push(Base::Date(self.from));
         }
         bases.push(Base::Nothing);
         for base in bases {
