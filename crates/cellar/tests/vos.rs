@@ -121,6 +121,19 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
         ));
         check(&cell, "copy", &["large", "small", "later"]);
     }
+    // Nor does what is no dump take its place, nor a dump that has changes only.
+    fs::write(&cut, "no dump").expect("file");
+    let nothing = cell.fails(&format!(
+        "vos restore {B} copy -file {} -overwrite f",
+        cut.display()
+    ));
+    assert!(nothing.contains("This is no dump of a volume"), "{nothing}");
+    let changes = cell.fails(&format!(
+        "vos restore {B} copy -file {} -overwrite f",
+        increment.display()
+    ));
+    assert!(changes.contains("only what changed since"), "{changes}");
+    check(&cell, "copy", &["large", "small", "later"]);
     cell.ok(&format!(
         "vos restore {B} copy -file {} -overwrite f",
         full.display()
@@ -159,6 +172,13 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
     cell.ok("vos delentry third");
     cell.ok("vos syncvldb 127.0.0.1");
     assert_eq!(entry(&cell, "third").0, "/vicepa");
+    // Who may not change the database has made nothing agree.
+    cell.ok(&format!("vos changeloc {B} third"));
+    let refused = cell.run("vos syncserv 127.0.0.1 b -noauth".split(' '));
+    assert_eq!((refused.status, refused.out.as_str()), (1, ""));
+    assert!(refused.err.contains("third"), "{}", refused.err);
+    cell.ok("vos syncvldb 127.0.0.1");
+    assert_eq!(entry(&cell, "third").0, "/vicepa");
     cell.ok(&format!("vos remsite {A} vol"));
     cell.ok("vos remove -id third");
     cell.ok("vos size vol -dump");
@@ -172,6 +192,39 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
         cell.ok("vos status 127.0.0.1"),
         "No active transactions on 127.0.0.1\n"
     );
+}
+
+/// A site that has a newer state than the volume was restored to gets that one back, whatever dates the
+/// restore gave the volume: what changes then carries dates that the site has seen.
+#[test]
+fn what_was_restored_to_an_older_state_is_released_so() {
+    let cell = cell();
+    volume(&cell, "vol", 300_000);
+    let old = cell.local("old");
+    cell.ok(&format!("vos dump vol -file {}", old.display()));
+    // Not on the volume's partition, where a site would be a clone.
+    cell.ok(&format!("vos addsite {B} vol"));
+    cell.ok("fs mkmount /afs/test.cell/scratch/ro vol.readonly");
+    let local = |name: &str| fs::read(cell.local(name)).expect("a file");
+    let (large, small) = (local("large"), local("small"));
+    // More than a release allows for between what clocks say.
+    sleep(Duration::from_millis(3100));
+    for dates in ["", "-creation keep", "-creation dump -lastupdate dump"] {
+        store(&cell, "vol", "small", 200);
+        store(&cell, "vol", "large", 400_000);
+        store(&cell, "vol", "later", 5000);
+        cell.ok("vos release vol");
+        check(&cell, "ro", &["large", "small", "later"]);
+        cell.ok(&format!(
+            "vos restore {A} vol -file {} -overwrite f {dates}",
+            old.display()
+        ));
+        cell.ok("vos release vol");
+        fs::write(cell.local("large"), &large).expect("file");
+        fs::write(cell.local("small"), &small).expect("file");
+        check(&cell, "ro", &["large", "small"]);
+        cell.fails("stat --admin /afs/test.cell/scratch/ro/later");
+    }
 }
 
 /// The time of now, as -time takes it.

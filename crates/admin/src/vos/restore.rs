@@ -1,16 +1,19 @@
 //! Restoring a volume from a stream.
 //!
-//! 1. An incremental restore opens the volume that is there. So does a full one where the server sees
+//! 1. The head of the dump is read before anything is touched: what is no dump costs nothing, and a dump
+//!    of changes does not take the place of a volume.
+//! 2. An incremental restore opens the volume that is there. So does a full one where the server sees
 //!    the whole dump before it replaces anything, so that a damaged dump costs nothing: on a Cellar
 //!    server, unless the volume is a clone. Else a full one removes what is there and makes it anew.
-//! 2. The stream goes into it. It is off line all the while.
-//! 3. It gets its name, ids and dates, and goes on line.
-//! 4. The VLDB gets an entry or learns the place; a copy elsewhere is deleted.
+//! 3. The stream goes into it. It is off line all the while.
+//! 4. It gets its name, ids and dates, and goes on line.
+//! 5. The VLDB gets an entry or learns the place; a copy elsewhere is deleted.
 //!
-//! Interrupted before 3 ends, a new volume goes with its transaction and an old one stays off line.
+//! Interrupted before 4 ends, a new volume goes with its transaction and an old one stays off line.
 
 use bytes::Bytes;
 use cellar_wire::afsvol::{self, RestoreCookie, VolserStatus};
+use cellar_wire::dump::{DumpHeader, Item, Reader};
 use cellar_wire::ids::{AfsTime, VolumeId};
 use cellar_wire::vl::{Site, VLF_ROEXISTS, VLF_RWEXISTS, VLOP_DUMP, VLSF_ROVOL, VLSF_RWVOL};
 use serde::Serialize;
@@ -20,6 +23,7 @@ use super::job::Course;
 use super::servers::unchanged;
 use super::transaction::{Trans, name_record};
 use super::{Location, VOLUME_NAME_BYTES_MAX, Volumes};
+use crate::date::ctime;
 use crate::error::{Error, Result};
 
 /// Which date a restored volume gets.
@@ -81,6 +85,49 @@ struct Target {
     /// In the volume's header.
     name: String,
     volume_type: i32,
+}
+
+/// The first pieces of a stream: those that the head of the dump is in.
+struct Beginning {
+    pieces: Vec<Bytes>,
+    head: DumpHeader,
+}
+
+impl Beginning {
+    async fn read(
+        course: Course<'_>,
+        source: &mut impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
+    ) -> Result<Self> {
+        let no_dump = |why: &str| Error::Usage(format!("This is no dump of a volume: {why}"));
+        let mut reader = Reader::new();
+        let mut pieces = Vec::new();
+        while let Some(piece) = next(course, source).await? {
+            reader.feed(&piece);
+            pieces.push(piece);
+            match reader.next_item() {
+                Ok(Some(Item::Dump(head))) => return Ok(Self { pieces, head }),
+                // Nothing comes before the head.
+                Ok(_) => {}
+                Err(error) => return Err(no_dump(&error.to_string())),
+            }
+        }
+        Err(no_dump("it ends too early"))
+    }
+
+    /// Since when it has changes; 0: it has everything.
+    fn since(&self) -> AfsTime {
+        self.head.dates.first().map_or(AfsTime(0), |dates| dates.0)
+    }
+}
+
+/// The next piece of a stream.
+async fn next(
+    course: Course<'_>,
+    source: &mut impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
+) -> Result<Option<Bytes>> {
+    course
+        .or_stop(async { source().await.map_err(Error::Local) })
+        .await
 }
 
 impl Volumes<'_> {
@@ -145,15 +192,15 @@ impl Volumes<'_> {
     /// nothing at its end.
     ///
     /// # Errors
-    /// The stream is no dump or does not fit, the volume is busy, there is no room, the caller may not,
-    /// or the source's error.
+    /// The stream is no dump or does not fit, or has changes only where everything is needed; the volume is
+    /// busy, there is no room, the caller may not, or the source's error.
     pub async fn restore(
         &self,
         at: Location,
         plan: &(Restored, VolumeId),
         options: RestoreOptions,
         course: Course<'_>,
-        source: impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
+        mut source: impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
     ) -> Result<()> {
         let (Restored { name, volume }, parent) = plan;
         let target = Target {
@@ -167,9 +214,23 @@ impl Volumes<'_> {
                 afsvol::READWRITE
             },
         };
+        let beginning = Beginning::read(course, &mut source).await?;
+        let since = beginning.since();
+        if since.0 != 0 && !options.incremental && self.is_there(at, *volume).await?.is_some() {
+            return Err(Error::Usage(format!(
+                "The dump has only what changed since {}, which is no full restore of {name}; '-overwrite \
+                 incremental' puts it over the state that it was made for",
+                ctime(since)
+            )));
+        }
         let (trans, old) = self.open_target(&target, options).await?;
+        let mut first = beginning.pieces.into_iter();
+        let whole = async || match first.next() {
+            Some(piece) => Ok(Some(piece)),
+            None => source().await,
+        };
         let restored = self
-            .fill(&trans, &target, &old, options, course, source)
+            .fill(&trans, &target, &old, options, course, whole)
             .await;
         if restored.is_err() && old.volume.0 == 0 {
             let _deleted = trans.delete().await;
@@ -241,10 +302,7 @@ impl Volumes<'_> {
         };
         let connection = self.connection(target.at.server.into());
         let mut call = connection.open(&arguments).await.map_err(refused)?;
-        while let Some(bytes) = course
-            .or_stop(async { source().await.map_err(Error::Local) })
-            .await?
-        {
+        while let Some(bytes) = next(course, &mut source).await? {
             let written = course
                 .or_stop(async { call.write(bytes).await.map_err(refused) })
                 .await;
@@ -304,7 +362,7 @@ impl Volumes<'_> {
         trans.set_flags(flags).await
     }
 
-    /// Step 4.
+    /// Step 5.
     async fn list_restored(&self, target: &Target, options: RestoreOptions) -> Result<()> {
         let (exists, site) = if options.read_only {
             (VLF_ROEXISTS, VLSF_ROVOL)

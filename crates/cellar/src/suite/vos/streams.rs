@@ -222,7 +222,7 @@ impl Vos<'_> {
         };
         match chosen {
             'f' => {
-                eprintln!("Volume exists; Will delete and perform full restore");
+                eprintln!("Volume exists; Will perform a full restore in its place");
                 Ok(false)
             }
             'i' if is_here => Ok(true),
