@@ -51,6 +51,14 @@ impl Failure {
         }
     }
 
+    /// How a command ends that has said what failed, if anything has.
+    pub(crate) fn if_any(failed: bool) -> Outcome {
+        match failed {
+            true => Err(Self::said(FAILED)),
+            false => Ok(()),
+        }
+    }
+
     /// Prints it, after the name of the command.
     pub(crate) fn report(&self, command: &str) -> ExitCode {
         if !self.message.is_empty() {

@@ -12,7 +12,7 @@ use super::syntax::{
     Command, Invocation, Suite, expands, flag, list, one, optional, optional_list,
 };
 use super::{COMMON, cell_options, parse, print_json, quota};
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
 
@@ -329,11 +329,7 @@ impl Fs<'_> {
         if self.json {
             print_json(&all)?;
         }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        Failure::if_any(failed)
     }
 
     async fn whereis(&self) -> Outcome {
@@ -411,6 +407,6 @@ impl Fs<'_> {
             .map(|server| format!(" {}", hosts.name(*server)))
             .collect();
         outln!("These servers unavailable due to network or server problems: {names}.");
-        Err(Failure::said(FAILED))
+        Failure::if_any(true)
     }
 }

@@ -176,11 +176,7 @@ impl Vos<'_> {
         }
         let entry = self.volumes.entry(volume).await?;
         let id = self.id_of(volume, Some(&entry))?;
-        let wanted = if id == entry.read_only {
-            site_flags::READ_ONLY
-        } else {
-            site_flags::READ_WRITE
-        };
+        let wanted = site_flag(&entry, id);
         let usable = |flags: u32| flags & wanted != 0 && flags & site_flags::DONT_USE == 0;
         let site = entry.sites.iter().find(|site| usable(site.flags));
         let site = site.ok_or_else(|| {
@@ -189,6 +185,15 @@ impl Vos<'_> {
             ))
         })?;
         Ok((id, Location::new(site.server, site.partition)?))
+    }
+}
+
+/// What marks the sites that have a volume of an entry: backup volumes are beside the read-write one.
+fn site_flag(entry: &Entry, id: VolumeId) -> u32 {
+    if id == entry.read_only {
+        site_flags::READ_ONLY
+    } else {
+        site_flags::READ_WRITE
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::{called_server, number, partition, print_json, server_address};
 use super::{Vos, uuid};
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
 
@@ -127,10 +127,7 @@ impl Vos<'_> {
         } else {
             outln!("Deleted {} VLDB entries", deleted.len());
         }
-        match failed.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::said(FAILED)),
-        }
+        Failure::if_any(!failed.is_empty())
     }
 
     pub(super) fn filter(&self, locked: bool) -> Outcome<EntryFilter> {
@@ -182,14 +179,15 @@ impl Vos<'_> {
                 .iter()
                 .map(|entry| json!({ "name": entry.name, "was": lock_operation(entry.flags) }))
                 .collect();
-            return print_json(&json!({ "unlocked": names, "failed": failed }));
+            print_json(&json!({ "unlocked": names, "failed": failed }))?;
+            return Failure::if_any(failed > 0);
         }
         if failed > 0 {
             outln!(
                 "Could not lock {failed} VLDB entries of {} locked entries",
                 entries.len()
             );
-            return Err(Failure::said(FAILED));
+            return Failure::if_any(true);
         }
         let part = self
             .invocation
@@ -375,12 +373,11 @@ impl Vos<'_> {
                     report.changed()
                 );
             }
-            outln!("{line}");
+            if report.failures.is_empty() {
+                outln!("{line}");
+            }
         }
-        match report.failures.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::said(FAILED)),
-        }
+        Failure::if_any(!report.failures.is_empty())
     }
 
     pub(super) async fn endtrans(&self) -> Outcome {

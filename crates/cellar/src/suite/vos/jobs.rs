@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::super::{number, print_json};
 use super::Vos;
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::outln;
 use crate::progress::Progress;
 
@@ -161,10 +161,7 @@ impl Vos<'_> {
         } else if unfinished.is_empty() {
             outln!("No release is unfinished");
         }
-        match failed {
-            true => Err(Failure::said(FAILED)),
-            false => Ok(()),
-        }
+        Failure::if_any(failed)
     }
 
     async fn release_one(&self, volume: &str, options: ReleaseOptions) -> Outcome<Released> {
@@ -211,7 +208,7 @@ impl Vos<'_> {
                  sends it to these"
             );
         }
-        Err(Failure::said(FAILED))
+        Failure::if_any(true)
     }
 
     pub(super) async fn copy(&self) -> Outcome {
@@ -230,14 +227,7 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&json!({ "id": id.0, "copy": copy.0, "name": name }));
         }
-        outln!(
-            "Volume {} copied from {} {} to {name} on {} {} ",
-            id.0,
-            self.invocation.required("fromserver"),
-            from.partition,
-            self.invocation.required("toserver"),
-            to.partition
-        );
+        self.went(id, "copied", from, &format!("{name} on "), to);
         Ok(())
     }
 
@@ -264,14 +254,7 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&json!({ "id": id.0, "shadow": shadow.0 }));
         }
-        outln!(
-            "Volume {} shadowed from {} {} to {} {} ",
-            id.0,
-            self.invocation.required("fromserver"),
-            from.partition,
-            self.invocation.required("toserver"),
-            to.partition
-        );
+        self.went(id, "shadowed", from, "", to);
         Ok(())
     }
 
@@ -309,18 +292,23 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&moved);
         }
+        self.went(moved.volume, "moved", from, "", to);
+        Ok(())
+    }
+
+    /// Says what went where, as `vos` does; servers by the names that they were given.
+    fn went(&self, volume: VolumeId, how: &str, from: Location, name: &str, to: Location) {
         let named = |switch: &str, at: Location| {
             let given = self.invocation.get(switch);
             given.map_or_else(|| at.server.to_string(), str::to_owned)
         };
         outln!(
-            "Volume {} moved from {} {} to {} {} ",
-            moved.volume.0,
+            "Volume {} {how} from {} {} to {name}{} {} ",
+            volume.0,
             named("fromserver", from),
             from.partition,
             named("toserver", to),
             to.partition
         );
-        Ok(())
     }
 }

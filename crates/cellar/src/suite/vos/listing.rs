@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use cellar_admin::vos::{EntryFilter, Place, VolumeInfo, VolumeState, site_flags};
+use cellar_admin::vos::{EntryFilter, Place, VolumeInfo, VolumeState};
 use serde_json::json;
 
 use super::super::{called_server, partition, print_json, server_address};
 use super::{Vos, uuid};
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 
 impl Vos<'_> {
@@ -15,11 +15,7 @@ impl Vos<'_> {
         let volume = self.invocation.required("id");
         let entry = self.volumes.entry(volume).await?;
         let id = self.id_of(volume, Some(&entry))?;
-        let wanted = if id == entry.read_only {
-            site_flags::READ_ONLY
-        } else {
-            site_flags::READ_WRITE
-        };
+        let wanted = super::site_flag(&entry, id);
         self.hosts
             .learn(entry.sites.iter().map(|site| site.server))
             .await;
@@ -69,11 +65,7 @@ impl Vos<'_> {
             }
             outln!();
         }
-        if failed {
-            Err(Failure::said(FAILED))
-        } else {
-            Ok(())
-        }
+        Failure::if_any(failed)
     }
 
     fn shown(&self, info: &VolumeInfo, place: Place<'_>) -> String {

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::super::{number, partition, print_json};
 use super::Vos;
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
 
@@ -198,10 +198,7 @@ impl Vos<'_> {
         if stop.is_asked() {
             return Err(Failure::interrupted());
         }
-        match failed.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::said(FAILED)),
-        }
+        Failure::if_any(!failed.is_empty())
     }
 
     pub(super) async fn backupsys(&self) -> Outcome {
@@ -277,10 +274,7 @@ impl Vos<'_> {
                 failed.len()
             );
         }
-        match failed.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::said(FAILED)),
-        }
+        Failure::if_any(!failed.is_empty())
     }
 
     fn announce(&self, dry_run: bool) -> Outcome {

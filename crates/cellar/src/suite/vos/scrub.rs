@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::{number, print_json};
 use super::Vos;
 use super::streams::Speaker;
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::outln;
 use crate::progress::Progress;
 
@@ -73,10 +73,7 @@ impl Vos<'_> {
         if scrubbed.partial {
             return Err(Failure::new("it was ended before everything was looked at"));
         }
-        match scrubbed.damaged - right {
-            0 => Ok(()),
-            _ => Err(Failure::said(FAILED)),
-        }
+        Failure::if_any(scrubbed.damaged > right)
     }
 
     /// Puts one file right. That it cannot be is no failure of the command before the others were tried.

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use cellar_admin::vos::{CloneOptions, CreateOptions, Fields, Location, site_flags};
+use cellar_admin::vos::{CloneOptions, CreateOptions, Fields, Location};
 use cellar_wire::afsvol;
 use cellar_wire::ids::VolumeId;
 use serde_json::json;
@@ -59,11 +59,7 @@ impl Vos<'_> {
             (Some(server), Some(part)) => (called_server(self.session, server)?, partition(part)?),
             (None, None) => {
                 let entry = entry?;
-                let wanted = if id == entry.read_only {
-                    site_flags::READ_ONLY
-                } else {
-                    site_flags::READ_WRITE
-                };
+                let wanted = super::site_flag(&entry, id);
                 let mut sites = entry.sites.iter().filter(|site| site.flags & wanted != 0);
                 match (sites.next(), sites.next()) {
                     (Some(only), None) => (only.server, only.partition),
@@ -98,7 +94,8 @@ impl Vos<'_> {
         }
         if self.json() {
             let failed: Vec<_> = failed.iter().map(ToString::to_string).collect();
-            return print_json(&json!({ "old": old, "new": new, "failed": failed }));
+            print_json(&json!({ "old": old, "new": new, "failed": failed }))?;
+            return Failure::if_any(!failed.is_empty());
         }
         if !failed.is_empty() {
             return Err(Failure::new(format!(
