@@ -6,12 +6,12 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
 use cellar_wire::ids::{Fid, VolumeId};
-use common::volser::{Volser, cookie, secured, taken, two};
+use common::volser::{Two, Volser, cookie, secured, taken, two};
 use common::{Machine, NOW, OPEN, run};
 
 const RO: VolumeId = VolumeId(536_870_950);
@@ -19,10 +19,13 @@ const NEW: VolumeId = VolumeId(536_870_930);
 
 #[test]
 fn a_volume_moves_and_no_change_is_lost() {
-    let (here, there) = two();
-    let client = Machine::new(&here, 1);
-    let after = Machine::new(&there, 2);
-    let port = secured(&there);
+    let Two {
+        here,
+        there,
+        client,
+        other: after,
+        port,
+    } = two();
     run(async {
         let source = Volser(here.admin().await);
         let target = Volser(there.admin().await);
@@ -78,10 +81,17 @@ fn a_volume_moves_and_no_change_is_lost() {
 }
 
 /// A client that stores numbers, each when the one before was answered, makes a file for each, and
-/// follows the volume.
-async fn write_on(here: &Machine, there: &Machine, fid: Fid, stop: &AtomicBool) -> (u64, u32) {
+/// follows the volume. `stored` is the last one; it stops when told that all is done.
+async fn write_on(
+    here: &Machine,
+    there: &Machine,
+    fid: Fid,
+    stored: &AtomicU64,
+    stop: &AtomicBool,
+) -> (u64, u32) {
     let (mut at, mut last, mut made, mut refused) = (here, 0_u64, 0, 0);
     while !stop.load(Ordering::Relaxed) {
+        stored.store(last, Ordering::Relaxed);
         let number = (last + 1).to_be_bytes();
         let make = cellar_wire::rxafs::CreateFile {
             dir_fid: Fid::root(OPEN),
@@ -112,16 +122,22 @@ async fn write_on(here: &Machine, there: &Machine, fid: Fid, stop: &AtomicBool) 
 /// The steps of `vos move`, there and back, with a client that writes all the while.
 #[test]
 fn what_a_client_was_told_is_done_moves_along() {
-    let (here, there) = two();
-    let (client, other) = (Machine::new(&here, 1), Machine::new(&there, 2));
-    let ports = [secured(&here), secured(&there)];
+    let Two {
+        here,
+        there,
+        client,
+        other,
+        port,
+    } = two();
+    let ports = [secured(&here), port];
     run(async {
         let sides = [Volser(here.admin().await), Volser(there.admin().await)];
         let file = client.create(Fid::root(OPEN), "file").await;
         sides[1].delete(OPEN).await;
-        let stop = AtomicBool::new(false);
+        let (stored, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let moves = async {
             for round in 0..12 {
+                let before = stored.load(Ordering::Relaxed);
                 let (source, target) = (&sides[round % 2], &sides[(round + 1) % 2]);
                 let port = &ports[(round + 1) % 2];
                 let trans = source.begin(OPEN, IT_BUSY).await;
@@ -134,7 +150,10 @@ fn what_a_client_was_told_is_done_moves_along() {
                 let ids = || cookie("scratch", READWRITE, OPEN);
                 source.forward(clone, 0, (port, to), ids()).await.unwrap();
                 source.end(clone).await;
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                // A client that has found the volume goes on with it.
+                while stored.load(Ordering::Relaxed) < before + 5 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
                 let trans = source.begin(OPEN, IT_BUSY).await;
                 let from = (NOW - 2) as i32;
                 source
@@ -159,7 +178,8 @@ fn what_a_client_was_told_is_done_moves_along() {
             }
             stop.store(true, Ordering::Relaxed);
         };
-        let ((last, refused), ()) = tokio::join!(write_on(&client, &other, file, &stop), moves);
+        let ((last, refused), ()) =
+            tokio::join!(write_on(&client, &other, file, &stored, &stop), moves);
         assert!(last > 50 && refused > 0, "{last} stored, {refused} refused");
         let now = client.fetch(file, 0, 8).await.unwrap();
         assert_eq!(now, last.to_be_bytes());
@@ -168,9 +188,12 @@ fn what_a_client_was_told_is_done_moves_along() {
 
 #[test]
 fn a_volume_moves_between_partitions_of_one_server() {
-    let (cell, _) = two();
-    let client = Machine::new(&cell, 1);
-    let port = secured(&cell);
+    let Two {
+        there: cell,
+        other: client,
+        port,
+        ..
+    } = two();
     let other = Arc::new(cellar_volume::disk::SimDisk::new(1 << 30));
     let other = cellar_volume::Partition::open(other, cellar_volume::Options::default()).unwrap();
     let place = cellar_wire::PartitionId::new(1).unwrap();

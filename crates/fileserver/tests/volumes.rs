@@ -17,6 +17,7 @@ use cellar_wire::afsvol::{
 use cellar_wire::ids::{AfsTime, Fid, VolumeId};
 use cellar_wire::vl::{Site, VLF_RWEXISTS, VLSF_RWVOL, VldbEntry, VolumeNameArgument};
 use cellar_wire::{AbortCode, List, rxafs};
+use common::volser::Volser;
 use common::{CLONE, Cell, Machine, OPEN, SHUT, name, run};
 
 const NEW: VolumeId = VolumeId(536_870_930);
@@ -273,60 +274,38 @@ fn a_backup_clone_is_made_and_made_anew() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {
-        let admin = cell.admin().await;
+        let volser = Volser(cell.admin().await);
         let fid = machine.create(Fid::root(OPEN), "f").await;
         machine.store(fid, 0, b"one").await.unwrap();
-        let busy = TransCreate {
-            volume: OPEN,
-            partition: 0,
-            flags: IT_BUSY,
-        };
-        let trans = admin.call(&busy).await.unwrap().trans;
-        let clone = afsvol::Clone {
-            trans,
-            purge_volume: VolumeId(0),
-            new_type: afsvol::BACKUP,
-            new_name: "scratch.backup".try_into().unwrap(),
-            new_volume: CLONE,
-        };
-        admin.call(&clone).await.unwrap();
-        admin.call(&EndTrans { trans }).await.unwrap();
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        volser
+            .clone_of(trans, afsvol::BACKUP, "scratch.backup", CLONE)
+            .await;
+        volser.end(trans).await;
         let copy = Fid {
             volume: CLONE,
             ..fid
         };
         assert_eq!(machine.code(&rxafs::FetchStatus { fid: copy }).await, 103);
-        let offline = TransCreate {
-            volume: CLONE,
-            partition: 0,
-            flags: IT_OFFLINE,
-        };
-        let online = async || {
-            let trans = admin.call(&offline).await.unwrap().trans;
-            admin.call(&SetFlags { trans, flags: 0 }).await.unwrap();
-            admin.call(&EndTrans { trans }).await.unwrap();
-        };
-        online().await;
+        volser.online(CLONE).await;
         assert_eq!(machine.fetch(copy, 0, 100).await.unwrap(), b"one");
         machine.store(fid, 0, b"two").await.unwrap();
         assert_eq!(machine.fetch(copy, 0, 100).await.unwrap(), b"one");
-        let trans = admin.call(&busy).await.unwrap().trans;
-        admin
-            .call(&afsvol::ReClone {
-                trans,
-                clone: CLONE,
-            })
-            .await
-            .unwrap();
-        admin.call(&EndTrans { trans }).await.unwrap();
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        let again = afsvol::ReClone {
+            trans,
+            clone: CLONE,
+        };
+        volser.0.call(&again).await.unwrap();
+        volser.end(trans).await;
         assert_eq!(machine.told(), [Fid::whole_volume(CLONE)]);
         assert_eq!(machine.fetch(copy, 0, 100).await.unwrap(), b"two");
         let one = ListOneVolume {
             partition: 0,
             volume: OPEN,
         };
-        let listed = admin.call(&one).await.unwrap().entries.into_vec().remove(0);
-        assert_eq!(listed.backup, CLONE);
+        let listed = volser.0.call(&one).await.unwrap().entries;
+        assert_eq!(listed[0].backup, CLONE);
     });
 }
 
@@ -460,15 +439,11 @@ fn a_read_write_clone_is_a_copy() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {
-        let admin = cell.admin().await;
+        let volser = Volser(cell.admin().await);
+        let admin = &volser.0;
         let fid = machine.create(Fid::root(OPEN), "f").await;
         machine.store(fid, 0, b"one").await.unwrap();
-        let busy = TransCreate {
-            volume: OPEN,
-            partition: 0,
-            flags: IT_BUSY,
-        };
-        let trans = admin.call(&busy).await.unwrap().trans;
+        let trans = volser.begin(OPEN, IT_BUSY).await;
         let clone = afsvol::Clone {
             trans,
             purge_volume: VolumeId(0),
@@ -485,14 +460,8 @@ fn a_read_write_clone_is_a_copy() {
             ..unchanged()
         };
         admin.call(&SetInfo { trans, info }).await.unwrap();
-        admin.call(&EndTrans { trans }).await.unwrap();
-        let offline = TransCreate {
-            volume: NEW,
-            ..busy
-        };
-        let trans = admin.call(&offline).await.unwrap().trans;
-        admin.call(&SetFlags { trans, flags: 0 }).await.unwrap();
-        admin.call(&EndTrans { trans }).await.unwrap();
+        volser.end(trans).await;
+        volser.online(NEW).await;
         let copy = Fid { volume: NEW, ..fid };
         machine.store(fid, 0, b"two").await.unwrap();
         assert_eq!(machine.fetch(copy, 0, 9).await.unwrap(), b"one");

@@ -14,7 +14,7 @@ use cellar_wire::afsvol::{
 use cellar_wire::dump::{Item, Reader};
 use cellar_wire::ids::VolumeId;
 
-use super::Cell;
+use super::{Cell, Machine};
 
 /// A volume server's port where the cell's key is asked for.
 pub fn secured(cell: &Cell) -> Port {
@@ -257,8 +257,16 @@ pub fn sample(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Two servers with one key.
-pub fn two() -> (Cell, Cell) {
+/// Two servers with one key, a client of each, and the volume server of the second.
+pub struct Two {
+    pub here: Cell,
+    pub there: Cell,
+    pub client: Machine,
+    pub other: Machine,
+    pub port: Port,
+}
+
+pub fn two() -> Two {
     let key = SecretKey::random(Enctype::Aes256Sha1);
     let start = || {
         Cell::start_with(|config| {
@@ -267,7 +275,14 @@ pub fn two() -> (Cell, Cell) {
             config
         })
     };
-    (start(), start())
+    let (here, there) = (start(), start());
+    Two {
+        client: Machine::new(&here, 1),
+        other: Machine::new(&there, 2),
+        port: secured(&there),
+        here,
+        there,
+    }
 }
 
 /// A server of another kind, with the key of this one.
