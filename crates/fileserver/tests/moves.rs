@@ -272,6 +272,17 @@ fn a_volume_moves_between_partitions_of_one_server() {
         };
         assert_eq!(volser.0.call(&create).await.unwrap_err().code().0, 5, "EIO");
         volser.end(trans).await;
+        // Nor a read-write volume, but for a move.
+        let convert = afsvol::ConvertROtoRWvolume {
+            partition: 0,
+            volume: RO,
+        };
+        assert_eq!(
+            volser.0.call(&convert).await.unwrap_err().code().0,
+            18,
+            "EXDEV"
+        );
+        assert!(cell.partition.volume(OPEN).unwrap().is_none());
     });
     drop(other);
 }

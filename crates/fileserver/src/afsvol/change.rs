@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::{IdsSpec, VolumeInfo};
+use cellar_volume::{Error, IdsSpec, VolumeInfo};
 use cellar_wire::afsvol::{
     ConvertROtoRWvolume, ConvertROtoRWvolumeReply, DeleteVolume, DeleteVolumeReply, NukeVolume,
     NukeVolumeReply, SetDate, SetDateReply, SetFlags, SetFlagsReply, SetForwarding,
@@ -15,7 +15,7 @@ use cellar_wire::ids::{AfsTime, PartitionId};
 use cellar_wire::{AbortCode, ids::VolumeId};
 use tracing::info;
 
-use super::create::volume_name;
+use super::create::{check_elsewhere, volume_name};
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse, special_of};
 use super::{Answered, code, on_disk, superuser};
@@ -184,7 +184,8 @@ pub(super) async fn set_ids_types(server: &Arc<Server>, call: &mut IncomingCall)
     Ok(())
 }
 
-/// A read-only volume becomes the read-write volume of its group, on the spot.
+/// A read-only volume becomes the read-write volume of its group, on the spot; EXDEV if this server has
+/// that, on whichever partition.
 pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let ConvertROtoRWvolume { partition, volume } = call.arguments().await?;
     superuser(server, call)?;
@@ -196,9 +197,8 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> An
     let pending = {
         let server = server.clone();
         on_disk(move || {
-            if partition.volume(volume).map_err(code)?.is_none() {
-                return Err(AbortCode::ENODEV);
-            }
+            let found = partition.volume(volume).map_err(code)?;
+            let read_write = found.ok_or(AbortCode::ENODEV)?.info().parent;
             let used = InUse::begin(
                 &server,
                 Beginning {
@@ -209,12 +209,15 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> An
                     procedure: "ConvertROtoRW",
                 },
             )?;
-            let converted = partition.convert_to_rw(volume);
-            let converted = converted.and_then(|converted| converted.wait());
+            let converted = check_elsewhere(&server, place, read_write)
+                .and_then(|()| partition.convert_to_rw(volume)?.wait());
             used.end();
             let converted = converted.map_err(|error| {
                 info!(%volume, partition = %place, %error, "volume not converted");
-                AbortCode::VOLSERFAILEDOP
+                match error {
+                    Error::VolumeExists(_) => AbortCode::EXDEV,
+                    _ => AbortCode::VOLSERFAILEDOP,
+                }
             })?;
             info!(%volume, into = %converted.id(), partition = %place, "volume converted");
             server.volumes.forget(volume);

@@ -100,7 +100,7 @@ fn create(server: &Arc<Server>, place: PartitionId, wanted: Wanted) -> Result<i3
 
 /// That no other partition of this server has a volume of the id. Only a read-write volume may be
 /// on two, while it moves: of clones and read-only volumes the second would hide the first.
-fn check_elsewhere(
+pub(super) fn check_elsewhere(
     server: &Server,
     place: PartitionId,
     volume: VolumeId,
