@@ -8,38 +8,27 @@ use tokio::sync::Notify;
 /// Data in a packet of Rx without extensions.
 const PACKET_BYTES: u64 = 1412;
 
-/// Packets and times of the calls that move a transaction's data. Packets are those that Rx would
-/// fill with the bytes that were moved; one more, the next, is what is shown.
+/// Packets of the calls that move a transaction's data, and when the last one was moved. Packets are
+/// those that Rx would fill with the bytes that were moved; one more, the next, is what is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    received: Direction,
-    sent: Direction,
+    received: AtomicU32,
+    sent: AtomicU32,
+    /// Either way: what one side sends the other acknowledges.
+    last: AtomicU32,
     stopped: AtomicBool,
     stop: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Direction {
-    packets: AtomicU32,
-    last: AtomicU32,
-}
-
-impl Direction {
-    fn moved(&self, bytes: usize, now: u32) {
-        let packets = (bytes as u64).div_ceil(PACKET_BYTES) as u32;
-        // Numbers of packets have 32 bits and start again.
-        self.packets.fetch_add(packets, Ordering::Relaxed);
-        self.last.store(now, Ordering::Relaxed);
-    }
-
-    /// The next packet, and when the last one was moved.
-    fn shown(&self) -> (i32, i32) {
-        let next = self.packets.load(Ordering::Relaxed).wrapping_add(1);
-        (next as i32, self.last.load(Ordering::Relaxed) as i32)
-    }
-}
-
 impl Progress {
+    /// Of calls of which the first has just come.
+    pub(super) fn new(now: u32) -> Self {
+        Self {
+            last: AtomicU32::new(now),
+            ..Self::default()
+        }
+    }
+
     /// Somebody has ended the transaction: its calls give up.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
@@ -56,22 +45,26 @@ impl Progress {
 
     /// Bytes have come, at `now` in seconds since 1970.
     pub(super) fn received(&self, bytes: usize, now: u32) {
-        self.received.moved(bytes, now);
+        self.moved(&self.received, bytes, now);
     }
 
     /// Bytes were sent, at `now` in seconds since 1970.
     pub(super) fn sent(&self, bytes: usize, now: u32) {
-        self.sent.moved(bytes, now);
+        self.moved(&self.sent, bytes, now);
     }
 
-    /// The next packet to read and when one last came.
-    pub(super) fn shown_received(&self) -> (i32, i32) {
-        self.received.shown()
+    fn moved(&self, direction: &AtomicU32, bytes: usize, now: u32) {
+        let packets = (bytes as u64).div_ceil(PACKET_BYTES) as u32;
+        // Numbers of packets have 32 bits and start again.
+        direction.fetch_add(packets, Ordering::Relaxed);
+        self.last.store(now, Ordering::Relaxed);
     }
 
-    /// The next packet to send and when one last went.
-    pub(super) fn shown_sent(&self) -> (i32, i32) {
-        self.sent.shown()
+    /// The next packet to read, the next to send, and when one was last moved.
+    pub(super) fn shown(&self) -> (i32, i32, i32) {
+        let next = |direction: &AtomicU32| direction.load(Ordering::Relaxed).wrapping_add(1) as i32;
+        let last = self.last.load(Ordering::Relaxed) as i32;
+        (next(&self.received), next(&self.sent), last)
     }
 }
 
@@ -81,10 +74,11 @@ mod tests {
 
     #[test]
     fn packets_are_counted_from_one() {
-        let progress = Progress::default();
-        assert_eq!(progress.shown_sent(), (1, 0));
+        let progress = Progress::new(5);
+        assert_eq!(progress.shown(), (1, 1, 5));
         progress.sent(1413, 7);
-        assert_eq!(progress.shown_sent(), (3, 7));
-        assert_eq!(progress.shown_received(), (1, 0));
+        assert_eq!(progress.shown(), (1, 3, 7));
+        progress.received(1412, 8);
+        assert_eq!(progress.shown(), (2, 3, 8));
     }
 }

@@ -187,8 +187,9 @@ fn shown(number: i32, open: &Transaction) -> TransDebugInfo {
     };
     if let Some(progress) = &open.progress {
         shown.call_valid = 1;
-        (shown.read_next, shown.last_receive_time) = progress.shown_received();
-        (shown.transmit_next, shown.last_send_time) = progress.shown_sent();
+        let last;
+        (shown.read_next, shown.transmit_next, last) = progress.shown();
+        (shown.last_receive_time, shown.last_send_time) = (last, last);
     }
     shown
 }

@@ -328,11 +328,12 @@ impl InUse {
     /// The call moves data: `vos status` is shown how far it is, together with the others that do.
     pub(super) fn progress(&self) -> Arc<Progress> {
         let Held { server, number, .. } = &*self.0;
+        let begun = || Arc::new(Progress::new(server.now_secs()));
         let mut shared = None;
         server.transactions.edit(*number, |open| {
-            shared = Some(open.progress.get_or_insert_default().clone());
+            shared = Some(open.progress.get_or_insert_with(begun).clone());
         });
-        shared.unwrap_or_default()
+        shared.unwrap_or_else(begun)
     }
 
     /// `VT_*` as SetFlags says.
