@@ -35,12 +35,13 @@ impl Locking for SetLock {
         name: LockText,
         from: u32,
     ) -> Result<SetLockReply, Error> {
-        let holder = Holder {
-            who: name,
-            from,
-            ..Holder::default()
+        let noted = LockNoted {
+            volid: self.volid,
+            voltype: self.voltype,
+            voloper: self.voloper,
+            note: LockText::default(),
         };
-        vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
+        let LockNotedReply {} = noted.lock(vl, who, name, from)?;
         Ok(SetLockReply {})
     }
 }
