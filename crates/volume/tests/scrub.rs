@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cellar_volume::{Error, ScrubReport, StoreSpec, Volume, VolumeKind};
+use cellar_volume::{Error, RestoreMode, ScrubReport, StoreSpec, Volume, VolumeKind};
 use cellar_wire::ids::{Fid, VolumeId};
 use common::*;
 
@@ -156,6 +156,49 @@ fn bytes_that_another_version_has_in_another_block_need_no_source() {
         (refilled.restored, refilled.from_here, refilled.missing),
         (1, 1, 0)
     );
+    assert_eq!(scrub(&world).damaged, []);
+    world.check();
+}
+
+/// What is put back for a clone is older than what the volume has, though it was written later.
+#[test]
+fn a_refilled_clone_hides_nothing_of_its_volume() {
+    let (world, fid, bytes) = filled();
+    let volume = world.volume();
+    let clone = world.clone_of(&volume, 20, VolumeKind::Backup);
+    let now = data(5, bytes.len());
+    let stored = volume.store(fid, &StoreSpec::at(0), &[now.clone().into()], at(3));
+    stored.unwrap().wait().unwrap();
+    world.partition.flush().unwrap();
+    let blocks = world.disk.contents("blocks.0");
+    let old = blocks.windows(4096).position(|w| w == &bytes[..4096]);
+    world.disk.flip_bit("blocks.0", old.unwrap() as u64, 2);
+    let damaged = scrub(&world).damaged.remove(0);
+    assert_eq!(damaged.volumes, [VolumeId(20)]);
+    let (length, dv) = (damaged.length, damaged.data_version);
+    let done = clone.refill(damaged.fid, length, dv, &mut from(&bytes));
+    assert_eq!(done.unwrap().restored, 1);
+    assert!(read(&clone, damaged.fid).unwrap() == bytes);
+    assert!(read(&volume, fid).unwrap() == now);
+    world.check();
+}
+
+/// A restore builds on blocks that it has looked up: none is replaced meanwhile.
+#[test]
+fn nothing_is_refilled_during_a_restore() {
+    let (world, fid, bytes) = filled();
+    let volume = world.volume();
+    let version = volume.status(fid).unwrap();
+    let contents = world.disk.contents("blocks.0");
+    let place = contents.windows(4096).position(|w| w == &bytes[..4096]);
+    world.disk.flip_bit("blocks.0", place.unwrap() as u64, 2);
+    let (length, dv) = (version.length, version.data_version);
+    let restore = world.partition.begin_restore(VOLUME, RestoreMode::Full);
+    let refused = volume.refill(fid, length, dv, &mut from(&bytes));
+    assert_eq!(refused.unwrap_err(), Error::Busy(VOLUME));
+    restore.unwrap().abort().unwrap();
+    let done = volume.refill(fid, length, dv, &mut from(&bytes)).unwrap();
+    assert_eq!(done.restored, 1);
     assert_eq!(scrub(&world).damaged, []);
     world.check();
 }

@@ -7,6 +7,7 @@
 //! which must be the file's.
 //!
 //! Each piece is one change, made while the group stands still; the bytes are got and written before.
+//! None is made during a restore, which goes on using the blocks that it has looked up.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,8 +64,8 @@ impl Volume {
     /// for a range, from an RO site or a dump. The file must have that length and data version, and
     /// what the source gives must be of it.
     ///
-    /// `Invalid` if the file has another length or data version; `Io` if its record is damaged: then
-    /// only restoring it helps.
+    /// `Invalid` if the file has another length or data version; `Busy` during a restore; `Io` if the
+    /// file's record is damaged: then only restoring it helps.
     pub fn refill<'r>(
         self: &'r Arc<Self>,
         fid: Fid,
@@ -100,6 +101,7 @@ impl Volume {
 /// A version of a piece, and what its record says if that can be read.
 struct Known {
     key: Key,
+    value: Bytes,
     piece: Option<Piece>,
 }
 
@@ -124,7 +126,10 @@ impl Refill<'_> {
         };
         // No change and no background removal works on the group from here on.
         let group = Arc::clone(&self.volume.group);
-        let _still = group.state.write();
+        let still = group.state.write();
+        if still.restoring {
+            return Err(Error::Busy(self.volume.id()));
+        }
         if self.present()?.1 != self.record {
             return Err(Error::Changed(self.fid));
         }
@@ -144,6 +149,7 @@ impl Refill<'_> {
                 }
             }
         }
+        bring_along_newer(&versions, &mut batch);
         if let Some(allocation) = &allocation {
             batch.taken = Allocation::runs(allocation).to_vec();
             batch.wrote_blocks = true;
@@ -176,7 +182,7 @@ impl Refill<'_> {
         let mut scan = self.volume.core.engine.scan(&prefix, &prefix)?;
         while let Some((key, value)) = scan.next()? {
             let piece = Piece::decode(&value).ok();
-            versions.push(Known { key, piece });
+            versions.push(Known { key, value, piece });
         }
         Ok(versions)
     }
@@ -358,6 +364,16 @@ impl Refill<'_> {
             space.read(other.block, &mut bytes, false).ok()?;
             (self.checksum(number, place, &bytes) == slot.checksum).then_some(bytes)
         })
+    }
+}
+
+/// Puts the versions anew that are newer than any of those that are put, newest first: of what is in
+/// memory readers take the first that they see, and look no further (`Engine::first_version`).
+fn bring_along_newer(versions: &[Known], batch: &mut Batch) {
+    let put: Vec<Key> = batch.entries.iter().map(|(key, _)| *key).collect();
+    let newer = |key: &Key| !put.contains(key) && put.iter().any(|put| key < put);
+    for version in versions.iter().filter(|version| newer(&version.key)) {
+        batch.put(version.key, version.value.clone());
     }
 }
 
