@@ -11,6 +11,7 @@
 pub mod audit;
 mod authority;
 mod bytes;
+pub mod capability;
 mod error;
 mod fcrypt;
 mod file;

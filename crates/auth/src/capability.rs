@@ -1,0 +1,597 @@
+//! Capabilities: what lets a client of the cell touch one object of one device for some minutes.
+//!
+//! Form: a byte 1, the version and encryption type of the cell's key it was sealed with (0, 0: the key
+//! of the file `OsdKey`), the number of the device, a nonce, and the sealed body. The words before
+//! the nonce are authenticated with it.
+//!
+//! 1. *The key.* HKDF-SHA256 (RFC 5869) over the cell's newest service key, with the cell's name as
+//!    context. A cell without Kerberos has a file `OsdKey` of 32 random bytes that its servers share. A
+//!    key that was retired opens nothing any more.
+//! 2. *The seal.* XChaCha20-Poly1305: its nonces are so long that servers which share a key can draw
+//!    them at random for ever, and need not count.
+//! 3. *The check.* Whoever holds a capability may do what it says, from the addresses it names, until
+//!    it expires; half a minute is granted for clocks that disagree. What is refused is counted, by
+//!    reason.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::BytesMut;
+use cellar_wire::object::{Capability, CapabilityBody, MAY_ALL, MAY_READ, MAY_WRITE, ObjectId};
+use cellar_wire::{AfsString, Decode, Decoder, Encode, Encoder};
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hmac::{Hmac, Mac};
+use rand::RngCore;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use crate::bytes::{take, take_array, take_u32};
+use crate::file::{self, Watched};
+use crate::{Authority, Error, Result};
+
+/// The file of a cell without Kerberos keys, in the server's configuration directory.
+pub const KEY_FILE: &str = "OsdKey";
+/// Seconds by which clocks of a cell may disagree.
+pub const SKEW: u64 = 30;
+const FORM: u8 = 1;
+const KEY_BYTES: usize = 32;
+const NONCE_BYTES: usize = 24;
+/// Form, key version, encryption type, device.
+const CLEAR_BYTES: usize = 13;
+const SALT: &[u8] = b"cellar object storage capability";
+
+/// Why a capability does not allow what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refused {
+    /// It is not what a server of this cell sealed.
+    #[error("the capability was not made by a server of this cell, or was changed")]
+    Tampered,
+    /// It was sealed with a key that this server does not have (any more).
+    #[error("the capability was sealed with a key that is not known here")]
+    UnknownKey,
+    /// It is for another device.
+    #[error("the capability is for another OSD")]
+    OtherOsd,
+    /// It is for another object.
+    #[error("the capability is for another object")]
+    OtherObject,
+    /// It does not give that right.
+    #[error("the capability does not give that right")]
+    OtherRights,
+    /// It is for another version of the object.
+    #[error("the capability is for another version")]
+    OtherVersion,
+    /// It is for other bytes of the object.
+    #[error("the capability is for other bytes")]
+    OtherRange,
+    /// Its time is over.
+    #[error("the capability has expired")]
+    Expired,
+    /// It was given to another machine.
+    #[error("the capability was given to another client")]
+    OtherClient,
+}
+
+impl Refused {
+    /// Every reason, with its name among a server's figures.
+    pub const ALL: [(Self, &str); 9] = [
+        (Self::Tampered, "refused_tampered"),
+        (Self::UnknownKey, "refused_unknown_key"),
+        (Self::OtherOsd, "refused_other_osd"),
+        (Self::OtherObject, "refused_other_object"),
+        (Self::OtherRights, "refused_other_rights"),
+        (Self::OtherVersion, "refused_other_version"),
+        (Self::OtherRange, "refused_other_range"),
+        (Self::Expired, "refused_expired"),
+        (Self::OtherClient, "refused_other_client"),
+    ];
+}
+
+/// What somebody wants to do with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Read bytes of a version: the base of the capability, or of one that allows writing too, the
+    /// version that is being made.
+    Read {
+        /// The version.
+        version: u64,
+        /// First byte.
+        begin: u64,
+        /// The first byte behind.
+        end: u64,
+    },
+    /// Write bytes of a version that is being made.
+    Write {
+        /// What it is made from; 0: the object is made.
+        base: u64,
+        /// The version.
+        version: u64,
+        /// First byte.
+        begin: u64,
+        /// The first byte behind.
+        end: u64,
+    },
+    /// Look at what is known of the object: any right will do.
+    Examine,
+    /// What servers do among themselves.
+    All,
+}
+
+/// Who asks for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The device.
+    pub osd: u32,
+    /// The object. Does not count for [`Act::All`].
+    pub object: ObjectId,
+    /// What is to be done.
+    pub act: Act,
+    /// Where the call comes from.
+    pub client: IpAddr,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+/// A key as the file has it; `None`: there is no file.
+#[derive(Default)]
+struct FileKey(Option<Zeroizing<[u8; KEY_BYTES]>>);
+
+impl FileKey {
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let key = <[u8; KEY_BYTES]>::try_from(bytes);
+        let key = key.map_err(|_| Error::malformed(path, "does not have 32 bytes"))?;
+        Ok(Self(Some(Zeroizing::new(key))))
+    }
+}
+
+/// The keys that seal and open capabilities, and what was refused since they were opened.
+pub struct CapabilityKeys {
+    authority: Authority,
+    file: Watched<FileKey>,
+    refused: [AtomicU64; Refused::ALL.len()],
+}
+
+impl std::fmt::Debug for CapabilityKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CapabilityKeys({})", self.authority.cell())
+    }
+}
+
+/// Makes `OsdKey` in a configuration directory, unless it is there. Says whether it was made.
+///
+/// # Errors
+/// [`Error::File`].
+pub fn make_key_file(directory: &Path) -> Result<bool> {
+    let path = directory.join(KEY_FILE);
+    if path.exists() {
+        return Ok(false);
+    }
+    let mut key = Zeroizing::new([0; KEY_BYTES]);
+    rand::rng().fill_bytes(&mut *key);
+    file::replace(&path, &*key)?;
+    Ok(true)
+}
+
+impl CapabilityKeys {
+    /// The keys of a server with that configuration directory. Files are looked at again with each use.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Malformed`].
+    pub fn open(directory: &Path, authority: &Authority) -> Result<Self> {
+        Ok(Self {
+            authority: authority.clone(),
+            file: Watched::open(directory.join(KEY_FILE), FileKey::parse)?,
+            refused: Default::default(),
+        })
+    }
+
+    /// Seals a capability for the device that it names, whatever cell is in it: it is of this one.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`].
+    pub fn seal(&self, body: &CapabilityBody) -> Result<Capability> {
+        let (kvno, enctype, key) = match self.authority.keys().newest() {
+            Some((info, key)) => {
+                let derived = self.derive(key.expose());
+                (info.kvno, info.enctype.number(), derived)
+            }
+            None => (0, 0, self.file_key().ok_or(Error::NoKey)?),
+        };
+        let mut sealed = Vec::with_capacity(256);
+        sealed.push(FORM);
+        sealed.extend_from_slice(&kvno.to_be_bytes());
+        sealed.extend_from_slice(&enctype.to_be_bytes());
+        sealed.extend_from_slice(&body.osd.to_be_bytes());
+        let mut nonce = [0; NONCE_BYTES];
+        rand::rng().fill_bytes(&mut nonce);
+        // The key says which cell it is of: without the name, there is always room for the rest.
+        let nameless = CapabilityBody {
+            cell: AfsString::default(),
+            ..body.clone()
+        };
+        let mut plain = BytesMut::with_capacity(512);
+        nameless.encode(&mut Encoder::new(&mut plain));
+        let payload = Payload {
+            msg: &plain,
+            aad: &sealed,
+        };
+        let cipher = XChaCha20Poly1305::new((&*key).into());
+        let secret = cipher.encrypt(&XNonce::from(nonce), payload);
+        let secret = secret.map_err(|_| Error::NoKey)?;
+        sealed.extend_from_slice(&nonce);
+        sealed.extend_from_slice(&secret);
+        Capability::new(sealed).map_err(|_| Error::NoKey)
+    }
+
+    /// Opens a capability that `osd` is to honour. Whether it allows what is asked says
+    /// [`CapabilityKeys::admit`], which also counts.
+    ///
+    /// # Errors
+    /// [`Refused::Tampered`], [`Refused::UnknownKey`], [`Refused::OtherOsd`].
+    pub fn unseal(&self, capability: &Capability, osd: u32) -> Result<CapabilityBody, Refused> {
+        let mut rest = capability.as_ref();
+        let clear = take(&mut rest, CLEAR_BYTES).ok_or(Refused::Tampered)?;
+        let (mut words, form) = (&clear[1..], clear[0]);
+        let mut word = || take_u32(&mut words).ok_or(Refused::Tampered);
+        let (kvno, enctype, of) = (word()?, word()?, word()?);
+        if form != FORM {
+            return Err(Refused::Tampered);
+        }
+        let nonce: [u8; NONCE_BYTES] = take_array(&mut rest).ok_or(Refused::Tampered)?;
+        let key = match (kvno, enctype) {
+            (0, 0) => self.file_key(),
+            _ => {
+                let key = self.authority.keys().find(kvno, enctype as i32);
+                key.map(|key| self.derive(key.expose()))
+            }
+        };
+        let key = key.ok_or(Refused::UnknownKey)?;
+        let payload = Payload {
+            msg: rest,
+            aad: clear,
+        };
+        let cipher = XChaCha20Poly1305::new((&*key).into());
+        let plain = cipher.decrypt(&XNonce::from(nonce), payload);
+        let plain = plain.map_err(|_| Refused::Tampered)?;
+        let mut body =
+            CapabilityBody::decode(&mut Decoder::new(&plain)).map_err(|_| Refused::Tampered)?;
+        if of != osd || body.osd != osd {
+            return Err(Refused::OtherOsd);
+        }
+        body.cell = AfsString::new(self.authority.cell().to_owned()).unwrap_or_default();
+        Ok(body)
+    }
+
+    /// Opens a capability and checks that it allows what is asked. Refusals are counted.
+    ///
+    /// # Errors
+    /// The first reason to refuse.
+    pub fn admit(&self, capability: &Capability, asked: &Asked) -> Result<CapabilityBody, Refused> {
+        let opened = self.unseal(capability, asked.osd);
+        let admitted = opened.and_then(|body| check(&body, asked).map(|()| body));
+        if let Err(refused) = &admitted {
+            let place = Refused::ALL
+                .iter()
+                .position(|(reason, _)| reason == refused);
+            if let Some(counter) = place.and_then(|place| self.refused.get(place)) {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        admitted
+    }
+
+    /// How often was refused, by reason.
+    pub fn refused(&self) -> impl Iterator<Item = (Refused, &'static str, u64)> + '_ {
+        let counted = self
+            .refused
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        let reasons = Refused::ALL.into_iter();
+        reasons
+            .zip(counted)
+            .map(|((reason, name), count)| (reason, name, count))
+    }
+
+    fn file_key(&self) -> Option<Zeroizing<[u8; KEY_BYTES]>> {
+        let file = self.file.get();
+        file.0.as_ref().map(|key| self.derive(&key[..]))
+    }
+
+    /// HKDF-SHA256 of one block.
+    fn derive(&self, secret: &[u8]) -> Zeroizing<[u8; KEY_BYTES]> {
+        let extracted = Zeroizing::new(mac(SALT, &[secret]));
+        Zeroizing::new(mac(&*extracted, &[self.authority.cell().as_bytes(), &[1]]))
+    }
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; KEY_BYTES] {
+    // HMAC takes a key of any length.
+    let Ok(mut mac) = <Hmac<Sha256> as KeyInit>::new_from_slice(key) else {
+        return [0; KEY_BYTES];
+    };
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// An address as capabilities have it: IPv4 ones mapped.
+#[must_use]
+pub fn address_words(address: IpAddr) -> [u32; 4] {
+    let bits = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
+}
+
+/// Whether a capability allows what is asked.
+fn check(body: &CapabilityBody, asked: &Asked) -> Result<(), Refused> {
+    if asked.now > body.expires.saturating_add(SKEW) {
+        return Err(Refused::Expired);
+    }
+    if !body.clients.is_empty() && !body.clients.contains(&address_words(asked.client)) {
+        return Err(Refused::OtherClient);
+    }
+    if body.rights & MAY_ALL != 0 {
+        return Ok(());
+    }
+    let has = |right| body.rights & right == right;
+    if asked.act == Act::All {
+        return Err(Refused::OtherRights);
+    }
+    if body.object != asked.object {
+        return Err(Refused::OtherObject);
+    }
+    let (begin, end) = match asked.act {
+        Act::All => return Err(Refused::OtherRights),
+        Act::Examine if has(MAY_READ) || has(MAY_WRITE) => return Ok(()),
+        Act::Examine => return Err(Refused::OtherRights),
+        Act::Read { .. } if !has(MAY_READ) => return Err(Refused::OtherRights),
+        Act::Read {
+            version,
+            begin,
+            end,
+        } => {
+            if version != body.base && !(has(MAY_WRITE) && version == body.version) {
+                return Err(Refused::OtherVersion);
+            }
+            (begin, end)
+        }
+        Act::Write { .. } if !has(MAY_WRITE) => return Err(Refused::OtherRights),
+        Act::Write {
+            base,
+            version,
+            begin,
+            end,
+        } => {
+            if base != body.base || version != body.version {
+                return Err(Refused::OtherVersion);
+            }
+            (begin, end)
+        }
+    };
+    if begin < body.begin || end > body.end || begin > end {
+        return Err(Refused::OtherRange);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use cellar_wire::List;
+    use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
+
+    use super::*;
+    use crate::{Enctype, SecretKey};
+
+    const NOW: u64 = 1_700_000_000;
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
+
+    /// A server's directory, with as many Kerberos keys.
+    fn server(cell: &str, keys: &[(u32, u8)]) -> (tempfile::TempDir, CapabilityKeys) {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::open(directory.path(), cell).unwrap();
+        for &(kvno, byte) in keys {
+            let key = SecretKey::new(Enctype::Aes256Sha1, &[byte; 32]).unwrap();
+            authority.keys().add(kvno, &key).unwrap();
+        }
+        let keys = CapabilityKeys::open(directory.path(), &authority).unwrap();
+        (directory, keys)
+    }
+
+    fn object(serial: u32) -> ObjectId {
+        ObjectId {
+            volume: VolumeId(5),
+            vnode: VnodeId(6),
+            uniquifier: Uniquifier(7),
+            serial,
+        }
+    }
+
+    fn body(rights: u32) -> CapabilityBody {
+        CapabilityBody {
+            cell: AfsString::default(),
+            osd: 3,
+            object: object(1),
+            rights,
+            base: 10,
+            version: 11,
+            begin: 4096,
+            end: 8192,
+            expires: NOW + 60,
+            clients: List::from_iter_cut([address_words(CLIENT)]),
+            user: 42,
+        }
+    }
+
+    fn asked(act: Act) -> Asked {
+        Asked {
+            osd: 3,
+            object: object(1),
+            act,
+            client: CLIENT,
+            now: NOW,
+        }
+    }
+
+    fn read(version: u64, begin: u64, end: u64) -> Act {
+        Act::Read {
+            version,
+            begin,
+            end,
+        }
+    }
+
+    fn write(base: u64, version: u64, begin: u64, end: u64) -> Act {
+        Act::Write {
+            base,
+            version,
+            begin,
+            end,
+        }
+    }
+
+    #[test]
+    fn what_was_sealed_opens_with_the_same_key_in_the_same_cell_only() {
+        let (_a, keys) = server("example.org", &[(3, 1), (4, 2)]);
+        let (_b, same) = server("example.org", &[(4, 2)]);
+        let (_c, other_cell) = server("example.com", &[(4, 2)]);
+        let (_d, other_key) = server("example.org", &[(4, 9)]);
+        let (_e, no_key) = server("example.org", &[(3, 1)]);
+        let sealed = keys.seal(&body(MAY_READ)).unwrap();
+        let opened = same.unseal(&sealed, 3).unwrap();
+        let cell = AfsString::new("example.org").unwrap();
+        assert_eq!(
+            opened,
+            CapabilityBody {
+                cell,
+                ..body(MAY_READ)
+            }
+        );
+        assert_eq!(other_cell.unseal(&sealed, 3), Err(Refused::Tampered));
+        assert_eq!(other_key.unseal(&sealed, 3), Err(Refused::Tampered));
+        assert_eq!(no_key.unseal(&sealed, 3), Err(Refused::UnknownKey));
+        assert_eq!(same.unseal(&sealed, 4), Err(Refused::OtherOsd));
+        assert_ne!(
+            keys.seal(&body(MAY_READ)).unwrap(),
+            sealed,
+            "a nonce used twice"
+        );
+    }
+
+    #[test]
+    fn every_changed_bit_and_every_cut_is_noticed() {
+        let (_directory, keys) = server("example.org", &[(1, 1)]);
+        let sealed = keys.seal(&body(MAY_READ | MAY_WRITE)).unwrap();
+        for bit in 0..sealed.len() * 8 {
+            let mut changed = sealed.to_vec();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let changed = Capability::new(changed).unwrap();
+            assert!(keys.unseal(&changed, 3).is_err(), "bit {bit}");
+        }
+        for length in 0..sealed.len() {
+            let cut = Capability::new(sealed[..length].to_vec()).unwrap();
+            assert!(keys.unseal(&cut, 3).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_cell_without_kerberos_shares_a_file() {
+        let (directory, keys) = server("example.org", &[]);
+        assert!(matches!(keys.seal(&body(MAY_READ)), Err(Error::NoKey)));
+        assert!(make_key_file(directory.path()).unwrap());
+        assert!(!make_key_file(directory.path()).unwrap());
+        let path = directory.path().join(KEY_FILE);
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let sealed = keys.seal(&body(MAY_READ)).unwrap();
+        let (other, without) = server("example.org", &[]);
+        assert_eq!(without.unseal(&sealed, 3), Err(Refused::UnknownKey));
+        std::fs::copy(&path, other.path().join(KEY_FILE)).unwrap();
+        assert!(without.unseal(&sealed, 3).is_ok());
+        // A cell that gets Kerberos seals with that, and honours what was sealed before.
+        let key = SecretKey::new(Enctype::Aes256Sha1, &[8; 32]).unwrap();
+        keys.authority.keys().add(1, &key).unwrap();
+        assert!(keys.unseal(&sealed, 3).is_ok());
+        let newer = keys.seal(&body(MAY_READ)).unwrap();
+        assert_eq!(without.unseal(&newer, 3), Err(Refused::UnknownKey));
+    }
+
+    #[test]
+    fn the_largest_capability_has_room() {
+        let cell = "c".repeat(255);
+        let (_directory, keys) = server(&cell, &[(1, 1)]);
+        let largest = CapabilityBody {
+            clients: List::from_iter_cut([address_words(CLIENT); 16]),
+            ..body(MAY_ALL)
+        };
+        let sealed = keys.seal(&largest).unwrap();
+        assert_eq!(keys.unseal(&sealed, 3).unwrap().clients, largest.clients);
+    }
+
+    #[test]
+    fn it_allows_what_it_says_and_refusals_are_counted() {
+        let (_directory, keys) = server("example.org", &[(1, 1)]);
+        let reader = keys.seal(&body(MAY_READ)).unwrap();
+        let writer = keys.seal(&body(MAY_WRITE)).unwrap();
+        let both = keys.seal(&body(MAY_READ | MAY_WRITE)).unwrap();
+        let server = keys.seal(&body(MAY_ALL)).unwrap();
+        let whole = read(10, 4096, 8192);
+        let store = write(10, 11, 4096, 8192);
+        let admit = |capability, act| keys.admit(capability, &asked(act)).map(drop);
+        assert_eq!(admit(&reader, whole), Ok(()));
+        assert_eq!(admit(&writer, store), Ok(()));
+        assert_eq!(admit(&both, read(11, 5000, 5001)), Ok(()));
+        assert_eq!(admit(&reader, Act::Examine), Ok(()));
+        assert_eq!(admit(&server, Act::All), Ok(()));
+        assert_eq!(admit(&server, write(1, 99, 0, 1 << 40)), Ok(()));
+        assert!(keys.refused().all(|(_, _, count)| count == 0));
+        for (capability, act, why) in [
+            (&writer, whole, Refused::OtherRights),
+            (&reader, store, Refused::OtherRights),
+            (&both, Act::All, Refused::OtherRights),
+            (&reader, read(11, 4096, 8192), Refused::OtherVersion),
+            (&writer, write(9, 11, 4096, 8192), Refused::OtherVersion),
+            (&writer, write(10, 12, 4096, 8192), Refused::OtherVersion),
+            (&reader, read(10, 4095, 8192), Refused::OtherRange),
+            (&writer, write(10, 11, 4096, 8193), Refused::OtherRange),
+        ] {
+            assert_eq!(admit(capability, act), Err(why), "{act:?}");
+        }
+        let other_object = Asked {
+            object: object(2),
+            ..asked(whole)
+        };
+        let other_client = Asked {
+            client: IpAddr::from([192, 0, 2, 8]),
+            ..asked(whole)
+        };
+        let at = |now| Asked {
+            now,
+            ..asked(whole)
+        };
+        assert!(keys.admit(&reader, &at(NOW + 60 + SKEW)).is_ok());
+        for (asked, why) in [
+            (other_object, Refused::OtherObject),
+            (other_client, Refused::OtherClient),
+            (at(NOW + 61 + SKEW), Refused::Expired),
+        ] {
+            assert_eq!(keys.admit(&reader, &asked).map(drop), Err(why));
+        }
+        let elsewhere = Asked {
+            osd: 4,
+            ..asked(whole)
+        };
+        assert_eq!(
+            keys.admit(&reader, &elsewhere).map(drop),
+            Err(Refused::OtherOsd)
+        );
+        let counts: Vec<_> = keys.refused().map(|(_, _, count)| count).collect();
+        assert_eq!(counts, [0, 0, 1, 1, 3, 3, 2, 1, 1]);
+    }
+}
