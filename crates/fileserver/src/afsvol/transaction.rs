@@ -5,7 +5,9 @@
 //!    the server. Looking at a transaction, which everybody may, is no use of it.
 //! 2. A transaction that is ended while a call is running in it ends with that call, as OpenAFS's
 //!    do; a call that moves data gives up then.
-//! 3. A volume that is marked to be destroyed stays when its transaction is ended: `vos` goes on
+//! 3. One that ends keeps others from the volume until clients see that as its header says: the next
+//!    transaction would lose what it keeps clients from otherwise.
+//! 4. A volume that is marked to be destroyed stays when its transaction is ended: `vos` goes on
 //!    with it in another one. When its transaction is forgotten instead, it was never finished, and
 //!    is deleted.
 
@@ -48,6 +50,13 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
+    /// Nothing runs in it any more but its end.
+    fn ending(&mut self) -> Self {
+        self.ended = true;
+        self.running = 1;
+        self.clone()
+    }
+
     fn is_deleted(&self) -> bool {
         i32::from(self.volume_flags) & VT_DELETED != 0
     }
@@ -147,7 +156,8 @@ impl Transactions {
         Ok(open.clone())
     }
 
-    /// A call has ended. Answers the transaction if that was the last thing that kept it.
+    /// A call has ended. Answers the transaction if that was the last thing that kept it: it is to be
+    /// closed.
     fn leave(&self, number: i32, now: u32) -> Option<Transaction> {
         let mut inner = self.0.lock();
         let open = inner.open.get_mut(&number)?;
@@ -157,21 +167,30 @@ impl Transactions {
             return None;
         }
         open.progress = None;
-        if open.ended { inner.take(number) } else { None }
+        open.ended.then(|| open.ending())
     }
 
-    /// Ends one, now or with the call that runs in it: that is when the transaction is answered.
+    /// Ends one, now or with the call that runs in it: that is when the transaction is answered, and
+    /// is to be closed.
     fn end(&self, number: i32) -> Result<Option<Transaction>, AbortCode> {
         let mut inner = self.0.lock();
         let open = inner.open.get_mut(&number).ok_or(AbortCode::ENOENT)?;
-        open.ended = true;
         if open.running > 0 {
+            open.ended = true;
             if let Some(progress) = &open.progress {
                 progress.stop();
             }
             return Ok(None);
         }
-        Ok(inner.take(number))
+        Ok(Some(open.ending()))
+    }
+
+    /// Takes out one that has ended: the volume may have another.
+    fn close(&self, number: i32) {
+        let mut inner = self.0.lock();
+        if let Some(closed) = inner.open.remove(&number) {
+            inner.volumes.remove(&(closed.partition, closed.volume));
+        }
     }
 
     fn edit(&self, number: i32, edit: impl FnOnce(&mut Transaction)) {
@@ -185,21 +204,15 @@ impl Transactions {
         self.0.lock().volumes.contains_key(&(partition, volume))
     }
 
-    /// Takes out those that nobody uses any more.
-    fn take_idle(&self, now: u32) -> Vec<(i32, Transaction)> {
+    /// Ends those that nobody uses any more: they are to be closed.
+    fn end_idle(&self, now: u32) -> Vec<(i32, Transaction)> {
         let longest = VOLUME_TRANSACTION_IDLE.as_secs();
         let mut inner = self.0.lock();
-        let idle = |open: &Transaction| {
+        let open = inner.open.iter_mut();
+        let idle = open.filter(|(_, open)| {
             open.running == 0 && u64::from(now.saturating_sub(open.used)) >= longest
-        };
-        let idle: Vec<i32> = inner
-            .open
-            .iter()
-            .filter(|(_, open)| idle(open))
-            .map(|(number, _)| *number)
-            .collect();
-        idle.into_iter()
-            .filter_map(|number| Some((number, inner.take(number)?)))
+        });
+        idle.map(|(number, open)| (*number, open.ending()))
             .collect()
     }
 
@@ -210,14 +223,6 @@ impl Transactions {
         let mut all: Vec<_> = open.map(|(number, t)| (*number, t.clone())).collect();
         all.sort_by_key(|(number, _)| *number);
         all
-    }
-}
-
-impl Inner {
-    fn take(&mut self, number: i32) -> Option<Transaction> {
-        let taken = self.open.remove(&number)?;
-        self.volumes.remove(&(taken.partition, taken.volume));
-        Some(taken)
     }
 }
 
@@ -363,7 +368,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let now = self.server.now_secs();
         if let Some(transaction) = self.server.transactions.leave(self.number, now) {
-            self.server.let_go(&transaction);
+            self.server.close_transaction(self.number, &transaction);
         }
     }
 }
@@ -372,13 +377,13 @@ impl Server {
     /// Ends a transaction as its owner asks.
     pub(super) fn end_transaction(&self, number: i32) -> Result<(), AbortCode> {
         if let Some(transaction) = self.transactions.end(number)? {
-            self.let_go(&transaction);
+            self.close_transaction(number, &transaction);
         }
         Ok(())
     }
 
-    /// Clients see the volume as its header says.
-    fn let_go(&self, transaction: &Transaction) {
+    /// Clients see the volume as its header says, and it may have another transaction.
+    fn close_transaction(&self, number: i32, transaction: &Transaction) {
         let Transaction {
             volume, partition, ..
         } = *transaction;
@@ -387,11 +392,12 @@ impl Server {
         }
         self.volumes.set_special(partition, volume, None);
         self.volumes.forget(volume);
+        self.transactions.close(number);
     }
 
     /// Ends transactions that nobody uses any more.
     pub(crate) fn expire_transactions(self: &Arc<Self>, now: u32) {
-        for (number, transaction) in self.transactions.take_idle(now) {
+        for (number, transaction) in self.transactions.end_idle(now) {
             let server = self.clone();
             tokio::spawn(cellar_rpc::blocking(move || {
                 let volume = transaction.volume;
@@ -399,7 +405,7 @@ impl Server {
                 if let Err(code) = server.remove_unfinished(&transaction) {
                     warn!(transaction = number, %volume, %code, "unfinished volume not removed");
                 }
-                server.let_go(&transaction);
+                server.close_transaction(number, &transaction);
             }));
         }
     }
@@ -471,6 +477,12 @@ mod tests {
         assert_eq!(transactions.look(first).unwrap_err(), AbortCode::ENOENT);
         assert!(transactions.is_busy(PARTITION, VolumeId(1)));
         assert!(transactions.end(first).unwrap().is_some());
+        assert_eq!(
+            begin(&transactions, 1).unwrap_err(),
+            AbortCode::VOLSERVOLBUSY
+        );
+        assert!(transactions.end(first).unwrap().is_none(), "once");
+        transactions.close(first);
         assert!(begin(&transactions, 1).is_ok());
     }
 
@@ -485,6 +497,8 @@ mod tests {
         );
         assert!(transactions.is_busy(PARTITION, VolumeId(1)));
         assert!(transactions.leave(number, 1).is_some());
+        assert!(transactions.is_busy(PARTITION, VolumeId(1)));
+        transactions.close(number);
         assert!(!transactions.is_busy(PARTITION, VolumeId(1)));
         assert_eq!(transactions.end(number).unwrap_err(), AbortCode::ENOENT);
     }
@@ -494,14 +508,16 @@ mod tests {
         let transactions = Transactions::default();
         let number = begin(&transactions, 1).unwrap();
         assert!(
-            transactions.take_idle(100_000).is_empty(),
+            transactions.end_idle(100_000).is_empty(),
             "a call is running"
         );
         transactions.leave(number, 100);
         assert!(transactions.look(number).is_ok());
-        assert!(transactions.take_idle(699).is_empty());
+        assert!(transactions.end_idle(699).is_empty());
         assert!(transactions.look(number).is_ok());
-        assert_eq!(transactions.take_idle(700).len(), 1);
+        assert_eq!(transactions.end_idle(700).len(), 1);
+        assert!(transactions.end_idle(700).is_empty(), "once");
+        transactions.close(number);
         assert_eq!(transactions.count(), 0);
     }
 
