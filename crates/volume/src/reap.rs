@@ -208,14 +208,20 @@ impl Core {
     }
 
     fn reap_vnode(self: &Arc<Self>, job: &Key) -> Result<()> {
-        let group = GroupId(job.u32_at(1));
-        let vnode = job.u32_at(5);
-        if let Some(group) = self.existing_group(group)?
-            && !self.collect_vnode(&group, vnode, None, false)?
-        {
+        let asked = self.engine.get(job)?;
+        let Some(group) = self.existing_group(GroupId(job.u32_at(1)))? else {
+            let _room = self.engine.admit(0)?;
+            return self.finish_job(job);
+        };
+        if !self.collect_vnode(&group, job.u32_at(5), None, false)? {
             return Ok(());
         }
         let _room = self.engine.admit(0)?;
+        let _no_change = group.state.write();
+        // Another body of the vnode may have been left meanwhile, where the look had gone by.
+        if self.engine.get(job)? != asked {
+            return Ok(());
+        }
         self.finish_job(job)
     }
 

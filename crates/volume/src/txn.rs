@@ -25,6 +25,7 @@ use crate::core::{Counters, GroupState};
 use crate::dir::{DirEdit, DirImage, trimmed};
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
+use crate::engine::space::with_checksum;
 use crate::error::{Error, Result};
 use crate::history;
 use crate::record::{Body, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
@@ -215,7 +216,9 @@ impl<'v> Txn<'v> {
             }
             Body::Pieces => {
                 if vnode.is_multiple_of(2) && record.length.div_ceil(PIECE_BYTES) > PIECES_AT_ONCE {
-                    self.batch.put(Key::reap_vnode(group, vnode), Bytes::new());
+                    // Which body: two jobs of a vnode are told apart by it.
+                    let body = with_checksum(record.body_number.to_be_bytes().to_vec());
+                    self.batch.put(Key::reap_vnode(group, vnode), body);
                     self.leaves_work = true;
                     return Ok(());
                 }
