@@ -140,6 +140,7 @@ pub(crate) fn run(options: Options) -> Outcome {
         directory.write_identity(&identity)?;
     }
     let without_realm = roles.trust.is_alone();
+    let partitions = roles.partitions();
     let running = roles.start(&directory, &identity)?;
     // Only now: an address that cannot be bound must not be what the next start tries.
     if known.as_ref() != Some(&identity) {
@@ -149,6 +150,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     let banner = banner::text(
         &directory,
         &identity,
+        &partitions,
         is_new,
         without_realm,
         start.elapsed(),

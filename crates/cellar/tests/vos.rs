@@ -15,11 +15,25 @@ const B: &str = "127.0.0.1 b";
 
 /// A cell with two partitions.
 fn cell() -> Cell {
-    let mut cell = Cell::new();
+    Cell::with_partitions(&["vicepa", "vicepb"])
+}
+
+#[test]
+fn a_cell_uses_the_partitions_that_it_is_given() {
+    let mut cell = Cell::with_partitions(&["vicepb"]);
+    let partitions = cell.json("vos listpart 127.0.0.1 -json");
+    assert_eq!(partitions, serde_json::json!(["/vicepb"]));
+    for volume in ["root.afs", "root.cell", "scratch"] {
+        assert_eq!(entry(&cell, volume).0, "/vicepb");
+        cell.ok(&format!("vos examine {volume}"));
+    }
+    cell.ok(&format!("vos create {B} vol"));
+    // One that is added later is used from the next start on.
     cell.end("-TERM");
-    fs::create_dir(cell.directory().join("vicepb")).expect("a partition");
+    fs::create_dir(cell.directory().join("vicepa")).expect("a partition");
     cell.start();
-    cell
+    cell.ok(&format!("vos move vol {B} {A}"));
+    assert_eq!(entry(&cell, "vol"), ("/vicepa".to_owned(), false));
 }
 
 /// A volume with files in it, mounted in scratch under its name.

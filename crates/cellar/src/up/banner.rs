@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use cellar_client::Ports;
+use cellar_wire::ids::PartitionId;
 
 use crate::cell_directory::{self, CellDirectory, Identity, Part};
 
@@ -11,6 +12,7 @@ use crate::cell_directory::{self, CellDirectory, Identity, Part};
 pub(super) fn text(
     directory: &CellDirectory,
     identity: &Identity,
+    partitions: &[PartitionId],
     is_new: bool,
     without_realm: bool,
     took: Duration,
@@ -19,7 +21,7 @@ pub(super) fn text(
     let name = &cell.name;
     let ports = &cell.ports;
     if identity.part == Part::Fileserver {
-        return of_a_file_server(directory, identity, is_new, took);
+        return of_a_file_server(directory, identity, partitions, is_new, took);
     }
     let address = identity.address.to_string();
     let here = directory.path();
@@ -56,10 +58,12 @@ pub(super) fn text(
         ports.protection,
         ports.overseer
     );
+    let _ = writeln!(text, "  partitions: {}", names(partitions));
     if identity.bind.is_loopback() {
         let _ = writeln!(
             text,
-            "  Only this machine can reach it; 'cellar up{option} --bind ADDRESS' lets others in."
+            "  Only this machine can reach it, and OpenAFS's vos refuses such an address of a server;
+  'cellar up{option} --bind ADDRESS' lets others in."
         );
     }
     if without_realm {
@@ -105,10 +109,17 @@ OpenAFS's user-space client (as root; Debian: openafs-fuse):
     text
 }
 
+/// Names of partitions, for one line.
+fn names(partitions: &[PartitionId]) -> String {
+    let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
+
 /// What a file server says that has joined a cell.
 fn of_a_file_server(
     directory: &CellDirectory,
     identity: &Identity,
+    partitions: &[PartitionId],
     is_new: bool,
     took: Duration,
 ) -> String {
@@ -116,6 +127,10 @@ fn of_a_file_server(
     let name = &cell.name;
     let shown = directory.path().display();
     let verb = if is_new { "has joined" } else { "is back in" };
+    let first = partitions.first().map(ToString::to_string);
+    let first = first
+        .as_deref()
+        .map_or("a", |name| name.trim_start_matches("/vicep"));
     let databases: Vec<_> = cell
         .database_servers
         .iter()
@@ -124,10 +139,11 @@ fn of_a_file_server(
     format!(
         "\nThis file server {verb} cell {name}, in {shown} ({:.2} s)
   at {address}: files {}, volumes {}, overseer {} (UDP); databases at {}
+  partitions: {}
 
 It holds no volumes until some are made or moved here:
-  cellar vos create --dir {shown} {address} a NAME
-  cellar vos move --dir {shown} NAME OTHER-SERVER a {address} a
+  cellar vos create --dir {shown} {address} {first} NAME
+  cellar vos move --dir {shown} NAME OTHER-SERVER a {address} {first}
 
 Ctrl-C stops it; 'cellar up --dir {shown}' brings it back as it was.\n",
         took.as_secs_f64(),
@@ -135,5 +151,6 @@ Ctrl-C stops it; 'cellar up --dir {shown}' brings it back as it was.\n",
         cell.ports.volume,
         cell.ports.overseer,
         databases.join(", "),
+        names(partitions),
     )
 }

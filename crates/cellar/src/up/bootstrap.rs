@@ -6,7 +6,7 @@
 use cellar_dbserver::Identity as Caller;
 use cellar_volume::{Context, Error as StoreError, NewVnode, Partition, Volume, VolumeSpec};
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
-use cellar_wire::ids::{AfsTime, AfsUuid, ViceId, VolumeId};
+use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
 use cellar_wire::{List, vl};
 use std::sync::Arc;
 
@@ -21,15 +21,19 @@ const PAGE: usize = 1000;
 /// The right of `system:anyuser` in the scratch volume.
 const SCRATCH_RIGHTS: Rights = Rights(63);
 
-/// Makes what is missing of the first volumes.
+/// Makes what is missing of the first volumes, on a partition.
 pub(super) fn first_volumes(
     databases: &OwnDatabases,
-    partition: &Partition,
+    (at, partition): (PartitionId, &Partition),
     identity: &Identity,
 ) -> Outcome {
     databases.register(identity)?;
     let look = Rights::READ | Rights::LOOKUP;
-    let volume = |name, quota, rights| volume(databases, partition, identity, name, quota, rights);
+    let volume = |name, quota, rights| {
+        let (volume, id) = volume(databases, partition, name, quota, rights)?;
+        list_volume(databases, at, identity, name, id)?;
+        Ok::<_, Failure>(volume)
+    };
     let root_afs = volume("root.afs", 5000, look)?;
     let root_cell = volume("root.cell", 5000, look)?;
     // The scratch volume may fill the partition.
@@ -44,11 +48,10 @@ pub(super) fn first_volumes(
 fn volume(
     databases: &OwnDatabases,
     partition: &Partition,
-    identity: &Identity,
     name: &str,
     max_quota: u32,
     anyuser: Rights,
-) -> Outcome<Arc<Volume>> {
+) -> Outcome<(Arc<Volume>, VolumeId)> {
     let store = |cause: StoreError| Failure::new(format!("cannot make volume {name}: {cause}"));
     let known = find(partition, name).map_err(store)?;
     let (volume, id) = match known {
@@ -84,8 +87,7 @@ fn volume(
         .set_acl(volume.root(), acl, context())
         .map_err(store)?;
     changed.wait().map_err(store)?;
-    list_volume(databases, identity, name, id)?;
-    Ok(volume)
+    Ok((volume, id))
 }
 
 /// The volume of that name on the partition.
@@ -104,7 +106,13 @@ fn find(partition: &Partition, name: &str) -> Result<Option<VolumeId>, StoreErro
 }
 
 /// Enters a volume into the VLDB, unless it is there.
-fn list_volume(databases: &OwnDatabases, identity: &Identity, name: &str, id: VolumeId) -> Outcome {
+fn list_volume(
+    databases: &OwnDatabases,
+    at: PartitionId,
+    identity: &Identity,
+    name: &str,
+    id: VolumeId,
+) -> Outcome {
     let server = v4_address(identity);
     let server = server.ok_or_else(|| Failure::new("the cell has no IPv4 address"))?;
     let refused = |code| Failure::new(format!("cannot list volume {name}: {code}"));
@@ -121,7 +129,7 @@ fn list_volume(databases: &OwnDatabases, identity: &Identity, name: &str, id: Vo
         name: vl::EntryName::try_from(name)?,
         sites: List::from_iter_cut([vl::Site {
             server,
-            partition: 0,
+            partition: at.number(),
             flags: vl::VLSF_RWVOL,
         }]),
         volume_ids: [id, VolumeId(id.0 + 1), VolumeId(id.0 + 2)],

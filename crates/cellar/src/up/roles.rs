@@ -62,12 +62,17 @@ impl Roles {
         })
     }
 
+    /// The partitions that there are, in their order.
+    pub(super) fn partitions(&self) -> Vec<PartitionId> {
+        self.partitions.iter().map(|(id, _)| *id).collect()
+    }
+
     /// Makes what is missing of the cell's first volumes, on the first partition. A file server that has
     /// joined a cell starts without any.
     pub(super) fn first_volumes(&self, identity: &Identity) -> Outcome {
         match (&self.databases, self.partitions.first()) {
-            (Databases::Here(own), Some((_, partition))) => {
-                bootstrap::first_volumes(own, partition, identity)
+            (Databases::Here(own), Some((id, partition))) => {
+                bootstrap::first_volumes(own, (*id, partition), identity)
             }
             _ => Ok(()),
         }

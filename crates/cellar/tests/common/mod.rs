@@ -1,4 +1,5 @@
 //! A cell of its own for each test: a directory, free ports, the real program.
+#![allow(dead_code, reason = "each program of tests uses a part")]
 
 mod ports;
 
@@ -63,25 +64,43 @@ impl Answer {
 impl Cell {
     /// Makes and starts a cell.
     pub(crate) fn new() -> Self {
+        Self::with_partitions(&[])
+    }
+
+    /// Makes and starts a cell in a directory that has directories for partitions.
+    pub(crate) fn with_partitions(names: &[&str]) -> Self {
         let ports = Ports::reserve();
-        let mut cell = Self::with_options(ports.first, &["--cell", "test.cell"]);
+        let mut cell = Self::prepared(ports.first, &["--cell", "test.cell"]);
         cell._ports = Some(ports);
+        for name in names {
+            let partition = cell.directory().join(name);
+            std::fs::create_dir_all(partition).expect("a partition");
+        }
+        cell.first_start();
         cell
     }
 
     /// Makes and starts a server at these ports with these options of `up`.
     pub(crate) fn with_options(port: u16, options: &[&str]) -> Self {
-        let mut cell = Self {
+        let mut cell = Self::prepared(port, options);
+        cell.first_start();
+        cell
+    }
+
+    fn prepared(port: u16, options: &[&str]) -> Self {
+        Self {
             home: tempfile::tempdir().expect("a temporary directory"),
             port,
             options: options.iter().map(|word| (*word).to_owned()).collect(),
             server: None,
             _ports: None,
-        };
-        cell.start();
+        }
+    }
+
+    fn first_start(&mut self) {
+        self.start();
         // Whoever starts again says nothing new.
-        cell.options.clear();
-        cell
+        self.options.clear();
     }
 
     pub(crate) fn directory(&self) -> PathBuf {
