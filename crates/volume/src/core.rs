@@ -139,42 +139,59 @@ impl Core {
 
     /// The volume of an id, attached if it is not yet.
     pub(crate) fn volume(self: &Arc<Self>, id: VolumeId) -> Result<Option<Arc<Volume>>> {
-        if let Some(volume) = self.attached_volume(id) {
-            return Ok(Some(volume));
+        let key = Key::volume(id.0);
+        loop {
+            if let Some(volume) = self.attached_volume(id) {
+                return Ok(Some(volume));
+            }
+            let Some(value) = self.engine.get(&key)? else {
+                return Ok(None);
+            };
+            let group = VolumeRecord::decode(&value)?.group;
+            let Some(group) = self.existing_group(group)? else {
+                if self.engine.get(&key)?.as_ref() == Some(&value) {
+                    let missing = format!("volume group {} has no record", group.0);
+                    return Err(Error::Format(missing));
+                }
+                // Removed since it was looked up.
+                continue;
+            };
+            // The group's lock keeps a clone from being replaced between reading and attaching it.
+            let state = group.state.read();
+            let Some(value) = self.engine.get(&key)? else {
+                return Ok(None);
+            };
+            let record = VolumeRecord::decode(&value)?;
+            if record.group != group.id {
+                // Another group's clone has its place since.
+                continue;
+            }
+            return self.attach(&group, &state, record).map(Some);
         }
-        let Some(value) = self.engine.get(&Key::volume(id.0))? else {
-            return Ok(None);
-        };
-        let record = VolumeRecord::decode(&value)?;
-        let group = self.group(record.group)?;
-        // The group's lock keeps a clone from being replaced between reading and attaching it.
-        let state = group.state.read();
-        let Some(value) = self.engine.get(&Key::volume(id.0))? else {
-            return Ok(None);
-        };
-        let record = VolumeRecord::decode(&value)?;
+    }
+
+    /// Attaches a volume, unless somebody else has. The caller has the group's state locked.
+    fn attach(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        state: &GroupState,
+        record: VolumeRecord,
+    ) -> Result<Arc<Volume>> {
+        let id = record.info.id;
         let counters = match self.engine.get(&Key::counters(group.id.0))? {
             Some(value) => CountersRecord::decode(&value)?,
             None => return Err(Error::Format(format!("volume {id} has no counters"))),
         };
         let mut attached = self.attached.write();
         if let Some(volume) = attached.get(&id) {
-            return Ok(Some(Arc::clone(volume)));
+            return Ok(Arc::clone(volume));
         }
         self.make_room(&mut attached);
         let view = state.view_of(&record);
-        let volume = Volume::new(self, Arc::clone(&group), record, counters, view);
+        let volume = Volume::new(self, Arc::clone(group), record, counters, view);
         let volume = Arc::new(volume);
         attached.insert(id, Arc::clone(&volume));
-        drop(attached);
-        drop(state);
-        Ok(Some(volume))
-    }
-
-    /// The group of an id.
-    pub(crate) fn group(&self, id: GroupId) -> Result<Arc<Group>> {
-        let missing = || Error::Format(format!("volume group {} has no record", id.0));
-        self.existing_group(id)?.ok_or_else(missing)
+        Ok(volume)
     }
 
     /// The group of an id, if it is still there.
