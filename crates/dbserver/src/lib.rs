@@ -1,9 +1,10 @@
-//! The database servers of a cell: volume location (VL), protection (PR), and the votes (VOTE) by
-//! which `udebug` sees how they are.
+//! The database servers of a cell: volume location (VL), protection (PR), object storage devices and
+//! policies (OSDDB), and the votes (VOTE) by which `udebug` sees how they are.
 //!
-//! Both are tables over [`cellar_celldb`] with a typed copy in memory that answers every lookup
-//! ([`Vl`], [`Pr`]). A procedure is one function from caller and arguments to results
-//! ([`Answer`]), used over Rx ([`VlService`], [`PrService`]) and in the same process alike.
+//! All are tables over [`cellar_celldb`] with a typed copy in memory that answers every lookup
+//! ([`Vl`], [`Pr`], [`OsdDb`]). A procedure is one function from caller and arguments to results
+//! ([`Answer`]), used over Rx ([`VlService`], [`PrService`], [`OsdDbService`]) and in the same
+//! process alike.
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ mod caller;
 mod dispatch;
 mod error;
 mod guard;
+pub mod osddb;
 pub mod pr;
 mod replica;
 mod row;
@@ -23,6 +25,7 @@ mod vote;
 pub use answer::Answer;
 pub use caller::Identity;
 pub use error::Error;
+pub use osddb::{OsdDb, OsdDbService};
 pub use pr::{Directory, Pr, PrService, Rules as PrRules};
 pub use vl::{Rules as VlRules, Vl, VlService};
 pub use vote::{Database, DiskService, VoteService};

@@ -292,7 +292,8 @@ fn property(text: &mut Text<'_>, outcome: &mut Outcome) -> Result<bool, ParseErr
     let Some(word) = text.word() else {
         return Ok(false);
     };
-    if !text.sign("=") {
+    // `osd =>` is a rule without its `;`.
+    if text.sees("=>") || !text.sign("=") {
         return match place(word) {
             Some(place) => set(&here, "location", &mut outcome.place, place).map(|()| true),
             None => {

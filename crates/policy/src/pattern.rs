@@ -11,8 +11,10 @@ use regex_automata::nfa::thompson;
 use regex_automata::util::syntax;
 use regex_syntax::hir::Hir;
 
+/// Bytes of a pattern; names have 255 at most.
+const TEXT_BYTES_MAX: usize = 1024;
 /// Bytes of automaton that one pattern may need.
-const PATTERN_BYTES_MAX: usize = 1 << 20;
+const AUTOMATON_BYTES_MAX: usize = 256 << 10;
 /// Groups within groups.
 const NEST_MAX: u32 = 64;
 
@@ -44,10 +46,13 @@ impl Pattern {
             kind,
             text: text.into(),
         };
+        if pattern.text.len() > TEXT_BYTES_MAX {
+            return Err(format!("more than {TEXT_BYTES_MAX} bytes"));
+        }
         let hir = pattern.hir()?;
         let limits = thompson::Config::new()
             .utf8(false)
-            .nfa_size_limit(Some(PATTERN_BYTES_MAX));
+            .nfa_size_limit(Some(AUTOMATON_BYTES_MAX));
         thompson::Compiler::new()
             .configure(limits)
             .build_from_hir(&hir)

@@ -108,7 +108,7 @@ fn rule(rng: &mut StdRng) -> Rule {
 #[test]
 fn what_is_printed_is_read_back() {
     let mut rng = StdRng::seed_from_u64(20090525);
-    for _ in 0..2000 {
+    for _ in 0..1000 {
         let count = rng.random_range(0..6);
         let policy = Policy {
             rules: (0..count).map(|_| rule(&mut rng)).collect(),
@@ -178,7 +178,7 @@ fn any_text_is_answered() {
     ];
     let mut rng = StdRng::seed_from_u64(8031973);
     let mut accepted = 0;
-    for _ in 0..40_000 {
+    for _ in 0..10_000 {
         let count = rng.random_range(0..24);
         let text: String = (0..count).map(|_| one(&mut rng, PIECES)).collect();
         if let Ok(policy) = Policy::parse(&text) {
@@ -191,7 +191,7 @@ fn any_text_is_answered() {
             );
         }
     }
-    assert!(accepted > 10, "the pieces make no policies");
+    assert!(accepted > 3, "the pieces make no policies");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn damaged_policies_are_answered() {
     let text = "~'*.root' & (>64m | !uid=-7) => osd, stripes=4, ssize=19, class=fast, stop; \
                 ~/\\.(h5|root)$/i => [o,4+2,20,] cont; => steps { 1m: osd; 1g: ec=4+2 }; use(3);";
     let mut rng = StdRng::seed_from_u64(24011977);
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let mut characters: Vec<char> = text.chars().collect();
         for _ in 0..rng.random_range(1..4) {
             let at = rng.random_range(0..characters.len());

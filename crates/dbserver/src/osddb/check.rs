@@ -1,0 +1,62 @@
+//! What an entry may say.
+
+use cellar_wire::AbortCode;
+use cellar_wire::osddb::{
+    OSD_ARCHIVAL, OSD_DRAINING, OSD_OBSOLETE, OSD_SOFT_DELETE, OSD_WIPEABLE, OsdEntry,
+};
+
+use super::tables::LOCAL_DISK;
+
+const FLAGS: u32 = OSD_ARCHIVAL | OSD_WIPEABLE | OSD_DRAINING | OSD_OBSOLETE | OSD_SOFT_DELETE;
+/// `/vicepa` to `/vicepiu`.
+const PARTITION_MAX: u32 = 254;
+/// Weights are added up by who chooses.
+const PRIORITY_MAX: u32 = 1_000_000;
+/// A mark is in thousandths.
+const MARK_MAX: u32 = 1000;
+/// The customary port of OSD servers.
+const PORT: u32 = 7006;
+
+/// Checks an entry and fills in what may be left out.
+///
+/// # Errors
+/// EINVAL.
+pub(super) fn checked(mut entry: OsdEntry) -> Result<OsdEntry, AbortCode> {
+    let texts = [
+        (entry.name.as_str(), true),
+        (entry.owner.as_str(), false),
+        (entry.class.as_str(), false),
+        (entry.location.as_str(), false),
+    ];
+    let words = texts.into_iter().all(|(text, needed)| {
+        text.is_some_and(|text| is_word(text) && !(needed && text.is_empty()))
+    });
+    // A name that looks like a number would be taken for one.
+    let named = entry
+        .name
+        .as_str()
+        .is_some_and(|name| !name.contains('/') && !name.bytes().all(|byte| byte.is_ascii_digit()));
+    let of_use = match entry.id {
+        LOCAL_DISK => entry.flags == 0,
+        _ => entry.flags & (OSD_ARCHIVAL | OSD_WIPEABLE) != OSD_ARCHIVAL | OSD_WIPEABLE,
+    };
+    let in_range = entry.flags & !FLAGS == 0
+        && entry.port <= u32::from(u16::MAX)
+        && entry.partition <= PARTITION_MAX
+        && (entry.max_size == 0 || entry.min_size <= entry.max_size)
+        && entry.allocation_priority <= PRIORITY_MAX
+        && entry.read_priority <= PRIORITY_MAX
+        && entry.high_water_mark <= MARK_MAX;
+    if !(words && named && of_use && in_range) {
+        return Err(AbortCode::EINVAL);
+    }
+    if entry.port == 0 && entry.id != LOCAL_DISK {
+        entry.port = PORT;
+    }
+    Ok(entry)
+}
+
+/// Whether a text can be shown in a table and typed: nothing but visible characters.
+pub(super) fn is_word(text: &str) -> bool {
+    !text.chars().any(|c| c.is_whitespace() || c.is_control())
+}

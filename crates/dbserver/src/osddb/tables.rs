@@ -1,0 +1,163 @@
+//! The tables of the OSD database, inside a transaction.
+//!
+//! `osd.device` and `osd.policy` hold the rows by number; `osd.meta` the two revisions and the highest
+//! numbers ever given. Rows are the wire's structures with the revision of their last change.
+
+use std::ops::Bound;
+
+use cellar_celldb::{Error as DatabaseError, Table, Transaction, View};
+use cellar_wire::AbortCode;
+use cellar_wire::osddb::{OSDS_MAX, OsdEntry, POLICIES_MAX, PolicyEntry};
+use cellar_xdr::xdr_struct;
+
+use crate::{Error, row};
+
+pub(super) const DEVICE: Table = Table::new("osd.device");
+pub(super) const POLICY: Table = Table::new("osd.policy");
+pub(super) const META: Table = Table::new("osd.meta");
+
+/// Key in `osd.meta` of [`Counters`].
+const COUNTERS: &[u8] = b"counters";
+
+/// The number of the file servers' own disks.
+pub(super) const LOCAL_DISK: u32 = 1;
+/// Files above that go to objects where the size decides, unless the entry is changed: as in the original.
+const LOCAL_DISK_MAX_SIZE: u64 = 1 << 20;
+/// Bytes of the texts of all policies: what one answer carries, and a file server compiles.
+const TEXTS_BYTES_MAX: usize = 4 << 20;
+
+xdr_struct! {
+    /// A device as it is stored.
+    #[derive(Default)]
+    pub(super) struct DeviceRow {
+        /// The revision at which it was changed last.
+        pub(super) changed: u64,
+        /// What is set.
+        pub(super) entry: OsdEntry,
+    }
+
+    /// Revisions, and the highest numbers ever given.
+    #[derive(Copy, Default)]
+    pub(super) struct Counters {
+        /// Revision of the devices' entries.
+        pub(super) devices: u64,
+        /// Revision of the policies.
+        pub(super) policies: u64,
+        /// Highest number of a device.
+        pub(super) device: u32,
+        /// Highest number of a policy.
+        pub(super) policy: u32,
+    }
+}
+
+/// The tables as a transaction sees and changes them.
+pub(super) struct Tables<'a, 'b>(pub(super) &'a mut Transaction<'b>);
+
+impl Tables<'_, '_> {
+    /// Fills an empty database.
+    pub(super) fn prepare(&mut self) -> Result<(), DatabaseError> {
+        if self.0.get(META, COUNTERS)?.is_some() {
+            return Ok(());
+        }
+        let name = "local_disk".try_into().unwrap_or_default();
+        let local_disk = OsdEntry {
+            id: LOCAL_DISK,
+            name,
+            max_size: LOCAL_DISK_MAX_SIZE,
+            allocation_priority: 64,
+            read_priority: 100,
+            ..OsdEntry::default()
+        };
+        self.put_device(local_disk).map(|_| ())
+    }
+
+    pub(super) fn counters(&self) -> Result<Counters, DatabaseError> {
+        let bytes = self.0.get(META, COUNTERS)?;
+        let counters = bytes.map(|bytes| row::decode(META, &bytes)).transpose()?;
+        Ok(counters.unwrap_or_else(|| Counters {
+            device: LOCAL_DISK,
+            policy: cellar_policy::BY_SIZE,
+            ..Counters::default()
+        }))
+    }
+
+    fn put_counters(&mut self, counters: &Counters) {
+        self.0.put(META, COUNTERS.to_vec(), row::encode(counters));
+    }
+
+    pub(super) fn device(&self, id: u32) -> Result<Option<DeviceRow>, DatabaseError> {
+        let bytes = self.0.get(DEVICE, &id.to_be_bytes())?;
+        bytes.map(|bytes| row::decode(DEVICE, &bytes)).transpose()
+    }
+
+    pub(super) fn devices(&self) -> Result<Vec<DeviceRow>, DatabaseError> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let rows = self.0.view().scan(DEVICE, all, OSDS_MAX)?;
+        rows.iter()
+            .map(|(_, bytes)| row::decode(DEVICE, bytes))
+            .collect()
+    }
+
+    /// Stores an entry under its number; 0: the next one. Answers the number.
+    pub(super) fn put_device(&mut self, mut entry: OsdEntry) -> Result<u32, DatabaseError> {
+        let mut counters = self.counters()?;
+        counters.devices += 1;
+        if entry.id == 0 {
+            entry.id = counters.device + 1;
+        }
+        counters.device = counters.device.max(entry.id);
+        let id = entry.id;
+        let row = DeviceRow {
+            changed: counters.devices,
+            entry,
+        };
+        self.0
+            .put(DEVICE, id.to_be_bytes().to_vec(), row::encode(&row));
+        self.put_counters(&counters);
+        Ok(id)
+    }
+
+    pub(super) fn policies(&self) -> Result<Vec<PolicyEntry>, DatabaseError> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let rows = self.0.view().scan(POLICY, all, POLICIES_MAX)?;
+        rows.iter()
+            .map(|(_, bytes)| row::decode(POLICY, bytes))
+            .collect()
+    }
+
+    /// The number of a new policy.
+    pub(super) fn next_policy(&self) -> Result<u32, DatabaseError> {
+        Ok(self.counters()?.policy + 1)
+    }
+
+    /// Stores a policy that is to be among `all`.
+    ///
+    /// # Errors
+    /// ENOSPC: they are too many, or too long together.
+    pub(super) fn put_policy(
+        &mut self,
+        all: &[PolicyEntry],
+        mut policy: PolicyEntry,
+    ) -> Result<(), Error> {
+        let bytes: usize = all.iter().map(|policy| policy.text.as_bytes().len()).sum();
+        if all.len() > POLICIES_MAX || bytes > TEXTS_BYTES_MAX {
+            return Err(AbortCode::ENOSPC.into());
+        }
+        let mut counters = self.counters()?;
+        counters.policies += 1;
+        counters.policy = counters.policy.max(policy.id);
+        policy.revision = counters.policies;
+        let key = policy.id.to_be_bytes().to_vec();
+        self.0.put(POLICY, key, row::encode(&policy));
+        self.put_counters(&counters);
+        Ok(())
+    }
+
+    pub(super) fn delete_policy(&mut self, id: u32) -> Result<(), DatabaseError> {
+        let mut counters = self.counters()?;
+        counters.policies += 1;
+        self.0.delete(POLICY, id.to_be_bytes().to_vec());
+        self.put_counters(&counters);
+        Ok(())
+    }
+}
