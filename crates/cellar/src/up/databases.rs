@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cellar_celldb::Embedded;
 use cellar_client::Cell;
 use cellar_dbserver::{
-    Clock, Database, DiskService, Identity as Caller, Pr, PrService, Vl, VlService, VoteService,
+    Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService, Vl,
+    VlService, VoteService,
 };
 use cellar_fileserver::{FileServer, Locations, Protection};
 use cellar_rpc::{Runtime, Service};
@@ -83,12 +84,15 @@ impl Databases {
 pub(super) struct OwnDatabases {
     pub(super) vl: Arc<Vl>,
     pr: Arc<Pr>,
+    osddb: Arc<OsdDb>,
 }
 
 /// What answers for them.
 pub(super) struct DatabaseServices {
     pub(super) vl: Arc<dyn Service>,
     pub(super) vl_votes: Arc<dyn Service>,
+    /// At the port of the location database.
+    pub(super) osddb: Arc<dyn Service>,
     pub(super) pr: Arc<dyn Service>,
     pub(super) pr_votes: Arc<dyn Service>,
     pub(super) disk: Arc<dyn Service>,
@@ -104,11 +108,13 @@ impl OwnDatabases {
         let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
         let db = Arc::new(db);
         let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
+        let osddb = OsdDb::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
         let pr = pr.with_realms(trust.authority.clone());
         Ok(Self {
             vl: Arc::new(vl),
             pr: Arc::new(pr),
+            osddb: Arc::new(osddb),
         })
     }
 
@@ -144,9 +150,11 @@ impl OwnDatabases {
         };
         let vl = VlService::new(self.vl.clone());
         let pr = PrService::new(self.pr.clone());
+        let osddb = OsdDbService::new(self.osddb.clone());
         DatabaseServices {
             vl: Arc::new(vl.with_authority(authority.clone(), audit.clone())),
             vl_votes: votes(self.vl.clone()),
+            osddb: Arc::new(osddb.with_authority(authority.clone(), audit.clone())),
             pr: Arc::new(pr.with_authority(authority.clone(), audit.clone())),
             pr_votes: votes(self.pr.clone()),
             disk: Arc::new(DiskService),

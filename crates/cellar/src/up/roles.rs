@@ -182,7 +182,7 @@ impl Services {
         let mut plan = Vec::new();
         if let Some(own) = &self.databases {
             let users = vec![&own.pr, &own.pr_votes, &own.disk];
-            let locations = vec![&own.vl, &own.vl_votes, &own.disk];
+            let locations = vec![&own.vl, &own.vl_votes, &own.osddb, &own.disk];
             plan.push(("users", ports.protection, users));
             plan.push(("locations", ports.location, locations));
         }
@@ -215,7 +215,7 @@ impl Services {
     ) -> Outcome<Listener> {
         let mut all = vec![&self.files, &self.volumes, &self.bozo, &statistics];
         if let Some(own) = &self.databases {
-            all.extend([&own.vl, &own.pr]);
+            all.extend([&own.vl, &own.pr, &own.osddb]);
         }
         let path = directory.admin_socket();
         let services = all.into_iter().cloned().collect();
