@@ -194,18 +194,23 @@ released() { # NAME WHAT SERVER...
     done
 }
 
+# said LOG WORDS PID: waits until the program has said them; fails if it has ended without.
+said() {
+    until grep -q "$2" "$1"; do
+        kill -0 "$3" 2>/dev/null && ! grep -q '^State:.Z' "/proc/$3/status" || { grep -q "$2" "$1"; return; }
+        sleep 0.01
+    done
+}
+
 # Moves the volume away from where it is, and kills OpenAFS's servers as soon as vos says STEP. One copy must be left that
 # the database names and clients use; what is left on the other side is in nobody's way.
 killed_in_mid_move() { # NAME TO STEP
-    local name=$1 from part to=$2 step=$3 pid log=$IT_DIR/killed.log i
+    local name=$1 from part to=$2 step=$3 pid log=$IT_DIR/killed.log
     read -r from part < <(site_of "$name")
     : >"$log"
     at_server timeout 200 vos move "$name" "$from" "$part" "$to" a -verbose -localauth -config "$mixed_etc" >"$log" 2>&1 &
     pid=$!
-    for i in $(seq 2000); do
-        grep -q "$step" "$log" && break
-        sleep 0.01
-    done
+    said "$log" "$step" $pid
     theirs_kill
     wait $pid
     grep -q "moved from" "$log" && { theirs_up; say "moved before '$step' could be hit"; return; }
