@@ -79,7 +79,7 @@ server_up() { # [OPTIONS of `cellar up`]
             </dev/null >>"$IT_DIR/server.log" 2>&1 &
         echo $! >"$IT_DIR/server.pid"
         local i
-        for i in $(seq 150); do
+        for i in $(seq 600); do
             answers && return
             [ -n "$(server_pid)" ] || break
             sleep 0.1
@@ -99,7 +99,7 @@ server_down() {
         local p i
         p=$(server_pid) || { echo "the server had already gone"; return 1; }
         kill -INT "$p"
-        for i in $(seq 200); do
+        for i in $(seq 600); do
             [ -n "$(server_pid)" ] || break
             sleep 0.1
         done

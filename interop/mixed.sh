@@ -37,7 +37,7 @@ ours_up() {
     # Not at_server: of a function, $! would be a shell.
     ip netns exec "$IT_NETNS" "$CELLAR" up --dir "$joined" --bind $OURS "$@" </dev/null >>"$IT_DIR/joined.log" 2>&1 &
     echo $! >"$IT_DIR/joined.pid"
-    for i in $(seq 100); do
+    for i in $(seq 600); do
         vos listaddrs -noresolve 2>/dev/null | grep -qxF $OURS && return
         sleep 0.1
     done
