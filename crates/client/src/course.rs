@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use cellar_rpc::{CallError, Connection};
-use cellar_wire::package::Procedure;
+use cellar_wire::package::{Package, Procedure};
 use cellar_wire::rxafs;
 
 use crate::client::Client;
@@ -19,6 +19,7 @@ use crate::volume::Volume;
 pub struct Course<'a> {
     client: &'a Client,
     volume: &'a Volume,
+    package: &'static Package,
     rotation: Rotation,
     addresses: Vec<SocketAddr>,
     connection: Connection,
@@ -28,23 +29,38 @@ pub struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
+    /// An operation by the calls of RXAFS.
     pub(crate) async fn start(client: &'a Client, volume: &'a Volume) -> Result<Self> {
+        Self::by(&rxafs::PACKAGE, client, volume).await
+    }
+
+    /// An operation by the calls of another package of file servers.
+    pub(crate) async fn by(
+        package: &'static Package,
+        client: &'a Client,
+        volume: &'a Volume,
+    ) -> Result<Self> {
         let (candidates, addresses) = candidates(client, volume).await?;
         let mut rotation = Rotation::new(candidates);
         let Step::Ask(first) = rotation.start() else {
             return Err(no_site(volume));
         };
         let current = addresses[first];
-        let connection = connect(client, volume, current);
+        let connection = connect(client, volume, current, package);
         Ok(Self {
             client,
             volume,
+            package,
             rotation,
             addresses,
             connection,
             current,
             renewed: false,
         })
+    }
+
+    fn connect(&self) -> Connection {
+        connect(self.client, self.volume, self.current, self.package)
     }
 
     /// Whom to ask.
@@ -69,7 +85,7 @@ impl<'a> Course<'a> {
         let servers = self.client.servers();
         if !self.renewed && servers.renewed(&self.volume.cell, &error).await {
             self.renewed = true;
-            self.connection = connect(self.client, self.volume, self.current);
+            self.connection = self.connect();
             return Ok(());
         }
         if error.is_unreachable() {
@@ -81,7 +97,7 @@ impl<'a> Course<'a> {
             step = match step {
                 Step::Ask(index) => {
                     self.current = self.addresses[index];
-                    self.connection = connect(self.client, self.volume, self.current);
+                    self.connection = self.connect();
                     return Ok(());
                 }
                 Step::Relocate => {
@@ -123,7 +139,7 @@ impl Client {
         what: &(dyn fmt::Display + Sync),
         arguments: &P,
     ) -> Result<P::Reply> {
-        let mut course = Course::start(self, volume).await?;
+        let mut course = Course::by(P::package(), self, volume).await?;
         loop {
             match course.connection().call(arguments).await {
                 Ok(reply) => {
@@ -136,10 +152,13 @@ impl Client {
     }
 }
 
-fn connect(client: &Client, volume: &Volume, server: SocketAddr) -> Connection {
-    client
-        .servers()
-        .connection(&volume.cell, server, &rxafs::PACKAGE)
+fn connect(
+    client: &Client,
+    volume: &Volume,
+    server: SocketAddr,
+    package: &'static Package,
+) -> Connection {
+    client.servers().connection(&volume.cell, server, package)
 }
 
 fn no_site(volume: &Volume) -> Error {
