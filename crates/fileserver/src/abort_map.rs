@@ -47,6 +47,8 @@ pub(crate) enum Refusal {
     StoppedSending,
     /// The call failed underneath: the transport's own code.
     Call(AbortCode),
+    /// The bytes of a file could not be read from or written to objects: EIO, ENOSPC or VBUSY.
+    Objects(AbortCode),
     /// A code that is not an errno, as it is.
     Code(AbortCode),
     /// `ECONNREFUSED`, which CheckToken always answers.
@@ -81,6 +83,10 @@ impl Refusal {
             Self::ConnectionRefused => return old(OLD_ECONNREFUSED, LINUX_ECONNREFUSED),
             Self::Call(code) | Self::Code(code) => return *code,
             Self::Store(error) => store_code(error),
+            Self::Objects(code) => match code.to_plain() {
+                AbortCode::ENOSPC => AbortCode::VDISKFULL,
+                plain => plain,
+            },
             Self::NoRight => AbortCode::EACCES,
             Self::NotAdministrator => AbortCode::EPERM,
             Self::Invalid | Self::NoFid => AbortCode::EINVAL,
@@ -119,6 +125,8 @@ pub(crate) fn store_code(error: &Error) -> AbortCode {
         Error::DirectoryFull | Error::FileTooBig => AbortCode::EFBIG,
         Error::OverQuota => AbortCode::VOVERQUOTA,
         Error::DiskFull => AbortCode::VDISKFULL,
+        // Without object storage its bytes are out of reach.
+        Error::InObjects(_) => AbortCode::EIO,
         Error::ReadOnly => AbortCode::EROFS,
         Error::Io { .. } | Error::Partition(_) => AbortCode::EIO,
         Error::Format(_) => AbortCode::VSALVAGE,

@@ -7,6 +7,7 @@
 //! * [`callback`]: the promises to tell them, with the argument why no break is lost;
 //! * [`lock`]: advisory locks on files;
 //! * [`protection`]: what is needed of the protection database;
+//! * `objects`: files whose bytes are on object storage devices;
 //! * `access`: who may do what; `abort_map`: the one place that picks a code.
 //!
 //! A handler runs on a shard's thread and never blocks it: what is in memory is answered on the
@@ -24,6 +25,7 @@ pub mod limits;
 mod locations;
 pub mod lock;
 mod network;
+mod objects;
 pub mod protection;
 mod register;
 mod rxafs;
@@ -37,6 +39,7 @@ mod volumes;
 pub use config::{Config, WallClock};
 pub use figures::{CallbackFigures, ContactFigures, Figures, StoreFigures};
 pub use locations::Locations;
+pub use objects::{ObjectConfig, PolicyList, Seal};
 pub use protection::{Cps, Protection, ProtectionError};
 pub use server::FileServer;
 pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};

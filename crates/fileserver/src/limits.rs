@@ -134,6 +134,31 @@ pub const REGISTER_RETRY: Duration = Duration::from_secs(5);
 /// Longest time between tries to register.
 pub const REGISTER_RETRY_MAX: Duration = Duration::from_secs(300);
 
+/// Files up to this size stay on the file server, unless the database says otherwise of `local_disk`.
+pub const LOCAL_SIZE_DEFAULT: u64 = 1 << 20;
+
+/// A file that lies on the file server and is larger than this is not moved to objects by a store: its
+/// bytes are copied while the client waits.
+pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
+
+/// How long a store waits for another one of the same file in objects; then the client comes again.
+pub const OBJECT_TURN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a device may be silent before another copy is read.
+pub const OBJECT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often the list of devices, and the policies, are asked for.
+pub const DEVICES_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How long a capability holds that this server makes for itself; half of it before it makes another.
+pub const SERVER_CAPABILITY_LIFE: Duration = Duration::from_secs(600);
+
+/// Files whose old versions wait to be given up.
+pub const PRUNES_MAX: usize = 64 << 10;
+
+/// Between two rounds of giving up old versions.
+pub const PRUNE_PAUSE: Duration = Duration::from_millis(100);
+
 const _: () = assert!(FIDS_PER_BREAK <= DELAYED_BREAKS_PER_HOST);
 const _: () = assert!(BREAK_PATIENCE.as_secs() < CONTACT_PATIENCE.as_secs());
 const _: () = assert!(BREAK_WAIT_LEAST.as_millis() < BREAK_WAIT_MOST.as_millis());

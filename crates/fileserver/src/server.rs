@@ -21,6 +21,7 @@ use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INT
 use crate::locations::{KnownLocations, Locations};
 use crate::lock::LockTable;
 use crate::network::Networks;
+use crate::objects::{ObjectConfig, Objects};
 use crate::protection::Protection;
 use crate::register;
 use crate::rxafs::FileService;
@@ -53,6 +54,7 @@ pub(crate) struct Server {
     pub(crate) locations: KnownLocations,
     pub(crate) clients: Clients,
     pub(crate) networks: Networks,
+    pub(crate) objects: Objects,
     /// When the server started.
     pub(crate) started: Duration,
     /// Raised by FlushCPS: what connections know of groups is asked for again.
@@ -92,6 +94,7 @@ impl FileServer {
             locations: KnownLocations::default(),
             clients: Clients::default(),
             networks: Networks::default(),
+            objects: Objects::default(),
             started,
             cps_generation: AtomicU64::new(0),
             making_room: AtomicBool::new(false),
@@ -158,6 +161,17 @@ impl FileServer {
     /// this process, or through a [`Connection`] to its server. The first call counts.
     pub fn use_locations(&self, locations: Arc<dyn Locations>) {
         self.0.locations.set(locations);
+    }
+
+    /// Uses the object storage of the cell from now on; the first call counts. Devices are called from
+    /// `port`. Returns the devices, which follow the database's list.
+    pub fn use_objects(
+        &self,
+        runtime: &Runtime,
+        port: &Port,
+        config: ObjectConfig,
+    ) -> cellar_objects::Devices {
+        Objects::start(&self.0, runtime, port, config)
     }
 
     /// Removes volumes that were being made when an earlier run of the server ended, and that no
@@ -274,6 +288,7 @@ impl Server {
                     let now = self.now_secs();
                     self.callbacks.sweep(now);
                     self.locks.sweep(now);
+                    self.objects.readings.sweep(now.into());
                 }
                 _ = transactions.tick() => self.expire_transactions(self.now_secs()),
                 _ = rounds.tick() => self.contacts.tidy(self.now_secs()).await,

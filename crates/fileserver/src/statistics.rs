@@ -368,6 +368,8 @@ impl Refusal {
                 Error::Io { .. } | Error::Partition(_) | Error::Format(_) | Error::Stopped(_) => {
                     RefusalKind::Machine
                 }
+                Error::InObjects(_) => RefusalKind::Machine,
+                Error::Stale(_) => RefusalKind::Busy,
                 Error::WouldBlock => RefusalKind::Other,
                 _ => RefusalKind::Invalid,
             },
@@ -390,6 +392,8 @@ impl Refusal {
             }
             Self::Code(AbortCode::RXGEN_OPCODE) => RefusalKind::UnknownOpcode,
             Self::Call(_) => RefusalKind::ClientGone,
+            Self::Objects(AbortCode::VBUSY) => RefusalKind::Busy,
+            Self::Objects(_) => RefusalKind::Machine,
             Self::Code(_) => RefusalKind::Other,
         }
     }

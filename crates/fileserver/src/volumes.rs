@@ -15,6 +15,7 @@ use parking_lot::RwLock;
 use crate::abort_map::Refusal;
 
 /// A volume, and the partition that it is on.
+#[derive(Clone)]
 pub(crate) struct Attached {
     pub(crate) partition: Arc<Partition>,
     pub(crate) volume: Arc<Volume>,

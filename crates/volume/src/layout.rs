@@ -104,6 +104,25 @@ impl Volume {
         })
     }
 
+    /// Says that the contents of a file are in objects, to which they were copied. Bytes that it had here
+    /// go; the data version stays.
+    ///
+    /// `Stale`: its data version is not `expected`, or it is in objects already.
+    pub fn adopt_layout(
+        &self,
+        fid: Fid,
+        expected: u64,
+        layout: Layout,
+    ) -> Result<Changed<VnodeStatus>> {
+        self.change_layout(fid, 0, |record, now| {
+            if record.data_version != expected || record.layout.is_some() {
+                return Err(Error::Stale(fid));
+            }
+            record.note_cut(now, 0);
+            Ok((layout, record.server_time))
+        })
+    }
+
     /// Says that the same contents are in other objects, as after a repair. The data version stays, and
     /// so does what clients know.
     ///

@@ -314,5 +314,6 @@ pub(crate) fn new_info(spec: &VolumeSpec) -> VolumeInfo {
         message_of_the_day: Bytes::new(),
         account: 0,
         policy: 0,
+        shared: 0,
     }
 }

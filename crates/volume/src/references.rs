@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::partition::{EPOCH_MAX, Partition};
 use crate::record::{VnodeRecord, VolumeRecord};
 use crate::versions::Versions;
+use crate::volume::Volume;
 
 /// A version of an object that some file here needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -138,6 +139,19 @@ impl Partition {
     }
 }
 
+impl Volume {
+    /// The layouts of a file that anybody here sees: this volume, its clones, those who read on.
+    pub fn layouts_seen(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
+        let mut seen = self.group.files(&self.core, file.0);
+        seen.end = file;
+        let mut layouts = Vec::new();
+        while let Some((_, record, _)) = seen.next()? {
+            layouts.extend(record.layout);
+        }
+        Ok(layouts)
+    }
+}
+
 fn enter(
     found: &mut BTreeSet<Referenced>,
     owner: VolumeId,
@@ -165,6 +179,8 @@ fn enter(
 /// The files of a group that lie in objects, all versions that anybody sees.
 struct Files {
     versions: Versions,
+    /// The last one that is wanted.
+    end: VnodeId,
 }
 
 impl Files {
@@ -172,6 +188,9 @@ impl Files {
     fn next(&mut self) -> Result<Option<(VnodeId, VnodeRecord, Vec<u64>)>> {
         while let Some(version) = self.versions.next_seen()? {
             let vnode = VnodeId(version.key.u32_at(5));
+            if vnode > self.end {
+                return Ok(None);
+            }
             if vnode.is_directory() {
                 continue;
             }
@@ -198,6 +217,7 @@ impl Group {
         viewers.push(EPOCH_MAX);
         viewers.extend(self.held.epochs());
         Files {
+            end: VnodeId(u32::MAX),
             versions: Versions::of_vnodes(&core.engine, self.id, first, viewers),
         }
     }

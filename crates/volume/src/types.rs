@@ -283,6 +283,9 @@ pub struct VolumeInfo {
     /// Which policy decides where the bytes of files lie. 0: here, 1: in objects by size, others: a
     /// policy of the cell.
     pub policy: u32,
+    /// Versions of objects up to this one may be named by volumes on other servers: who gives up what
+    /// nobody here needs leaves them alone. 0: none.
+    pub shared: u64,
 }
 
 /// Where a call comes from, as far as it is counted.

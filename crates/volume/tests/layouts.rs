@@ -226,7 +226,10 @@ fn policies_are_inherited_and_kept() {
     volume.set_policy(top, 4, at(2)).unwrap().wait().unwrap();
     assert_eq!(volume.status(top).unwrap().data_version, version);
     let below = dir(dir(top, b"a"), b"b");
-    let edited = volume.update_info(at(3).now, |info| info.policy = 1);
+    let edited = volume.update_info(at(3).now, |info| {
+        info.policy = 1;
+        info.shared = 1 << 40;
+    });
     edited.unwrap().wait().unwrap();
     let fid = file(&volume, b"file", 1);
     assert_eq!(
@@ -238,7 +241,7 @@ fn policies_are_inherited_and_kept() {
     for (fid, expected) in [(old, 0), (top, 4), (below, 4)] {
         assert_eq!(volume.policies(fid).unwrap(), (expected, 1));
     }
-    assert_eq!(volume.info().policy, 1);
+    assert_eq!((volume.info().policy, volume.info().shared), (1, 1 << 40));
     let clone = world.clone_of(&volume, 11, VolumeKind::ReadOnly);
     assert_eq!(clone.policy(), 1);
 }

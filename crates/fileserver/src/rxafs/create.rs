@@ -91,7 +91,10 @@ async fn create(
             let Changed { outcome, durable } = if directory {
                 volume.make_dir(dir, name, &new, session.context())?
             } else {
-                volume.create_file(dir, name, &new, session.context())?
+                let made = volume.create_file(dir, name, &new, session.context())?;
+                let fid = made.outcome.status.fid;
+                server.objects.policies.made(volume, dir, fid, name);
+                made
             };
             count_new(&session, volume, &before);
             let outcome = (outcome, access);

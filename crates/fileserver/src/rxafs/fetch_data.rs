@@ -10,8 +10,10 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Error, Reader, Ticket, nonblocking};
+use cellar_volume::{Error, Reader, VnodeStatus, Volume, nonblocking};
+use cellar_wire::AbortCode;
 use cellar_wire::ids::Fid;
+use cellar_wire::object::Layout;
 use cellar_wire::rxafs::{
     AfsFetchStatus, Callback, FetchData, FetchData64, FetchData64Reply, FetchDataReply, VolSync,
 };
@@ -21,6 +23,8 @@ use super::common::{look, run};
 use super::promise::with_promise;
 use crate::abort_map::Refusal;
 use crate::limits::FETCH_PIECE_BYTES;
+use crate::objects::fetch::Fetching;
+use crate::objects::reading::Reading;
 use crate::server::Server;
 use crate::service::Answered;
 use crate::session::Session;
@@ -32,8 +36,39 @@ use crate::volumes::Want;
 /// them costs less than the packets they would be cut into otherwise.
 const SMALL_FETCH: u64 = 16 * 1024;
 
+/// Where the bytes come from.
+enum Source {
+    Here(Reader),
+    Objects(Box<Fetching>),
+}
+
+impl Source {
+    fn length(&self) -> u64 {
+        match self {
+            Self::Here(reader) => reader.length(),
+            Self::Objects(fetching) => fetching.length(),
+        }
+    }
+}
+
+/// A file that is open for reading.
+enum Opened {
+    Here(Reader),
+    /// Its bytes are in these objects, which are held on to.
+    Objects(Box<(VnodeStatus, Arc<Layout>)>, Reading),
+}
+
+impl Opened {
+    fn status(&self) -> &VnodeStatus {
+        match self {
+            Self::Here(reader) => reader.status(),
+            Self::Objects(found, _) => &found.0,
+        }
+    }
+}
+
 struct Fetch {
-    reader: Reader,
+    source: Source,
     status: AfsFetchStatus,
     callback: Callback,
     sync: VolSync,
@@ -48,7 +83,7 @@ pub(super) async fn fetch_data(server: &Arc<Server>, call: &mut IncomingCall) ->
     let range = range(position.into(), length.into())?;
     let session = server.session(call).await?;
     let fetch = open(server, &session, fid, range).await?;
-    let length = u32::try_from(fetch.reader.length()).map_err(|_| Refusal::TooBig)?;
+    let length = u32::try_from(fetch.source.length()).map_err(|_| Refusal::TooBig)?;
     call.reply(&length);
     let (status, callback, sync) = send(server, call, fetch).await?;
     call.reply(&FetchDataReply {
@@ -68,7 +103,7 @@ pub(super) async fn fetch_data64(server: &Arc<Server>, call: &mut IncomingCall) 
     let range = range(position, length)?;
     let session = server.session(call).await?;
     let fetch = open(server, &session, fid, range).await?;
-    call.reply(&fetch.reader.length());
+    call.reply(&fetch.source.length());
     let (status, callback, sync) = send(server, call, fetch).await?;
     call.reply(&FetchData64Reply {
         status,
@@ -94,39 +129,74 @@ async fn open(
     fid: Fid,
     (position, length): (u64, u64),
 ) -> Result<Fetch, Refusal> {
-    let (server, session) = (server.clone(), session.clone());
-    let (fetch, settled): (Fetch, Ticket) = run(move || {
+    let asked = (position, length);
+    let (here, session) = (server.clone(), session.clone());
+    let (opened, rest, settled) = run(move || {
+        let server = &here;
         let attached = server.volume_of(fid, Want::Read)?;
         let volume = &attached.volume;
         let read = || {
-            let (status, _, access) = look(&server, &session, &attached, fid)?;
+            let (status, _, access) = look(server, &session, &attached, fid)?;
             if !session
                 .identity()
                 .may_fetch_data(&status, access.caller, volume.owner())
             {
                 return Err(Refusal::NoRight);
             }
-            let reader = volume.read_file(fid, position, length)?;
+            let opened = open_file(server, volume, fid, position, length)?;
             // The status of the version that is read, which may be newer than the one judged.
-            let status = server.show(&session, reader.status(), access);
-            Ok((reader, status))
+            let status = server.show(&session, opened.status(), access);
+            Ok((opened, status))
         };
-        let opened = with_promise(&server, &session, volume, fid, false, read);
+        let opened = with_promise(server, &session, volume, fid, false, read);
         if matches!(opened, Ok(_) | Err(Refusal::NoRight)) {
             volume.count_read(session.origin());
         }
-        let ((reader, status), callback) = opened?;
-        let fetch = Fetch {
-            reader,
-            status,
-            callback,
-            sync: vol_sync(volume),
-        };
-        Ok((fetch, volume.settled(fid.vnode)))
+        let ((opened, status), callback) = opened?;
+        let rest = (status, callback, vol_sync(volume));
+        Ok((opened, rest, volume.settled(fid.vnode)))
     })
     .await?;
     settled.await?;
-    Ok(fetch)
+    let source = match opened {
+        Opened::Here(reader) => Source::Here(reader),
+        Opened::Objects(found, reading) => {
+            let (status, layout) = *found;
+            let fetching = Fetching::begin(server, &status, &layout, asked, reading);
+            Source::Objects(Box::new(fetching.await?))
+        }
+    };
+    let (status, callback, sync) = rest;
+    Ok(Fetch {
+        source,
+        status,
+        callback,
+        sync,
+    })
+}
+
+fn open_file(
+    server: &Server,
+    volume: &Arc<Volume>,
+    fid: Fid,
+    position: u64,
+    length: u64,
+) -> Result<Opened, Refusal> {
+    match volume.read_file(fid, position, length) {
+        Err(Error::InObjects(_)) => {}
+        reader => return Ok(Opened::Here(reader?)),
+    }
+    loop {
+        let (status, Some(layout)) = volume.status_and_layout(fid)? else {
+            // It has just come back.
+            return Ok(Opened::Here(volume.read_file(fid, position, length)?));
+        };
+        let reading = server.objects.readings.begin(fid, &layout);
+        // Whoever gives up versions after a change looks who reads: still the same, so we are seen.
+        if volume.layout(fid)?.as_ref() == Some(&layout) {
+            return Ok(Opened::Objects(Box::new((status, layout)), reading));
+        }
+    }
 }
 
 /// Sends the bytes, after what the reply holds already.
@@ -136,11 +206,18 @@ async fn send(
     fetch: Fetch,
 ) -> Result<(AfsFetchStatus, Callback, VolSync), Refusal> {
     let Fetch {
-        mut reader,
+        source,
         status,
         callback,
         sync,
     } = fetch;
+    let mut reader = match source {
+        Source::Here(reader) => reader,
+        Source::Objects(fetching) => {
+            send_objects(server, call, *fetching).await?;
+            return Ok((status, callback, sync));
+        }
+    };
     let (length, begun) = (reader.length(), Instant::now());
     let mut sent = 0;
     let outcome = loop {
@@ -176,6 +253,35 @@ async fn send(
         .statistics
         .transfer(Direction::Fetch, sent, outcome.is_ok(), begun.elapsed());
     outcome.map(|()| (status, callback, sync))
+}
+
+/// Sends bytes that come from objects.
+async fn send_objects(
+    server: &Server,
+    call: &mut IncomingCall,
+    mut fetching: Fetching,
+) -> Result<(), Refusal> {
+    let (length, begun) = (fetching.length(), Instant::now());
+    let mut sent = 0;
+    let outcome = loop {
+        match fetching.next().await {
+            Ok(Some(piece)) => {
+                sent += piece.len() as u64;
+                if length <= SMALL_FETCH {
+                    call.append(&piece);
+                } else if let Err(code) = call.write(piece).await {
+                    break Err(Refusal::Call(code));
+                }
+            }
+            Ok(None) if sent == length => break Ok(()),
+            Ok(None) => break Err(Refusal::Objects(AbortCode::EIO)),
+            Err(refusal) => break Err(refusal),
+        }
+    };
+    server
+        .statistics
+        .transfer(Direction::Fetch, sent, outcome.is_ok(), begun.elapsed());
+    outcome
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@
 //!    wait for the disk: memory is bounded by one piece for each call.
 //! 3. Nothing of the file changes before all bytes are there. A client that stops, or a partition
 //!    that becomes full, leaves the file as it was.
-//! 4. Applying the store and collecting the promises it breaks are one step
+//! 4. A file that is in objects, or goes there, is stored there ([`crate::objects::store`]).
+//! 5. Applying the store and collecting the promises it breaks are one step
 //!    ([`super::common::collect`]).
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,6 +33,8 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
 use crate::limits::{STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
+use crate::objects::policies::Place;
+use crate::objects::store::{self, Source, Storing};
 use crate::server::Server;
 use crate::service::Answered;
 use crate::session::Session;
@@ -177,6 +181,21 @@ struct Allowed {
 }
 
 impl Allowed {
+    /// Where the file is to be afterwards.
+    fn place(&self, server: &Server, session: &Session, asked: &Asked) -> Result<Place, Refusal> {
+        let kept = self.before.length.min(asked.file_length);
+        let length = kept.max(asked.position + asked.length);
+        let volume = &self.attached.volume;
+        store::place(
+            server,
+            volume,
+            &self.before,
+            session.identity(),
+            length,
+            kept,
+        )
+    }
+
     fn count(&self, session: &Session) {
         let volume = &self.attached.volume;
         volume.count_change(session.origin(), &self.before, session.context());
@@ -234,10 +253,13 @@ async fn small(
     };
     let data: Arc<[Bytes]> = data.into();
     let work = {
-        let (server, session) = (server.clone(), session.clone());
+        let (server, session, data) = (server.clone(), session.clone(), data.clone());
         move || {
             // Again: rights may have changed while the bytes came.
             let allowed = check(&server, &session, &asked)?;
+            if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
+                return Err(Refusal::Store(Error::InObjects(asked.fid)));
+            }
             let Changed { outcome, durable } = allowed.attached.volume.store(
                 asked.fid,
                 &allowed.spec,
@@ -252,7 +274,106 @@ async fn small(
             Ok((changed, Touched::changed([asked.fid])))
         }
     };
-    change(server, session, work).await
+    match change(server, session, work).await {
+        Err(Refusal::Store(Error::InObjects(_))) if server.objects.storage().is_some() => {}
+        outcome => return outcome,
+    }
+    let allowed = {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || check(&server, &session, &asked)).await?
+    };
+    let mut bytes = Gathered(data.iter().cloned().collect());
+    Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await
+}
+
+/// A store into a file that is in objects, or goes there.
+async fn into_objects(
+    server: &Arc<Server>,
+    session: &Session,
+    asked: Asked,
+    allowed: Allowed,
+    bytes: &mut impl Source,
+) -> Result<(VnodeStatus, Access), Refusal> {
+    let (place, allowed) = {
+        let (server, session) = (server.clone(), session.clone());
+        blocking(move || {
+            let place = allowed.place(&server, &session, &asked)?;
+            Ok::<_, Refusal>((place, allowed))
+        })
+        .await?
+    };
+    // It has come back here meanwhile: the next try finds it so.
+    let Place::Objects(wanted) = place else {
+        return Err(Refusal::Busy);
+    };
+    let (volume, spec) = (&allowed.attached.volume, &allowed.spec);
+    let storing = Storing::begin(server, volume, asked.fid, &wanted, spec, asked.length).await?;
+    let Some(storing) = storing else {
+        return here(server, session, asked, allowed, bytes).await;
+    };
+    let stored = storing.write(spec, asked.length, bytes).await?;
+    let (changed, pending, stored) = {
+        let (server, session, spec) = (server.clone(), session.clone(), *spec);
+        blocking(move || {
+            let changed = match stored.commit(&spec, session.context()) {
+                Err(Error::Stale(_)) => return Err(Refusal::Busy),
+                changed => changed?,
+            };
+            let touched = Touched::changed([asked.fid]);
+            let pending = collect(&server, &touched, session.host_slot(), session.now.0);
+            Ok((changed, pending, stored))
+        })
+        .await?
+    };
+    allowed.count(session);
+    let status = finish(server, changed, pending).await?;
+    stored.give_up_old(server);
+    Ok((status, allowed.access))
+}
+
+/// A store of a file for which there are no devices: it stays here.
+async fn here(
+    server: &Arc<Server>,
+    session: &Session,
+    asked: Asked,
+    allowed: Allowed,
+    bytes: &mut impl Source,
+) -> Result<(VnodeStatus, Access), Refusal> {
+    let (volume, spec) = (allowed.attached.volume.clone(), allowed.spec);
+    let mut store = blocking(move || volume.begin_store(asked.fid, &spec, asked.length)).await?;
+    while store.missing() > 0 {
+        let piece = bytes.next().await?.ok_or(Refusal::StoppedSending)?;
+        store = blocking(move || push(store, vec![piece])).await?;
+    }
+    let (changed, pending) = commit(server, session, asked.fid, store, Vec::new()).await?;
+    allowed.count(session);
+    let status = finish(server, changed, pending).await?;
+    Ok((status, allowed.access))
+}
+
+/// Bytes that are all at hand.
+struct Gathered(VecDeque<Bytes>);
+
+impl Source for Gathered {
+    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        Ok(self.0.pop_front())
+    }
+}
+
+/// Bytes as the client sends them; those of the beginning came before.
+struct Arriving<'a> {
+    call: &'a mut IncomingCall,
+    incoming: &'a mut Incoming,
+    gathered: VecDeque<Bytes>,
+}
+
+impl Source for Arriving<'_> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        if self.gathered.is_empty() {
+            self.gathered = self.incoming.gather(self.call, 1).await?.into();
+        }
+        Ok(self.gathered.pop_front())
+    }
 }
 
 async fn large(
@@ -262,15 +383,28 @@ async fn large(
     asked: Asked,
     incoming: &mut Incoming,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let (mut store, allowed) = {
+    let (store, allowed) = {
         let (server, session) = (server.clone(), session.clone());
         run(move || {
             let allowed = check(&server, &session, &asked)?;
+            if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
+                return Ok((None, allowed));
+            }
             let volume = &allowed.attached.volume;
             let store = volume.begin_store(asked.fid, &allowed.spec, asked.length)?;
-            Ok((store, allowed))
+            Ok((Some(store), allowed))
         })
         .await?
+    };
+    let Some(mut store) = store else {
+        // Whoever sends slowly does not keep others waiting with the beginning.
+        let begun = incoming.gather(call, STORE_PIECE_BYTES as u64).await?;
+        let mut bytes = Arriving {
+            call,
+            incoming,
+            gathered: begun.into(),
+        };
+        return Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await;
     };
     loop {
         let pieces = incoming.gather(call, STORE_PIECE_BYTES as u64).await?;

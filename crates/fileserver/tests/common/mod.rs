@@ -6,6 +6,7 @@
     reason = "each test program uses a part of this"
 )]
 
+pub mod osds;
 pub mod stated;
 pub mod volser;
 

@@ -77,6 +77,7 @@ impl VolumeRecord {
             info.destroy_me,
             info.traffic.is_some(),
             info.policy != 0,
+            info.shared != 0,
         ];
         out.put_u8(
             flags
@@ -119,6 +120,9 @@ impl VolumeRecord {
         }
         if info.policy != 0 {
             out.put_u32(info.policy);
+        }
+        if info.shared != 0 {
+            out.put_u64(info.shared);
         }
         out.put_string(info.name.as_bytes());
         out.put_string(&info.offline_message);
@@ -178,6 +182,7 @@ impl VolumeRecord {
             week_use: [0; 7],
             traffic: None,
             policy: 0,
+            shared: 0,
             name: String::new(),
             offline_message: Bytes::new(),
             message_of_the_day: Bytes::new(),
@@ -194,6 +199,9 @@ impl VolumeRecord {
         }
         if flags & 32 != 0 {
             info.policy = fields.u32()?;
+        }
+        if flags & 64 != 0 {
+            info.shared = fields.u64()?;
         }
         info.name = String::from_utf8(fields.string()?.to_vec()).map_err(|_| fields.malformed())?;
         info.offline_message = fields.string()?;

@@ -1,0 +1,116 @@
+//! FetchData of a file in objects, for clients that know nothing of objects.
+//!
+//! The layout that was read with the status names versions that do not change, so the bytes are of
+//! that status, whatever is stored meanwhile; they are held on to until the last byte was sent. Devices
+//! that are silent are done without where there is another copy or parity. Where there is none the
+//! call fails before anything was sent: the first bytes are waited for before the answer begins.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_objects::{ReadOptions, Reader};
+use cellar_volume::VnodeStatus;
+use cellar_wire::ids::Fid;
+use cellar_wire::object::Layout;
+
+use super::ObjectFigures;
+use super::reading::Reading;
+use crate::abort_map::Refusal;
+use crate::limits::OBJECT_PATIENCE;
+use crate::server::Server;
+
+/// A range of a file in objects, which is being read.
+pub(crate) struct Fetching {
+    server: Arc<Server>,
+    reader: Reader,
+    fid: Fid,
+    length: u64,
+    first: Option<Bytes>,
+    told: usize,
+    done: bool,
+    _reading: Reading,
+}
+
+impl Fetching {
+    /// Begins to read; waits for the first bytes.
+    pub(crate) async fn begin(
+        server: &Arc<Server>,
+        status: &VnodeStatus,
+        layout: &Arc<Layout>,
+        (position, length): (u64, u64),
+        reading: Reading,
+    ) -> Result<Self, Refusal> {
+        let range = clip(status.length, position, length);
+        let storage = server.objects.needed()?;
+        let fid = status.fid;
+        let set = storage.set(fid, (**layout).clone());
+        let options = ReadOptions {
+            patience: OBJECT_PATIENCE,
+            ..ReadOptions::default()
+        };
+        let length = range.end - range.start;
+        let reader = Reader::new(storage.devices.clone(), set, range, options);
+        let mut fetching = Self {
+            server: server.clone(),
+            reader: reader.map_err(|error| Refusal::Objects(error.code()))?,
+            fid,
+            length,
+            first: None,
+            told: 0,
+            done: length == 0,
+            _reading: reading,
+        };
+        if length > 0 {
+            fetching.first = fetching.next().await?;
+        }
+        Ok(fetching)
+    }
+
+    /// Bytes that come in all.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The next bytes, `None` after the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        let next = self.reader.next().await;
+        self.report();
+        let figures = &self.server.objects.figures;
+        match next {
+            Ok(Some(bytes)) => Ok(Some(bytes)),
+            Ok(None) => {
+                if !self.done {
+                    self.done = true;
+                    ObjectFigures::count(&figures.fetched);
+                }
+                Ok(None)
+            }
+            Err(error) => {
+                ObjectFigures::count(&figures.fetches_failed);
+                tracing::warn!(fid = %self.fid, %error, "a file in objects cannot be read");
+                Err(Refusal::Objects(error.code()))
+            }
+        }
+    }
+
+    /// Passes on what had to be done without.
+    fn report(&mut self) {
+        let problems = self.reader.problems();
+        for problem in problems.get(self.told..).unwrap_or_default() {
+            ObjectFigures::count(&self.server.objects.figures.problems);
+            tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
+                "an object was not read, another was");
+        }
+        self.told = problems.len();
+    }
+}
+
+/// The part of a range that a file has.
+fn clip(file: u64, position: u64, length: u64) -> Range<u64> {
+    let begin = position.min(file);
+    begin..begin.saturating_add(length).min(file)
+}

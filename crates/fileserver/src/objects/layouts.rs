@@ -1,0 +1,147 @@
+//! New layouts: which devices, which serial numbers, which version.
+//!
+//! A serial number of a file is never given twice, nor is a version: both are above the last that the
+//! file's record knows, and above the clock, which also counts where the record is not known (a file
+//! that came from elsewhere).
+
+use cellar_objects::placement::{self, Wish};
+use cellar_objects::{Condition, Devices};
+use cellar_wire::List;
+use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::object::{Layout, Placed};
+use tracing::info;
+
+use super::policies::Wanted;
+use super::{Objects, Storage};
+use crate::abort_map::Refusal;
+use crate::server::Server;
+
+/// No device takes the file.
+const NO_PLACE: Refusal = Refusal::Store(cellar_volume::Error::DiskFull);
+
+/// A layout whose objects are not made yet: all versions are 0, and `version` is that to write. `None`: no
+/// devices take a file of that size, and only its size had it wanted there.
+pub(crate) fn fresh(
+    server: &Server,
+    volume: VolumeId,
+    wanted: &Wanted,
+    size: u64,
+    last_serial: u32,
+) -> Result<Option<Layout>, Refusal> {
+    let storage = server.objects.needed()?;
+    let mut wish = wish(storage, wanted, size);
+    let devices = storage.devices.list();
+    let mut rng = rand::rng();
+    let chosen = match placement::choose(&devices, &wish, &mut rng) {
+        Ok(chosen) => chosen,
+        Err(_) if wanted.by_size => return Ok(None),
+        Err(_) => {
+            // Whoever asks for objects by name gets them, whatever sizes the devices are for.
+            wish.size = 0;
+            placement::choose(&devices, &wish, &mut rng).map_err(|cause| {
+                info!(%cause, size, "no place for a file in objects");
+                NO_PLACE
+            })?
+        }
+    };
+    let serial = first_serial(server, last_serial, chosen.len());
+    let placed = chosen.iter().zip(serial..).map(|(&osd, serial)| Placed {
+        osd,
+        serial,
+        version: 0,
+        stale: false,
+    });
+    Ok(Some(Layout {
+        shape: wanted.shape,
+        version: server.objects.next_version(server.wall(), 0),
+        serial: serial + (chosen.len() as u32 - 1),
+        volume,
+        objects: List::from_iter_cut(placed),
+    }))
+}
+
+/// The layout for the next store of a file: a new version, made from those that are there. Objects that were
+/// never written and whose devices have died since go to others.
+pub(crate) fn next(
+    server: &Server,
+    fid: Fid,
+    layout: &Layout,
+    size: u64,
+) -> Result<Layout, Refusal> {
+    let storage = server.objects.needed()?;
+    let mut next = layout.clone();
+    next.version = server.objects.next_version(server.wall(), layout.version);
+    replace_missing(server, storage, fid, &mut next, size);
+    Ok(next)
+}
+
+fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut Layout, size: u64) {
+    let unmade = |placed: &Placed| {
+        placed.version == 0 && storage.devices.condition(placed.osd) == Condition::Dead
+    };
+    if !layout.objects.iter().any(unmade) {
+        return;
+    }
+    let wanted = Wanted {
+        shape: layout.shape,
+        class: None,
+        by_size: false,
+    };
+    let wish = wish(storage, &wanted, size);
+    let devices = storage.devices.list();
+    for place in 0..layout.objects.len() {
+        if !unmade(&layout.objects[place]) {
+            continue;
+        }
+        let present: Vec<u32> = layout.objects.iter().map(|placed| placed.osd).collect();
+        let found = placement::choose_one(&devices, &wish, place, &present, &mut rand::rng());
+        if let Ok(osd) = found {
+            let serial = first_serial(server, layout.serial, 1);
+            layout.serial = serial;
+            let placed = &mut layout.objects.as_mut_slice()[place];
+            (placed.osd, placed.serial) = (osd, serial);
+            info!(%fid, place, osd, "an object that was never written goes to another device");
+        }
+    }
+}
+
+fn wish(storage: &Storage, wanted: &Wanted, size: u64) -> Wish {
+    Wish {
+        shape: wanted.shape,
+        size,
+        class: wanted.class.clone().unwrap_or_default(),
+        location: storage.config.location.clone(),
+        owner: storage.config.owner.clone(),
+        avoid: suspects(&storage.devices, wanted.shape.objects()),
+    }
+}
+
+/// Devices that failed a moment ago, as long as enough others are left.
+fn suspects(devices: &Devices, needed: usize) -> Vec<u32> {
+    let all = devices.list();
+    let (mut suspects, mut well) = (Vec::new(), 0);
+    for listed in all.iter().filter(|listed| placement::takes_objects(listed)) {
+        match devices.condition(listed.entry.id) {
+            Condition::Well => well += 1,
+            _ => suspects.push(listed.entry.id),
+        }
+    }
+    if well < needed {
+        suspects.clear();
+    }
+    suspects
+}
+
+/// The first of so many new serial numbers.
+fn first_serial(server: &Server, last: u32, count: usize) -> u32 {
+    let most = u32::MAX - count as u32;
+    last.saturating_add(1).max(server.now_secs()).min(most)
+}
+
+impl Objects {
+    /// Whether a file's objects are its volume's own, so that they may be written: those that came by a
+    /// dump from another volume are not.
+    pub(crate) fn are_own(layout: &Layout, parent: VolumeId) -> bool {
+        layout.volume == parent
+    }
+}

@@ -1,0 +1,295 @@
+//! Files whose bytes are in objects: this server as the one who knows where they are.
+//!
+//! * For clients that know nothing of objects it reads and writes them ([`fetch`], [`store`]): a store
+//!   writes new versions and is made by one change of the vnode, so readers see all or nothing of it.
+//! * For clients that do it gives out layouts and capabilities ([`crate::afsosd`]).
+//! * [`policies`] says which files these are; [`layouts`] makes new layouts; [`turns`] keeps writers of one
+//!   file apart; [`reading`] knows which versions are in use; [`prune`] gives up those that nobody needs.
+//!
+//! Without [`ObjectConfig`] a server has no objects: files stay here, whatever policies say.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cellar_objects::{Capabilities, DeviceList, Devices, ObjectSet};
+use cellar_policy::Policies;
+use cellar_rpc::{CallError, Connection, Port, Runtime};
+use cellar_wire::AfsString;
+use cellar_wire::ids::Fid;
+use cellar_wire::object::{Capability, CapabilityBody, Layout, MAY_ALL};
+use cellar_wire::osddb::{GetRevisions, ListPolicies, PolicyEntry};
+use parking_lot::Mutex;
+use tracing::{debug, warn};
+
+use crate::abort_map::Refusal;
+use crate::limits::{DEVICES_INTERVAL, LOCAL_SIZE_DEFAULT, SERVER_CAPABILITY_LIFE};
+use crate::protection::BoxFuture;
+use crate::server::Server;
+
+pub(crate) mod fetch;
+pub(crate) mod layouts;
+pub(crate) mod policies;
+pub(crate) mod prune;
+pub(crate) mod reading;
+pub(crate) mod store;
+pub(crate) mod turns;
+
+use policies::PolicyBook;
+use prune::Prunes;
+use reading::Readings;
+use turns::Turns;
+
+/// The number of the device that stands for the file servers' own disks.
+const LOCAL_DISK: u32 = 1;
+
+/// Seals capabilities with the cell's key.
+pub type Seal = Arc<dyn Fn(&CapabilityBody) -> Capability + Send + Sync>;
+
+/// Where the cell's policies come from.
+pub trait PolicyList: Send + Sync + 'static {
+    /// The policies and their revision; `None` if it is still `known`.
+    fn policies(
+        &self,
+        known: u64,
+    ) -> BoxFuture<'_, Result<Option<(u64, Vec<PolicyEntry>)>, CallError>>;
+}
+
+/// An OSD database across the network.
+impl PolicyList for Connection {
+    fn policies(
+        &self,
+        known: u64,
+    ) -> BoxFuture<'_, Result<Option<(u64, Vec<PolicyEntry>)>, CallError>> {
+        Box::pin(async move {
+            if self.call(&GetRevisions {}).await?.policies == known {
+                return Ok(None);
+            }
+            let reply = self.call(&ListPolicies {}).await?;
+            Ok(Some((reply.revision, reply.policies.into_vec())))
+        })
+    }
+}
+
+/// How a file server reaches the object storage of its cell.
+#[derive(Clone)]
+pub struct ObjectConfig {
+    /// The cell, as capabilities name it.
+    pub cell: AfsString<256>,
+    /// The list of devices.
+    pub devices: Arc<dyn DeviceList>,
+    /// The policies.
+    pub policies: Arc<dyn PolicyList>,
+    /// The cell's key for capabilities.
+    pub seal: Seal,
+    /// Where this server is, `site/room/rack/host` or less of it; empty: not known.
+    pub location: String,
+    /// Whose it is; empty: nobody's.
+    pub owner: String,
+}
+
+impl std::fmt::Debug for ObjectConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ObjectConfig({:?})", self.cell)
+    }
+}
+
+/// What a file server knows and does about objects.
+#[derive(Default)]
+pub(crate) struct Objects {
+    storage: OnceLock<Storage>,
+    pub(crate) policies: PolicyBook,
+    pub(crate) turns: Turns,
+    pub(crate) readings: Readings,
+    pub(crate) prunes: Prunes,
+    pub(crate) figures: ObjectFigures,
+    version: AtomicU64,
+}
+
+/// Counters of object storage.
+#[derive(Debug, Default)]
+pub(crate) struct ObjectFigures {
+    /// Stores into objects by this server, and those that failed.
+    pub(crate) stored: AtomicU64,
+    pub(crate) stores_failed: AtomicU64,
+    /// Reads from objects by this server, and those that failed.
+    pub(crate) fetched: AtomicU64,
+    pub(crate) fetches_failed: AtomicU64,
+    /// Files whose bytes went from here to objects.
+    pub(crate) moved_out: AtomicU64,
+    /// Objects that could not be used and were done without.
+    pub(crate) problems: AtomicU64,
+    /// Versions were given up so often.
+    pub(crate) pruned: AtomicU64,
+}
+
+impl ObjectFigures {
+    pub(crate) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The object storage of the cell.
+pub(crate) struct Storage {
+    pub(crate) config: ObjectConfig,
+    pub(crate) devices: Devices,
+    /// Capabilities that allow everything, one for each device, with the end of their life.
+    own: Arc<Mutex<std::collections::HashMap<u32, (Capability, u64)>>>,
+    clock: crate::config::WallClock,
+}
+
+impl Storage {
+    /// This server's own right to do everything, for use with a device.
+    pub(crate) fn capability(&self, osd: u32) -> Capability {
+        own_capability(&self.config, &self.own, &self.clock, osd)
+    }
+
+    /// Objects of a file, with this server's own right to use them.
+    pub(crate) fn set(&self, fid: Fid, layout: Layout) -> ObjectSet {
+        let (config, own, clock) = (self.config.clone(), self.own.clone(), self.clock.clone());
+        ObjectSet {
+            vnode: fid.vnode,
+            uniquifier: fid.uniquifier,
+            layout,
+            capabilities: Capabilities::Made(Arc::new(move |osd| {
+                own_capability(&config, &own, &clock, osd)
+            })),
+        }
+    }
+
+    /// The size up to which files are kept on file servers, in bytes.
+    pub(crate) fn threshold(&self) -> u64 {
+        let local = self.devices.get(LOCAL_DISK);
+        local
+            .map(|listed| listed.entry.max_size)
+            .filter(|size| *size > 0)
+            .unwrap_or(LOCAL_SIZE_DEFAULT)
+    }
+}
+
+fn own_capability(
+    config: &ObjectConfig,
+    own: &Mutex<std::collections::HashMap<u32, (Capability, u64)>>,
+    clock: &crate::config::WallClock,
+    osd: u32,
+) -> Capability {
+    let now = clock().as_secs();
+    let life = SERVER_CAPABILITY_LIFE.as_secs();
+    if let Some((capability, expires)) = own.lock().get(&osd)
+        && (now + life / 2..=now + life).contains(expires)
+    {
+        return capability.clone();
+    }
+    let expires = now + life;
+    let capability = (config.seal)(&CapabilityBody {
+        cell: config.cell.clone(),
+        osd,
+        object: cellar_wire::object::ObjectId::default(),
+        rights: MAY_ALL,
+        base: 0,
+        version: 0,
+        begin: 0,
+        end: u64::MAX,
+        expires,
+        clients: cellar_wire::List::default(),
+        user: cellar_wire::ViceId::ADMINISTRATORS.0,
+    });
+    own.lock().insert(osd, (capability.clone(), expires));
+    capability
+}
+
+impl Objects {
+    /// The cell's object storage, if this server uses any.
+    pub(crate) fn storage(&self) -> Option<&Storage> {
+        self.storage.get()
+    }
+
+    /// The same for a call that needs it.
+    pub(crate) fn needed(&self) -> Result<&Storage, Refusal> {
+        self.storage()
+            .ok_or(Refusal::Code(cellar_wire::AbortCode::EIO))
+    }
+
+    /// A version that no object has had, higher than `last`: microseconds since 1970, if that is higher.
+    pub(crate) fn next_version(&self, now: Duration, last: u64) -> u64 {
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        let above = |before: u64| {
+            now.max(last.saturating_add(1))
+                .max(before.saturating_add(1))
+        };
+        let mut before = self.version.load(Ordering::Relaxed);
+        loop {
+            let next = above(before);
+            match self.version.compare_exchange_weak(
+                before,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return next,
+                Err(other) => before = other,
+            }
+        }
+    }
+
+    /// Uses object storage from now on; the first call counts. The devices, for who wants to change the list.
+    pub(crate) fn start(
+        server: &Arc<Server>,
+        runtime: &Runtime,
+        port: &Port,
+        config: ObjectConfig,
+    ) -> Devices {
+        let devices = Devices::new(port.clone());
+        let storage = Storage {
+            devices: devices.clone(),
+            own: Arc::default(),
+            clock: server.config.clock.clone(),
+            config,
+        };
+        let list = storage.config.devices.clone();
+        let policies = storage.config.policies.clone();
+        if server.objects.storage.set(storage).is_err() {
+            return devices;
+        }
+        {
+            let (devices, server) = (devices.clone(), server.clone());
+            runtime.spawn(0, || async move {
+                while !server.is_stopping() {
+                    if let Err(cause) = devices.refresh(&*list).await {
+                        debug!(%cause, "the list of object storage devices was not to be had");
+                    }
+                    tokio::time::sleep(DEVICES_INTERVAL).await;
+                }
+            });
+        }
+        let kept = server.clone();
+        runtime.spawn(0, || async move { kept.keep_policies(&*policies).await });
+        let kept = server.clone();
+        runtime.spawn(0, || async move { kept.prune_in_background().await });
+        devices
+    }
+}
+
+impl Server {
+    async fn keep_policies(self: Arc<Self>, list: &dyn PolicyList) {
+        let mut known = u64::MAX;
+        while !self.is_stopping() {
+            match list.policies(known).await {
+                Ok(Some((revision, entries))) => match Policies::compile(&entries) {
+                    Ok(policies) => {
+                        self.objects.policies.set(policies);
+                        known = revision;
+                    }
+                    // The database has checked them: what it holds is older or newer than we are.
+                    Err(cause) => {
+                        warn!(%cause, "the cell's policies are not understood; the old ones stay");
+                        known = revision;
+                    }
+                },
+                Ok(None) => {}
+                Err(cause) => debug!(%cause, "the cell's policies were not to be had"),
+            }
+            tokio::time::sleep(DEVICES_INTERVAL).await;
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Giving up versions of objects that nobody needs any more.
+//!
+//! Every store leaves the versions before it on the devices. What of them is still needed is known here: the
+//! versions that this volume and its clones name, and those that are being read. So after a store the
+//! devices are told, in the background, one call for each device and many files. Nothing depends on it: what
+//! is not told, because a device is away or too much is waiting, is found by garbage collection.
+//!
+//! What volumes on other servers name is not known here. A volume whose layouts were sent elsewhere remembers
+//! when that was (`VolumeInfo::shared`), and versions that are not newer are left to garbage collection.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use cellar_rpc::blocking;
+use cellar_volume::{Error, Volume};
+use cellar_wire::List;
+use cellar_wire::ids::Fid;
+use cellar_wire::object::{Layout, ObjectId};
+use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tracing::debug;
+
+use super::{ObjectFigures, Storage};
+use crate::limits::{PRUNE_PAUSE, PRUNES_MAX};
+use crate::server::Server;
+
+/// Files whose old versions are to be given up.
+#[derive(Debug, Default)]
+pub(crate) struct Prunes {
+    waiting: Mutex<BTreeMap<Fid, Vec<Arc<Layout>>>>,
+    more: Notify,
+}
+
+/// Layouts of one file that are remembered; the objects of more are found by garbage collection.
+const LAYOUTS_MAX: usize = 8;
+
+impl Prunes {
+    /// A file, of a volume that can be written, has another layout than this one now.
+    pub(crate) fn later(&self, fid: Fid, old: Arc<Layout>) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= PRUNES_MAX && !waiting.contains_key(&fid) {
+            return;
+        }
+        let layouts = waiting.entry(fid).or_default();
+        let same = |known: &Arc<Layout>| objects(known) == objects(&old);
+        match layouts.iter().position(same) {
+            // The newer one says more.
+            Some(place) => layouts[place] = old,
+            None if layouts.len() < LAYOUTS_MAX => layouts.push(old),
+            None => {}
+        }
+        drop(waiting);
+        self.more.notify_one();
+    }
+
+    fn take(&self) -> BTreeMap<Fid, Vec<Arc<Layout>>> {
+        std::mem::take(&mut *self.waiting.lock())
+    }
+}
+
+/// What tells layouts with the same objects.
+fn objects(layout: &Layout) -> Vec<(u32, u32)> {
+    let placed = layout.objects.iter();
+    placed.map(|placed| (placed.osd, placed.serial)).collect()
+}
+
+/// What is needed of an object, and whether older versions may be needed elsewhere.
+struct Wanted {
+    osd: u32,
+    needed: Needed,
+    /// Versions up to this one are not ours alone.
+    shared: u64,
+}
+
+impl Server {
+    /// Tells devices what is not needed any more, until the server stops.
+    pub(crate) async fn prune_in_background(self: Arc<Self>) {
+        while !self.is_stopping() {
+            let more = self.objects.prunes.more.notified();
+            let files = self.objects.prunes.take();
+            if files.is_empty() {
+                let _woken = tokio::time::timeout(PRUNE_PAUSE * 50, more).await;
+                continue;
+            }
+            self.prune(files).await;
+            // Stores of one file come one after the other: many are told of together.
+            tokio::time::sleep(PRUNE_PAUSE).await;
+        }
+    }
+
+    async fn prune(self: &Arc<Self>, files: BTreeMap<Fid, Vec<Arc<Layout>>>) {
+        let Some(storage) = self.objects.storage() else {
+            return;
+        };
+        let server = self.clone();
+        let all = blocking(move || {
+            let mut all = Vec::new();
+            for (fid, layouts) in files {
+                match server.wanted_of(fid, &layouts) {
+                    Ok(wanted) => all.extend(wanted),
+                    Err(cause) => debug!(%fid, %cause, "old versions are left where they are"),
+                }
+            }
+            all
+        })
+        .await;
+        let mut devices: HashMap<u32, Vec<Needed>> = HashMap::new();
+        for mut wanted in all {
+            if wanted.shared >= 1 && !keep_shared(storage, &mut wanted).await {
+                continue;
+            }
+            devices.entry(wanted.osd).or_default().push(wanted.needed);
+        }
+        for (osd, needed) in devices {
+            for part in needed.chunks(NAMED_MAX) {
+                let Some(connection) = storage.devices.connection(osd) else {
+                    break;
+                };
+                let call = Prune {
+                    capability: storage.capability(osd),
+                    needed: List::from_iter_cut(part.iter().cloned()),
+                };
+                match connection.call(&call).await {
+                    Ok(_) => ObjectFigures::count(&self.objects.figures.pruned),
+                    Err(cause) => {
+                        debug!(osd, %cause, "old versions stay until they are collected");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is still needed of the objects of those layouts, which a file had.
+    fn wanted_of(&self, fid: Fid, layouts: &[Arc<Layout>]) -> cellar_volume::Result<Vec<Wanted>> {
+        let Some((_, attached)) = self.volumes.find(fid.volume)? else {
+            return Ok(Vec::new());
+        };
+        let volume = &attached.volume;
+        if !volume.is_writable() || volume.is_restoring() {
+            return Ok(Vec::new());
+        }
+        let info = volume.info();
+        let present = present(volume, fid)?;
+        let seen = volume.layouts_seen(fid.vnode)?;
+        // Asked after the layouts: who begins to read looks again after it was noted.
+        let read = self.objects.readings.of(
+            Fid {
+                volume: info.parent,
+                ..fid
+            },
+            self.wall().as_secs(),
+        );
+        let mut done = HashSet::new();
+        let mut all = Vec::new();
+        let gone = layouts.iter().filter(|layout| layout.volume == info.parent);
+        for layout in gone.chain(present.iter()) {
+            for placed in layout.objects.iter() {
+                if placed.version == 0 || !done.insert((placed.osd, placed.serial)) {
+                    continue;
+                }
+                let versions = seen
+                    .iter()
+                    .filter(|seen| seen.volume == layout.volume)
+                    .flat_map(|seen| seen.objects.iter())
+                    .filter(|other| (other.osd, other.serial) == (placed.osd, placed.serial))
+                    .map(|other| other.version);
+                let read = read.iter().filter(|(serial, _)| *serial == placed.serial);
+                let mut keep: Vec<u64> =
+                    versions.chain(read.map(|(_, version)| *version)).collect();
+                keep.sort_unstable();
+                keep.dedup();
+                // A store that is under way writes a newer version than the file has.
+                let below = match &present {
+                    Some(present) => present.version.max(layout.version),
+                    None => layout.version,
+                };
+                all.push(Wanted {
+                    osd: placed.osd,
+                    needed: Needed {
+                        object: ObjectId {
+                            volume: layout.volume,
+                            vnode: fid.vnode,
+                            uniquifier: fid.uniquifier,
+                            serial: placed.serial,
+                        },
+                        keep: List::from_iter_cut(keep),
+                        below: below.saturating_add(1),
+                    },
+                    shared: info.shared,
+                });
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The layout that a file has now, if it is there and in objects.
+fn present(volume: &Volume, fid: Fid) -> cellar_volume::Result<Option<Arc<Layout>>> {
+    match volume.layout(fid) {
+        Ok(layout) => Ok(layout),
+        Err(Error::NoVnode(_)) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+/// Adds the versions that may be needed on other servers to those that stay; `false`: they are not known.
+async fn keep_shared(storage: &Storage, wanted: &mut Wanted) -> bool {
+    let Some(connection) = storage.devices.connection(wanted.osd) else {
+        return false;
+    };
+    let call = Examine {
+        capability: storage.capability(wanted.osd),
+        object: wanted.needed.object,
+    };
+    let Ok(reply) = connection.call(&call).await else {
+        return false;
+    };
+    for known in reply.info.versions.iter() {
+        let version = known.version;
+        if version <= wanted.shared
+            && !wanted.needed.keep.contains(&version)
+            && wanted.needed.keep.push(version).is_err()
+        {
+            return false;
+        }
+    }
+    true
+}

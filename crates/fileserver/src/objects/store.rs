@@ -1,0 +1,341 @@
+//! StoreData into a file that is in objects, or goes there with this store.
+//!
+//! 1. Whoever stores waits for the turn: one writer at a time of a file. Readers are not affected, they
+//!    read the versions that their layout names.
+//! 2. The layout of the store has a new version. A file that is in objects gets the new bytes only; the
+//!    devices share the rest. One that lies here, whose objects belong to another volume, or of which
+//!    nothing is kept, gets new objects: what is kept is copied to them before or behind the new bytes.
+//! 3. When all devices have answered, one change of the vnode makes it so, if the data version is still
+//!    the one that the store began with. A store of the ordinary kind may have come between, begun when
+//!    the file was still here: then the client is told to come again (VBUSY), and nothing is lost.
+//! 4. The answer waits for the change to be durable and for everybody to be told, as of any store.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_objects::{Reader, WriteOptions, Writer, Written};
+use cellar_rpc::blocking;
+use cellar_volume::{LayoutChange, StoreSpec, VnodeStatus, Volume};
+use cellar_wire::ids::Fid;
+use cellar_wire::object::Layout;
+
+use super::layouts;
+use super::policies::{Place, Wanted};
+use super::turns::Turn;
+use super::{ObjectFigures, Objects};
+use crate::abort_map::Refusal;
+use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE};
+use crate::server::Server;
+
+/// Where the bytes of a store come from.
+pub(crate) trait Source {
+    /// The next bytes; never empty. `None` when all announced bytes have come.
+    async fn next(&mut self) -> Result<Option<Bytes>, Refusal>;
+}
+
+/// A store into objects that is allowed and waits for its bytes.
+pub(crate) struct Storing {
+    server: Arc<Server>,
+    volume: Arc<Volume>,
+    fid: Fid,
+    /// The file as the store found it.
+    pub(crate) before: VnodeStatus,
+    old: Option<Arc<Layout>>,
+    next: Layout,
+    /// The objects are those that the file has; only what comes is written.
+    goes_on: bool,
+    turn: Turn,
+}
+
+/// What a store into objects came to; one change of the vnode is still to be made.
+pub(crate) struct Stored {
+    volume: Arc<Volume>,
+    fid: Fid,
+    pub(crate) before: VnodeStatus,
+    old: Option<Arc<Layout>>,
+    written: Written,
+    length: u64,
+    _turn: Turn,
+}
+
+/// Where the bytes of a file are to be after a store that leaves it `length` bytes long.
+pub(crate) fn place(
+    server: &Server,
+    volume: &Volume,
+    status: &VnodeStatus,
+    identity: &crate::access::Identity,
+    length: u64,
+    kept: u64,
+) -> Result<Place, Refusal> {
+    let Some(storage) = server.objects.storage() else {
+        return Ok(Place::Here);
+    };
+    let layout = volume.layout(status.fid)?;
+    if layout.is_none() && (volume.policy() == 0 || length == 0 || status.length > OBJECT_MOVE_MAX)
+    {
+        return Ok(Place::Here);
+    }
+    if let Some(layout) = &layout
+        && kept > 0
+    {
+        // What is there stays there.
+        return Ok(Place::Objects(Wanted {
+            shape: layout.shape,
+            class: None,
+            by_size: false,
+        }));
+    }
+    let (ids, threshold) = (identity.cps.ids(), storage.threshold());
+    let place = &server.objects.policies;
+    Ok(place.place(volume, status, length, ids, threshold)?)
+}
+
+impl Storing {
+    /// Waits for the turn, and decides on the objects. `None`: no devices are for files of that size, and
+    /// the file shall stay here.
+    pub(crate) async fn begin(
+        server: &Arc<Server>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        wanted: &Wanted,
+        spec: &StoreSpec,
+        announced: u64,
+    ) -> Result<Option<Self>, Refusal> {
+        let turn = server.objects.turns.wait(fid).await.ok_or(Refusal::Busy)?;
+        let looked = {
+            let volume = volume.clone();
+            blocking(move || {
+                let found = volume.status_and_layout(fid)?;
+                Ok::<_, Refusal>((found, volume.last_serial(fid)?, volume.info()))
+            })
+            .await?
+        };
+        let ((before, old), serial, info) = looked;
+        let kept = before.length.min(spec.file_length);
+        let length = kept.max(spec.position + announced);
+        let own = old
+            .as_ref()
+            .filter(|old| kept > 0 && Objects::are_own(old, info.parent));
+        let goes_on = own.is_some();
+        let next = match own {
+            Some(old) => Some(layouts::next(server, fid, old, length)?),
+            None => layouts::fresh(server, info.parent, wanted, length, serial)?,
+        };
+        Ok(next.map(|next| Self {
+            server: server.clone(),
+            volume: volume.clone(),
+            fid,
+            before,
+            old,
+            next,
+            goes_on,
+            turn,
+        }))
+    }
+
+    /// Writes what comes, and what the file keeps, to objects.
+    pub(crate) async fn write(
+        self,
+        spec: &StoreSpec,
+        announced: u64,
+        source: &mut impl Source,
+    ) -> Result<Stored, Refusal> {
+        let server = self.server.clone();
+        let fid = self.fid;
+        let outcome = self.written(spec, announced, source).await;
+        let figures = &server.objects.figures;
+        match &outcome {
+            Ok(_) => ObjectFigures::count(&figures.stored),
+            Err(refusal) => {
+                ObjectFigures::count(&figures.stores_failed);
+                tracing::debug!(%fid, ?refusal, "a store into objects failed");
+            }
+        }
+        outcome
+    }
+
+    async fn written(
+        self,
+        spec: &StoreSpec,
+        announced: u64,
+        source: &mut impl Source,
+    ) -> Result<Stored, Refusal> {
+        let storage = self.server.objects.needed()?;
+        let kept = self.before.length.min(spec.file_length);
+        let end = spec.position + announced;
+        let before = if self.goes_on { self.before.length } else { 0 };
+        let options = WriteOptions {
+            patience: OBJECT_PATIENCE * 4,
+            ..WriteOptions::default()
+        };
+        let set = storage.set(self.fid, self.next.clone());
+        let mut writer =
+            Writer::new(storage.devices.clone(), set, before, options).map_err(failed)?;
+        if self.goes_on {
+            if kept < before {
+                writer.truncate(kept).await.map_err(failed)?;
+            }
+            writer
+                .begin(spec.position, announced)
+                .await
+                .map_err(failed)?;
+            pass_on(&mut writer, source, announced).await?;
+        } else {
+            let mut kept_bytes = Kept::of(&self, kept).await?;
+            let (head, tail) = (kept.min(spec.position), kept.max(end));
+            if spec.position <= kept {
+                // What is kept and what is new touch: one run.
+                writer.begin(0, tail).await.map_err(failed)?;
+                kept_bytes.copy(&mut writer, 0..head).await?;
+                pass_on(&mut writer, source, announced).await?;
+                kept_bytes.copy(&mut writer, end.min(kept)..kept).await?;
+            } else {
+                writer.begin(0, kept).await.map_err(failed)?;
+                kept_bytes.copy(&mut writer, 0..kept).await?;
+                writer
+                    .begin(spec.position, announced)
+                    .await
+                    .map_err(failed)?;
+                pass_on(&mut writer, source, announced).await?;
+            }
+            if self.old.is_none() {
+                ObjectFigures::count(&self.server.objects.figures.moved_out);
+            }
+        }
+        let written = writer.finish().await.map_err(failed)?;
+        for problem in &written.problems {
+            ObjectFigures::count(&self.server.objects.figures.problems);
+            tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
+                "a store goes on without a device");
+        }
+        Ok(Stored {
+            volume: self.volume,
+            fid: self.fid,
+            before: self.before,
+            old: self.old,
+            written,
+            length: kept.max(end),
+            _turn: self.turn,
+        })
+    }
+}
+
+impl Stored {
+    /// Makes the change: the file has the new contents. `spec` brings the attributes.
+    pub(crate) fn commit(
+        &self,
+        spec: &StoreSpec,
+        context: cellar_volume::Context,
+    ) -> cellar_volume::Result<cellar_volume::Changed<VnodeStatus>> {
+        let change = LayoutChange {
+            layout: self.written.layout.clone(),
+            length: self.length,
+            attributes: spec.attributes,
+            clear_set_id: spec.clear_set_id,
+            quota_slack: spec.quota_slack,
+        };
+        let expected = self.before.data_version;
+        self.volume.set_layout(self.fid, expected, &change, context)
+    }
+
+    /// After the change: what nobody needs any more is given up, later.
+    pub(crate) fn give_up_old(&self, server: &Server) {
+        if let Some(old) = &self.old {
+            server.objects.prunes.later(self.fid, old.clone());
+        }
+    }
+
+    /// Whether some object lacks what was written.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.written
+            .layout
+            .objects
+            .iter()
+            .any(|placed| placed.stale)
+    }
+}
+
+fn failed(error: cellar_objects::Error) -> Refusal {
+    Refusal::Objects(error.code())
+}
+
+/// Hands the announced bytes of a store to a run.
+async fn pass_on(
+    writer: &mut Writer,
+    source: &mut impl Source,
+    announced: u64,
+) -> Result<(), Refusal> {
+    let mut left = announced;
+    while left > 0 {
+        let bytes = source.next().await?.ok_or(Refusal::StoppedSending)?;
+        left = left.saturating_sub(bytes.len() as u64);
+        writer.push(bytes).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The bytes that a file keeps and that are to be copied.
+enum Kept {
+    Nothing,
+    Here(Arc<Volume>, Fid),
+    Objects(Arc<Server>, Fid, Arc<Layout>),
+}
+
+impl Kept {
+    async fn of(storing: &Storing, kept: u64) -> Result<Self, Refusal> {
+        Ok(match &storing.old {
+            _ if kept == 0 => Self::Nothing,
+            None => Self::Here(storing.volume.clone(), storing.fid),
+            Some(old) => Self::Objects(storing.server.clone(), storing.fid, old.clone()),
+        })
+    }
+
+    /// Copies a range.
+    async fn copy(
+        &mut self,
+        writer: &mut Writer,
+        range: std::ops::Range<u64>,
+    ) -> Result<(), Refusal> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Here(volume, fid) => {
+                let (volume, fid) = (volume.clone(), *fid);
+                let length = range.end - range.start;
+                let mut reader =
+                    blocking(move || volume.read_file(fid, range.start, length)).await?;
+                let mut left = length;
+                while left > 0 {
+                    let (back, piece) = blocking(move || {
+                        let piece = reader.next(FETCH_PIECE_BYTES);
+                        (reader, piece)
+                    })
+                    .await;
+                    reader = back;
+                    // Cut off meanwhile: the store would not count anyhow.
+                    let piece = piece?.ok_or(Refusal::Busy)?;
+                    left = left.saturating_sub(piece.len() as u64);
+                    writer.push(piece).await.map_err(failed)?;
+                }
+                Ok(())
+            }
+            Self::Objects(server, fid, layout) => {
+                let storage = server.objects.needed()?;
+                let _reading = server.objects.readings.begin(*fid, layout);
+                let set = storage.set(*fid, (**layout).clone());
+                let options = cellar_objects::ReadOptions {
+                    patience: OBJECT_PATIENCE,
+                    ..cellar_objects::ReadOptions::default()
+                };
+                let reader = Reader::new(storage.devices.clone(), set, range, options);
+                let mut reader = reader.map_err(failed)?;
+                while let Some(piece) = reader.next().await.map_err(failed)? {
+                    writer.push(piece).await.map_err(failed)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Devices of object storage for a file server of a test, and policies.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cellar_fileserver::protection::BoxFuture;
+use cellar_fileserver::{ObjectConfig, PolicyList};
+use cellar_objects::fake::FakeOsd;
+use cellar_objects::{DeviceList, Devices};
+use cellar_rpc::CallError;
+use cellar_wire::ids::VolumeId;
+use cellar_wire::object::{Capability, CapabilityBody};
+use cellar_wire::osddb::{OsdEntry, OsdListed, PolicyEntry};
+use cellar_wire::{AfsString, Encode};
+use parking_lot::Mutex;
+
+use super::Cell;
+
+/// Files up to this size stay on the file server, in these tests.
+pub const THRESHOLD: u64 = 64 << 10;
+
+/// What the OSD database of a test says.
+#[derive(Default)]
+pub struct Database {
+    pub listed: Mutex<Vec<OsdListed>>,
+    policies: Mutex<Vec<PolicyEntry>>,
+    revision: AtomicU64,
+}
+
+impl DeviceList for Database {
+    fn list<'a>(
+        &'a self,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<OsdListed>, CallError>> + Send + 'a>> {
+        Box::pin(async move { Ok(self.listed.lock().clone()) })
+    }
+}
+
+impl PolicyList for Database {
+    fn policies(
+        &self,
+        known: u64,
+    ) -> BoxFuture<'_, Result<Option<(u64, Vec<PolicyEntry>)>, CallError>> {
+        Box::pin(async move {
+            let revision = self.revision.load(Ordering::Acquire);
+            Ok((revision != known).then(|| (revision, self.policies.lock().clone())))
+        })
+    }
+}
+
+/// Devices, and who knows them.
+pub struct Osds {
+    pub fakes: Vec<FakeOsd>,
+    pub database: Arc<Database>,
+    pub devices: Devices,
+}
+
+impl Osds {
+    /// So many devices, with numbers from 2; policies by number and text.
+    pub async fn start(cell: &Cell, count: u32, policies: &[(u32, &str)]) -> Self {
+        let fakes: Vec<FakeOsd> = (2..2 + count)
+            .map(|id| FakeOsd::start(&cell.runtime, id).unwrap())
+            .collect();
+        let database = Arc::new(Database::default());
+        let mut listed: Vec<OsdListed> = fakes.iter().map(FakeOsd::listed).collect();
+        listed.push(OsdListed {
+            entry: OsdEntry {
+                id: 1,
+                max_size: THRESHOLD,
+                ..OsdEntry::default()
+            },
+            ..OsdListed::default()
+        });
+        *database.listed.lock() = listed;
+        let entry = |(id, text): &(u32, &str)| PolicyEntry {
+            id: *id,
+            name: AfsString::new(format!("policy{id}")).unwrap(),
+            text: AfsString::new(text.as_bytes().to_vec()).unwrap(),
+            revision: 1,
+        };
+        *database.policies.lock() = policies.iter().map(entry).collect();
+        let config = ObjectConfig {
+            cell: AfsString::new("test.cell").unwrap(),
+            devices: database.clone(),
+            policies: database.clone(),
+            seal: Arc::new(|body: &CapabilityBody| Capability::new(body.to_xdr()).unwrap()),
+            location: String::new(),
+            owner: String::new(),
+        };
+        let devices = cell.server.use_objects(&cell.runtime, &cell.port, config);
+        // The tasks ask at once.
+        for _ in 0..2000 {
+            if devices.list().len() as u32 == count + 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(devices.list().len() as u32, count + 1);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        Self {
+            fakes,
+            database,
+            devices,
+        }
+    }
+
+    /// Objects on all devices.
+    pub fn objects(&self) -> usize {
+        self.fakes
+            .iter()
+            .map(|fake| fake.objects(|objects| objects.len()))
+            .sum()
+    }
+}
+
+/// Sets the policy of a volume.
+pub fn set_policy(cell: &Cell, volume: VolumeId, policy: u32) {
+    let volume = cell.partition.volume(volume).unwrap().unwrap();
+    let now = cellar_wire::ids::AfsTime(super::NOW as u32);
+    let edited = volume.update_info(now, |info| info.policy = policy);
+    edited.unwrap().wait().unwrap();
+}
