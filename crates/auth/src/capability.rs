@@ -317,6 +317,14 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; KEY_BYTES] {
     mac.finalize().into_bytes().into()
 }
 
+/// The device that a capability says it is for. Nothing is proved by that.
+#[must_use]
+pub fn device_of(capability: &Capability) -> Option<u32> {
+    let bytes: &[u8] = capability;
+    let mut word = bytes.get(9..CLEAR_BYTES)?;
+    take_u32(&mut word)
+}
+
 /// An address as capabilities have it: IPv4 ones mapped.
 #[must_use]
 pub fn address_words(address: IpAddr) -> [u32; 4] {
@@ -477,6 +485,7 @@ mod tests {
         assert_eq!(other_key.unseal(&sealed, 3), Err(Refused::Tampered));
         assert_eq!(no_key.unseal(&sealed, 3), Err(Refused::UnknownKey));
         assert_eq!(same.unseal(&sealed, 4), Err(Refused::OtherOsd));
+        assert_eq!(device_of(&sealed), Some(3));
         assert_ne!(
             keys.seal(&body(MAY_READ)).unwrap(),
             sealed,

@@ -308,3 +308,16 @@ impl Decode for CapabilityBody {
 
 /// A sealed capability.
 pub type Capability = Opaque<CAPABILITY_MAX>;
+
+/// What a superuser of the cell, who proved it by a ticket, gives in the place of a capability: the
+/// number of the device in four bytes.
+pub fn device_only(osd: u32) -> Capability {
+    // Four bytes are within any limit.
+    Capability::new(osd.to_be_bytes().to_vec()).unwrap_or_default()
+}
+
+/// The number in such a capability; `None`: it is another.
+pub fn named_device(capability: &Capability) -> Option<u32> {
+    let bytes: &[u8] = capability;
+    bytes.try_into().ok().map(u32::from_be_bytes)
+}

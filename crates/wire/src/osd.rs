@@ -2,7 +2,8 @@
 //!
 //! A process serves several devices (partitions), each with a number of its own in the cell's OSD
 //! database ([`crate::osddb`]); every call names one in its capability. Objects, versions and
-//! capabilities are explained in [`crate::object`].
+//! capabilities are explained in [`crate::object`]. A superuser may name the device only
+//! ([`crate::object::device_only`]).
 //!
 //! Ours. Aborts: `EACCES` the capability is refused, `ENOENT` no such object or version, `ESTALE` the
 //! object is not at the base version any more, `EIO` a checksum is wrong, `ENOSPC`, `VBUSY` (the server

@@ -1,0 +1,151 @@
+//! Copy: an object of another device, pulled by several calls at a time.
+//!
+//! Ranges are taken in their order by four lanes, each a call to the other server and a writer of the
+//! new version here, so that the store sees whole pieces and no lane waits for another.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use cellar_auth::capability::Act;
+use cellar_rpc::{CallError, Connection, IncomingCall, Security};
+use cellar_volume::Ticket;
+use cellar_wire::osd::{self, Copy, CopyReply, Examine, Read, ReadReply};
+
+use crate::device::Device;
+use crate::limits::{COPY_RANGE_BYTES, WRITE_PIECE_BYTES};
+use crate::refusal::Refusal;
+use crate::server::Server;
+use crate::service::{Answered, on_disk};
+use crate::statistics::add;
+use crate::write::push;
+
+/// What is copied to where.
+struct Job<'c> {
+    arguments: &'c Copy,
+    source: Connection,
+    device: Arc<Device>,
+    length: u64,
+    /// The first byte that no lane has.
+    next: Cell<u64>,
+}
+
+impl Server {
+    pub(crate) async fn copy(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let arguments: Copy = call.arguments().await?;
+        let (object, version) = (arguments.object, arguments.version);
+        let act = |end| Act::Write {
+            base: 0,
+            version,
+            begin: 0,
+            end,
+        };
+        let device = self.admit(call, &arguments.capability, object, act(0))?;
+        let client = call.peer().address.ip();
+        let _stream = self.streams.begin(client).ok_or(Refusal::Busy)?;
+        let source = self.other_server(call, &arguments)?;
+        let asked = Examine {
+            capability: arguments.source_capability.clone(),
+            object: arguments.source,
+        };
+        let info = source.call(&asked).await.map_err(failed)?.info;
+        let mut versions = info.versions.iter();
+        let known = versions.find(|known| known.version == arguments.source_version);
+        let length = known
+            .ok_or(Refusal::Call(cellar_wire::AbortCode::ENOENT))?
+            .length;
+        // It may write that much.
+        self.admit(call, &arguments.capability, object, act(length))?;
+        let store = device.store.clone();
+        // What an earlier try has left is not of this copy.
+        let made = on_disk(move || store.truncate(object, 0, version, 0)).await?;
+        let job = Job {
+            arguments: &arguments,
+            source,
+            device,
+            length,
+            next: Cell::new(0),
+        };
+        tokio::try_join!(job.lane(), job.lane(), job.lane(), job.lane())?;
+        made.await?;
+        add(&self.statistics.bytes_copied, length);
+        call.reply(&CopyReply { length });
+        Ok(())
+    }
+
+    fn other_server(&self, call: &IncomingCall, copy: &Copy) -> Result<Connection, Refusal> {
+        let bits = copy
+            .host
+            .iter()
+            .fold(0, |bits, word| bits << 32 | u128::from(*word));
+        let address = Ipv6Addr::from_bits(bits);
+        let address = address
+            .to_ipv4_mapped()
+            .map_or(IpAddr::V6(address), IpAddr::V4);
+        let number = u16::try_from(copy.port).map_err(|_| Refusal::Invalid)?;
+        let port = call.port().or_else(|| self.port.get());
+        let port = port.ok_or(Refusal::Invalid)?;
+        let service = osd::PACKAGE.service_id;
+        Ok(port.connect(SocketAddr::new(address, number), service, Security::null()))
+    }
+}
+
+impl Job<'_> {
+    /// Copies one range after another, and waits until the last is durable.
+    async fn lane(&self) -> Result<(), Refusal> {
+        let mut durable = Ticket::ready();
+        loop {
+            let begin = self.next.get();
+            let length = (self.length - begin).min(COPY_RANGE_BYTES);
+            if length == 0 {
+                return Ok(durable.await?);
+            }
+            self.next.set(begin + length);
+            durable = self.range(begin, length).await?;
+        }
+    }
+
+    async fn range(&self, position: u64, length: u64) -> Result<Ticket, Refusal> {
+        let Copy {
+            object,
+            version,
+            source,
+            source_version,
+            ref source_capability,
+            ..
+        } = *self.arguments;
+        let asked = Read {
+            capability: source_capability.clone(),
+            object: source,
+            version: source_version,
+            position,
+            length,
+        };
+        let mut reading = self.source.open(&asked).await.map_err(failed)?;
+        let coming: u64 = reading.read().await.map_err(failed)?;
+        if coming != length {
+            // The version became another while it was copied: it was not finished.
+            return Err(Refusal::Call(cellar_wire::AbortCode::ESTALE));
+        }
+        let store = self.device.store.clone();
+        let mut writer =
+            on_disk(move || store.writer(object, 0, version, position, length)).await?;
+        let mut left = length;
+        while left > 0 {
+            let (mut pieces, mut gathered) = (Vec::new(), 0);
+            while left > 0 && gathered < WRITE_PIECE_BYTES {
+                let piece = reading.read_some(left).await.map_err(failed)?;
+                left -= piece.len() as u64;
+                gathered += piece.len() as u64;
+                pieces.push(piece);
+            }
+            writer = push(writer, pieces).await?;
+        }
+        reading.results::<ReadReply>().await.map_err(failed)?;
+        on_disk(move || writer.finish()).await
+    }
+}
+
+fn failed(failure: CallError) -> Refusal {
+    Refusal::Call(failure.code())
+}

@@ -1,0 +1,67 @@
+//! One device of a server.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cellar_volume::objects::{ObjectScrub, ObjectStore};
+use cellar_wire::osd::Space;
+use cellar_wire::osddb::OsdState;
+use parking_lot::Mutex;
+
+use crate::refusal::Refusal;
+
+/// A device, with what this server knows of it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Its number in the cell.
+    pub(crate) id: u32,
+    pub(crate) store: ObjectStore,
+    /// The cell's database says that removals are soft.
+    pub(crate) soft_delete: AtomicBool,
+    pub(crate) scrub: Mutex<ScrubState>,
+}
+
+/// The scrub that runs, or the last one.
+#[derive(Debug, Default)]
+pub(crate) struct ScrubState {
+    pub(crate) running: bool,
+    pub(crate) report: ObjectScrub,
+}
+
+impl Device {
+    pub(crate) fn new(id: u32, store: ObjectStore) -> Self {
+        Self {
+            id,
+            store,
+            soft_delete: AtomicBool::new(false),
+            scrub: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn deletes_softly(&self) -> bool {
+        self.soft_delete.load(Ordering::Relaxed)
+    }
+
+    /// Its room. Asks the system.
+    pub(crate) fn space(&self) -> Result<Space, Refusal> {
+        let usage = self.store.usage()?;
+        Ok(Space {
+            osd: self.id,
+            total: usage.total,
+            free: usage.free,
+            objects: usage.objects,
+        })
+    }
+
+    /// What a heartbeat says of it. Asks the system.
+    pub(crate) fn state(&self) -> OsdState {
+        let usage = self.store.usage().unwrap_or_default();
+        OsdState {
+            id: self.id,
+            total: usage.total,
+            free: usage.free,
+            objects: usage.objects,
+            silence: 0,
+            writable: self.store.stopped().is_none(),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Heartbeats: the cell's databases hear of the devices every two seconds.
+//!
+//! States are not replicated, so each database server is told. A server that does not answer keeps
+//! the others from nothing: each has a task of its own. When the entries of the devices have changed,
+//! those of ours are read again.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use cellar_auth::Level;
+use cellar_auth::capability::address_words;
+use cellar_rpc::{CallOptions, Connection, Security};
+use cellar_wire::osddb::{self, GetOsd, Heartbeat, OSD_SOFT_DELETE, OsdName};
+use cellar_wire::{AbortCode, List};
+
+use crate::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_PATIENCE};
+use crate::server::Server;
+use crate::statistics::add;
+
+impl Server {
+    /// Until the server stops.
+    pub(crate) async fn send_heartbeats(self: Arc<Self>) {
+        for &database in &self.config.databases {
+            let server = self.clone();
+            tokio::task::spawn_local(async move { server.beat(database).await });
+        }
+    }
+
+    async fn beat(self: Arc<Self>, database: SocketAddr) {
+        let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut connection = None;
+        let (mut revision, mut failed) = (None, false);
+        while !self.is_stopping() {
+            ticks.tick().await;
+            // After a refusal it is made anew, with the cell's newest key.
+            let Some(to) = connection.get_or_insert_with(|| self.database(database)) else {
+                connection = None;
+                continue;
+            };
+            match self.beat_once(to, &mut revision).await {
+                Ok(()) => {
+                    add(&self.statistics.heartbeats, 1);
+                    failed = false;
+                }
+                Err(code) => {
+                    add(&self.statistics.heartbeats_failed, 1);
+                    if !std::mem::replace(&mut failed, true) {
+                        let hint = match code {
+                            AbortCode::ENOENT => "a device is not in the cell's table",
+                            _ => "trying again",
+                        };
+                        tracing::warn!(%database, %code, hint, "the OSD database refuses heartbeats");
+                    }
+                    connection = None;
+                }
+            }
+        }
+    }
+
+    fn database(&self, address: SocketAddr) -> Option<Connection> {
+        let security = self.config.authority.localauth(Level::Crypt);
+        let security = security.unwrap_or_else(|_| Security::null());
+        let port = self.port.get()?;
+        Some(port.connect(address, osddb::PACKAGE.service_id, security))
+    }
+
+    async fn beat_once(
+        self: &Arc<Self>,
+        connection: &Connection,
+        known: &mut Option<u64>,
+    ) -> Result<(), AbortCode> {
+        let server = self.clone();
+        let states: Vec<_> = cellar_rpc::blocking(move || {
+            let devices = server.devices.iter();
+            devices.map(|device| device.state()).collect()
+        })
+        .await;
+        let addresses = self.config.addresses.iter().copied().map(address_words);
+        let port = self
+            .port
+            .get()
+            .map_or(0, |port| port.local_address().port());
+        let beat = Heartbeat {
+            states: List::from_iter_cut(states),
+            addresses: List::from_iter_cut(addresses),
+            port: port.into(),
+        };
+        let options = CallOptions {
+            timeout: Some(HEARTBEAT_PATIENCE),
+        };
+        let reply = connection.call_with(&beat, options).await;
+        let revision = reply.map_err(|failure| failure.code())?.devices;
+        if *known == Some(revision) {
+            return Ok(());
+        }
+        for device in &self.devices {
+            let asked = GetOsd {
+                id: device.id,
+                name: OsdName::default(),
+            };
+            let reply = connection.call_with(&asked, options).await;
+            let entry = reply.map_err(|failure| failure.code())?.osd.entry;
+            self.set_soft_delete(device.id, entry.flags & OSD_SOFT_DELETE != 0);
+        }
+        *known = Some(revision);
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! Every bound of this crate, with its reason.
+
+use std::time::Duration;
+
+/// Devices of one process: as many as a heartbeat carries.
+pub const DEVICES_MAX: usize = 64;
+
+/// Bytes of an object read at a time. Those that the system has in memory are read on the shard's
+/// thread, which this holds for some 60 microseconds.
+pub const READ_PIECE_BYTES: usize = 256 << 10;
+
+/// Bytes of a write gathered before they go to the store: what it writes to blocks at a time.
+pub const WRITE_PIECE_BYTES: u64 = 512 << 10;
+
+/// Reads and writes up to this long are done in one step, and do not count as streams.
+pub const SMALL_BYTES: u64 = 64 << 10;
+
+/// Streams of a process at a time, each with two pieces in memory at most; more are refused with
+/// VBUSY. One client gets as many as are free, so one alone half of them.
+pub const STREAMS_MAX: usize = 512;
+
+/// Bytes of one call when an object is copied from another device.
+pub const COPY_RANGE_BYTES: u64 = 8 << 20;
+
+/// Time between two heartbeats: a device that is silent for a few of them counts as dead.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long a database may take to answer one; then the next is due.
+pub const HEARTBEAT_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Longest silence of a peer in the middle of a stream.
+pub const STREAM_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two looks at what was removed softly.
+pub const PURGE_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Objects of a list, at most; an answer also stays below the size that callers take.
+pub const LIST_MAX: usize = 256;

@@ -1,0 +1,225 @@
+//! The calls that carry no bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cellar_auth::capability::Act;
+use cellar_rpc::IncomingCall;
+use cellar_volume::objects::ObjectReader;
+use cellar_wire::List;
+use cellar_wire::osd::{
+    Checksum, ChecksumReply, Examine, ExamineReply, GetSpace, GetSpaceReply, GetStatistics,
+    GetStatisticsReply, LIST_REMOVED, ListObjects, ListObjectsReply, Prune, PruneReply, Purge,
+    PurgeReply, REMOVE_SOFT, Remove, RemoveReply, Scrub, ScrubReply, ScrubStatus, ScrubStatusReply,
+    Undelete, UndeleteReply,
+};
+use sha2::{Digest, Sha256};
+
+use crate::limits::{LIST_MAX, READ_PIECE_BYTES};
+use crate::server::Server;
+use crate::service::{Answered, on_disk};
+use crate::statistics::{add, figure};
+
+impl Server {
+    pub(crate) async fn examine(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let Examine { capability, object } = call.arguments().await?;
+        let device = self.admit(call, &capability, object, Act::Examine)?;
+        let store = device.store.clone();
+        let info = on_disk(move || store.examine(object)).await?;
+        call.reply(&ExamineReply { info });
+        Ok(())
+    }
+
+    pub(crate) async fn checksum(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let Checksum {
+            capability,
+            object,
+            version,
+        } = call.arguments().await?;
+        let act = Act::Read {
+            version,
+            begin: 0,
+            end: 0,
+        };
+        let device = self.admit(call, &capability, object, act)?;
+        let client = call.peer().address.ip();
+        let _stream = self
+            .streams
+            .begin(client)
+            .ok_or(crate::refusal::Refusal::Busy)?;
+        let store = device.store.clone();
+        let reader = on_disk(move || store.reader(object, version, 0, u64::MAX)).await?;
+        let length = reader.left();
+        let (mut crc32c, mut sha256) = (0, Sha256::new());
+        let mut state = (reader, crc32c, sha256);
+        while state.0.left() > 0 {
+            // Not for long on one thread: others wait for it.
+            state = on_disk(move || sum_piece(state)).await?;
+        }
+        (_, crc32c, sha256) = state;
+        let digest: [u8; 32] = sha256.finalize().into();
+        let mut words = [0; 8];
+        for (word, bytes) in words.iter_mut().zip(digest.as_chunks::<4>().0) {
+            *word = u32::from_be_bytes(*bytes);
+        }
+        call.reply(&ChecksumReply {
+            length,
+            crc32c,
+            sha256: words,
+        });
+        Ok(())
+    }
+
+    pub(crate) async fn list_objects(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let ListObjects {
+            capability,
+            volume,
+            after,
+            limit,
+            flags,
+        } = call.arguments().await?;
+        let device = self.admit_all(call, &capability)?;
+        let store = device.store.clone();
+        let limit = (limit as usize).clamp(1, LIST_MAX);
+        let removed = flags & LIST_REMOVED != 0;
+        let (objects, more) = on_disk(move || store.list(volume, after, limit, removed)).await?;
+        let objects = List::from_iter_cut(objects);
+        call.reply(&ListObjectsReply { objects, more });
+        Ok(())
+    }
+
+    pub(crate) async fn prune(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let Prune { capability, needed } = call.arguments().await?;
+        let device = self.admit_all(call, &capability)?;
+        let store = device.store.clone();
+        let (freed, durable) = on_disk(move || store.prune(&needed)).await?;
+        durable.await?;
+        call.reply(&PruneReply { freed });
+        Ok(())
+    }
+
+    pub(crate) async fn remove(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let Remove {
+            capability,
+            objects,
+            flags,
+        } = call.arguments().await?;
+        let device = self.admit_all(call, &capability)?;
+        let soft = flags & REMOVE_SOFT != 0 || device.deletes_softly();
+        let store = device.store.clone();
+        let (removed, durable) = on_disk(move || store.remove(&objects, soft)).await?;
+        durable.await?;
+        call.reply(&RemoveReply { removed });
+        Ok(())
+    }
+
+    pub(crate) async fn undelete(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let Undelete {
+            capability,
+            objects,
+        } = call.arguments().await?;
+        let device = self.admit_all(call, &capability)?;
+        let store = device.store.clone();
+        let (restored, durable) = on_disk(move || store.undelete(&objects)).await?;
+        durable.await?;
+        call.reply(&UndeleteReply { restored });
+        Ok(())
+    }
+
+    pub(crate) async fn purge(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let Purge { capability, before } = call.arguments().await?;
+        let device = self.admit_all(call, &capability)?;
+        let store = device.store.clone();
+        let (purged, durable) = on_disk(move || store.purge(before)).await?;
+        durable.await?;
+        add(&self.statistics.purged, purged.into());
+        call.reply(&PurgeReply { purged });
+        Ok(())
+    }
+
+    pub(crate) async fn get_space(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let GetSpace {} = call.arguments().await?;
+        let server = self.clone();
+        let devices = cellar_rpc::blocking(move || {
+            let spaces = server.devices.iter().map(|device| device.space());
+            spaces.collect::<Result<Vec<_>, _>>()
+        })
+        .await?;
+        let devices = List::from_iter_cut(devices);
+        call.reply(&GetSpaceReply { devices });
+        Ok(())
+    }
+
+    pub(crate) async fn get_statistics(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let GetStatistics {} = call.arguments().await?;
+        let mut figures = self.statistics.figures();
+        figures.push(figure("streams", self.streams.count() as u64));
+        let refused = self.config.keys.refused();
+        figures.extend(refused.map(|(_, name, count)| figure(name, count)));
+        for device in &self.devices {
+            let damaged = device.store.damaged().len() as u64;
+            figures.push(figure(&format!("damaged_objects_{}", device.id), damaged));
+        }
+        let figures = List::from_iter_cut(figures);
+        call.reply(&GetStatisticsReply { figures });
+        Ok(())
+    }
+
+    pub(crate) async fn scrub(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let Scrub {
+            capability,
+            rate_kib,
+        } = call.arguments().await?;
+        let device = self.admit_all(call, &capability)?;
+        self.begin_scrub(&device, u64::from(rate_kib) << 10);
+        call.reply(&ScrubReply {});
+        Ok(())
+    }
+
+    pub(crate) async fn scrub_status(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
+        let ScrubStatus { capability } = call.arguments().await?;
+        let device = self.admit_all(call, &capability)?;
+        let mut damaged = device.store.damaged();
+        let reply = {
+            let scrub = device.scrub.lock();
+            let report = &scrub.report;
+            damaged.extend(
+                report
+                    .damaged
+                    .iter()
+                    .filter(|id| !damaged.contains(id))
+                    .copied()
+                    .collect::<Vec<_>>(),
+            );
+            ScrubStatusReply {
+                running: scrub.running,
+                bytes: report.bytes,
+                total: report.total,
+                damaged: List::from_iter_cut(damaged),
+            }
+        };
+        call.reply(&reply);
+        Ok(())
+    }
+
+    /// What the cell's database says of a device has changed.
+    pub(crate) fn set_soft_delete(&self, id: u32, soft: bool) {
+        if let Some(device) = self.device(id) {
+            device.soft_delete.store(soft, Ordering::Relaxed);
+        }
+    }
+}
+
+type Summing = (ObjectReader, u32, Sha256);
+
+/// Adds some more bytes to the sums.
+fn sum_piece((mut reader, mut crc32c, mut sha256): Summing) -> cellar_volume::Result<Summing> {
+    for _ in 0..16 {
+        let Some(piece) = reader.next(READ_PIECE_BYTES)? else {
+            break;
+        };
+        crc32c = crc32c::crc32c_append(crc32c, &piece);
+        sha256.update(&piece);
+    }
+    Ok((reader, crc32c, sha256))
+}

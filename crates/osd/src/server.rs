@@ -1,0 +1,148 @@
+//! The object storage server: everything that its calls share, and its life from start to stop.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cellar_auth::Authority;
+use cellar_auth::capability::CapabilityKeys;
+use cellar_rpc::{Port, Runtime, Service};
+use cellar_volume::objects::ObjectStore;
+
+use crate::device::Device;
+use crate::limits::{DEVICES_MAX, STREAMS_MAX};
+use crate::statistics::Statistics;
+use crate::streams::Streams;
+
+/// What an object storage server is told when it is made.
+#[derive(Clone)]
+pub struct Config {
+    /// Whom callers are taken for who show a ticket.
+    pub authority: Authority,
+    /// What opens capabilities.
+    pub keys: Arc<CapabilityKeys>,
+    /// The cell's OSD databases; each hears of the devices.
+    pub databases: Vec<SocketAddr>,
+    /// Addresses of this server for clients, the preferred first.
+    pub addresses: Vec<IpAddr>,
+    /// Time since 1970.
+    pub clock: fn() -> Duration,
+    /// How long what was removed softly can be brought back.
+    pub retention: Duration,
+    /// Bytes a second that the background scrub reads of each device; 0: there is none.
+    pub scrub_rate: u64,
+    /// Time from the end of a background scrub to the next.
+    pub scrub_interval: Duration,
+}
+
+impl Config {
+    /// The usual settings: soft deletes end after a week, and everything is scrubbed about weekly, at
+    /// up to 16 MiB/s.
+    #[must_use]
+    pub fn new(authority: Authority, keys: Arc<CapabilityKeys>, clock: fn() -> Duration) -> Self {
+        let week = Duration::from_secs(7 * 86_400);
+        Self {
+            authority,
+            keys,
+            databases: Vec::new(),
+            addresses: Vec::new(),
+            clock,
+            retention: week,
+            scrub_rate: 16 << 20,
+            scrub_interval: week,
+        }
+    }
+}
+
+/// An object storage server. Cheap to clone.
+///
+/// Life: [`OsdServer::new`], [`OsdServer::service`] into a port, [`OsdServer::start`];
+/// [`OsdServer::stop`] when no more calls are answered. It closes the devices.
+#[derive(Clone)]
+pub struct OsdServer(pub(crate) Arc<Server>);
+
+/// What the calls share.
+pub(crate) struct Server {
+    pub(crate) config: Config,
+    /// By number.
+    pub(crate) devices: Vec<Arc<Device>>,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) statistics: Statistics,
+    /// Other servers are called from it.
+    pub(crate) port: OnceLock<Port>,
+    stopping: AtomicBool,
+}
+
+impl std::fmt::Debug for OsdServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OsdServer({:?})", self.devices())
+    }
+}
+
+impl OsdServer {
+    /// A server of these devices, by their numbers in the cell; of more than 64 the rest is left out.
+    #[must_use]
+    pub fn new(config: Config, devices: Vec<(u32, ObjectStore)>) -> Self {
+        let devices = devices.into_iter().take(DEVICES_MAX);
+        let mut devices: Vec<_> = devices
+            .map(|(id, store)| Arc::new(Device::new(id, store)))
+            .collect();
+        devices.sort_by_key(|device| device.id);
+        Self(Arc::new(Server {
+            config,
+            devices,
+            streams: Streams::new(STREAMS_MAX),
+            statistics: Statistics::default(),
+            port: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    /// What answers on its port and on the local administrator's socket.
+    #[must_use]
+    pub fn service(&self) -> Arc<dyn Service> {
+        Arc::new(crate::service::OsdService(self.0.clone()))
+    }
+
+    /// Numbers of its devices, ascending.
+    #[must_use]
+    pub fn devices(&self) -> Vec<u32> {
+        self.0.devices.iter().map(|device| device.id).collect()
+    }
+
+    /// Starts heartbeats and upkeep in the background. `port` is the one with the service.
+    pub fn start(&self, runtime: &Runtime, port: &Port) {
+        let _ = self.0.port.set(port.clone());
+        let server = self.0.clone();
+        runtime.spawn(0, || async move { server.send_heartbeats().await });
+        let server = self.0.clone();
+        runtime.spawn(0, || async move { server.keep_up().await });
+    }
+
+    /// Ends the work in the background and closes the devices.
+    ///
+    /// # Errors
+    /// The first device that did not close cleanly: nothing acknowledged is lost.
+    pub fn stop(&self) -> cellar_volume::Result<()> {
+        self.0.stopping.store(true, Ordering::Release);
+        let closed = self.0.devices.iter().map(|device| device.store.close());
+        closed.fold(Ok(()), Result::and)
+    }
+}
+
+impl Server {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Now, in seconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        (self.config.clock)().as_secs()
+    }
+
+    pub(crate) fn device(&self, id: u32) -> Option<Arc<Device>> {
+        let found = self.devices.binary_search_by_key(&id, |device| device.id);
+        found.ok().map(|place| self.devices[place].clone())
+    }
+}

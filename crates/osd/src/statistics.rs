@@ -1,0 +1,80 @@
+//! Counters of a server, by name.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cellar_wire::AfsString;
+use cellar_wire::osd::{Figure, PACKAGE};
+
+use crate::refusal::Refusal;
+
+/// Procedures counted, at most.
+const PROCEDURES_MAX: usize = 32;
+
+/// What happened since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Statistics {
+    calls: [AtomicU64; PROCEDURES_MAX],
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) bytes_copied: AtomicU64,
+    pub(crate) heartbeats: AtomicU64,
+    pub(crate) heartbeats_failed: AtomicU64,
+    pub(crate) purged: AtomicU64,
+    unknown: AtomicU64,
+    busy: AtomicU64,
+    damaged: AtomicU64,
+    full: AtomicU64,
+    not_superuser: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+impl Statistics {
+    /// A call of the procedure with that place in the package has ended.
+    pub(crate) fn ended(&self, procedure: Option<usize>, outcome: &Result<(), Refusal>) {
+        let counter = procedure.and_then(|place| self.calls.get(place));
+        add(counter.unwrap_or(&self.unknown), 1);
+        use cellar_volume::Error;
+        match outcome {
+            Err(Refusal::Busy) => add(&self.busy, 1),
+            Err(Refusal::Store(Error::DiskFull)) => add(&self.full, 1),
+            Err(Refusal::Store(Error::ObjectIo { .. })) => add(&self.damaged, 1),
+            Err(Refusal::NotSuperuser) => add(&self.not_superuser, 1),
+            _ => {}
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn figures(&self) -> Vec<Figure> {
+        let calls = PACKAGE.procedures.iter().zip(&self.calls);
+        let calls = calls.map(|(procedure, count)| (format!("calls_{}", procedure.name), count));
+        let others = [
+            ("bytes_read", &self.bytes_read),
+            ("bytes_written", &self.bytes_written),
+            ("bytes_copied", &self.bytes_copied),
+            ("heartbeats", &self.heartbeats),
+            ("heartbeats_failed", &self.heartbeats_failed),
+            ("objects_purged", &self.purged),
+            ("refused_unknown_procedure", &self.unknown),
+            ("refused_busy", &self.busy),
+            ("refused_not_superuser", &self.not_superuser),
+            ("failed_damaged", &self.damaged),
+            ("failed_full", &self.full),
+        ];
+        let others = others.map(|(name, count)| (name.to_owned(), count));
+        calls
+            .chain(others)
+            .map(|(name, count)| figure(&name, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
+/// A figure; names here are short.
+pub(crate) fn figure(name: &str, value: u64) -> Figure {
+    Figure {
+        name: AfsString::new(name.to_owned()).unwrap_or_default(),
+        value,
+    }
+}

@@ -1,0 +1,73 @@
+//! What a server does with its devices by itself: scrubs, and the end of soft deletes.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::device::Device;
+use crate::limits::PURGE_INTERVAL;
+use crate::server::Server;
+use crate::statistics::add;
+
+impl Server {
+    /// Until the server stops.
+    pub(crate) async fn keep_up(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(PURGE_INTERVAL);
+        // The first scrub is due a part of the interval after the start: a server that is restarted
+        // often scrubs too.
+        let mut scrub_due = Instant::now() + self.config.scrub_interval / 64;
+        while !self.is_stopping() {
+            ticks.tick().await;
+            let before = self.now().saturating_sub(self.config.retention.as_secs());
+            for device in &self.devices {
+                let store = device.store.clone();
+                match cellar_rpc::blocking(move || store.purge(before)).await {
+                    Ok((purged, _)) => add(&self.statistics.purged, purged.into()),
+                    Err(error) => tracing::warn!(osd = device.id, %error, "soft deletes stay"),
+                }
+            }
+            if self.config.scrub_rate > 0 && Instant::now() >= scrub_due {
+                scrub_due = Instant::now() + self.config.scrub_interval;
+                for device in &self.devices {
+                    self.begin_scrub(device, self.config.scrub_rate);
+                }
+            }
+        }
+    }
+
+    /// Starts a scrub of a device, unless one runs.
+    pub(crate) fn begin_scrub(self: &Arc<Self>, device: &Arc<Device>, rate: u64) {
+        {
+            let mut scrub = device.scrub.lock();
+            if scrub.running {
+                return;
+            }
+            scrub.running = true;
+            scrub.report = Default::default();
+        }
+        let (server, device) = (self.clone(), device.clone());
+        // A thread of its own: it takes days, and the pool's are for calls.
+        let thread = std::thread::Builder::new().name(format!("osd-scrub-{}", device.id));
+        let scrubbed = device.clone();
+        let begun = thread.spawn(move || {
+            let outcome = scrubbed.store.scrub(rate, &mut |report| {
+                scrubbed.scrub.lock().report = report.clone();
+                match server.is_stopping() {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            let mut scrub = scrubbed.scrub.lock();
+            scrub.running = false;
+            match outcome {
+                Ok(report) => scrub.report = report,
+                Err(error) => tracing::error!(osd = scrubbed.id, %error, "the scrub ended early"),
+            }
+        });
+        if let Err(error) = begun {
+            tracing::error!(osd = device.id, %error, "cannot start a scrub");
+            device.scrub.lock().running = false;
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Two servers with a device each on disks in memory, and callers of them.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use cellar_auth::capability::CapabilityKeys;
+use cellar_auth::{Authority, Enctype, Level, SecretKey};
+use cellar_osd::{Config, OsdServer};
+use cellar_rpc::{CallError, Connection, PortConfig, Runtime, RuntimeConfig, Security};
+use cellar_volume::Options;
+use cellar_volume::disk::SimDisk;
+use cellar_volume::objects::ObjectStore;
+use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
+use cellar_wire::object::{Capability, CapabilityBody, ObjectId};
+use cellar_wire::osd::{self, Read, ReadReply, Write, WriteReply};
+
+pub(crate) struct Cell {
+    runtime: Runtime,
+    servers: Vec<OsdServer>,
+    directory: tempfile::TempDir,
+    pub(crate) keys: CapabilityKeys,
+    /// Of the first device.
+    pub(crate) disk: SimDisk,
+    /// The servers of devices 1 and 2.
+    pub(crate) osd: Connection,
+    pub(crate) second: Connection,
+    /// To the first one, with a ticket.
+    pub(crate) superuser: Connection,
+}
+
+pub(crate) fn clock() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+pub(crate) fn id(serial: u32) -> ObjectId {
+    ObjectId {
+        volume: VolumeId(536_870_912),
+        vnode: VnodeId(4),
+        uniquifier: Uniquifier(5),
+        serial,
+    }
+}
+
+/// A capability for everything of that object, for everybody.
+pub(crate) fn body(osd: u32, object: ObjectId, rights: u32) -> CapabilityBody {
+    CapabilityBody {
+        cell: Default::default(),
+        osd,
+        object,
+        rights,
+        base: 0,
+        version: 0,
+        begin: 0,
+        end: u64::MAX,
+        expires: clock().as_secs() + 600,
+        clients: Default::default(),
+        user: 1,
+    }
+}
+
+pub(crate) fn capability_for(keys: &CapabilityKeys, body: &CapabilityBody) -> Capability {
+    keys.seal(body).unwrap()
+}
+
+pub(crate) fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length)
+        .map(|n| (n / 7) as u8 ^ (n >> 12) as u8 ^ seed)
+        .collect()
+}
+
+impl Cell {
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::open(directory.path(), "example.org").unwrap();
+        let key = SecretKey::new(Enctype::Aes256Sha1, &[7; 32]).unwrap();
+        authority.keys().add(1, &key).unwrap();
+        let open_keys = || CapabilityKeys::open(directory.path(), &authority).unwrap();
+        let runtime = Runtime::start(RuntimeConfig {
+            shards: 1,
+            ..RuntimeConfig::default()
+        })
+        .unwrap();
+        let (mut servers, mut connections, mut disks) = (Vec::new(), Vec::new(), Vec::new());
+        for device in 1..=2 {
+            let disk = SimDisk::new(256 << 20);
+            let store = ObjectStore::open(Arc::new(disk.clone()), Options::default()).unwrap();
+            let config = Config::new(authority.clone(), Arc::new(open_keys()), clock);
+            let server = OsdServer::new(config, vec![(device, store)]);
+            let address = SocketAddr::from(([127, 0, 0, 1], 0));
+            let port = PortConfig::new(address).service(server.service());
+            let port = runtime
+                .open(port.security(2, authority.server_security()))
+                .unwrap();
+            server.start(&runtime, &port);
+            let connect = |security| {
+                let peer = port.local_address();
+                runtime
+                    .connect(peer, osd::PACKAGE.service_id, security)
+                    .unwrap()
+            };
+            connections.push(connect(Security::null()));
+            connections.push(connect(authority.localauth(Level::Crypt).unwrap()));
+            servers.push(server);
+            disks.push(disk);
+        }
+        Self {
+            keys: open_keys(),
+            runtime,
+            servers,
+            directory,
+            disk: disks[0].clone(),
+            osd: connections[0].clone(),
+            superuser: connections[1].clone(),
+            second: connections[2].clone(),
+        }
+    }
+
+    /// Runs a test, and stops everything.
+    pub(crate) fn run(self, test: impl AsyncFnOnce(&Self)) {
+        let threads = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        threads.unwrap().block_on(test(&self));
+        self.runtime.shutdown();
+        for server in &self.servers {
+            server.stop().unwrap();
+        }
+    }
+
+    pub(crate) async fn write(
+        &self,
+        capability: &Capability,
+        object: ObjectId,
+        base: u64,
+        version: u64,
+        position: u64,
+        bytes: &[u8],
+    ) -> Result<(), CallError> {
+        write(
+            &self.osd,
+            capability,
+            object,
+            (base, version),
+            position,
+            bytes,
+        )
+        .await
+    }
+
+    pub(crate) async fn read(
+        &self,
+        capability: &Capability,
+        object: ObjectId,
+        version: u64,
+        position: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, CallError> {
+        read(&self.osd, capability, object, version, position, length).await
+    }
+}
+
+pub(crate) async fn write(
+    connection: &Connection,
+    capability: &Capability,
+    object: ObjectId,
+    (base, version): (u64, u64),
+    position: u64,
+    bytes: &[u8],
+) -> Result<(), CallError> {
+    let arguments = Write {
+        capability: capability.clone(),
+        object,
+        base,
+        version,
+        position,
+        length: bytes.len() as u64,
+    };
+    let mut call = connection.open(&arguments).await?;
+    // What does not fit is not waited for when the call has failed.
+    let _failed = call.write(Bytes::copy_from_slice(bytes)).await;
+    call.finish();
+    let reply: WriteReply = call.results().await?;
+    assert_eq!(reply.length, bytes.len() as u64);
+    Ok(())
+}
+
+pub(crate) async fn read(
+    connection: &Connection,
+    capability: &Capability,
+    object: ObjectId,
+    version: u64,
+    position: u64,
+    length: u64,
+) -> Result<Vec<u8>, CallError> {
+    let arguments = Read {
+        capability: capability.clone(),
+        object,
+        version,
+        position,
+        length,
+    };
+    let mut call = connection.open(&arguments).await?;
+    let length: u64 = call.read().await?;
+    let mut bytes = Vec::new();
+    call.read_exact(length, |piece| bytes.extend_from_slice(&piece))
+        .await?;
+    call.results::<ReadReply>().await?;
+    Ok(bytes)
+}
