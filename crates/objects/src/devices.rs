@@ -29,6 +29,9 @@ pub const SUSPECT_TIME: Duration = Duration::from_secs(5);
 /// Silence after which a device's server counts as dead for a call under way.
 pub const DEAD_TIME: Duration = Duration::from_secs(10);
 
+/// Silence of a server that is alive after which a call has failed: its disk hangs.
+pub const IDLE_TIME: Duration = Duration::from_secs(30);
+
 /// Calls in progress to one device from one shard.
 const CALLS_MAX: usize = 128;
 
@@ -196,6 +199,7 @@ impl Devices {
         let make = || {
             let options = ConnectionOptions {
                 dead_time: Some(DEAD_TIME),
+                idle_dead_time: Some(IDLE_TIME),
                 calls_max: Some(CALLS_MAX),
                 ..ConnectionOptions::default()
             };

@@ -240,6 +240,6 @@ mod tests {
             }
             sums.push(sum);
         }
-        assert_eq!(sums, [0, 0, 0, 0]);
+        assert_eq!(sums, [0x8896_1a7c, 0xf6fd_aab5, 0xf3db_2361, 0x2bd1_9be9]);
     }
 }

@@ -17,8 +17,14 @@ pub mod arithmetic;
 mod devices;
 pub mod erasure;
 mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
 mod io;
+pub mod placement;
+pub mod repair;
 
-pub use devices::{Condition, DEAD_TIME, DeviceList, Devices, SUSPECT_TIME, address_of, words_of};
+pub use devices::{
+    Condition, DEAD_TIME, DeviceList, Devices, IDLE_TIME, SUSPECT_TIME, address_of, words_of,
+};
 pub use error::{Error, Problem, Result};
 pub use io::{Capabilities, ObjectSet, ReadOptions, Reader, WriteOptions, Writer, Written};

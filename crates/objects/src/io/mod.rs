@@ -20,6 +20,8 @@ pub use reader::Reader;
 pub use writer::{Writer, Written};
 
 pub(crate) use read_call::ReadCall;
+pub(crate) use reader::check;
+pub(crate) use write_lane::Lane;
 
 /// What proves to the devices what may be done.
 #[derive(Clone)]

@@ -60,7 +60,10 @@ impl ReadCall {
             position: range.start,
             length: left,
         };
-        opened.call = Some(connection.open(&arguments).await?);
+        let mut call = connection.open(&arguments).await?;
+        // The device may begin now, not when somebody asks for the first byte.
+        call.finish();
+        opened.call = Some(call);
         opened.coming = None;
         Ok(opened)
     }

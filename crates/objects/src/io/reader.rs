@@ -418,7 +418,9 @@ impl Reader {
             calls.into_iter().flatten().chain(whole(span))
         }) {
             let place = call.place;
-            if !failed.contains(&place) && call.is_silent(self.options.patience) {
+            // Once: it may only be slow, and must not be used up by the silence of others.
+            let fresh = self.tried.get(place) == Some(&0) && !failed.contains(&place);
+            if fresh && call.is_silent(self.options.patience) {
                 failed.push(place);
                 let cause = CallError::Timeout;
                 self.leave_out(Failure { place, cause });
@@ -462,7 +464,9 @@ fn patience(shape: &Shape, tried: &[u32], place: usize, options: &ReadOptions) -
         }
         Scheme::Erasure => (0..tried.len()).filter(fresh).count() > shape.stripes as usize,
     };
-    others.then_some(options.patience)
+    // Who was left out for nothing gets more time when it is asked again.
+    let again = tried.get(place).copied().unwrap_or(0).min(TRIES_MAX);
+    others.then_some(options.patience * (1 + 2 * again))
 }
 
 /// Whether a layout is one.

@@ -390,18 +390,17 @@ impl Writer {
         let row = self.striping.row();
         let (first, last) = (run.start / row, (run.end - 1) / row);
         let mut old = VecDeque::new();
-        for number in [first, last] {
-            if number == last && !old.is_empty() {
-                break;
-            }
+        let rows = if first == last {
+            vec![first]
+        } else {
+            vec![first, last]
+        };
+        for number in rows {
             let ranges = not_brought(&self.striping, number, run);
             let before = ranges.iter().map(|(before, _)| self.read(before.clone()));
             let behind = ranges.iter().map(|(_, behind)| self.read(behind.clone()));
             let (before, behind) = (try_join_all(before).await?, try_join_all(behind).await?);
             old.push_back((number, Old { before, behind }));
-            if first == last {
-                break;
-            }
         }
         Ok(old)
     }

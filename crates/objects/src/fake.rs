@@ -1,0 +1,281 @@
+//! A device in memory, behind a real server, whose failures tests choose.
+//!
+//! It keeps objects and versions as [`cellar_wire::osd`] says, without capabilities, checksums or a disk.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Security, Service};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::object::ObjectId;
+use cellar_wire::osd::{
+    self, Checksum, ChecksumReply, Copy, CopyReply, Read, ReadReply, Truncate, TruncateReply,
+    Write, WriteReply,
+};
+use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
+use cellar_wire::package::{Package, Procedure};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+
+use crate::devices::{address_of, words_of};
+
+/// How the device fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Not at all.
+    #[default]
+    None,
+    /// Calls are taken and never answered.
+    Silent,
+    /// Calls are answered after this time.
+    Slow(Duration),
+    /// Calls end with this code.
+    Abort(AbortCode),
+    /// Reads give half of the bytes and end with this code; writes end with it when all has come.
+    Midway(AbortCode),
+    /// Writes end with this code, reads do not fail.
+    Writes(AbortCode),
+}
+
+type Versions = BTreeMap<u64, Vec<u8>>;
+
+struct State {
+    id: u32,
+    objects: Mutex<HashMap<ObjectId, Versions>>,
+    fault: Mutex<Fault>,
+}
+
+/// A device and its server.
+pub struct FakeOsd {
+    state: Arc<State>,
+    port: Port,
+}
+
+impl FakeOsd {
+    /// Device `id`, on a port of the system's choice of the loopback address.
+    ///
+    /// # Errors
+    /// No socket.
+    pub fn start(runtime: &Runtime, id: u32) -> io::Result<Self> {
+        let state = Arc::new(State {
+            id,
+            objects: Mutex::default(),
+            fault: Mutex::default(),
+        });
+        let service: Arc<dyn Service> = Arc::new(FakeService(state.clone()));
+        let config = PortConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))).service(service);
+        let port = runtime.open(config)?;
+        Ok(Self { state, port })
+    }
+
+    /// As the database lists it.
+    #[must_use]
+    pub fn listed(&self) -> OsdListed {
+        let address = self.port.local_address();
+        let mut entry = OsdEntry {
+            id: self.state.id,
+            port: u32::from(address.port()),
+            allocation_priority: 64,
+            read_priority: 64,
+            ..OsdEntry::default()
+        };
+        // One always fits.
+        let _fits = entry.addresses.push(words_of(address.ip()));
+        let state = OsdState {
+            id: self.state.id,
+            total: 1 << 40,
+            free: 1 << 39,
+            writable: true,
+            ..OsdState::default()
+        };
+        OsdListed {
+            entry,
+            state,
+            dead: false,
+        }
+    }
+
+    /// It fails like that from now on.
+    pub fn set_fault(&self, fault: Fault) {
+        *self.state.fault.lock() = fault;
+    }
+
+    /// Its server is gone: nobody listens there any more.
+    pub fn kill(&self) {
+        self.port.close();
+    }
+
+    /// Objects and their versions' bytes.
+    pub fn objects<T>(
+        &self,
+        look: impl FnOnce(&mut HashMap<ObjectId, BTreeMap<u64, Vec<u8>>>) -> T,
+    ) -> T {
+        look(&mut self.state.objects.lock())
+    }
+}
+
+struct FakeService(Arc<State>);
+
+impl Service for FakeService {
+    fn package(&self) -> &'static Package {
+        &osd::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            let fault = *self.0.fault.lock();
+            match fault {
+                Fault::Silent => std::future::pending::<()>().await,
+                Fault::Slow(time) => tokio::time::sleep(time).await,
+                Fault::Abort(code) => return Err(code),
+                Fault::None | Fault::Midway(_) | Fault::Writes(_) => {}
+            }
+            match call.opcode().await? {
+                Read::OPCODE => self.read(call, fault).await,
+                Write::OPCODE => self.write(call, fault).await,
+                Truncate::OPCODE => self.truncate(call, fault).await,
+                Copy::OPCODE => self.copy(call).await,
+                Checksum::OPCODE => self.checksum(call).await,
+                _ => Err(AbortCode::RXGEN_OPCODE),
+            }
+        })
+    }
+}
+
+impl FakeService {
+    async fn read(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
+        let arguments: Read = call.arguments().await?;
+        let bytes = {
+            let objects = self.0.objects.lock();
+            let versions = objects.get(&arguments.object).ok_or(AbortCode::ENOENT)?;
+            let whole = versions.get(&arguments.version).ok_or(AbortCode::ENOENT)?;
+            let begin = (arguments.position as usize).min(whole.len());
+            let end = begin + (arguments.length as usize).min(whole.len() - begin);
+            Bytes::copy_from_slice(&whole[begin..end])
+        };
+        call.reply(&(bytes.len() as u64));
+        if let Fault::Midway(code) = fault {
+            call.write(bytes.slice(..bytes.len() / 2)).await?;
+            return Err(code);
+        }
+        if !bytes.is_empty() {
+            call.write(bytes).await?;
+        }
+        call.reply(&ReadReply {});
+        Ok(())
+    }
+
+    async fn write(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
+        let arguments: Write = call.arguments().await?;
+        let mut bytes = Vec::new();
+        call.read_exact(arguments.length, |piece| bytes.extend_from_slice(&piece))
+            .await?;
+        if let Fault::Midway(code) | Fault::Writes(code) = fault {
+            return Err(code);
+        }
+        let (object, base, version) = (arguments.object, arguments.base, arguments.version);
+        self.change(object, base, version, |whole| {
+            let (begin, end) = (arguments.position as usize, bytes.len());
+            let end = begin + end;
+            if whole.len() < end {
+                whole.resize(end, 0);
+            }
+            whole[begin..end].copy_from_slice(&bytes);
+        })?;
+        call.reply(&WriteReply {
+            length: arguments.length,
+        });
+        Ok(())
+    }
+
+    async fn truncate(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
+        let arguments: Truncate = call.arguments().await?;
+        if let Fault::Midway(code) | Fault::Writes(code) = fault {
+            return Err(code);
+        }
+        let (object, base, version) = (arguments.object, arguments.base, arguments.version);
+        self.change(object, base, version, |whole| {
+            whole.resize(arguments.length as usize, 0);
+        })?;
+        call.reply(&TruncateReply {});
+        Ok(())
+    }
+
+    fn change(
+        &self,
+        object: ObjectId,
+        base: u64,
+        version: u64,
+        edit: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), AbortCode> {
+        let mut objects = self.0.objects.lock();
+        let versions = match objects.get_mut(&object) {
+            Some(versions) => versions,
+            None if base == 0 => objects.entry(object).or_default(),
+            None => return Err(AbortCode::ENOENT),
+        };
+        versions.retain(|other, _| *other <= base || *other == version);
+        if !versions.contains_key(&version) {
+            let from = match versions.get(&base) {
+                Some(from) => from.clone(),
+                None if base == 0 => Vec::new(),
+                None => return Err(AbortCode::ESTALE),
+            };
+            versions.insert(version, from);
+        }
+        edit(versions.entry(version).or_default());
+        Ok(())
+    }
+
+    async fn copy(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        let arguments: Copy = call.arguments().await?;
+        let port = call.port().cloned().ok_or(AbortCode::EINVAL)?;
+        let source_port = u16::try_from(arguments.port).map_err(|_| AbortCode::EINVAL)?;
+        let source = SocketAddr::new(address_of(&arguments.host), source_port);
+        let connection = port.connect(source, osd::PACKAGE.service_id, Security::null());
+        let read = Read {
+            capability: arguments.source_capability,
+            object: arguments.source,
+            version: arguments.source_version,
+            position: 0,
+            length: u64::MAX,
+        };
+        let copied = async {
+            let mut from = connection.open(&read).await?;
+            let length: u64 = from.read().await?;
+            let mut bytes = Vec::new();
+            from.read_exact(length, |piece| bytes.extend_from_slice(&piece))
+                .await?;
+            from.results::<ReadReply>().await?;
+            Ok::<_, cellar_rpc::CallError>(bytes)
+        };
+        let bytes = copied.await.map_err(|failure| failure.code())?;
+        let length = bytes.len() as u64;
+        let versions = BTreeMap::from([(arguments.version, bytes)]);
+        self.0.objects.lock().insert(arguments.object, versions);
+        call.reply(&CopyReply { length });
+        Ok(())
+    }
+
+    async fn checksum(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        let arguments: Checksum = call.arguments().await?;
+        let objects = self.0.objects.lock();
+        let versions = objects.get(&arguments.object).ok_or(AbortCode::ENOENT)?;
+        let whole = versions.get(&arguments.version).ok_or(AbortCode::ENOENT)?;
+        let digest = Sha256::digest(whole);
+        let mut sha256 = [0; 8];
+        for (word, bytes) in sha256.iter_mut().zip(digest.chunks_exact(4)) {
+            *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        call.reply(&ChecksumReply {
+            length: whole.len() as u64,
+            crc32c: crc32c::crc32c(whole),
+            sha256,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,323 @@
+//! One object of a layout made anew on another device: because its device is gone, lacks a version, holds wrong
+//! bytes, or is drained.
+//!
+//! 1. A copy (the object itself, if its device still has it) is copied from device to device; the bytes do not
+//!    come by here. Else, with an erasure code, the object is computed from the others and written.
+//! 2. The new object is compared with what it was made from by its checksum before anybody may name it.
+//! 3. It has a name of its own (a new serial number), so a device that comes back with the old one is no harm:
+//!    garbage collection takes that.
+//! 4. [`Pace`] bounds bytes per second over all repairs that share it.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::object::{ObjectId, Placed, Scheme};
+use cellar_wire::osd::{Checksum, ChecksumReply, Copy};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep_until};
+
+use crate::arithmetic::{copies_of, length_at, stripe_of};
+use crate::devices::{Condition, Devices, words_of};
+use crate::erasure::Code;
+use crate::error::{Error, Result};
+use crate::io::{Lane, ObjectSet, ReadCall, WriteOptions, check};
+
+/// Bytes of each shard that are computed at a time.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// Silence after which another object is used.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where an object is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// On which device.
+    pub osd: u32,
+    /// Its serial number, one that the file never had.
+    pub serial: u32,
+}
+
+/// Makes the object at `place` anew. The answer takes its place in the layout of every version of the file that
+/// names it. `length`: that of the file. The capabilities must be a server's.
+///
+/// # Errors
+/// Nothing is left to make it from, or the target does not take it.
+pub async fn rebuild(
+    devices: &Devices,
+    set: &ObjectSet,
+    place: usize,
+    target: Target,
+    length: u64,
+    pace: &Pace,
+) -> Result<Placed> {
+    check(&set.layout)?;
+    let placed = set.layout.objects.get(place).copied();
+    let placed = placed.ok_or(Error::Misused("a place that the layout does not have"))?;
+    let made = Placed {
+        osd: target.osd,
+        serial: target.serial,
+        version: placed.version,
+        stale: false,
+    };
+    if placed.version == 0 {
+        return Ok(made);
+    }
+    let bytes = length_at(&set.layout.shape, place, length);
+    let mut failure = None;
+    for source in sources(devices, set, place) {
+        pace.take(bytes).await;
+        match copy(devices, set, source, &made).await {
+            Ok(()) => return Ok(made),
+            Err(cause) => {
+                tracing::info!(place, source, osd = target.osd, %cause, "copying an object failed");
+                failure = Some(cause);
+            }
+        }
+    }
+    if set.layout.shape.scheme == Scheme::Erasure {
+        compute(devices, set, place, &made, bytes, pace).await?;
+        return Ok(made);
+    }
+    let osd = placed.osd;
+    Err(match failure {
+        Some(cause) => Error::Device { osd, cause },
+        None => Error::Unavailable { osd },
+    })
+}
+
+/// The places whose objects have the same bytes, the best first.
+fn sources(devices: &Devices, set: &ObjectSet, place: usize) -> Vec<usize> {
+    let shape = &set.layout.shape;
+    let mut places: Vec<usize> = match stripe_of(shape, place) {
+        Some(stripe) => copies_of(shape, stripe).collect(),
+        None => vec![place],
+    };
+    let condition = |place: &usize| devices.condition(set.layout.objects[*place].osd);
+    places.retain(|place| !set.layout.objects[*place].stale && condition(place) != Condition::Dead);
+    // The other copies before the one that somebody wants to be rid of.
+    places.sort_by_key(|of| (condition(of), *of == place));
+    places
+}
+
+/// Has the target copy the object at `source`, and compares.
+async fn copy(
+    devices: &Devices,
+    set: &ObjectSet,
+    source: usize,
+    made: &Placed,
+) -> std::result::Result<(), CallError> {
+    let from = set.layout.objects[source];
+    let refused = CallError::Aborted(AbortCode::EACCES);
+    let may = |osd| set.capabilities.at(usize::MAX, osd).ok_or(refused.clone());
+    let address = devices.address(from.osd).ok_or(CallError::Dead)?;
+    let connection = devices.connection(made.osd).ok_or(CallError::Dead)?;
+    let arguments = Copy {
+        capability: may(made.osd)?,
+        object: set.object(made),
+        version: made.version,
+        source_capability: may(from.osd)?,
+        source: set.object(&from),
+        source_version: from.version,
+        host: words_of(address.ip()),
+        port: u32::from(address.port()),
+    };
+    connection.call(&arguments).await?;
+    let there = sum(devices, set, &from).await?;
+    let here = sum(devices, set, made).await?;
+    if (there.length, there.crc32c, there.sha256) != (here.length, here.crc32c, here.sha256) {
+        return Err(CallError::Aborted(AbortCode::EIO));
+    }
+    Ok(())
+}
+
+async fn sum(
+    devices: &Devices,
+    set: &ObjectSet,
+    placed: &Placed,
+) -> std::result::Result<ChecksumReply, CallError> {
+    let refused = CallError::Aborted(AbortCode::EACCES);
+    let capability = set.capabilities.at(usize::MAX, placed.osd).ok_or(refused)?;
+    let connection = devices.connection(placed.osd).ok_or(CallError::Dead)?;
+    let object: ObjectId = set.object(placed);
+    let version = placed.version;
+    let arguments = Checksum {
+        capability,
+        object,
+        version,
+    };
+    connection.call(&arguments).await
+}
+
+/// Computes the object at `place` of an erasure code from others and writes it.
+async fn compute(
+    devices: &Devices,
+    set: &ObjectSet,
+    place: usize,
+    made: &Placed,
+    length: u64,
+    pace: &Pace,
+) -> Result<()> {
+    let target = |cause| Error::Device {
+        osd: made.osd,
+        cause,
+    };
+    let mut code = Code::of(&set.layout.shape).ok_or(Error::Misused("no erasure code"))?;
+    let connection = devices.connection(made.osd);
+    let connection = connection.ok_or_else(|| target(CallError::Dead))?;
+    let capability = set.capabilities.at(usize::MAX, made.osd);
+    let refused = CallError::Aborted(AbortCode::EACCES);
+    let capability = capability.ok_or_else(|| target(refused))?;
+    let (object, versions) = (set.object(made), (0, made.version));
+    let mut lane = Lane::new(
+        connection,
+        capability,
+        object,
+        versions,
+        WriteOptions::default(),
+    );
+    lane.begin(0..length);
+    let mut usable: Vec<usize> = (0..set.layout.objects.len())
+        .filter(|other| *other != place && !set.layout.objects[*other].stale)
+        .filter(|other| {
+            let placed = &set.layout.objects[*other];
+            placed.version == 0 || devices.condition(placed.osd) != Condition::Dead
+        })
+        .collect();
+    let (mut crc, mut sha) = (0, Sha256::new());
+    let mut done = 0;
+    while done < length {
+        let range =
+            done..(done + STEP_BYTES).min(length.next_multiple_of(crate::arithmetic::BLOCK));
+        let wanted = usize::try_from(range.end.min(length) - done).unwrap_or(0);
+        pace.take(wanted as u64).await;
+        let shards = shards(devices, set, &mut usable, range.clone()).await?;
+        let mut computed = code
+            .reconstruct(&shards, &[place])
+            .map_err(|_| Error::Misused("shards that do not fit together"))?;
+        let mut bytes = computed.pop().unwrap_or_default();
+        bytes.truncate(wanted);
+        crc = crc32c::crc32c_append(crc, &bytes);
+        sha.update(&bytes);
+        lane.write(bytes, None).await.map_err(target)?;
+        done = range.end;
+        tokio::task::yield_now().await;
+    }
+    lane.drain(None).await.map_err(target)?;
+    if length == 0 {
+        lane.truncate(0, None).await.map_err(target)?;
+    }
+    let there = sum(devices, set, made).await.map_err(target)?;
+    let digest = sha.finalize();
+    let mut same = there.length == length && there.crc32c == crc;
+    for (word, bytes) in there.sha256.iter().zip(digest.chunks_exact(4)) {
+        same &= word.to_be_bytes() == *bytes;
+    }
+    if !same {
+        return Err(target(CallError::Aborted(AbortCode::EIO)));
+    }
+    Ok(())
+}
+
+/// A range of as many objects as are needed, of those at the places `usable`, from which those that fail are
+/// taken.
+async fn shards(
+    devices: &Devices,
+    set: &ObjectSet,
+    usable: &mut Vec<usize>,
+    range: Range<u64>,
+) -> Result<Vec<(usize, Bytes)>> {
+    let needed = set.layout.shape.stripes as usize;
+    let length = usize::try_from(range.end - range.start).unwrap_or(0);
+    let mut last = CallError::Dead;
+    loop {
+        if usable.len() < needed {
+            return Err(Error::TooFew {
+                left: usable.len(),
+                needed,
+                cause: last,
+            });
+        }
+        let patience = (usable.len() > needed).then_some(PATIENCE);
+        let reads = usable[..needed].iter().map(|place| {
+            let (place, range) = (*place, range.clone());
+            async move {
+                let read = async {
+                    let mut call = ReadCall::open(devices, set, place, range).await?;
+                    Ok(call.rest(patience).await?.take(length))
+                };
+                (place, read.await)
+            }
+        });
+        let mut got = Vec::with_capacity(needed);
+        for (place, result) in join_all(reads).await {
+            match result {
+                Ok(bytes) => got.push((place, bytes)),
+                Err(cause) => {
+                    devices.failed(set.layout.objects[place].osd, &cause);
+                    usable.retain(|other| *other != place);
+                    last = cause;
+                }
+            }
+        }
+        if got.len() == needed {
+            return Ok(got);
+        }
+    }
+}
+
+/// Bytes per second, shared by all who take from it.
+#[derive(Debug)]
+pub struct Pace {
+    /// 0: no limit.
+    rate: u64,
+    next: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    /// So many bytes a second; 0: as fast as it goes.
+    #[must_use]
+    pub fn new(rate: u64) -> Self {
+        Self {
+            rate,
+            next: Mutex::default(),
+        }
+    }
+
+    /// Waits until those before have had their time, then takes `bytes`: whoever comes next waits for these.
+    pub async fn take(&self, bytes: u64) {
+        if self.rate == 0 {
+            return;
+        }
+        let mine = {
+            let mut next = self.next.lock();
+            let now = Instant::now();
+            let mine = next.map_or(now, |next| next.max(now));
+            let cost = Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+            *next = Some(mine + cost);
+            mine
+        };
+        sleep_until(mine).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pace_is_kept_by_all_together() {
+        let pace = Pace::new(1000);
+        let begin = Instant::now();
+        join_all((0..10).map(|_| pace.take(500))).await;
+        // The last of ten begins when nine have had half a second each.
+        assert_eq!(begin.elapsed().as_millis() / 10, 450);
+        let free = Pace::new(0);
+        free.take(u64::MAX).await;
+        assert_eq!(begin.elapsed().as_millis() / 10, 450);
+    }
+}

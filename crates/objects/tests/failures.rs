@@ -1,0 +1,211 @@
+//! What a caller sees when devices fail: nothing, where others have the bytes, and soon.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod cell;
+
+use std::time::{Duration, Instant};
+
+use cell::{Cell, File, erasure, striped};
+use cellar_objects::fake::Fault;
+use cellar_objects::repair::{Pace, Target, rebuild};
+use cellar_objects::{Condition, DEAD_TIME, Error};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::object::Shape;
+
+/// Longer than what readers have (a second, of the two that the issue allows), so that a busy machine is not taken
+/// for a second wait.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + at / 4096) as u8).collect()
+}
+
+/// A file of some rows, with the patience that readers have.
+async fn file(cell: &Cell, shape: Shape, length: usize) -> (File, Vec<u8>) {
+    for osd in &cell.osds {
+        osd.objects(|objects| objects.clear());
+    }
+    let mut file = File::new(cell, shape);
+    let bytes = pattern(length);
+    file.write(cell, 0, &bytes).await.unwrap();
+    file.patience = PATIENCE;
+    (file, bytes)
+}
+
+/// Reads the file in pieces; the longest that nothing came.
+async fn longest_wait(cell: &Cell, file: &File, bytes: &[u8]) -> Duration {
+    let mut reader = file.reader(cell, 0..bytes.len() as u64);
+    let (mut all, mut longest) = (Vec::new(), Duration::ZERO);
+    loop {
+        let begin = Instant::now();
+        let Some(piece) = reader.next().await.unwrap() else {
+            break;
+        };
+        longest = longest.max(begin.elapsed());
+        all.extend_from_slice(&piece);
+    }
+    assert!(all == bytes, "other bytes");
+    longest
+}
+
+#[tokio::test]
+async fn devices_that_fall_silent_together_cost_one_wait() {
+    let cell = Cell::start(8);
+    for shape in [striped(2, 2, 65536), erasure(4, 2, 65536)] {
+        let (file, bytes) = file(&cell, shape, 1_000_000).await;
+        // Of the first two stripes; both die together.
+        cell.osd(2).set_fault(Fault::Silent);
+        if shape.stripes == 4 {
+            cell.osd(3).set_fault(Fault::Silent);
+        }
+        let wait = longest_wait(&cell, &file, &bytes).await;
+        assert!(wait < PATIENCE * 2, "{shape:?}: {wait:?}");
+        assert_eq!(cell.devices.condition(2), Condition::Suspect);
+        // Who knows that already does not wait at all.
+        let begin = Instant::now();
+        longest_wait(&cell, &file, &bytes).await;
+        assert!(begin.elapsed() < PATIENCE, "waited for a suspect");
+        for osd in &cell.osds {
+            osd.set_fault(Fault::None);
+        }
+        cell.devices.succeeded(2);
+        cell.devices.succeeded(3);
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_dies_while_it_is_read_is_replaced() {
+    let cell = Cell::start(6);
+    for shape in [
+        striped(1, 2, 4096),
+        striped(3, 2, 4096),
+        erasure(4, 2, 4096),
+    ] {
+        let (file, bytes) = file(&cell, shape, 500_000).await;
+        for fault in [
+            Fault::Midway(AbortCode::EIO),
+            Fault::Abort(AbortCode::VBUSY),
+        ] {
+            cell.osd(2).set_fault(fault);
+            let mut reader = file.reader(&cell, 0..500_000);
+            assert!(reader.rest().await.unwrap().concat() == bytes);
+            let problem = &reader.problems()[0];
+            assert_eq!((problem.place, problem.placed.osd), (0, 2));
+            assert_eq!(
+                problem.is_damage(),
+                fault == Fault::Midway(AbortCode::EIO),
+                "wrong bytes are to be repaired, a busy server is not"
+            );
+            cell.osd(2).set_fault(Fault::None);
+            cell.devices.succeeded(2);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_noticed() {
+    let cell = Cell::start(6);
+    let (file, bytes) = file(&cell, erasure(4, 2, 4096), 300_000).await;
+    cell.osd(3).kill();
+    cell.osd(5).kill();
+    let wait = longest_wait(&cell, &file, &bytes).await;
+    assert!(wait < PATIENCE * 2, "{wait:?}");
+}
+
+#[tokio::test]
+async fn without_another_copy_the_failure_is_clear_and_comes_at_once() {
+    let cell = Cell::start(3);
+    let (file, _) = file(&cell, striped(3, 1, 4096), 50_000).await;
+    let mut dead = cell.osd(3).listed();
+    dead.dead = true;
+    cell.devices.merge(&[dead]);
+    let begin = Instant::now();
+    let failure = file.read(&cell, 0..50_000).await.unwrap_err();
+    assert!(
+        matches!(failure, Error::Unavailable { osd: 3 }),
+        "{failure}"
+    );
+    assert_eq!(failure.code(), AbortCode::EIO);
+    assert!(begin.elapsed() < DEAD_TIME);
+    // What lies elsewhere can be read.
+    assert_eq!(file.read(&cell, 0..4096).await.unwrap(), pattern(4096));
+    // It comes back with its device.
+    cell.devices.merge(&[cell.osd(3).listed()]);
+    assert_eq!(file.read(&cell, 0..50_000).await.unwrap(), pattern(50_000));
+    cell.osd(2).objects(|objects| objects.clear());
+    let failure = file.read(&cell, 0..50_000).await.unwrap_err();
+    assert!(matches!(failure, Error::Device { osd: 2, .. }), "{failure}");
+}
+
+#[tokio::test]
+async fn stores_go_on_without_a_device_and_say_so() {
+    let cell = Cell::start(8);
+    for shape in [striped(2, 2, 4096), erasure(3, 2, 4096)] {
+        let (mut file, mut bytes) = file(&cell, shape, 100_000).await;
+        cell.osd(2).set_fault(Fault::Writes(AbortCode::ENOSPC));
+        let mut writer = file.writer(&cell);
+        writer.begin(5000, 20_000).await.unwrap();
+        writer.push(vec![7; 20_000].into()).await.unwrap();
+        let written = writer.finish().await.unwrap();
+        bytes[5000..25_000].fill(7);
+        assert!(written.layout.objects[0].stale);
+        let failed = written.failed();
+        assert_eq!(failed[0].place, 0);
+        assert_eq!(failed[0].code, AbortCode::ENOSPC.0);
+        file.take(written);
+        cell.osd(2).set_fault(Fault::None);
+        assert!(file.read(&cell, 0..100_000).await.unwrap() == bytes);
+        // Repair makes it whole again: then others may be lost.
+        let set = file.set(file.layout.clone());
+        let target = Target { osd: 9, serial: 99 };
+        let pace = Pace::new(0);
+        let made = rebuild(&cell.devices, &set, 0, target, file.length, &pace)
+            .await
+            .unwrap();
+        file.layout.objects.as_mut_slice()[0] = made;
+        // The other copy; or two data objects.
+        let lost: &[usize] = if shape.copies == 2 && shape.stripes == 2 {
+            &[2]
+        } else {
+            &[1, 2]
+        };
+        for place in lost {
+            let osd = file.layout.objects[*place].osd;
+            cell.osd(osd).objects(|objects| objects.clear());
+        }
+        assert!(file.read(&cell, 0..100_000).await.unwrap() == bytes);
+    }
+}
+
+#[tokio::test]
+async fn a_store_without_another_copy_fails_as_a_whole() {
+    let cell = Cell::start(3);
+    let (mut file, bytes) = file(&cell, striped(3, 1, 4096), 60_000).await;
+    cell.osd(4).set_fault(Fault::Writes(AbortCode::ENOSPC));
+    let failure = file.write(&cell, 0, &[1; 60_000]).await.unwrap_err();
+    assert_eq!(failure.code(), AbortCode::ENOSPC);
+    assert!(file.read(&cell, 0..60_000).await.unwrap() == bytes);
+}
+
+#[tokio::test]
+async fn a_small_store_touches_only_what_it_must() {
+    let cell = Cell::start(6);
+    let (mut file, _) = file(&cell, erasure(4, 2, 4096), 100_000).await;
+    let before: Vec<u64> = file.layout.objects.iter().map(|o| o.version).collect();
+    let mut writer = file.writer(&cell);
+    writer.begin(4096 + 10, 5).await.unwrap();
+    writer.push(vec![9; 5].into()).await.unwrap();
+    let written = writer.finish().await.unwrap();
+    assert_eq!(
+        written.touched,
+        [false, true, false, false, true, true],
+        "one unit and the parity"
+    );
+    let untouched: Vec<u32> = written.failed().iter().map(|failed| failed.place).collect();
+    assert_eq!(untouched, [0, 2, 3]);
+    assert!(written.failed().iter().all(|failed| failed.code == 0));
+    for (place, placed) in written.layout.objects.iter().enumerate() {
+        let same = placed.version == before[place];
+        assert_eq!(same, !written.touched[place]);
+    }
+}
