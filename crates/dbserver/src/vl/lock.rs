@@ -24,42 +24,26 @@ use crate::{Answer, Error, Identity};
 /// A procedure that locks.
 pub(crate) trait Locking: Procedure {
     /// Locks, for a caller of whom so much is known.
-    fn lock(self, vl: &Vl, who: Identity, name: LockText, from: u32) -> Result<Self::Reply, Error>;
+    fn lock(self, vl: &Vl, who: Identity, by: Holder) -> Result<Self::Reply, Error>;
 }
 
 impl Locking for SetLock {
-    fn lock(
-        self,
-        vl: &Vl,
-        who: Identity,
-        name: LockText,
-        from: u32,
-    ) -> Result<SetLockReply, Error> {
+    fn lock(self, vl: &Vl, who: Identity, by: Holder) -> Result<SetLockReply, Error> {
         let noted = LockNoted {
             volid: self.volid,
             voltype: self.voltype,
             voloper: self.voloper,
             note: LockText::default(),
         };
-        let LockNotedReply {} = noted.lock(vl, who, name, from)?;
+        let LockNotedReply {} = noted.lock(vl, who, by)?;
         Ok(SetLockReply {})
     }
 }
 
 impl Locking for LockNoted {
-    fn lock(
-        self,
-        vl: &Vl,
-        who: Identity,
-        name: LockText,
-        from: u32,
-    ) -> Result<LockNotedReply, Error> {
-        let holder = Holder {
-            who: name,
-            from,
-            note: self.note,
-            ..Holder::default()
-        };
+    fn lock(self, vl: &Vl, who: Identity, by: Holder) -> Result<LockNotedReply, Error> {
+        let note = self.note;
+        let holder = Holder { note, ..by };
         vl.lock(self.volid, self.voltype, self.voloper, who, holder)?;
         Ok(LockNotedReply {})
     }
@@ -70,7 +54,7 @@ impl Answer<Vl> for SetLock {
     const BLOCKS: bool = true;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<SetLockReply, Error> {
-        Locking::lock(self, vl, who, LockText::default(), 0)
+        Locking::lock(self, vl, who, Holder::default())
     }
 }
 

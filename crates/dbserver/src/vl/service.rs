@@ -15,7 +15,7 @@ use cellar_wire::vl::{
 use cellar_wire::{AbortCode, Encode, Procedure};
 
 use super::Vl;
-use super::entry::Entry;
+use super::entry::{Entry, Holder};
 use super::lock::Locking;
 use super::model::Locations;
 use crate::answer::Server;
@@ -95,11 +95,13 @@ async fn locked<P: Locking>(
         _ => 0,
     };
     let known = guard.identify(call.caller());
-    let who = wire::LockText::try_from(known.who()).unwrap_or_default();
+    let by = Holder {
+        who: wire::LockText::try_from(known.who()).unwrap_or_default(),
+        from,
+        ..Holder::default()
+    };
     respond::<P, Vl>(vl, guard, call, true, move |vl, identity, arguments: P| {
-        vl.settle(P::OPCODE, identity, || {
-            arguments.lock(vl, identity, who, from)
-        })
+        vl.settle(P::OPCODE, identity, || arguments.lock(vl, identity, by))
     })
     .await
 }
