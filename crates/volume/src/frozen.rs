@@ -31,7 +31,7 @@ use crate::volume::Volume;
 
 mod body;
 
-pub use body::{Body, Changes, Content, Part};
+pub use body::{Body, Content, Part};
 
 /// A volume as it was when it was frozen. Clones share the moment; it is let go with the last.
 #[derive(Clone, Debug)]

@@ -56,7 +56,7 @@ pub use body::Reader;
 pub use cellar_wire::acl::AccessList;
 pub use check::CheckReport;
 pub use error::{Error, Result};
-pub use frozen::{Body, Changes, Content, Frozen, Listed, Part, Since, Vnodes};
+pub use frozen::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 pub use layout::LayoutChange;
 pub use options::{Durability, Options};
 pub use partition::{Counters, Partition};

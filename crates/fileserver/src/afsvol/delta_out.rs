@@ -143,17 +143,10 @@ impl DeltaSource {
             self.writer.keep(listed.vnode, listed.uniquifier);
             return Ok(());
         };
-        let mut kept = 0;
-        if self.epoch.is_some() {
-            let changes = self.frozen.changed_ranges(listed, self.epoch);
-            kept = changes.map_err(|error| dump_code(&error))?.kept;
-        }
-        self.writer.vnode(&delta_vnode(image, kept));
-        if image.length > 0 {
-            let epoch = self.epoch.filter(|_| kept > 0);
-            let body = self.frozen.body(listed, epoch);
-            self.body = Some(body.map_err(|error| dump_code(&error))?);
-        }
+        let body = self.frozen.body(listed, self.epoch);
+        let body = body.map_err(|error| dump_code(&error))?;
+        self.writer.vnode(&delta_vnode(image, body.kept()));
+        self.body = Some(body).filter(|_| image.length > 0);
         Ok(())
     }
 }

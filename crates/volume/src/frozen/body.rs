@@ -22,9 +22,6 @@ use crate::types::FileType;
 use crate::versions::Versions;
 use crate::volume::Volume;
 
-/// Ranges that are told apart; where there are more, neighbours are told as one.
-const RANGES_MAX: usize = 1 << 16;
-
 /// A part of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -51,17 +48,6 @@ impl Part {
             Content::Hole(length) => *length,
         }
     }
-}
-
-/// What of a body has changed since an epoch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changes {
-    /// Of the bytes that the vnode had then, those from here on are void: whoever has them cuts them
-    /// off before anything else. `u64::MAX` if none are.
-    pub kept: u64,
-    /// Where there are new bytes: ascending, with at least a byte between one and the next. Holes at or
-    /// behind `kept` are not in it.
-    pub ranges: Vec<Range<u64>>,
 }
 
 /// A body being read. Owns all that it needs; holds nothing of the table between calls.
@@ -162,32 +148,6 @@ impl Frozen {
             failed: None,
         })
     }
-
-    /// Where a body has bytes that are no holes; with an epoch, where it has changed since the end of
-    /// it. Reads no bytes of files, but all records of the body's pieces: 300 bytes for 256 KiB.
-    pub fn changed_ranges(&self, listed: &Listed, since: Option<u64>) -> Result<Changes> {
-        let mut body = self.body(listed, since)?;
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        while let Some((range, span)) = body.next_span(usize::MAX)? {
-            if matches!(span, Span::Hole) {
-                continue;
-            }
-            match ranges.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => ranges.push(range),
-            }
-            if ranges.len() > RANGES_MAX {
-                let pairs = ranges.chunks(2);
-                ranges = pairs
-                    .map(|pair| pair[0].start..pair[pair.len() - 1].end)
-                    .collect();
-            }
-        }
-        Ok(Changes {
-            kept: body.kept,
-            ranges,
-        })
-    }
 }
 
 fn inline_bytes(volume: &Volume, fid: Fid, record: &VnodeRecord, epoch: u64) -> Result<Bytes> {
@@ -239,7 +199,8 @@ impl Body {
         self.record.length
     }
 
-    /// From where on what the vnode had before is void; as [`Changes::kept`]. 0 if all is read.
+    /// Of the bytes that the vnode had in that epoch, those from here on are void: whoever has them cuts
+    /// them off before anything else. `u64::MAX` if none are, 0 if all is read.
     pub fn kept(&self) -> u64 {
         self.kept
     }
