@@ -19,7 +19,7 @@ use cellar_wire::dump::Item;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::{AbortCode, List, Package, Procedure};
 use common::volser::{
-    Two, Volser, another, assert_same, calls, contents, cookie, destination, items, taken, two,
+    Volser, another, assert_same, calls, contents, cookie, destination, items, taken, two,
 };
 use common::{Cell, Machine, NOW, OPEN, run};
 
@@ -58,13 +58,7 @@ async fn release(source: &Volser, target: &Volser, port: &Port, from_date: i32) 
 
 #[test]
 fn a_release_sends_what_changed() {
-    let Two {
-        here,
-        there,
-        client,
-        other: reader,
-        port,
-    } = two();
+    let (here, there, client, reader, port) = two();
     run(async {
         let source = Volser(here.admin().await);
         let target = Volser(there.admin().await);
@@ -178,13 +172,7 @@ impl Service for Stock {
 
 #[test]
 fn each_destination_has_its_own_result_and_waits_for_no_other() {
-    let Two {
-        here,
-        there,
-        client,
-        port,
-        ..
-    } = two();
+    let (here, there, client, _other, port) = two();
     let stock = Arc::new(Stock(parking_lot::Mutex::default()));
     let (_runtime, stock_port) = another(&there, stock.clone());
     // Somebody who never answers.
@@ -252,13 +240,7 @@ fn each_destination_has_its_own_result_and_waits_for_no_other() {
 
 #[test]
 fn a_destination_with_something_else_gets_everything() {
-    let Two {
-        here,
-        there,
-        client,
-        other,
-        port,
-    } = two();
+    let (here, there, client, other, port) = two();
     run(async {
         let source = Volser(here.admin().await);
         let target = Volser(there.admin().await);
@@ -397,12 +379,7 @@ impl Service for Keeper {
 
 #[test]
 fn bad_deltas_leave_the_volume_as_it_was() {
-    let Two {
-        here,
-        there,
-        client,
-        ..
-    } = two();
+    let (here, there, client, _other, _port) = two();
     let keeper = Arc::new(Keeper::default());
     let (_runtime, port) = another(&there, keeper.clone());
     run(async {

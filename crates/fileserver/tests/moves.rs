@@ -11,33 +11,32 @@ use std::time::Duration;
 
 use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
 use cellar_wire::ids::{Fid, VolumeId};
-use common::volser::{Two, Volser, cookie, secured, taken, two};
+use common::volser::{Volser, cookie, secured, taken, two};
 use common::{Machine, NOW, OPEN, run};
 
 const RO: VolumeId = VolumeId(536_870_950);
 const NEW: VolumeId = VolumeId(536_870_930);
 
+/// The clone that `vos move` sends first, in its transaction.
+async fn clone_to_move(source: &Volser) -> i32 {
+    let trans = source.begin(OPEN, IT_BUSY).await;
+    source
+        .clone_of(trans, READONLY, "move-clone-temp", NEW)
+        .await;
+    source.end(trans).await;
+    source.begin(NEW, IT_OFFLINE).await
+}
+
 #[test]
 fn a_volume_moves_and_no_change_is_lost() {
-    let Two {
-        here,
-        there,
-        client,
-        other: after,
-        port,
-    } = two();
+    let (here, there, client, after, port) = two();
     run(async {
         let source = Volser(here.admin().await);
         let target = Volser(there.admin().await);
         let file = client.create(Fid::root(OPEN), "file").await;
         client.store(file, 0, &[1; 200_000]).await.unwrap();
         // The steps of vos move.
-        let trans = source.begin(OPEN, IT_BUSY).await;
-        source
-            .clone_of(trans, READONLY, "move-clone-temp", NEW)
-            .await;
-        source.end(trans).await;
-        let clone = source.begin(NEW, IT_OFFLINE).await;
+        let clone = clone_to_move(&source).await;
         source.flags(clone, 3).await;
         target.delete(OPEN).await;
         let to = target.create("scratch", READWRITE, OPEN, OPEN).await;
@@ -122,13 +121,7 @@ async fn write_on(
 /// The steps of `vos move`, there and back, with a client that writes all the while.
 #[test]
 fn what_a_client_was_told_is_done_moves_along() {
-    let Two {
-        here,
-        there,
-        client,
-        other,
-        port,
-    } = two();
+    let (here, there, client, other, port) = two();
     let ports = [secured(&here), port];
     run(async {
         let sides = [Volser(here.admin().await), Volser(there.admin().await)];
@@ -140,12 +133,7 @@ fn what_a_client_was_told_is_done_moves_along() {
                 let before = stored.load(Ordering::Relaxed);
                 let (source, target) = (&sides[round % 2], &sides[(round + 1) % 2]);
                 let port = &ports[(round + 1) % 2];
-                let trans = source.begin(OPEN, IT_BUSY).await;
-                source
-                    .clone_of(trans, READONLY, "move-clone-temp", NEW)
-                    .await;
-                source.end(trans).await;
-                let clone = source.begin(NEW, IT_OFFLINE).await;
+                let clone = clone_to_move(source).await;
                 let to = target.create("scratch", READWRITE, OPEN, OPEN).await;
                 let ids = || cookie("scratch", READWRITE, OPEN);
                 source.forward(clone, 0, (port, to), ids()).await.unwrap();
@@ -188,12 +176,7 @@ fn what_a_client_was_told_is_done_moves_along() {
 
 #[test]
 fn a_volume_moves_between_partitions_of_one_server() {
-    let Two {
-        there: cell,
-        other: client,
-        port,
-        ..
-    } = two();
+    let (_here, cell, _client, client, port) = two();
     let other = Arc::new(cellar_volume::disk::SimDisk::new(1 << 30));
     let other = cellar_volume::Partition::open(other, cellar_volume::Options::default()).unwrap();
     let place = cellar_wire::PartitionId::new(1).unwrap();

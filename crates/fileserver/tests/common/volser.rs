@@ -258,15 +258,7 @@ pub fn sample(name: &str) -> Vec<u8> {
 }
 
 /// Two servers with one key, a client of each, and the volume server of the second.
-pub struct Two {
-    pub here: Cell,
-    pub there: Cell,
-    pub client: Machine,
-    pub other: Machine,
-    pub port: Port,
-}
-
-pub fn two() -> Two {
+pub fn two() -> (Cell, Cell, Machine, Machine, Port) {
     let key = SecretKey::random(Enctype::Aes256Sha1);
     let start = || {
         Cell::start_with(|config| {
@@ -276,13 +268,9 @@ pub fn two() -> Two {
         })
     };
     let (here, there) = (start(), start());
-    Two {
-        client: Machine::new(&here, 1),
-        other: Machine::new(&there, 2),
-        port: secured(&there),
-        here,
-        there,
-    }
+    let (client, other) = (Machine::new(&here, 1), Machine::new(&there, 2));
+    let port = secured(&there);
+    (here, there, client, other, port)
 }
 
 /// A server of another kind, with the key of this one.
