@@ -155,12 +155,11 @@ impl Gathered {
 
     /// Takes the bytes behind the last whole block away, as the beginning of another.
     pub(crate) fn split_rest(&mut self) -> Self {
-        let rest = Self {
+        Self {
             pending: std::mem::take(&mut self.pending),
             pending_bytes: std::mem::take(&mut self.pending_bytes),
             ..Self::new(self.owner, self.pending_at)
-        };
-        rest
+        }
     }
 
     /// Where its first byte belongs.
