@@ -74,10 +74,7 @@ impl Volumes<'_> {
             Ok(draft.backup)
         }
         .await;
-        if made.is_err() {
-            self.unlock(draft.read_write).await?;
-        }
-        made
+        self.unlock_after(draft.read_write, "backup", made).await
     }
 
     async fn make_backup(&self, at: Location, draft: &Draft) -> Result<()> {

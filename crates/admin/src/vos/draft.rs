@@ -216,24 +216,8 @@ impl Volumes<'_> {
             Ok((_, draft)) => self.replace(&draft, UNLOCK).await.map(|()| draft),
             Err(error) => Err(error),
         };
-        match written {
-            Ok(mut draft) => {
-                draft.flags &= !VLOP_ALLOPERS;
-                Ok(draft)
-            }
-            Err(error) => {
-                let unlocked = self.unlock(volume).await;
-                match unlocked {
-                    Ok(()) => Err(error),
-                    Err(_) => Err(Error::Partial {
-                        what: format!("{why} of volume {volume}"),
-                        cause: Box::new(error),
-                        left: format!(
-                            "Its VLDB entry stays locked; 'vos unlock {volume}' releases it"
-                        ),
-                    }),
-                }
-            }
-        }
+        let mut draft = self.unlock_after(volume, why, written).await?;
+        draft.flags &= !VLOP_ALLOPERS;
+        Ok(draft)
     }
 }

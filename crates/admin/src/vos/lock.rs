@@ -185,6 +185,29 @@ impl Volumes<'_> {
     }
 }
 
+impl Volumes<'_> {
+    /// What came of work on an entry that was locked for it. After a failure the lock is released; if that
+    /// fails too, the error says so.
+    pub(super) async fn unlock_after<T>(
+        &self,
+        volume: VolumeId,
+        why: &str,
+        work: Result<T>,
+    ) -> Result<T> {
+        let Err(error) = work else {
+            return work;
+        };
+        match self.unlock(volume).await {
+            Ok(()) => Err(error),
+            Err(_) => Err(Error::Partial {
+                what: format!("{why} of volume {volume}"),
+                cause: Box::new(error),
+                left: format!("Its VLDB entry stays locked; 'vos unlock {volume}' releases it"),
+            }),
+        }
+    }
+}
+
 /// What is noted with a lock: enough to find out whether the program that locked is still there.
 fn note(why: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -81,19 +81,14 @@ impl<'a> Volumes<'a> {
         let why = format!("move to {to}");
         self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[to.server], course)
             .await?;
-        let job = match self.draft(read_write).await {
-            Ok(draft) => Job {
-                volumes: *self,
-                course,
-                options,
-                draft,
-                from,
-                to,
-            },
-            Err(error) => {
-                self.unlock(read_write).await?;
-                return Err(error);
-            }
+        let draft = self.draft(read_write).await;
+        let job = Job {
+            volumes: *self,
+            course,
+            options,
+            draft: self.unlock_after(read_write, &why, draft).await?,
+            from,
+            to,
         };
         job.run().await
     }

@@ -106,23 +106,19 @@ impl Volumes<'_> {
         } else {
             self.lock_for(read_write, VLOP_RELEASE, "release").await?;
         }
-        let mut job = match self.draft(read_write).await.and_then(|draft| {
+        let draft = self.draft(read_write).await.and_then(|draft| {
             check(&draft)?;
             Ok(draft)
-        }) {
-            Ok(draft) => Job {
-                volumes: *self,
-                course,
-                options,
-                before: draft.clone(),
-                draft,
-                written: false,
-                spoilt: Vec::new(),
-            },
-            Err(error) => {
-                self.unlock(read_write).await?;
-                return Err(error);
-            }
+        });
+        let draft = self.unlock_after(read_write, "release", draft).await?;
+        let mut job = Job {
+            volumes: *self,
+            course,
+            options,
+            before: draft.clone(),
+            draft,
+            written: false,
+            spoilt: Vec::new(),
         };
         job.run().await
     }

@@ -251,13 +251,9 @@ impl Volumes<'_> {
         }
         self.lock_for(draft.read_write, vl::VLOP_DELETE, "delentry")
             .await?;
-        match self.delete_entry_of(draft.read_write).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.unlock(draft.read_write).await?;
-                Err(error)
-            }
-        }
+        let deleted = self.delete_entry_of(draft.read_write).await;
+        self.unlock_after(draft.read_write, "delentry", deleted)
+            .await
     }
 
     /// The volume with an id on any partition of a server.

@@ -301,10 +301,7 @@ impl Volumes<'_> {
                         self.replace(&new, UNLOCK).await
                     }
                     .await;
-                    if written.is_err() {
-                        self.unlock(group).await?;
-                    }
-                    written?;
+                    self.unlock_after(group, "syncvldb", written).await?;
                 }
             }
         }
