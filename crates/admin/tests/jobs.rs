@@ -476,13 +476,16 @@ fn a_living_job_is_not_taken_for_a_dead_one() {
                 .connection(&world.cell.name, peer, &afsvol::PACKAGE);
         let mut held = connection.call(&trans).await.unwrap().trans;
         let use_it = async {
-            loop {
+            for number in 1.. {
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                connection
-                    .call(&afsvol::EndTrans { trans: held })
-                    .await
-                    .unwrap();
-                held = connection.call(&trans).await.unwrap().trans;
+                let look = afsvol::GetStatus { trans: held };
+                connection.call(&look).await.unwrap();
+                if number % 5 == 0 {
+                    // From one step to the next there is none.
+                    let end = afsvol::EndTrans { trans: held };
+                    connection.call(&end).await.unwrap();
+                    held = connection.call(&trans).await.unwrap().trans;
+                }
             }
         };
         let moving =

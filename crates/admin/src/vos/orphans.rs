@@ -3,7 +3,8 @@
 //! What a dead client leaves behind is a locked entry and open transactions. Nobody tells the living
 //! from the dead but by what they do: a transaction that is used, or in which data is moving, is
 //! somebody's. So the transactions of a volume group are looked at until none of them has moved for
-//! a while, and only then are they ended.
+//! a while, and only then are they ended. Where there are none it is looked at for a moment too: a living
+//! job has none between two of its steps.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -20,6 +21,8 @@ use crate::error::{Error, Result};
 
 /// How long an administrator waits without being told what for.
 const UNSAID: Duration = Duration::from_secs(2);
+/// How long there have to be none: some calls of a living job take less.
+const BETWEEN: Duration = Duration::from_secs(1);
 /// How often it is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long somebody else is watched at work before they are left alone.
@@ -90,12 +93,13 @@ impl Volumes<'_> {
         let (mut seen, mut since) = (BTreeMap::new(), Instant::now());
         loop {
             let now = self.transactions_of(&servers, &volumes).await;
-            if now.is_empty() {
-                return Ok(());
-            }
+            let enough = match now.is_empty() {
+                true => BETWEEN,
+                false => course.stillness,
+            };
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() >= course.stillness {
+            } else if since.elapsed() >= enough {
                 break;
             }
             if began.elapsed() > PATIENCE {

@@ -149,7 +149,10 @@ impl Paper {
         work: impl FnOnce(&mut PaperVolume, VolumeId) -> Result<T, AbortCode>,
     ) -> Result<T, AbortCode> {
         let mut state = self.state.lock();
-        let open = *state.transactions.get(&trans).ok_or(AbortCode::ENOENT)?;
+        let open = state.transactions.get_mut(&trans);
+        let open = open.ok_or(AbortCode::ENOENT)?;
+        open.used += 1;
+        let open = *open;
         let volume = state.volumes.get_mut(&(open.partition, open.volume));
         work(volume.ok_or(AbortCode::ENOENT)?, open.volume)
     }
