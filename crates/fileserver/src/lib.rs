@@ -2,6 +2,7 @@
 //!
 //! * [`FileServer`]: what the program makes, starts and stops;
 //! * [`rxafs`](self): the calls of clients, one file a procedure;
+//! * [`afsosd`](self): the calls of clients that read and write objects themselves;
 //! * [`afsvol`](self): the calls of administrators about volumes;
 //! * [`host`]: the client machines, who they are and what they have still to be told;
 //! * [`callback`]: the promises to tell them, with the argument why no break is lost;
@@ -15,6 +16,7 @@
 
 mod abort_map;
 mod access;
+mod afsosd;
 mod afsvol;
 mod audit;
 pub mod callback;

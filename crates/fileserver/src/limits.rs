@@ -153,6 +153,15 @@ pub const DEVICES_INTERVAL: Duration = Duration::from_secs(3);
 /// How long a capability holds that this server makes for itself; half of it before it makes another.
 pub const SERVER_CAPABILITY_LIFE: Duration = Duration::from_secs(600);
 
+/// How long a capability holds that a client is given.
+pub const CLIENT_CAPABILITY_LIFE: Duration = Duration::from_secs(300);
+
+/// Direct stores under way at a time.
+pub const STORE_LEASES_MAX: usize = 16 << 10;
+
+/// How often direct stores that nobody renews are looked for.
+pub const STORE_LEASES_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Files whose old versions wait to be given up.
 pub const PRUNES_MAX: usize = 64 << 10;
 

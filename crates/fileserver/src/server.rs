@@ -11,6 +11,7 @@ use cellar_volume::Partition;
 use cellar_wire::ids::{AfsTime, PartitionId, VolumeId};
 use tracing::{error, info};
 
+use crate::afsosd::ObjectService;
 use crate::afsvol::{Scrubs, Transactions, VolumeService};
 use crate::callback::saved::{self, SavedState};
 use crate::callback::{Breaker, CallbackTable, fid_hash};
@@ -122,6 +123,12 @@ impl FileServer {
     #[must_use]
     pub fn file_service(&self) -> Arc<dyn Service> {
         Arc::new(Answering::<FileService>::new(self.0.clone()))
+    }
+
+    /// AFSOSD, for the same port as the file service.
+    #[must_use]
+    pub fn object_service(&self) -> Arc<dyn Service> {
+        Arc::new(Answering::<ObjectService>::new(self.0.clone()))
     }
 
     /// AFSVol, for the volume server's port (7005) and the local administrator's socket.

@@ -140,6 +140,11 @@ impl Partition {
 }
 
 impl Volume {
+    /// Where [`Partition::holders`] finds a vnode of this volume.
+    pub fn place_of(&self, vnode: VnodeId) -> u64 {
+        u64::from(self.group.id.0) << 32 | u64::from(vnode.0)
+    }
+
     /// The layouts of a file that anybody here sees: this volume, its clones, those who read on.
     pub fn layouts_seen(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
         let mut seen = self.group.files(&self.core, file.0);

@@ -23,7 +23,10 @@ use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use crate::abort_map::Refusal;
-use crate::limits::{DEVICES_INTERVAL, LOCAL_SIZE_DEFAULT, SERVER_CAPABILITY_LIFE};
+use crate::afsosd::leases::Leases;
+use crate::limits::{
+    DEVICES_INTERVAL, LOCAL_SIZE_DEFAULT, SERVER_CAPABILITY_LIFE, STORE_LEASES_INTERVAL,
+};
 use crate::protection::BoxFuture;
 use crate::server::Server;
 
@@ -102,6 +105,7 @@ pub(crate) struct Objects {
     pub(crate) turns: Turns,
     pub(crate) readings: Readings,
     pub(crate) prunes: Prunes,
+    pub(crate) leases: Leases,
     pub(crate) figures: ObjectFigures,
     version: AtomicU64,
 }
@@ -264,6 +268,13 @@ impl Objects {
         }
         let kept = server.clone();
         runtime.spawn(0, || async move { kept.keep_policies(&*policies).await });
+        let kept = server.clone();
+        runtime.spawn(0, || async move {
+            while !kept.is_stopping() {
+                tokio::time::sleep(STORE_LEASES_INTERVAL).await;
+                kept.objects.leases.sweep(kept.wall().as_secs());
+            }
+        });
         let kept = server.clone();
         runtime.spawn(0, || async move { kept.prune_in_background().await });
         devices

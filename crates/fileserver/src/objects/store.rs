@@ -15,8 +15,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cellar_objects::{Reader, WriteOptions, Writer, Written};
 use cellar_rpc::blocking;
-use cellar_volume::{LayoutChange, StoreSpec, VnodeStatus, Volume};
-use cellar_wire::ids::Fid;
+use cellar_volume::{Error, LayoutChange, StoreSpec, VnodeStatus, Volume};
+use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::Layout;
 
 use super::layouts;
@@ -55,7 +55,7 @@ pub(crate) struct Stored {
     old: Option<Arc<Layout>>,
     written: Written,
     length: u64,
-    _turn: Turn,
+    turn: Turn,
 }
 
 /// Where the bytes of a file are to be after a store that leaves it `length` bytes long.
@@ -131,6 +131,51 @@ impl Storing {
             goes_on,
             turn,
         }))
+    }
+
+    /// A file is to be moved to objects of its own, with the contents that it has. The caller has its turn.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of the file")]
+    pub(crate) fn moving(
+        server: &Arc<Server>,
+        volume: &Arc<Volume>,
+        before: VnodeStatus,
+        old: Option<Arc<Layout>>,
+        turn: Turn,
+        wanted: &Wanted,
+        serial: u32,
+        parent: VolumeId,
+    ) -> Result<Option<Self>, Refusal> {
+        let next = layouts::fresh(server, parent, wanted, before.length, serial)?;
+        Ok(next.map(|next| Self {
+            server: server.clone(),
+            volume: volume.clone(),
+            fid: before.fid,
+            before,
+            old,
+            next,
+            goes_on: false,
+            turn,
+        }))
+    }
+
+    /// Copies the file, and says where it is now. Whoever has a promise for it need not be told: the
+    /// contents are the same.
+    pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, Turn), Refusal> {
+        let (volume, fid, old) = (self.volume.clone(), self.fid, self.old.clone());
+        let version = self.before.data_version;
+        let spec = StoreSpec::at(0);
+        let stored = self.write(&spec, 0, &mut Nothing).await?;
+        let layout = stored.written.layout.clone();
+        let changed = blocking(move || match &old {
+            None => volume.adopt_layout(fid, version, layout),
+            Some(old) => volume.exchange_layout(fid, old, layout),
+        })
+        .await;
+        match changed {
+            Err(Error::Stale(_)) => return Err(Refusal::Busy),
+            changed => changed?.durable.await?,
+        }
+        Ok((Arc::new(stored.written.layout), stored.turn))
     }
 
     /// Writes what comes, and what the file keeps, to objects.
@@ -215,7 +260,7 @@ impl Storing {
             old: self.old,
             written,
             length: kept.max(end),
-            _turn: self.turn,
+            turn: self.turn,
         })
     }
 }
@@ -252,6 +297,15 @@ impl Stored {
             .objects
             .iter()
             .any(|placed| placed.stale)
+    }
+}
+
+/// No bytes.
+struct Nothing;
+
+impl Source for Nothing {
+    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        Ok(None)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::volumes::{Attached, Want};
 
 /// Runs `work` here if it needs not wait for anything, else on a thread of the pool. It may begin
 /// twice; the volume has changed nothing when it says that it would wait.
-pub(super) async fn run<T, F>(work: F) -> Result<T, Refusal>
+pub(crate) async fn run<T, F>(work: F) -> Result<T, Refusal>
 where
     F: Fn() -> Result<T, Refusal> + Send + 'static,
     T: Send + 'static,
@@ -30,19 +30,19 @@ where
 
 /// What a change has touched: whose promises it breaks.
 #[derive(Default)]
-pub(super) struct Touched {
+pub(crate) struct Touched {
     /// Files and directories with a new status: everybody is told but the originator, who gets it
     /// with the answer. Unused places have volume 0.
-    pub(super) changed: [Fid; 4],
+    pub(crate) changed: [Fid; 4],
     /// Told to everybody: no answer carries its new status.
-    pub(super) unseen: Option<Fid>,
+    pub(crate) unseen: Option<Fid>,
     /// Gone: its promises are dropped silently, the break of its directory tells.
-    pub(super) deleted: Option<Fid>,
+    pub(crate) deleted: Option<Fid>,
 }
 
 impl Touched {
     /// The status of these has changed.
-    pub(super) fn changed<const N: usize>(fids: [Fid; N]) -> Self {
+    pub(crate) fn changed<const N: usize>(fids: [Fid; N]) -> Self {
         const { assert!(N <= 4) };
         let mut touched = Self::default();
         touched.changed[..N].copy_from_slice(&fids);
@@ -55,7 +55,7 @@ impl Touched {
 ///
 /// Applying and collecting promises is one step on one thread, so that a client that goes away
 /// between them loses nobody's break.
-pub(super) async fn change<T, F>(
+pub(crate) async fn change<T, F>(
     server: &Arc<Server>,
     session: &Session,
     work: F,
@@ -77,7 +77,7 @@ where
 }
 
 /// Takes the promises that a change breaks out of the table, and starts telling.
-pub(super) fn collect(
+pub(crate) fn collect(
     server: &Server,
     touched: &Touched,
     originator: Option<crate::host::HostSlot>,
@@ -102,7 +102,7 @@ pub(super) fn collect(
 }
 
 /// Waits until a change is durable and everybody was told.
-pub(super) async fn finish<T>(
+pub(crate) async fn finish<T>(
     server: &Server,
     changed: Changed<T>,
     pending: crate::callback::Pending,
@@ -118,7 +118,7 @@ pub(super) async fn finish<T>(
 }
 
 /// A fid that names something.
-pub(super) fn check_fid(fid: Fid) -> Result<(), Refusal> {
+pub(crate) fn check_fid(fid: Fid) -> Result<(), Refusal> {
     if fid.volume.0 == 0 || fid.vnode.0 == 0 {
         Err(Refusal::NoFid)
     } else {
@@ -158,7 +158,7 @@ impl Server {
 
 /// Status, list and rights of one fid: what counts as an access of the volume. OpenAFS's count
 /// takes in the directory that a file's list is from; here a call counts each vnode it is about.
-pub(super) fn look(
+pub(crate) fn look(
     server: &Server,
     session: &Session,
     attached: &Attached,
@@ -172,7 +172,7 @@ pub(super) fn look(
 }
 
 /// Status and rights of a fid that has to be a directory.
-pub(super) fn look_dir(
+pub(crate) fn look_dir(
     server: &Server,
     session: &Session,
     attached: &Attached,

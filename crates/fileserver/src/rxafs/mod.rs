@@ -6,7 +6,7 @@
 //! in [`crate::service`].
 
 mod bulk_status;
-mod common;
+pub(crate) mod common;
 mod create;
 mod fetch_acl;
 mod fetch_data;
@@ -23,14 +23,14 @@ mod link;
 mod lock;
 mod names;
 mod performance;
-mod promise;
+pub(crate) mod promise;
 mod refused;
 mod remove;
 mod rename;
 mod set_volume_status;
 mod store_acl;
 mod store_data;
-mod store_status;
+pub(crate) mod store_status;
 mod symlink;
 
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::session::Session;
 
 /// What a status without promise carries: expired already, so that no client relies on it.
-pub(super) const NO_PROMISE: Callback = Callback {
+pub(crate) const NO_PROMISE: Callback = Callback {
     version: 1,
     expires_in_secs: 0,
     callback_type: Callback::DROPPED,
@@ -23,7 +23,7 @@ pub(super) const NO_PROMISE: Callback = Callback {
 /// `read` may run more than once; when it refuses, nothing was promised.
 ///
 /// In a read-write volume the promise is for the fid; else one promise is for the whole volume.
-pub(super) fn with_promise<T>(
+pub(crate) fn with_promise<T>(
     server: &Arc<Server>,
     session: &Session,
     volume: &Volume,

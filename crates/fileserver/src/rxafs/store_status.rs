@@ -75,7 +75,7 @@ fn note_privilege(identity: &Identity, fid: Fid, asked: &AfsStoreStatus) {
 
 /// What of the attributes a caller with these rights may set; others than administrators change no
 /// owner, no group and no set-id bits.
-pub(super) fn allowed_attributes(
+pub(crate) fn allowed_attributes(
     identity: &Identity,
     status: &VnodeStatus,
     rights: Rights,

@@ -1,0 +1,68 @@
+//! BeginFetch: where the bytes of a file are, and the right to read them, with the file's promise.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_wire::afsosd::{BeginFetch, BeginFetchReply};
+use cellar_wire::object::MAY_READ;
+
+use super::{Grant, NOT_IN_OBJECTS, access};
+use crate::abort_map::Refusal;
+use crate::limits::CLIENT_CAPABILITY_LIFE;
+use crate::rxafs::common::{look, run};
+use crate::rxafs::promise::with_promise;
+use crate::server::Server;
+use crate::service::Answered;
+use crate::status::vol_sync;
+use crate::volumes::Want;
+
+pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    // What is promised is the version; which part of it is read is not asked twice.
+    let BeginFetch { fid, .. } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
+    let (layout, status, callback, sync, settled) = {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || {
+            let attached = server.volume_of(fid, Want::Read)?;
+            let volume = &attached.volume;
+            let read = || {
+                let (status, _, access) = look(&server, &session, &attached, fid)?;
+                let identity = session.identity();
+                if !identity.may_fetch_data(&status, access.caller, volume.owner()) {
+                    return Err(Refusal::NoRight);
+                }
+                loop {
+                    let (status, layout) = volume.status_and_layout(fid)?;
+                    let layout = layout.ok_or(NOT_IN_OBJECTS)?;
+                    let until = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
+                    server.objects.readings.lend(fid, &layout, until);
+                    // Still the same: whoever gives up versions from now on sees that we read.
+                    if volume.layout(fid)?.as_ref() == Some(&layout) {
+                        return Ok((layout, server.show(&session, &status, access)));
+                    }
+                }
+            };
+            let ((layout, status), callback) =
+                with_promise(&server, &session, volume, fid, false, read)?;
+            volume.count_read(session.origin());
+            let settled = volume.settled(fid.vnode);
+            Ok((layout, status, callback, vol_sync(volume), settled))
+        })
+        .await?
+    };
+    settled.await?;
+    let grant = Grant {
+        rights: MAY_READ,
+        version: 0,
+        length: 0,
+    };
+    let access = access(server, storage, call, &session, fid, &layout, grant);
+    call.reply(&BeginFetchReply {
+        status,
+        callback,
+        sync,
+        access,
+    });
+    Ok(())
+}

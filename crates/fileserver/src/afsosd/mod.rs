@@ -1,0 +1,165 @@
+//! AFSOSD: what clients that know objects ask, administrators of object storage, and other file servers.
+//!
+//! Rights are those of the calls of RXAFS that do the same: BeginFetch is a FetchData, BeginStore a StoreData,
+//! SetPolicy needs what StoreACL needs. What a client may do is sealed into capabilities, which the devices
+//! honour for a few minutes; a store is remembered here until it ends or nobody has renewed it ([`leases`]).
+
+mod fetch;
+pub(crate) mod leases;
+mod pieces;
+mod policy;
+mod references;
+mod store;
+
+use std::sync::Arc;
+
+use cellar_rpc::{IncomingCall, LocalBoxFuture, ServiceOptions};
+use cellar_wire::object::{CapabilityBody, Layout, MAY_READ, Placed, Scheme};
+use cellar_wire::osddb::OsdListed;
+use cellar_wire::{AbortCode, AfsTime, List, Package, afsosd};
+
+use crate::abort_map::Refusal;
+use crate::limits::CLIENT_CAPABILITY_LIFE;
+use crate::objects::Storage;
+use crate::server::Server;
+use crate::service::{Answered, Handlers, route};
+use crate::session::Session;
+
+/// AFSOSD.
+pub(crate) struct ObjectService;
+
+impl Handlers for ObjectService {
+    const PACKAGE: &'static Package = &afsosd::PACKAGE;
+
+    async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered {
+        dispatched(server, opcode, call).await
+    }
+
+    fn options() -> ServiceOptions {
+        // As of RXAFS: a forged address must not make this server ask somebody else who they are.
+        ServiceOptions {
+            reach_check: true,
+            ..ServiceOptions::default()
+        }
+    }
+
+    fn understands_uae(server: &Server, call: &IncomingCall) -> bool {
+        server.understands_uae(call)
+    }
+}
+
+fn dispatched<'a>(
+    server: &'a Arc<Server>,
+    opcode: u32,
+    call: &'a mut IncomingCall,
+) -> LocalBoxFuture<'a, Answered> {
+    route!(opcode, server, call, {
+            afsosd::BeginFetch => fetch::begin_fetch,
+            afsosd::BeginStore => store::begin_store,
+            afsosd::ExtendStore => store::extend_store,
+            afsosd::EndStore => store::end_store,
+            afsosd::AbortStore => store::abort_store,
+            afsosd::GetPieces => pieces::get_pieces,
+            afsosd::GetPolicy => policy::get_policy,
+            afsosd::SetPolicy => policy::set_policy,
+            afsosd::SetVolumePolicy => policy::set_volume_policy,
+            afsosd::ListReferences => references::list_references,
+            afsosd::ListOnDevice => references::list_on_device,
+        } else Box::pin(std::future::ready(Err(Refusal::Code(AbortCode::RXGEN_OPCODE)))))
+}
+
+/// The bytes of the file are on this server.
+const NOT_IN_OBJECTS: Refusal = Refusal::Code(AbortCode::ENODATA);
+
+/// What a client may do with objects.
+#[derive(Clone, Copy)]
+struct Grant {
+    /// `MAY_*`.
+    rights: u32,
+    /// The version that may be written; 0: none.
+    version: u64,
+    /// The length that the file may have.
+    length: u64,
+}
+
+/// Layout, devices and capabilities for a client.
+fn access(
+    server: &Server,
+    storage: &Storage,
+    call: &IncomingCall,
+    session: &Session,
+    fid: cellar_wire::Fid,
+    layout: &Layout,
+    grant: Grant,
+) -> afsosd::Access {
+    let expires = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
+    // The local administrator's socket has no address: any will do.
+    let clients = call.port().map(|_| client_address(call));
+    let seal = |place: usize, placed: &Placed| {
+        let object = layout.object(fid.vnode, fid.uniquifier, placed);
+        let end = match grant.version {
+            0 => u64::MAX,
+            _ => cellar_objects::arithmetic::length_at(&layout.shape, place, grant.length),
+        };
+        let body = CapabilityBody {
+            cell: storage.config.cell.clone(),
+            osd: placed.osd,
+            object,
+            rights: grant.rights,
+            base: placed.version,
+            version: grant.version,
+            begin: 0,
+            end,
+            expires,
+            clients: List::from_iter_cut(clients),
+            user: session.id().0,
+        };
+        (storage.config.seal)(&body)
+    };
+    let capabilities = layout.objects.iter().enumerate().map(|(place, placed)| {
+        let is_of_no_use = placed.stale || (grant.version == 0 && placed.version == 0);
+        if is_of_no_use {
+            cellar_wire::object::Capability::default()
+        } else {
+            seal(place, placed)
+        }
+    });
+    afsosd::Access {
+        layout: layout.clone(),
+        capabilities: List::from_iter_cut(capabilities),
+        devices: devices(storage, layout),
+        expires: AfsTime(u32::try_from(expires).unwrap_or(u32::MAX)),
+    }
+}
+
+/// What is known of the devices of a layout.
+fn devices(
+    storage: &Storage,
+    layout: &Layout,
+) -> List<OsdListed, { cellar_wire::object::OBJECTS_MAX }> {
+    let mut osds: Vec<u32> = layout.objects.iter().map(|placed| placed.osd).collect();
+    osds.sort_unstable();
+    osds.dedup();
+    List::from_iter_cut(osds.into_iter().filter_map(|osd| storage.devices.get(osd)))
+}
+
+fn client_address(call: &IncomingCall) -> [u32; 4] {
+    cellar_objects::words_of(call.peer().address.ip().to_canonical())
+}
+
+/// The right to read, and for the other objects of an erasure code's row to write.
+fn store_rights(layout: &Layout) -> u32 {
+    match layout.shape.scheme {
+        Scheme::Striped => cellar_wire::object::MAY_WRITE,
+        Scheme::Erasure => cellar_wire::object::MAY_WRITE | MAY_READ,
+    }
+}
+
+/// Refused to everybody but superusers.
+fn superuser(server: &Server, call: &IncomingCall) -> Answered {
+    if server.identify(call.caller()).is_superuser() {
+        Ok(())
+    } else {
+        Err(Refusal::NotAdministrator)
+    }
+}

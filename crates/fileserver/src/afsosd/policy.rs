@@ -1,0 +1,107 @@
+//! GetPolicy, SetPolicy, SetVolumePolicy: which policies decide where files lie.
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Changed, Error, FileType};
+use cellar_wire::afsosd::{
+    GetPolicy, GetPolicyReply, SetPolicy, SetPolicyReply, SetVolumePolicy, SetVolumePolicyReply,
+};
+use cellar_wire::ids::Fid;
+
+use crate::abort_map::Refusal;
+use crate::audit;
+use crate::rxafs::common::{Touched, change, look, run};
+use crate::server::Server;
+use crate::service::Answered;
+use crate::volumes::Want;
+
+pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetPolicy { fid } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let (directory, volume) = {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || {
+            let attached = server.volume_of(fid, Want::Read)?;
+            let volume = &attached.volume;
+            let (status, _, access) = look(&server, &session, &attached, fid)?;
+            let identity = session.identity();
+            if !identity.may_fetch_status(&status, access.caller, volume.owner()) {
+                return Err(Refusal::NoRight);
+            }
+            let dir = match status.kind {
+                FileType::Directory => fid,
+                _ => Fid {
+                    volume: fid.volume,
+                    vnode: status.parent,
+                    uniquifier: status.parent_uniquifier,
+                },
+            };
+            Ok(volume.policies(dir)?)
+        })
+        .await?
+    };
+    call.reply(&GetPolicyReply { directory, volume });
+    Ok(())
+}
+
+pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let SetPolicy { fid, policy } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    check_policy(server, policy)?;
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let attached = server.volume_of(fid, Want::Change)?;
+            let volume = &attached.volume;
+            let (status, _, access) = look(&server, &session, &attached, fid)?;
+            if status.kind != FileType::Directory {
+                return Err(Refusal::Store(Error::NotDirectory));
+            }
+            let identity = session.identity();
+            if !identity.may_store_acl(access.caller, volume.owner()) {
+                return Err(Refusal::NoRight);
+            }
+            let Changed { outcome, durable } = volume.set_policy(fid, policy, session.context())?;
+            Ok((Changed { outcome, durable }, Touched::changed([fid])))
+        }
+    };
+    change(server, &session, work).await?;
+    call.reply(&SetPolicyReply {});
+    Ok(())
+}
+
+pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let SetVolumePolicy { fid, policy } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    audit::act();
+    audit::about("volume", fid.volume);
+    audit::about("policy", policy);
+    if !session.identity().administrator {
+        return Err(Refusal::NotAdministrator);
+    }
+    check_policy(server, policy)?;
+    let durable = {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || {
+            let attached = server.volume_of(fid, Want::Change)?;
+            let set = attached
+                .volume
+                .update_info(session.now, |info| info.policy = policy)?;
+            Ok(set.durable)
+        })
+        .await?
+    };
+    durable.await?;
+    call.reply(&SetVolumePolicyReply {});
+    Ok(())
+}
+
+/// That the cell has such a policy.
+fn check_policy(server: &Server, policy: u32) -> Result<(), Refusal> {
+    if server.objects.policies.get().contains(policy) {
+        Ok(())
+    } else {
+        Err(Refusal::Invalid)
+    }
+}

@@ -1,0 +1,136 @@
+//! ListReferences and ListOnDevice: which objects the volumes of this server name.
+
+use std::sync::Arc;
+
+use cellar_rpc::{IncomingCall, blocking};
+use cellar_volume::Referenced;
+use cellar_wire::afsosd::{
+    ListOnDevice, ListOnDeviceReply, ListReferences, ListReferencesReply, Reference,
+};
+use cellar_wire::ids::{Fid, VnodeId, VolumeId};
+use cellar_wire::{AbortCode, List};
+
+use super::superuser;
+use crate::abort_map::Refusal;
+use crate::server::Server;
+use crate::service::Answered;
+
+/// References in one answer, and files.
+const ANSWER_MAX: usize = 4096;
+/// References of all vnodes but the last of an answer: that one comes as a whole.
+const REFERENCES_MOST: usize = 2048;
+/// Files in objects looked at for one answer.
+const LOOKS_MAX: usize = 64 << 10;
+
+pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ListReferences {
+        volume,
+        after,
+        limit,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    superuser(server, call)?;
+    let limit = (limit as usize).clamp(1, REFERENCES_MOST);
+    let found = {
+        let server = server.clone();
+        blocking(move || server.references(VolumeId(volume), after.vnode, limit)).await
+    };
+    let (found, more) = found?;
+    // All objects of a vnode have to be told together, or its file would seem to need fewer.
+    if found.len() > ANSWER_MAX {
+        return Err(Refusal::Code(AbortCode::E2BIG));
+    }
+    let references = found.into_iter().map(|found| Reference {
+        object: found.object,
+        version: found.version,
+        osd: found.osd,
+        owner: found.owner,
+    });
+    call.reply(&ListReferencesReply {
+        references: List::from_iter_cut(references),
+        more: more.is_some(),
+    });
+    Ok(())
+}
+
+impl Server {
+    /// What all volumes of this server name of a volume's objects, of the vnodes behind `after`. The second:
+    /// up to which vnode that is all, if there is more.
+    pub(crate) fn references(
+        &self,
+        volume: VolumeId,
+        after: VnodeId,
+        limit: usize,
+    ) -> Result<(Vec<Referenced>, Option<VnodeId>), Refusal> {
+        let mut all = Vec::new();
+        let mut end: Option<VnodeId> = None;
+        for (_, partition) in self.volumes.partitions() {
+            let (found, more) = partition.references(volume, after, limit)?;
+            all.extend(found);
+            end = match (end, more) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+        }
+        if let Some(end) = end {
+            all.retain(|reference| reference.object.vnode <= end);
+        }
+        all.sort_unstable_by_key(|reference| (reference.object.vnode, *reference));
+        all.dedup();
+        Ok((all, end))
+    }
+}
+
+pub(super) async fn list_on_device(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ListOnDevice { osd, after, limit } = call.arguments().await.map_err(Refusal::Call)?;
+    superuser(server, call)?;
+    let limit = (limit as usize).clamp(1, ANSWER_MAX);
+    let found = {
+        let server = server.clone();
+        blocking(move || server.on_device(osd, after, limit)).await
+    };
+    let (files, more) = found?;
+    call.reply(&ListOnDeviceReply {
+        files: List::from_iter_cut(files),
+        more,
+    });
+    Ok(())
+}
+
+impl Server {
+    /// Files with objects on a device, behind `after`.
+    fn on_device(&self, osd: u32, after: Fid, limit: usize) -> Result<(Vec<Fid>, bool), Refusal> {
+        let partitions = self.volumes.partitions();
+        let (mut number, mut from) = (0, Some(0));
+        if after.volume.0 != 0 {
+            let (place, attached) = self.volumes.find(after.volume)?.ok_or(Refusal::NoVolume)?;
+            let found = partitions.iter().position(|(id, _)| *id == place);
+            number = found.ok_or(Refusal::NoVolume)?;
+            from = Some(attached.volume.place_of(after.vnode) + 1);
+        }
+        let mut files: Vec<Fid> = Vec::new();
+        for (_, partition) in partitions.iter().skip(number) {
+            while let Some(place) = from {
+                let named = |layout: &cellar_wire::object::Layout| {
+                    layout.objects.iter().any(|placed| placed.osd == osd)
+                };
+                let (found, next) = partition.holders(place, LOOKS_MAX, named)?;
+                for holder in found {
+                    // Clones with other objects of the same file are told once.
+                    let same = files.last().is_some_and(|last| {
+                        (last.vnode, last.uniquifier) == (holder.fid.vnode, holder.fid.uniquifier)
+                    });
+                    if same {
+                        continue;
+                    }
+                    if files.len() >= limit {
+                        return Ok((files, true));
+                    }
+                    files.push(holder.fid);
+                }
+                from = next;
+            }
+            from = Some(0);
+        }
+        Ok((files, false))
+    }
+}

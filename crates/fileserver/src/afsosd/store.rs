@@ -1,0 +1,368 @@
+//! BeginStore, ExtendStore, EndStore, AbortStore: a store that a client makes directly.
+//!
+//! 1. BeginStore takes the turn to write the file, as the server's own stores do, and says which versions of
+//!    which objects may be written. Bytes that the file has here, or in objects that are not its own, are
+//!    moved to objects of its own first: the same contents, so no promise is broken.
+//! 2. EndStore is told what was written, what was not touched, and what failed. If of every part of the file
+//!    an object is left that has it all, one change of the vnode makes it so; those that failed are
+//!    stale from then on, and repaired. Else nothing has changed (EIO).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_rpc::{IncomingCall, blocking};
+use cellar_volume::{
+    Changed, Error, FileType, LayoutChange, SetStatus, StoreSpec, VnodeStatus, Volume,
+};
+use cellar_wire::AbortCode;
+use cellar_wire::acl::Rights;
+use cellar_wire::afsosd::{
+    AbortStore, AbortStoreReply, BeginStore, BeginStoreReply, EndStore, EndStoreReply, ExtendStore,
+    ExtendStoreReply, Failed,
+};
+use cellar_wire::ids::Fid;
+use cellar_wire::object::{Layout, Placed, Scheme, Shape};
+use tokio::time::timeout;
+
+use super::leases::{self, Lease};
+use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
+use crate::abort_map::Refusal;
+use crate::access::Access;
+use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS};
+use crate::objects::policies::{Place, Wanted};
+use crate::objects::store::{self, Storing};
+use crate::objects::{Objects, layouts};
+use crate::rxafs::common::{Touched, collect, finish, look, run};
+use crate::server::Server;
+use crate::service::Answered;
+use crate::session::Session;
+use crate::status::vol_sync;
+use crate::volumes::{Attached, Want};
+
+/// How long BeginStore waits for another store of the file.
+const TURN_WAIT: Duration = Duration::from_secs(2);
+
+/// Who may store, and what the file is.
+struct Allowed {
+    attached: Attached,
+    status: VnodeStatus,
+    access: Access,
+}
+
+fn check(server: &Server, session: &Session, fid: Fid) -> Result<Allowed, Refusal> {
+    let attached = server.volume_of(fid, Want::Change)?;
+    let (status, _, access) = look(server, session, &attached, fid)?;
+    if status.kind != FileType::File {
+        return Err(Refusal::Store(Error::IsDirectory));
+    }
+    if !session.identity().may_store_data(&status, access.caller) {
+        return Err(Refusal::NoRight);
+    }
+    Ok(Allowed {
+        attached,
+        status,
+        access,
+    })
+}
+
+/// That the volume's quota allows a file to become that long.
+fn check_quota(volume: &Volume, status: &VnodeStatus, length: u64) -> Result<(), Refusal> {
+    let info = volume.info();
+    let grown = cellar_volume::blocks_of(length).saturating_sub(status.blocks());
+    let most = u64::from(info.max_quota) + u64::from(STORE_SLACK_BLOCKS);
+    if info.max_quota > 0 && grown > 0 && info.blocks_used.saturating_add(grown) > most {
+        return Err(Refusal::Store(Error::OverQuota));
+    }
+    Ok(())
+}
+
+/// The end of a range, if a file can be so long.
+fn end_of(position: u64, length: u64) -> Result<u64, Refusal> {
+    let end = position.checked_add(length);
+    end.filter(|end| *end <= i64::MAX as u64)
+        .ok_or(Refusal::TooBig)
+}
+
+pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let BeginStore {
+        fid,
+        position,
+        length,
+        file_length,
+        shape,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let end = end_of(position, length)?.max(end_of(file_length, 0)?);
+    let session = server.session(call).await?;
+    let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
+    let shape = shape.first().copied();
+    {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || {
+            let allowed = check(&server, &session, fid)?;
+            let identity = session.identity();
+            let chooses = allowed.access.caller.contains(Rights::ADMINISTER);
+            if shape.is_some() && !chooses && !identity.administrator {
+                return Err(Refusal::NoRight);
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    let turn = timeout(TURN_WAIT, server.objects.turns.wait(fid)).await;
+    let Ok(Some(turn)) = turn else {
+        return Err(Refusal::Code(AbortCode::EBUSY));
+    };
+    let (allowed, old, serial, parent, place) = {
+        let (server, session) = (server.clone(), session.clone());
+        blocking(move || {
+            let allowed = check(&server, &session, fid)?;
+            let volume = &allowed.attached.volume;
+            let (status, old) = volume.status_and_layout(fid)?;
+            let length = end.max(status.length);
+            check_quota(volume, &status, length)?;
+            let place = wanted(
+                &server,
+                &session,
+                volume,
+                &status,
+                old.as_deref(),
+                length,
+                shape,
+            )?;
+            let (serial, parent) = (volume.last_serial(fid)?, volume.info().parent);
+            let allowed = Allowed { status, ..allowed };
+            Ok::<_, Refusal>((allowed, old, serial, parent, place))
+        })
+        .await?
+    };
+    let Place::Objects(wanted) = place else {
+        return Err(NOT_IN_OBJECTS);
+    };
+    let volume = allowed.attached.volume.clone();
+    let before = allowed.status;
+    let is_own = old
+        .as_ref()
+        .is_some_and(|old| Objects::are_own(old, parent));
+    let length = end.max(before.length);
+    let (old, next, turn) = if is_own || before.length == 0 {
+        let next = match old.as_ref().filter(|_| is_own) {
+            Some(old) => layouts::next(server, fid, old, length)?,
+            None => {
+                layouts::fresh(server, parent, &wanted, length, serial)?.ok_or(NOT_IN_OBJECTS)?
+            }
+        };
+        (old, next, turn)
+    } else {
+        let moving = Storing::moving(server, &volume, before, old, turn, &wanted, serial, parent)?;
+        let (moved, turn) = moving.ok_or(NOT_IN_OBJECTS)?.move_out().await?;
+        let next = layouts::next(server, fid, &moved, length)?;
+        (Some(moved), next, turn)
+    };
+    let grant = Grant {
+        rights: store_rights(&next),
+        version: next.version,
+        length,
+    };
+    let access = access(server, storage, call, &session, fid, &next, grant);
+    let status = server.show(&session, &before, allowed.access);
+    let store = server.objects.leases.add(Lease {
+        fid,
+        volume,
+        user: session.id(),
+        before,
+        old,
+        next,
+        length,
+        expires: leases::end(server.wall().as_secs()),
+        turn,
+    })?;
+    call.reply(&BeginStoreReply {
+        store,
+        status,
+        access,
+    });
+    Ok(())
+}
+
+/// Where the file is to be; whoever may administer can say how.
+fn wanted(
+    server: &Server,
+    session: &Session,
+    volume: &Volume,
+    status: &VnodeStatus,
+    old: Option<&Layout>,
+    length: u64,
+    shape: Option<Shape>,
+) -> Result<Place, Refusal> {
+    if old.is_none()
+        && let Some(shape) = shape
+    {
+        return Ok(Place::Objects(Wanted {
+            shape,
+            class: None,
+            by_size: false,
+        }));
+    }
+    if old.is_none() && status.length > OBJECT_MOVE_MAX {
+        return Ok(Place::Here);
+    }
+    store::place(
+        server,
+        volume,
+        status,
+        session.identity(),
+        length,
+        status.length,
+    )
+}
+
+pub(super) async fn extend_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ExtendStore {
+        fid,
+        store,
+        position,
+        length,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let end = end_of(position, length)?;
+    let session = server.session(call).await?;
+    let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
+    {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || {
+            let allowed = check(&server, &session, fid)?;
+            check_quota(&allowed.attached.volume, &allowed.status, end)
+        })
+        .await?;
+    }
+    let now = server.wall().as_secs();
+    let leases = &server.objects.leases;
+    let (next, length) = leases.with(store, fid, session.id(), now, |lease| {
+        lease.expires = leases::end(now);
+        lease.length = lease.length.max(end);
+        (lease.next.clone(), lease.length)
+    })?;
+    let grant = Grant {
+        rights: store_rights(&next),
+        version: next.version,
+        length,
+    };
+    let access = access(server, storage, call, &session, fid, &next, grant);
+    call.reply(&ExtendStoreReply { access });
+    Ok(())
+}
+
+pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let EndStore {
+        fid,
+        store,
+        length,
+        modified,
+        failed,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let now = server.wall().as_secs();
+    // Looked at before the store is taken out: who may not end it any more can still give it up.
+    let allowed = {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || check(&server, &session, fid)).await?
+    };
+    let lease = server.objects.leases.take(store, fid, session.id(), now)?;
+    if length > lease.length {
+        return Err(Refusal::Invalid);
+    }
+    let layout = after(&lease.next, &failed)?;
+    let spec = StoreSpec {
+        attributes: SetStatus {
+            client_time: Some(modified),
+            ..SetStatus::default()
+        },
+        clear_set_id: !session.identity().administrator,
+        quota_slack: STORE_SLACK_BLOCKS.into(),
+        ..StoreSpec::at(0)
+    };
+    let (changed, pending, lease) = {
+        let (server, session) = (server.clone(), session.clone());
+        blocking(move || {
+            let change = LayoutChange {
+                layout,
+                length: length.max(lease.before.length),
+                attributes: spec.attributes,
+                clear_set_id: spec.clear_set_id,
+                quota_slack: spec.quota_slack,
+            };
+            let expected = lease.before.data_version;
+            let changed = lease
+                .volume
+                .set_layout(fid, expected, &change, session.context());
+            let changed: Changed<VnodeStatus> = match changed {
+                Err(Error::Stale(_)) => return Err(Refusal::Code(AbortCode::ESTALE)),
+                changed => changed?,
+            };
+            let touched = Touched::changed([fid]);
+            let pending = collect(&server, &touched, session.host_slot(), session.now.0);
+            Ok((changed, pending, lease))
+        })
+        .await?
+    };
+    let volume = &lease.volume;
+    volume.count_change(session.origin(), &lease.before, session.context());
+    let status = finish(server, changed, pending).await?;
+    if let Some(old) = &lease.old {
+        server.objects.prunes.later(fid, old.clone());
+    }
+    call.reply(&EndStoreReply {
+        status: server.show(&session, &status, allowed.access),
+        sync: vol_sync(volume),
+    });
+    Ok(())
+}
+
+pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let AbortStore { fid, store } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let now = server.wall().as_secs();
+    drop(server.objects.leases.take(store, fid, session.id(), now)?);
+    call.reply(&AbortStoreReply {});
+    Ok(())
+}
+
+/// The layout after a store, from what its client says of it.
+fn after(next: &Layout, failed: &[Failed]) -> Result<Layout, Refusal> {
+    let mut layout = next.clone();
+    let version = layout.version;
+    let objects = layout.objects.as_mut_slice();
+    let mut said = vec![None; objects.len()];
+    for one in failed {
+        let place = said.get_mut(one.place as usize).ok_or(Refusal::Invalid)?;
+        *place = Some(one.code);
+    }
+    for (placed, said) in objects.iter_mut().zip(&said) {
+        match said {
+            // It was not touched.
+            Some(0) => {}
+            Some(_) => {
+                placed.version = version;
+                placed.stale = true;
+            }
+            None => placed.version = version,
+        }
+    }
+    if holds_everything(&layout) {
+        Ok(layout)
+    } else {
+        Err(Refusal::Code(AbortCode::EIO))
+    }
+}
+
+/// Whether all bytes of a file are in objects that lack nothing.
+fn holds_everything(layout: &Layout) -> bool {
+    let objects: &[Placed] = &layout.objects;
+    let (stripes, copies) = (layout.shape.stripes as usize, layout.shape.copies as usize);
+    match layout.shape.scheme {
+        Scheme::Striped => (0..stripes).all(|stripe| {
+            let mut all = (0..copies).map(|copy| &objects[copy * stripes + stripe]);
+            all.any(|placed| !placed.stale)
+        }),
+        Scheme::Erasure => objects.iter().filter(|placed| placed.stale).count() <= copies,
+    }
+}
