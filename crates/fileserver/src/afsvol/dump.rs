@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use cellar_rpc::IncomingCall;
-use cellar_volume::{Body, Content, Frozen, Part, Since, Vnodes};
+use cellar_volume::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
     DUMP_OMIT_DIRS, Dump, DumpReply, DumpV2, DumpV2Reply, GetSize, GetSizeReply, VolumeSize,
@@ -127,13 +127,28 @@ impl DumpSource {
             self.contents()?;
             return Ok(true);
         }
-        let Some(vnodes) = &mut self.vnodes else {
+        if self.vnodes.is_none() {
             return Ok(false);
+        }
+        if let Some((vnode, length)) = self.record()?
+            && length > 0
+        {
+            let body = self.frozen.body(&vnode, None);
+            self.body = Some((body.map_err(|error| dump_code(&error))?, length));
+        }
+        Ok(true)
+    }
+
+    /// Adds the next record, and answers the vnode and the length of its contents, which follow; or
+    /// adds the end.
+    fn record(&mut self) -> Result<Option<(Listed, u64)>, AbortCode> {
+        let Some(vnodes) = &mut self.vnodes else {
+            return Ok(None);
         };
         let Some(next) = vnodes.next().map_err(|error| dump_code(&error))? else {
             self.vnodes = None;
             write::end(&mut self.out);
-            return Ok(true);
+            return Ok(None);
         };
         let image = if self.every_directory && next.vnode.is_directory() {
             Some(next.whole())
@@ -142,12 +157,7 @@ impl DumpSource {
         };
         let record = record(next.vnode, next.uniquifier, image.as_ref());
         write::vnode(&mut self.out, &record);
-        let length = image.map_or(0, |image| image.length);
-        if length > 0 {
-            let body = self.frozen.body(&next, None);
-            self.body = Some((body.map_err(|error| dump_code(&error))?, length));
-        }
-        Ok(true)
+        Ok(Some((next, image.map_or(0, |image| image.length))))
     }
 
     /// Adds the next of the contents.
@@ -228,11 +238,8 @@ fn size(frozen: &Frozen, from: AfsTime) -> Result<u64, AbortCode> {
     let mut size = source.out.len() as u64;
     while source.vnodes.is_some() {
         source.out.clear();
-        source.body = None;
-        // Contents are counted by their length; opening them reads nothing.
-        source.step()?;
-        let body = source.body.as_ref().map_or(0, |(_, length)| *length);
-        size += source.out.len() as u64 + body;
+        let contents = source.record()?.map_or(0, |(_, length)| length);
+        size += source.out.len() as u64 + contents;
     }
     Ok(size)
 }
