@@ -3,6 +3,7 @@
 //! `fs` of the originals asks the cache manager of its machine; this one asks the file servers.
 
 mod acl;
+mod objects;
 mod quota;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +18,7 @@ use cellar_wire::rxafs;
 use serde::Serialize;
 
 pub use acl::{Acl, AclEntry, BadAcl, parse_rights};
+pub use objects::{Piece, Pieces, Policies};
 pub use quota::{QUOTA_HEAD, VolumeStatus};
 
 use crate::error::{Error, Result};

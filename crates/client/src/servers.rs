@@ -152,6 +152,17 @@ impl Servers {
         {
             return own.socket.clone();
         }
+        self.direct_connection(cell, peer, package)
+    }
+
+    /// A connection by Rx, also where the administrator's socket is: to servers that are other processes at
+    /// the same address.
+    pub fn direct_connection(
+        &self,
+        cell: &CellName,
+        peer: SocketAddr,
+        package: &'static Package,
+    ) -> Connection {
         let mut cells = self.cells.lock();
         if !cells.contains_key(cell) {
             cells.insert(cell.clone(), OfCell::default());

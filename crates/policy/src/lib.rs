@@ -28,6 +28,7 @@ mod uses;
 
 pub use english::{bytes, shape};
 pub use error::{ParseError, PolicyError};
+pub use parse::parse_size;
 pub use pattern::{Kind, Pattern};
 pub use policies::{BY_SIZE, Facts, Needs, Policies, RULES_MAX, Reason, USES_DEEP_MAX, Verdict};
 pub use print::Form;

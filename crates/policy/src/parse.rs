@@ -58,6 +58,19 @@ impl std::str::FromStr for Policy {
     }
 }
 
+/// A size as policies write it, such as `64m`; `plain` is the power of two that a number without a unit
+/// counts. `None`: it is none, or too large.
+pub fn parse_size(text: &str, plain: u32) -> Option<u64> {
+    let mut text = Text::new(text.trim());
+    let number = text.number("a size").ok()?;
+    let shift = match text.is_at_end() {
+        true => plain,
+        false => text.unit().ok()?,
+    };
+    let size = number.checked_mul(1u64.checked_shl(shift)?)?;
+    text.is_at_end().then_some(size)
+}
+
 fn rule(text: &mut Text<'_>) -> Result<Rule, ParseError> {
     if text.keyword("use") {
         demand(text, "(")?;

@@ -234,3 +234,29 @@ fn is_bounded() {
         assert!(Policy::parse(&text).is_err(), "{count} {sign}");
     }
 }
+
+#[test]
+fn sizes_are_read_alone() {
+    use cellar_policy::parse_size;
+    let read = [
+        ("64m", 64 << 20),
+        (" 1 ", 1024),
+        ("7b", 7),
+        ("2 GiB", 2 << 30),
+        ("0", 0),
+    ];
+    for (text, size) in read {
+        assert_eq!(parse_size(text, 10), Some(size), "{text}");
+    }
+    for text in [
+        "",
+        "m",
+        "-1",
+        "1q",
+        "1m1",
+        "99999999999t",
+        "18446744073709551615",
+    ] {
+        assert_eq!(parse_size(text, 10), None, "{text}");
+    }
+}

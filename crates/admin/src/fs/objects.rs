@@ -1,0 +1,276 @@
+//! Where the pieces of a file are, and the policies of directories and volumes.
+
+use cellar_client::{Client, Node};
+use cellar_policy::shape;
+use cellar_wire::afsosd::{GetPieces, GetPiecesReply, GetPolicy, SetPolicy, SetVolumePolicy};
+use cellar_wire::object::{Layout, Scheme};
+use cellar_wire::osddb::OsdListed;
+use cellar_wire::{AbortCode, Fid, Procedure};
+use serde::Serialize;
+
+use super::Files;
+use crate::error::{Error, Result};
+use crate::osd::Device;
+use crate::table::{Side, Table};
+
+/// One object of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Piece {
+    /// `stripe 0`, `copy 1 of stripe 0`, `data 0`, `parity 1`.
+    pub part: String,
+    /// The object, as `osd examine` takes it.
+    pub object: String,
+    /// The version that belongs to the file; 0: never written, all zeros.
+    pub version: u64,
+    /// The device.
+    pub osd: u32,
+    /// Its name.
+    pub osd_name: String,
+    /// How it is: `well`, `empty`, `stale`, or how the device is.
+    pub state: String,
+}
+
+/// A file and its pieces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pieces {
+    /// The path that was asked about.
+    pub path: String,
+    /// What it leads to.
+    pub fid: String,
+    /// Length in bytes.
+    pub length: u64,
+    /// How the bytes are spread, in words; `None`: they are on the file server.
+    pub shape: Option<String>,
+    /// Whether nothing is lost, as far as is known.
+    pub readable: bool,
+    /// Whether every piece is well.
+    pub redundant: bool,
+    /// The objects.
+    pub pieces: Vec<Piece>,
+}
+
+impl Pieces {
+    fn of(path: &str, fid: Fid, reply: &GetPiecesReply) -> Self {
+        let mut all = Self {
+            path: path.to_owned(),
+            fid: fid.to_string(),
+            length: reply.length,
+            shape: None,
+            readable: true,
+            redundant: true,
+            pieces: Vec::new(),
+        };
+        if let Some(layout) = reply.layout.first() {
+            all.shape = Some(shape(&layout.shape));
+            all.pieces = pieces(fid, layout, &reply.devices);
+            all.redundant = all.pieces.iter().all(is_well);
+            all.readable = is_readable(layout, &all.pieces);
+        }
+        all
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let length = cellar_policy::bytes(self.length);
+        let Some(shape) = &self.shape else {
+            return format!(
+                "{} ({}): {length} on the file server's own disk\n",
+                self.path, self.fid
+            );
+        };
+        let state = match (self.readable, self.redundant) {
+            (false, _) => "NOT READABLE",
+            (true, false) => "readable, not all pieces are well",
+            (true, true) => "well",
+        };
+        let mut text = format!("{} ({}): {length}, {shape}: {state}\n", self.path, self.fid);
+        let mut table = Table::new([
+            ("Piece", Side::Left),
+            ("Object", Side::Left),
+            ("Version", Side::Right),
+            ("Osd", Side::Right),
+            ("Name", Side::Left),
+            ("State", Side::Left),
+        ]);
+        for piece in &self.pieces {
+            table.row([
+                piece.part.clone(),
+                piece.object.clone(),
+                piece.version.to_string(),
+                piece.osd.to_string(),
+                piece.osd_name.clone(),
+                piece.state.clone(),
+            ]);
+        }
+        for line in table.to_string().lines() {
+            text.push_str(&format!("    {line}\n"));
+        }
+        text
+    }
+}
+
+fn is_well(piece: &Piece) -> bool {
+    matches!(&*piece.state, "well" | "empty" | "draining")
+}
+
+/// Whether each stripe has a copy that is well; of an erasure code, as many objects as there are of data.
+fn is_readable(layout: &Layout, pieces: &[Piece]) -> bool {
+    let stripes = layout.shape.stripes as usize;
+    match layout.shape.scheme {
+        Scheme::Erasure => pieces.iter().filter(|piece| is_well(piece)).count() >= stripes,
+        Scheme::Striped => (0..stripes).all(|stripe| {
+            let mut copies = pieces.iter().skip(stripe).step_by(stripes);
+            copies.any(is_well)
+        }),
+    }
+}
+
+fn pieces(fid: Fid, layout: &Layout, devices: &[OsdListed]) -> Vec<Piece> {
+    let stripes = layout.shape.stripes as usize;
+    let copies = layout.shape.copies;
+    let part = |place: usize| match (layout.shape.scheme, place / stripes, place % stripes) {
+        (Scheme::Erasure, 0, data) => format!("data {data}"),
+        (Scheme::Erasure, ..) => format!("parity {}", place - stripes),
+        (Scheme::Striped, _, stripe) if copies == 1 => format!("stripe {stripe}"),
+        (Scheme::Striped, copy, stripe) => format!("stripe {stripe} copy {copy}"),
+    };
+    let piece = |(place, placed): (usize, &cellar_wire::object::Placed)| {
+        let device = devices.iter().find(|device| device.entry.id == placed.osd);
+        let device = device.map(Device::of);
+        let object = layout.object(fid.vnode, fid.uniquifier, placed);
+        let state = match &device {
+            _ if placed.stale => "stale",
+            None => "device is gone",
+            Some(device) if device.state != crate::osd::State::Up => device.state.word(),
+            Some(_) if placed.version == 0 => "empty",
+            Some(_) => "well",
+        };
+        Piece {
+            part: part(place),
+            object: crate::osd::object_name(&object),
+            version: placed.version,
+            osd: placed.osd,
+            osd_name: device.map_or_else(|| "?".to_owned(), |device| device.name),
+            state: state.to_owned(),
+        }
+    };
+    layout.objects.iter().enumerate().map(piece).collect()
+}
+
+/// The policies that count in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Policies {
+    /// The path that was asked about.
+    pub path: String,
+    /// The directory's; 0: none of its own.
+    pub directory: u32,
+    /// Its volume's; 0: no objects at all, 1: by size.
+    pub volume: u32,
+    /// The volume's name.
+    pub volume_name: String,
+    /// The path of the directory in the volume.
+    #[serde(skip)]
+    pub path_in_volume: String,
+    /// Length, owner and group of the file, if there is one.
+    #[serde(skip)]
+    pub file: Option<(u64, i32, i32)>,
+}
+
+impl Files<'_> {
+    /// Where the pieces of a file are.
+    ///
+    /// # Errors
+    /// The path leads nowhere or to no file, or the file server knows no objects.
+    pub async fn pieces(&self, path: &str) -> Result<Pieces> {
+        let node = self.find(path).await?;
+        if node.is_directory() {
+            return Err(Error::Usage(format!("{path}: a directory has no pieces")));
+        }
+        let reply = call(self.client, &node, path, &GetPieces { fid: node.fid }).await?;
+        Ok(Pieces::of(path, node.fid, &reply))
+    }
+
+    /// The policies that count in a directory, or for a file that is in it or could be.
+    ///
+    /// # Errors
+    /// The path's directory does not exist, or as [`Files::pieces`].
+    pub async fn policies(&self, path: &str) -> Result<Policies> {
+        let (directory, file, path_of) = match self.find(path).await {
+            Ok(node) if node.is_directory() => (node, None, path),
+            found => {
+                let (parent, _) = cellar_client::path::split_last(path)?;
+                let status = found.ok().map(|node| node.status);
+                let file = status.map(|file| (file.length, file.owner.0, file.group.0));
+                (self.find(parent).await?, file, parent)
+            }
+        };
+        let asked = GetPolicy { fid: directory.fid };
+        let reply = call(self.client, &directory, path, &asked).await?;
+        Ok(Policies {
+            path: path.to_owned(),
+            directory: reply.directory,
+            volume: reply.volume,
+            volume_name: directory.volume.name.clone(),
+            path_in_volume: self.path_in_volume(&directory, path_of).await?,
+            file,
+        })
+    }
+
+    /// The path of a directory from its volume's root on: the last names of `path`, up to where the volume
+    /// begins.
+    async fn path_in_volume(&self, directory: &Node, path: &str) -> Result<String> {
+        let (mut names, mut node, mut rest) = (Vec::new(), directory.clone(), path);
+        let root = Fid::root(directory.volume.id);
+        while node.fid != root && node.volume.id == root.volume {
+            let (parent, name) = cellar_client::path::split_last(rest)?;
+            names.push(name);
+            node = self.find(parent).await?;
+            rest = parent;
+        }
+        names.reverse();
+        Ok(format!("/{}", names.join("/")))
+    }
+
+    /// Sets the policy of a directory; 0: that of its volume.
+    ///
+    /// # Errors
+    /// No directory, no such policy, or the caller may not.
+    pub async fn set_policy(&self, path: &str, policy: u32) -> Result<()> {
+        let node = self.find(path).await?;
+        if !node.is_directory() {
+            return Err(Error::Usage(format!(
+                "{path}: only directories have policies"
+            )));
+        }
+        let fid = node.fid;
+        call(self.client, &node, path, &SetPolicy { fid, policy }).await?;
+        Ok(())
+    }
+
+    /// Sets the policy of the volume behind a path, or of that name.
+    ///
+    /// # Errors
+    /// No such volume, or the caller may not.
+    pub async fn set_volume_policy(&self, path: &str, policy: u32) -> Result<()> {
+        let node = self.find(path).await?;
+        let fid = Fid::root(node.volume.id);
+        call(self.client, &node, path, &SetVolumePolicy { fid, policy }).await?;
+        Ok(())
+    }
+}
+
+/// Asks the file servers of a volume about objects.
+async fn call<P: Procedure>(
+    client: &Client,
+    node: &Node,
+    path: &str,
+    arguments: &P,
+) -> Result<P::Reply> {
+    let answer = client.call_volume(&node.volume, &path, arguments).await;
+    answer.map_err(|error| match error.code() {
+        Some(AbortCode::RXGEN_OPCODE) => {
+            Error::Usage(format!("{path}: the file server knows no object storage"))
+        }
+        _ => error.into(),
+    })
+}

@@ -1,0 +1,266 @@
+//! Object storage devices and policies: the operations of `osd`.
+//!
+//! The list of devices and the policies are in the OSD database; what is on a device its own server
+//! says, and which files need it, the file servers do.
+
+mod contents;
+mod device;
+mod policies;
+mod preview;
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use cellar_client::{Cell, Client};
+use cellar_rpc::Connection;
+use cellar_wire::object::device_only;
+use cellar_wire::osddb::{
+    CreateOsd, ListOsds, OSD_DRAINING, OSD_OBSOLETE, OsdEntry, OsdListed, SetOsd,
+};
+use cellar_wire::{AbortCode, Procedure, osd};
+
+pub(crate) use contents::object_name;
+pub use contents::{Contents, FilesOn, ObjectView, RepairView, VersionView};
+pub use device::{Device, State, devices_long, devices_table};
+pub use policies::{PolicyView, policies_table};
+pub use preview::{Decided, Preview, Question};
+
+use crate::error::{Error, Result};
+
+/// How often a change is tried again that somebody else's change came before.
+const TRIES: usize = 5;
+
+/// The devices and policies of one cell.
+#[derive(Clone, Copy)]
+pub struct Osds<'a> {
+    client: &'a Client,
+    cell: &'a Cell,
+}
+
+impl<'a> Osds<'a> {
+    /// Those of `cell`.
+    pub fn new(client: &'a Client, cell: &'a Cell) -> Self {
+        Self { client, cell }
+    }
+
+    /// Calls the OSD database, which answers where the VLDB does.
+    async fn db<P: Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
+        let called = self.client.locations().call(self.cell, arguments).await;
+        called.map_err(|error| match error {
+            cellar_client::Error::Database { cause, .. } => match cause.code().to_plain() {
+                AbortCode::RXGEN_OPCODE => Error::Usage(format!(
+                    "the database servers of cell {} know no object storage",
+                    self.cell.name
+                )),
+                _ => Error::refused(what, cause),
+            },
+            other => other.into(),
+        })
+    }
+
+    async fn listed(&self) -> Result<(u64, Vec<OsdListed>)> {
+        let reply = self
+            .db(&ListOsds {}, "cannot list the object storage devices")
+            .await?;
+        Ok((reply.revision, reply.osds.into_vec()))
+    }
+
+    /// All devices, by number.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn list(&self) -> Result<Vec<Device>> {
+        let (_, osds) = self.listed().await?;
+        Ok(osds.iter().map(Device::of).collect())
+    }
+
+    async fn find(&self, name_or_id: &str) -> Result<(u64, OsdListed)> {
+        let (revision, osds) = self.listed().await?;
+        Ok((revision, pick(osds, name_or_id)?))
+    }
+
+    /// One device, by name or number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn device(&self, name_or_id: &str) -> Result<Device> {
+        Ok(Device::of(&self.find(name_or_id).await?.1))
+    }
+
+    /// Creates a device. Number 0: the next free one.
+    ///
+    /// # Errors
+    /// The name or number is taken, the entry makes no sense, or the caller may not.
+    pub async fn create(&self, entry: OsdEntry) -> Result<u32> {
+        let what = format!("cannot create device {}", entry.name);
+        match self.db(&CreateOsd { entry }, &what).await {
+            Ok(reply) => Ok(reply.id),
+            Err(error) => Err(explained(error, &what)),
+        }
+    }
+
+    /// Changes a device's entry. What others change at the same time is kept.
+    ///
+    /// # Errors
+    /// There is none of that name, what `change` says, or as [`Osds::create`].
+    pub async fn change(
+        &self,
+        name_or_id: &str,
+        change: impl Fn(&mut OsdEntry) -> Result<()>,
+    ) -> Result<Device> {
+        let what = format!("cannot change device {name_or_id}");
+        for _ in 1..TRIES {
+            match self.try_change(name_or_id, &what, &change).await {
+                Err(error) if error.code() == Some(AbortCode::ESTALE) => {}
+                other => return other,
+            }
+        }
+        self.try_change(name_or_id, &what, &change).await
+    }
+
+    async fn try_change(
+        &self,
+        name_or_id: &str,
+        what: &str,
+        change: &impl Fn(&mut OsdEntry) -> Result<()>,
+    ) -> Result<Device> {
+        let (revision, mut listed) = self.find(name_or_id).await?;
+        change(&mut listed.entry)?;
+        let entry = listed.entry.clone();
+        match self.db(&SetOsd { entry, revision }, what).await {
+            Ok(_) => Ok(Device::of(&listed)),
+            Err(error) => Err(explained(error, what)),
+        }
+    }
+
+    /// Begins to empty a device, or lets it be used again.
+    ///
+    /// # Errors
+    /// As [`Osds::change`].
+    pub async fn drain(&self, name_or_id: &str, drain: bool) -> Result<Device> {
+        self.change(name_or_id, |entry| {
+            if entry.flags & OSD_OBSOLETE != 0 {
+                let name = entry.name.to_string();
+                return Err(Error::Usage(format!(
+                    "device {name} is not in use any more"
+                )));
+            }
+            set_flag(entry, OSD_DRAINING, drain);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes a device out of use. Its number is not given again. Unless `force` is said, nothing may be
+    /// on it that a file needs.
+    ///
+    /// # Errors
+    /// A file has objects there, or nobody can say whether one has; as [`Osds::change`].
+    pub async fn remove(&self, name_or_id: &str, force: bool) -> Result<Device> {
+        if !force {
+            let (_, listed) = self.find(name_or_id).await?;
+            let id = listed.entry.id;
+            let files = self.files_on(id, 1).await?;
+            if !files.files.is_empty() {
+                return Err(Error::Usage(format!(
+                    "files have objects on device {id}: 'cellar osd drain {id} -wait' moves them away first; \
+                     -force gives them up"
+                )));
+            }
+            if let Some(silent) = files.silent.first() {
+                return Err(Error::Usage(format!(
+                    "file server {silent} does not say whether its files have objects on device {id}; \
+                     -force takes the device away all the same"
+                )));
+            }
+        }
+        self.change(name_or_id, |entry| {
+            entry.flags |= OSD_OBSOLETE;
+            entry.allocation_priority = 0;
+            set_flag(entry, OSD_DRAINING, false);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The way to a device's server. It is asked by Rx, as a superuser: it may be another process at an
+    /// address that the administrator's socket stands for.
+    fn server(&self, entry: &OsdEntry) -> Result<Connection> {
+        let address = entry.addresses.first().copied().map(address_of);
+        let (Some(address), Ok(port)) = (address, u16::try_from(entry.port)) else {
+            return Err(Error::Usage(format!(
+                "device {} ({}) has no address: its server was never heard of",
+                entry.id, entry.name
+            )));
+        };
+        let peer = SocketAddr::new(address, port);
+        let servers = self.client.servers();
+        Ok(servers.direct_connection(&self.cell.name, peer, &osd::PACKAGE))
+    }
+
+    /// What a superuser shows a device's server instead of a capability.
+    fn superuser(entry: &OsdEntry) -> cellar_wire::object::Capability {
+        device_only(entry.id)
+    }
+}
+
+/// Sets or clears a flag.
+pub fn set_flag(entry: &mut OsdEntry, flag: u32, on: bool) {
+    match on {
+        true => entry.flags |= flag,
+        false => entry.flags &= !flag,
+    }
+}
+
+/// The device of that number or name: one in use before one that is not.
+fn pick(osds: Vec<OsdListed>, name_or_id: &str) -> Result<OsdListed> {
+    let wanted: Option<u32> = name_or_id.parse().ok();
+    let found = osds
+        .into_iter()
+        .filter(|listed| match wanted {
+            Some(id) => listed.entry.id == id,
+            None => listed.entry.name.as_bytes() == name_or_id.as_bytes(),
+        })
+        .min_by_key(|listed| listed.entry.flags & OSD_OBSOLETE);
+    found.ok_or_else(|| {
+        Error::Usage(format!(
+            "there is no device {name_or_id}; 'cellar osd list -obsolete' shows all"
+        ))
+    })
+}
+
+/// The codes of the database, as sentences.
+fn explained(error: Error, what: &str) -> Error {
+    let sentence = match error.code() {
+        Some(AbortCode::EEXIST) => "the name or the number is taken",
+        Some(AbortCode::EINVAL) => {
+            "the entry makes no sense: names, owner, class and location have no blanks, and a name is not a \
+             number; the smallest size is not above the largest; a device is archival or wipeable, not \
+             both; a mark is at most 1000"
+        }
+        Some(AbortCode::ENOSPC) => "there are too many",
+        _ => return error,
+    };
+    Error::Usage(format!("{what}: {sentence}"))
+}
+
+/// An address from the wire.
+pub(crate) fn address_of(words: [u32; 4]) -> IpAddr {
+    let mut bytes = [0; 16];
+    for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_be_bytes());
+    }
+    Ipv6Addr::from(bytes).to_canonical()
+}
+
+/// An address for the wire: IPv4 ones are mapped.
+pub fn address_words(address: IpAddr) -> [u32; 4] {
+    let bytes = match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_be_bytes(*bytes);
+    }
+    words
+}

@@ -1,0 +1,310 @@
+//! What is on a device: objects, the files that need them, counters, repairs.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use cellar_client::Cell;
+use cellar_rpc::CallError;
+use cellar_wire::afsosd::{ListOnDevice, RepairStatus};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::object::ObjectId;
+use cellar_wire::osd::{Examine, GetStatistics, LIST_REMOVED, ListObjects, NAMED_MAX, ObjectInfo};
+use cellar_wire::{AbortCode, Procedure, afsosd};
+use serde::Serialize;
+
+use super::Osds;
+use crate::error::{Error, Result};
+use crate::vos::Volumes;
+
+/// Calls made for one listing: bounds a server that never says "end".
+const PAGES_MAX: usize = 1_000_000;
+/// Files asked for at once.
+const FILES_AT_ONCE: u32 = 4096;
+
+/// A version of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VersionView {
+    /// Which.
+    pub version: u64,
+    /// Bytes.
+    pub length: u64,
+    /// When it was written last, in seconds since 1970.
+    pub written: u64,
+}
+
+/// An object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ObjectView {
+    /// `volume.vnode.uniquifier.serial`
+    pub object: String,
+    /// The volume in it.
+    pub volume: u32,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// When it was read last, about.
+    pub accessed: u64,
+    /// When it was removed; 0: it is there.
+    pub removed: u64,
+    /// Bytes that it takes on the device.
+    pub allocated: u64,
+    /// Its versions, the oldest first.
+    pub versions: Vec<VersionView>,
+}
+
+impl ObjectView {
+    fn of(info: &ObjectInfo) -> Self {
+        let versions = info.versions.iter().map(|version| VersionView {
+            version: version.version,
+            length: version.length,
+            written: version.written,
+        });
+        Self {
+            object: object_name(&info.object),
+            volume: info.object.volume.0,
+            created: info.created,
+            accessed: info.accessed,
+            removed: info.removed,
+            allocated: info.allocated,
+            versions: versions.collect(),
+        }
+    }
+}
+
+/// `volume.vnode.uniquifier.serial`
+pub(crate) fn object_name(id: &ObjectId) -> String {
+    format!("{}.{}.{}.{}", id.volume, id.vnode, id.uniquifier, id.serial)
+}
+
+/// An object's name, read.
+fn parse_object(text: &str) -> Result<ObjectId> {
+    let parts: Vec<Option<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
+    match parts[..] {
+        [Some(volume), Some(vnode), Some(uniquifier), Some(serial)] => Ok(ObjectId {
+            volume: VolumeId(volume),
+            vnode: VnodeId(vnode),
+            uniquifier: Uniquifier(uniquifier),
+            serial,
+        }),
+        _ => Err(Error::Usage(format!(
+            "'{text}' is not an object; write VOLUME.VNODE.UNIQUIFIER.SERIAL, as 'cellar osd objects' does"
+        ))),
+    }
+}
+
+/// What the objects of one volume take on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Contents {
+    /// How many.
+    pub objects: u64,
+    /// Bytes on the device.
+    pub allocated: u64,
+    /// Bytes of the newest versions.
+    pub length: u64,
+}
+
+/// The files that have objects on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FilesOn {
+    /// File server and fid.
+    pub files: Vec<(IpAddr, String)>,
+    /// File servers that did not say.
+    pub silent: Vec<IpAddr>,
+}
+
+/// What a file server's repair queue is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RepairView {
+    /// The file server.
+    pub server: IpAddr,
+    /// Objects that wait.
+    pub waiting: u64,
+    /// Objects that are being repaired.
+    pub running: u64,
+    /// Objects that were.
+    pub repaired: u64,
+    /// Objects that could not be.
+    pub failed: u64,
+    /// Bytes that were copied.
+    pub bytes: u64,
+}
+
+impl Osds<'_> {
+    /// Shows `each` the objects of a device in ascending order until it returns `false`: those of
+    /// `volume`, if one is given; those that were removed and can be brought back, if `removed`.
+    ///
+    /// # Errors
+    /// There is no such device, or its server does not answer, or the caller may not.
+    pub async fn objects(
+        &self,
+        name_or_id: &str,
+        volume: Option<VolumeId>,
+        removed: bool,
+        mut each: impl FnMut(ObjectView) -> bool,
+    ) -> Result<()> {
+        let (_, listed) = self.find(name_or_id).await?;
+        let connection = self.server(&listed.entry)?;
+        let what = format!("cannot list the objects of device {}", listed.entry.id);
+        let mut after = ObjectId::default();
+        for _ in 0..PAGES_MAX {
+            let page = ListObjects {
+                capability: Self::superuser(&listed.entry),
+                volume: volume.unwrap_or_default().0,
+                after,
+                limit: NAMED_MAX as u32,
+                flags: if removed { LIST_REMOVED } else { 0 },
+            };
+            let page = connection
+                .call(&page)
+                .await
+                .map_err(|cause| Error::refused(&what, cause))?;
+            for info in &page.objects {
+                if !each(ObjectView::of(info)) {
+                    return Ok(());
+                }
+            }
+            match page.objects.last() {
+                Some(last) if page.more && last.object > after => after = last.object,
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// What each volume has on a device.
+    ///
+    /// # Errors
+    /// As [`Osds::objects`].
+    pub async fn volumes(&self, name_or_id: &str) -> Result<BTreeMap<u32, Contents>> {
+        let mut volumes: BTreeMap<u32, Contents> = BTreeMap::new();
+        self.objects(name_or_id, None, false, |object| {
+            let of_volume = volumes.entry(object.volume).or_default();
+            of_volume.objects += 1;
+            of_volume.allocated += object.allocated;
+            of_volume.length += object.versions.last().map_or(0, |version| version.length);
+            true
+        })
+        .await?;
+        Ok(volumes)
+    }
+
+    /// One object of a device.
+    ///
+    /// # Errors
+    /// It is not there, or as [`Osds::objects`].
+    pub async fn object(&self, name_or_id: &str, object: &str) -> Result<ObjectView> {
+        let (_, listed) = self.find(name_or_id).await?;
+        let asked = Examine {
+            capability: Self::superuser(&listed.entry),
+            object: parse_object(object)?,
+        };
+        let answer = self.server(&listed.entry)?.call(&asked).await;
+        match answer {
+            Ok(reply) => Ok(ObjectView::of(&reply.info)),
+            Err(cause) if cause.code().to_plain() == AbortCode::ENOENT => Err(Error::Usage(
+                format!("object {object} is not on device {}", listed.entry.id),
+            )),
+            Err(cause) => Err(Error::refused(
+                format!("cannot examine object {object}"),
+                cause,
+            )),
+        }
+    }
+
+    /// The counters of a device's server.
+    ///
+    /// # Errors
+    /// There is no such device, or its server does not answer.
+    pub async fn statistics(&self, name_or_id: &str) -> Result<Vec<(String, u64)>> {
+        let (_, listed) = self.find(name_or_id).await?;
+        let what = format!("cannot get the counters of device {}", listed.entry.id);
+        let reply = self.server(&listed.entry)?.call(&GetStatistics {}).await;
+        let figures = reply.map_err(|cause| Error::refused(what, cause))?.figures;
+        let figures = figures.iter();
+        Ok(figures
+            .map(|figure| (figure.name.to_string(), figure.value))
+            .collect())
+    }
+
+    /// The file servers of the cell. One that has several addresses is called at its first.
+    async fn file_servers(&self) -> Result<Vec<IpAddr>> {
+        let servers = Volumes::new(self.client, self.cell).addresses().await?;
+        let first = servers.iter().filter_map(|server| server.addresses.first());
+        Ok(first.copied().collect())
+    }
+
+    async fn file_server<P: Procedure>(
+        &self,
+        server: IpAddr,
+        arguments: &P,
+    ) -> std::result::Result<P::Reply, CallError> {
+        let cell: &Cell = self.cell;
+        let peer = SocketAddr::new(server, cell.ports.fileserver);
+        let servers = self.client.servers();
+        let connection = servers.connection(&cell.name, peer, &afsosd::PACKAGE);
+        connection.call(arguments).await
+    }
+
+    /// The files that have objects on a device, at most `limit` of each file server.
+    ///
+    /// # Errors
+    /// The VLDB does not answer, or the caller may not.
+    pub async fn files_on(&self, osd: u32, limit: usize) -> Result<FilesOn> {
+        let mut found = FilesOn::default();
+        for server in self.file_servers().await? {
+            let mut after = Fid::default();
+            let mut left = limit;
+            while left > 0 {
+                let ask = FILES_AT_ONCE.min(u32::try_from(left).unwrap_or(u32::MAX));
+                let page = ListOnDevice {
+                    osd,
+                    after,
+                    limit: ask,
+                };
+                let page = match self.file_server(server, &page).await {
+                    Ok(page) => page,
+                    // A server that knows no objects has none.
+                    Err(cause) if cause.code().to_plain() == AbortCode::RXGEN_OPCODE => break,
+                    Err(cause) if cause.is_unreachable() => {
+                        found.silent.push(server);
+                        break;
+                    }
+                    Err(cause) => {
+                        let what = format!("cannot ask file server {server} for its files");
+                        return Err(Error::refused(what, cause));
+                    }
+                };
+                left -= page.files.len().min(left);
+                let files = page.files.iter().map(|fid| (server, fid.to_string()));
+                found.files.extend(files);
+                match page.files.last() {
+                    Some(last) if page.more => after = *last,
+                    _ => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What the repair queues of all file servers are doing, and which of them did not answer.
+    ///
+    /// # Errors
+    /// The VLDB does not answer.
+    pub async fn repairs(&self) -> Result<(Vec<RepairView>, Vec<IpAddr>)> {
+        let (mut queues, mut silent) = (Vec::new(), Vec::new());
+        for server in self.file_servers().await? {
+            match self.file_server(server, &RepairStatus {}).await {
+                Ok(reply) => queues.push(RepairView {
+                    server,
+                    waiting: reply.waiting,
+                    running: reply.running,
+                    repaired: reply.repaired,
+                    failed: reply.failed,
+                    bytes: reply.bytes,
+                }),
+                Err(cause) if cause.code().to_plain() == AbortCode::RXGEN_OPCODE => {}
+                Err(_) => silent.push(server),
+            }
+        }
+        Ok((queues, silent))
+    }
+}

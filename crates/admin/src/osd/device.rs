@@ -1,0 +1,331 @@
+//! A device as it is shown.
+
+use std::net::IpAddr;
+
+use cellar_wire::ids::PartitionId;
+use cellar_wire::osddb::{
+    OSD_ARCHIVAL, OSD_DRAINING, OSD_OBSOLETE, OSD_SOFT_DELETE, OSD_WIPEABLE, OsdListed,
+};
+use serde::Serialize;
+
+use super::address_of;
+use crate::table::{Side, Table, short_size};
+
+/// How a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is there and takes writes.
+    Up,
+    /// It is there; its store has stopped and takes no writes.
+    Readonly,
+    /// It was not heard of for too long, or never.
+    Down,
+    /// It is being emptied.
+    Draining,
+    /// It was taken out of use.
+    Obsolete,
+    /// The file servers' own disks.
+    Local,
+}
+
+impl State {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Readonly => "readonly",
+            Self::Down => "down",
+            Self::Draining => "draining",
+            Self::Obsolete => "obsolete",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// A device. Sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// Its number.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// How it is.
+    pub state: State,
+    /// Where its server is.
+    pub addresses: Vec<IpAddr>,
+    /// The server's port.
+    pub port: u32,
+    /// The partition there.
+    pub partition: String,
+    /// In all.
+    pub total: u64,
+    /// Free.
+    pub free: u64,
+    /// Objects on it.
+    pub objects: u64,
+    /// Seconds since it was heard of; `None`: never.
+    pub silent_seconds: Option<u32>,
+    /// Smallest file that is placed there.
+    pub min_size: u64,
+    /// Largest file; 0: any.
+    pub max_size: u64,
+    /// Weight for new objects.
+    pub write_priority: u32,
+    /// Weight for reading.
+    pub read_priority: u32,
+    /// For archives.
+    pub archival: bool,
+    /// Files may be wiped.
+    pub wipeable: bool,
+    /// It is being emptied.
+    pub draining: bool,
+    /// Out of use.
+    pub obsolete: bool,
+    /// Removed objects can be brought back for a while.
+    pub soft_delete: bool,
+    /// Wiping begins above that, in thousandths.
+    pub high_water_mark: u32,
+    /// Smaller files are not wiped.
+    pub min_wipe_size: u64,
+    /// Who paid for it.
+    pub owner: String,
+    /// Where it stands.
+    pub location: String,
+    /// What policies may ask for.
+    pub class: String,
+}
+
+impl Device {
+    /// From the wire.
+    pub fn of(listed: &OsdListed) -> Self {
+        let (entry, heard) = (&listed.entry, &listed.state);
+        let has = |flag| entry.flags & flag != 0;
+        let state = match () {
+            () if entry.id == 1 => State::Local,
+            () if has(OSD_OBSOLETE) => State::Obsolete,
+            () if listed.dead => State::Down,
+            () if has(OSD_DRAINING) => State::Draining,
+            () if heard.silence == u32::MAX => State::Down,
+            () if !heard.writable => State::Readonly,
+            () => State::Up,
+        };
+        let partition = i32::try_from(entry.partition)
+            .ok()
+            .and_then(PartitionId::new);
+        Self {
+            id: entry.id,
+            name: entry.name.to_string(),
+            state,
+            addresses: entry.addresses.iter().copied().map(address_of).collect(),
+            port: entry.port,
+            partition: match partition {
+                Some(partition) => partition.to_string(),
+                None => entry.partition.to_string(),
+            },
+            total: heard.total,
+            free: heard.free,
+            objects: heard.objects,
+            silent_seconds: (heard.silence != u32::MAX).then_some(heard.silence),
+            min_size: entry.min_size,
+            max_size: entry.max_size,
+            write_priority: entry.allocation_priority,
+            read_priority: entry.read_priority,
+            archival: has(OSD_ARCHIVAL),
+            wipeable: has(OSD_WIPEABLE),
+            draining: has(OSD_DRAINING),
+            obsolete: has(OSD_OBSOLETE),
+            soft_delete: has(OSD_SOFT_DELETE),
+            high_water_mark: entry.high_water_mark,
+            min_wipe_size: entry.min_wipe_size,
+            owner: entry.owner.to_string(),
+            location: entry.location.to_string(),
+            class: entry.class.to_string(),
+        }
+    }
+
+    fn used(&self) -> String {
+        match self.total {
+            0 => "-".to_owned(),
+            total => {
+                let used = total.saturating_sub(self.free) as f64;
+                format!("{:.1}%", used * 100.0 / total as f64)
+            }
+        }
+    }
+
+    fn sizes(&self) -> String {
+        let size = |bytes| match bytes {
+            0 => "0".to_owned(),
+            bytes => cellar_policy::bytes(bytes).replace(' ', ""),
+        };
+        match (self.min_size, self.max_size) {
+            (0, 0) => "any".to_owned(),
+            (min, 0) => format!("{}-", size(min)),
+            (min, max) => format!("{}-{}", size(min), size(max)),
+        }
+    }
+
+    fn flags(&self) -> String {
+        let flags = [
+            (self.archival, "archival"),
+            (self.wipeable, "wipeable"),
+            (self.draining, "draining"),
+            (self.obsolete, "obsolete"),
+            (self.soft_delete, "softdelete"),
+        ];
+        let set = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
+        let set: Vec<_> = set.collect();
+        or_dash(&set.join(","))
+    }
+
+    fn server(&self) -> String {
+        match self.addresses.first() {
+            Some(address) => format!("{address}:{}", self.port),
+            None => "-".to_owned(),
+        }
+    }
+
+    /// All fields, a line each.
+    pub fn examined(&self) -> String {
+        let heard = match self.silent_seconds {
+            _ if self.state == State::Local => "the file servers' own disks".to_owned(),
+            Some(seconds) => format!("{}, heard of {seconds} s ago", self.state.word()),
+            None => format!("{}, never heard of", self.state.word()),
+        };
+        let others: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
+        let wiping = match self.wipeable || self.archival {
+            true => format!(
+                "above {} per mille, files of {} and more",
+                self.high_water_mark,
+                cellar_policy::bytes(self.min_wipe_size)
+            ),
+            false => "-".to_owned(),
+        };
+        let space = match self.total {
+            0 => "-".to_owned(),
+            total => format!(
+                "{} of {} free ({} used), {} objects",
+                short_size(self.free),
+                short_size(total),
+                self.used(),
+                self.objects
+            ),
+        };
+        let lines = [
+            ("State", heard),
+            ("Space", space),
+            ("Server", or_dash(&others.join(", "))),
+            ("Port", self.port.to_string()),
+            ("Partition", self.partition.clone()),
+            ("File sizes", self.sizes()),
+            ("Write priority", self.write_priority.to_string()),
+            ("Read priority", self.read_priority.to_string()),
+            ("Flags", self.flags()),
+            ("Wiping", wiping),
+            ("Class", or_dash(&self.class)),
+            ("Owner", or_dash(&self.owner)),
+            ("Location", or_dash(&self.location)),
+        ];
+        let mut text = format!("Device {}: {}\n", self.id, self.name);
+        for (name, value) in lines {
+            text.push_str(&format!("    {name:<15} {value}\n"));
+        }
+        text
+    }
+}
+
+fn or_dash(text: &str) -> String {
+    match text {
+        "" => "-".to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+/// `osd list`.
+pub fn devices_table(devices: &[Device]) -> String {
+    use Side::{Left, Right};
+    let mut table = Table::new([
+        ("Id", Right),
+        ("Name", Left),
+        ("State", Left),
+        ("Total", Right),
+        ("Used", Right),
+        ("Objects", Right),
+        ("Wrprior", Right),
+        ("Rdprior", Right),
+        ("File sizes", Left),
+        ("Class", Left),
+    ]);
+    for device in devices {
+        table.row([
+            device.id.to_string(),
+            device.name.clone(),
+            device.state.word().to_owned(),
+            total(device),
+            device.used(),
+            count(device),
+            device.write_priority.to_string(),
+            device.read_priority.to_string(),
+            device.sizes(),
+            or_dash(&device.class),
+        ]);
+    }
+    table.to_string()
+}
+
+/// `osd list -long`.
+pub fn devices_long(devices: &[Device]) -> String {
+    use Side::{Left, Right};
+    let mut table = Table::new([
+        ("Id", Right),
+        ("Name", Left),
+        ("State", Left),
+        ("Total", Right),
+        ("Used", Right),
+        ("Objects", Right),
+        ("Wrprior", Right),
+        ("Rdprior", Right),
+        ("File sizes", Left),
+        ("Class", Left),
+        ("Owner", Left),
+        ("Location", Left),
+        ("Server", Left),
+        ("Partition", Left),
+        ("Flags", Left),
+    ]);
+    for device in devices {
+        table.row([
+            device.id.to_string(),
+            device.name.clone(),
+            device.state.word().to_owned(),
+            total(device),
+            device.used(),
+            count(device),
+            device.write_priority.to_string(),
+            device.read_priority.to_string(),
+            device.sizes(),
+            or_dash(&device.class),
+            or_dash(&device.owner),
+            or_dash(&device.location),
+            device.server(),
+            device.partition.clone(),
+            device.flags(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn total(device: &Device) -> String {
+    match device.total {
+        0 => "-".to_owned(),
+        total => short_size(total),
+    }
+}
+
+fn count(device: &Device) -> String {
+    match device.total {
+        0 => "-".to_owned(),
+        _ => device.objects.to_string(),
+    }
+}

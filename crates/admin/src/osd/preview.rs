@@ -1,0 +1,193 @@
+//! `osd policy test`: what would happen to a file, and which rule decided.
+//!
+//! The same code that a file server uses answers: the compiled policies, and the choice of devices.
+
+use cellar_objects::placement::{LOCAL_DISK, Wish, choose};
+use cellar_policy::{Facts, Form, Place, Policies, Reason, Verdict};
+use serde::Serialize;
+
+use super::Osds;
+use crate::error::Result;
+
+/// A file that could be stored.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Its name.
+    pub name: String,
+    /// The path of its directory in the volume.
+    pub directory: String,
+    /// The volume's name.
+    pub volume: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The policies that count: the volume's, then the directory's.
+    pub policies: Vec<u32>,
+    /// The ids of who stores it.
+    pub ids: Vec<i32>,
+    /// Its owner.
+    pub owner: i32,
+    /// Its group.
+    pub group: i32,
+}
+
+/// A rule that had a say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decided {
+    /// The policy that has it.
+    pub policy: u32,
+    /// Its name.
+    pub name: String,
+    /// Which of its rules, from 1; 0: the policy as a whole.
+    pub rule: u32,
+    /// The rule, or what there is to say.
+    pub text: String,
+}
+
+/// What would happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Preview {
+    /// The file would be in objects.
+    pub in_objects: bool,
+    /// What the policies say: `local`, `osd` or `dynamic`.
+    pub location: &'static str,
+    /// Its shape in words, where it would be in objects.
+    pub shape: Option<String>,
+    /// The class of devices.
+    pub class: Option<String>,
+    /// The rules that matched, in order.
+    pub rules: Vec<Decided>,
+    /// Devices that could have been chosen now.
+    pub devices: Vec<u32>,
+    /// Why none could.
+    pub problem: Option<String>,
+    /// Files up to that size stay local where the size decides, in bytes.
+    pub threshold: u64,
+}
+
+impl Preview {
+    /// For people.
+    pub fn text(&self, size: u64) -> String {
+        let mut text = String::new();
+        for rule in &self.rules {
+            let place = match rule.rule {
+                0 => String::new(),
+                number => format!(", rule {number}"),
+            };
+            text.push_str(&format!(
+                "Policy {} ({}){place}: {}\n",
+                rule.policy, rule.name, rule.text
+            ));
+        }
+        if self.rules.is_empty() {
+            text.push_str("No rule matches.\n");
+        }
+        let (size, limit) = (
+            cellar_policy::bytes(size),
+            cellar_policy::bytes(self.threshold),
+        );
+        let why = match (self.location, self.in_objects) {
+            ("dynamic", true) => format!(", for {size} is more than {limit}"),
+            ("dynamic", false) => format!(", for {size} is not more than {limit}"),
+            _ => String::new(),
+        };
+        match &self.shape {
+            Some(shape) if self.in_objects => {
+                let class = self.class.as_ref();
+                let class = class.map_or(String::new(), |class| {
+                    format!(", on devices of class {class}")
+                });
+                text.push_str(&format!("The file goes to objects{why}: {shape}{class}.\n"));
+            }
+            _ => text.push_str(&format!(
+                "The file stays on the file server's own disk{why}.\n"
+            )),
+        }
+        if let Some(problem) = &self.problem {
+            text.push_str(&format!("That fails at the moment: {problem}.\n"));
+        } else if !self.devices.is_empty() {
+            let devices: Vec<String> = self.devices.iter().map(u32::to_string).collect();
+            text.push_str(&format!("Devices, for example: {}.\n", devices.join(" ")));
+        }
+        text
+    }
+}
+
+impl Osds<'_> {
+    /// What would happen to a file under these policies.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn preview(&self, policies: &Policies, question: &Question) -> Result<Preview> {
+        let facts = Facts {
+            name: question.name.as_bytes(),
+            directory: question.directory.as_bytes(),
+            volume: question.volume.as_bytes(),
+            size: question.size,
+            ids: &question.ids,
+            owner: question.owner,
+            group: question.group,
+        };
+        let verdict = policies.evaluate(&question.policies, &facts);
+        let (_, devices) = self.listed().await?;
+        let threshold = devices
+            .iter()
+            .find(|device| device.entry.id == LOCAL_DISK)
+            .map_or(0, |local| local.entry.max_size);
+        let in_objects = match verdict.place {
+            Place::Local => false,
+            Place::Objects => true,
+            Place::BySize => question.size > threshold,
+        };
+        let shape = verdict.shape.unwrap_or_default();
+        let wish = Wish {
+            shape,
+            size: question.size,
+            class: verdict.class.clone().unwrap_or_default(),
+            ..Wish::default()
+        };
+        let chosen = in_objects.then(|| choose(&devices, &wish, &mut rand::rng()));
+        let (devices, problem) = match chosen {
+            None => (Vec::new(), None),
+            Some(Ok(devices)) => (devices, None),
+            Some(Err(none)) => (Vec::new(), Some(none.to_string())),
+        };
+        Ok(Preview {
+            in_objects,
+            location: verdict.place.word(),
+            shape: in_objects.then(|| cellar_policy::shape(&shape)),
+            class: verdict.class.clone().filter(|_| in_objects),
+            rules: decided(policies, &verdict),
+            devices,
+            problem,
+            threshold,
+        })
+    }
+}
+
+fn decided(policies: &Policies, verdict: &Verdict) -> Vec<Decided> {
+    let name = |id| policies.name(id).unwrap_or("?").to_owned();
+    let reasons = verdict.why.iter().map(|reason| match *reason {
+        Reason::VolumeUsesNone => Decided {
+            policy: 0,
+            name: name(0),
+            rule: 0,
+            text: "the volume does not use objects".to_owned(),
+        },
+        Reason::Missing { policy } => Decided {
+            policy,
+            name: "?".to_owned(),
+            rule: 0,
+            text: "there is no such policy; nothing comes of it".to_owned(),
+        },
+        Reason::Rule { policy, rule, .. } => Decided {
+            policy,
+            name: name(policy),
+            rule,
+            text: policies
+                .rule(*reason)
+                .map(|rule| rule.print(Form::Human))
+                .unwrap_or_default(),
+        },
+    });
+    reasons.collect()
+}
