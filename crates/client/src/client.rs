@@ -14,6 +14,7 @@ use crate::cell::{Cell, CellName};
 use crate::directory::Directories;
 use crate::error::{Error, Result};
 use crate::mount_point::{MountPoint, VolumeKind, choose};
+use crate::objects::CellDevices;
 use crate::path::{Follow, Node, Tree, walk};
 use crate::rxafscb::{CallbackService, Promises};
 use crate::servers::{Administrator, Renewal, Servers};
@@ -46,6 +47,7 @@ pub struct Client {
     servers: Arc<Servers>,
     locations: Locations,
     directories: Arc<Directories>,
+    devices: CellDevices,
 }
 
 impl Client {
@@ -72,6 +74,7 @@ impl Client {
             locations: Locations::new(servers.clone()),
             servers,
             directories,
+            devices: CellDevices::default(),
         })
     }
 
@@ -104,6 +107,10 @@ impl Client {
     /// Where volumes are.
     pub fn locations(&self) -> &Locations {
         &self.locations
+    }
+
+    pub(crate) fn cell_devices(&self) -> &CellDevices {
+        &self.devices
     }
 
     pub(crate) fn directories(&self) -> &Directories {

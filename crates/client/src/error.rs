@@ -84,6 +84,21 @@ pub enum Error {
         /// What is wrong with the answer.
         detail: String,
     },
+    /// A file became another version while it was read.
+    #[error("{what}: it was changed while it was read; read it again")]
+    Changed {
+        /// The path or fid.
+        what: String,
+    },
+    /// Objects of a file could not be read or written at their devices.
+    #[error("{what}: {cause}")]
+    Objects {
+        /// The path or fid.
+        what: String,
+        /// Which device, and why.
+        #[source]
+        cause: cellar_objects::Error,
+    },
     /// A callback connection or another server could not be reached.
     #[error("server {server}: {cause}")]
     Server {

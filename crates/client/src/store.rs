@@ -21,6 +21,12 @@ pub(crate) const STORE_PIECE_BYTES: u64 = 8 << 20;
 pub trait Source {
     /// At most `max` bytes more, in chunks; fewer than `max` only at the end.
     fn take(&mut self, max: u64) -> impl Future<Output = std::io::Result<Vec<Bytes>>> + Send;
+
+    /// Goes on from that byte, if it can: a store that failed is tried in another way.
+    fn rewind(&mut self, position: u64) -> impl Future<Output = std::io::Result<bool>> + Send {
+        let _cannot = position;
+        async { Ok(false) }
+    }
 }
 
 impl Client {
@@ -36,13 +42,26 @@ impl Client {
         what: &str,
         source: &mut impl Source,
         modified: Option<AfsTime>,
+        progress: impl FnMut(u64),
+    ) -> Result<AfsFetchStatus> {
+        self.store_from(node, what, 0, source, modified, progress)
+            .await
+    }
+
+    /// [`Client::store`] of what follows the first `position` bytes, which stay.
+    pub(crate) async fn store_from(
+        &self,
+        node: &Node,
+        what: &str,
+        mut position: u64,
+        source: &mut impl Source,
+        modified: Option<AfsTime>,
         mut progress: impl FnMut(u64),
     ) -> Result<AfsFetchStatus> {
         let local = |cause| crate::error::Error::Local {
             what: what.to_owned(),
             cause,
         };
-        let mut position = 0;
         let mut piece = source.take(STORE_PIECE_BYTES).await.map_err(local)?;
         loop {
             let length: u64 = piece.iter().map(|chunk| chunk.len() as u64).sum();
@@ -61,6 +80,11 @@ impl Client {
             }
             piece = next;
         }
+    }
+
+    /// Cuts a file that is longer.
+    pub(crate) async fn cut(&self, node: &Node, what: &str, length: u64) -> Result<AfsFetchStatus> {
+        self.store_piece(node, what, length, &[], 0, None).await
     }
 
     async fn store_piece(

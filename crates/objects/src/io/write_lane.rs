@@ -54,6 +54,11 @@ impl Lane {
         }
     }
 
+    /// What proves the right of calls from now on.
+    pub(crate) fn renew(&mut self, capability: Capability) {
+        self.capability = capability;
+    }
+
     /// These bytes of the object are to come now.
     pub(crate) fn begin(&mut self, range: Range<u64>) {
         self.position = range.start;

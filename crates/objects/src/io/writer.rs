@@ -28,7 +28,7 @@ use super::chunks::Chunks;
 use super::reader::check;
 use super::row::{Old, Row, not_brought};
 use super::write_lane::Lane;
-use super::{ObjectSet, ReadOptions, Reader, WriteOptions};
+use super::{Capabilities, ObjectSet, ReadOptions, Reader, WriteOptions};
 use crate::arithmetic::{Striping, copies_of, length_at, stripe_of};
 use crate::devices::{Condition, Devices};
 use crate::erasure::Code;
@@ -142,6 +142,17 @@ impl Writer {
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// These capabilities count from now on: the others are about to expire.
+    pub fn renew(&mut self, capabilities: Capabilities) {
+        for (place, lane) in self.lanes.iter_mut().enumerate() {
+            let osd = self.set.layout.objects[place].osd;
+            if let (Some(lane), Some(capability)) = (lane, capabilities.at(place, osd)) {
+                lane.renew(capability);
+            }
+        }
+        self.set.capabilities = capabilities;
     }
 
     /// Begins a run: `length` bytes for `position` follow by [`Writer::push`]. The run before must be whole.

@@ -1,0 +1,198 @@
+//! A file's bytes from wherever they are.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_objects::{ReadOptions, Reader};
+use cellar_wire::afsosd::{Access, BeginFetch};
+use tokio::time::Instant;
+
+use super::{DIRECT_MIN, RENEW_BEFORE, is_plain, object_set};
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::fetch::Fetch;
+use crate::path::Node;
+
+/// Shortest life of a right to read that is believed: clocks differ.
+const LIFE_MIN: Duration = Duration::from_secs(60);
+
+/// A file being read.
+pub struct Download<'a> {
+    client: &'a Client,
+    node: &'a Node,
+    what: String,
+    /// The next byte, and the end.
+    range: Range<u64>,
+    way: Way<'a>,
+}
+
+enum Way<'a> {
+    /// From the devices: until when, and which version of the file.
+    Direct {
+        reader: Box<Reader>,
+        renew: Instant,
+        version: u64,
+    },
+    /// From the file server.
+    Plain(Box<Fetch<'a>>),
+}
+
+impl Client {
+    /// Reads a file's bytes in `range`, at most to its end, from its devices if it is in objects, else from its
+    /// file server. Errors say `what` was read.
+    ///
+    /// # Errors
+    /// No server of the volume answers, or they refuse.
+    pub async fn download<'a>(
+        &'a self,
+        node: &'a Node,
+        what: impl Into<String>,
+        range: Range<u64>,
+    ) -> Result<Download<'a>> {
+        let what = what.into();
+        let end = range.end.min(node.status.length);
+        if end.saturating_sub(range.start) >= DIRECT_MIN {
+            match self.begin_fetch(node, &what, range.clone()).await {
+                Ok((way, end)) => {
+                    return Ok(Download {
+                        client: self,
+                        node,
+                        what,
+                        range: range.start..end,
+                        way,
+                    });
+                }
+                Err(failure) if is_plain(&failure) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let length = range.end.saturating_sub(range.start);
+        let fetch = self.fetch(node, range.start, length).await?.named(&what);
+        Ok(Download {
+            client: self,
+            node,
+            what,
+            range,
+            way: Way::Plain(Box::new(fetch)),
+        })
+    }
+
+    /// Asks where the bytes are; answers the end of the range, too, the file's at most.
+    async fn begin_fetch(
+        &self,
+        node: &Node,
+        what: &str,
+        range: Range<u64>,
+    ) -> Result<(Way<'static>, u64)> {
+        let arguments = BeginFetch {
+            fid: node.fid,
+            position: range.start,
+            length: range.end.saturating_sub(range.start),
+        };
+        let asked = format!("reading {what}");
+        let reply = self.call_volume(&node.volume, &asked, &arguments).await?;
+        let access: Access = reply.access;
+        let devices = self.devices(&node.volume.cell);
+        devices.merge(&access.devices);
+        let life = u64::from(access.expires.0).saturating_sub(super::now());
+        let life = Duration::from_secs(life).max(LIFE_MIN);
+        let end = range.end.min(reply.status.length).max(range.start);
+        let set = object_set(node.fid, access);
+        let reader = Reader::new(devices, set, range.start..end, ReadOptions::default());
+        let reader = reader.map_err(|cause| Error::Objects {
+            what: what.to_owned(),
+            cause,
+        })?;
+        let way = Way::Direct {
+            reader: Box::new(reader),
+            renew: Instant::now() + life - RENEW_BEFORE.min(life / 2),
+            version: reply.status.data_version,
+        };
+        Ok((way, end))
+    }
+}
+
+impl Download<'_> {
+    /// Whether the bytes come from the devices.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        matches!(self.way, Way::Direct { .. })
+    }
+
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// Neither devices nor file server give the rest; [`Error::Changed`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            let Way::Direct {
+                reader,
+                renew,
+                version,
+            } = &mut self.way
+            else {
+                break;
+            };
+            if self.range.is_empty() {
+                return Ok(None);
+            }
+            let version = *version;
+            if Instant::now() >= *renew {
+                self.begin_again(version).await?;
+                continue;
+            }
+            match reader.next().await {
+                Ok(bytes) => {
+                    self.range.start += bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+                    return Ok(bytes);
+                }
+                Err(cause) => {
+                    tracing::info!(what = self.what, %cause, "going on through the file server");
+                    self.go_plain(version).await?;
+                }
+            }
+        }
+        let Way::Plain(fetch) = &mut self.way else {
+            return Ok(None);
+        };
+        let bytes = fetch.next().await?;
+        self.range.start += bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// Renews the right to read.
+    async fn begin_again(&mut self, before: u64) -> Result<()> {
+        let (client, range) = (self.client, self.range.clone());
+        match client.begin_fetch(self.node, &self.what, range).await {
+            Ok((way, _)) => {
+                if !matches!(way, Way::Direct { version, .. } if version == before) {
+                    return Err(self.changed());
+                }
+                self.way = way;
+                Ok(())
+            }
+            Err(failure) if is_plain(&failure) => self.go_plain(before).await,
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Goes on from the file server, if it still has that version.
+    async fn go_plain(&mut self, before: u64) -> Result<()> {
+        let (client, node) = (self.client, self.node);
+        let now = client.node(&node.volume, node.fid).await?;
+        if now.status.data_version != before {
+            return Err(self.changed());
+        }
+        let length = self.range.end - self.range.start;
+        let fetch = client.fetch(node, self.range.start, length).await?;
+        self.way = Way::Plain(Box::new(fetch.named(&self.what)));
+        Ok(())
+    }
+
+    fn changed(&self) -> Error {
+        Error::Changed {
+            what: self.what.clone(),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Bytes into a file, wherever they go.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_objects::{Capabilities, WriteOptions, Writer, Written};
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::afsosd::{
+    AbortStore, BeginStore, BeginStoreReply, EndStore, ExtendStore, STORE_LEASE,
+};
+use cellar_wire::ids::AfsTime;
+use cellar_wire::object::Shape;
+use cellar_wire::rxafs::AfsFetchStatus;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{DIRECT_MIN, PART_BYTES, is_plain, object_set};
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::path::Node;
+use crate::store::Source;
+
+/// Bytes read from the source at a time, while those before are sent.
+const TAKE_BYTES: u64 = 4 << 20;
+
+/// Time after which a store is renewed.
+const RENEW: Duration = Duration::from_secs(STORE_LEASE as u64 / 3);
+
+/// How long somebody else's store is waited for: that of a client that died is forgotten by then.
+const BUSY_WAIT: Duration = Duration::from_secs(STORE_LEASE as u64 + 15);
+
+/// What is to be stored.
+#[derive(Clone, Debug, Default)]
+pub struct Upload {
+    /// The bytes of the file that come; what is before them is there already. The file ends with them.
+    pub range: Range<u64>,
+    /// Modification time.
+    pub modified: Option<AfsTime>,
+    /// How the file's objects shall be laid out, if it is new; `None`: as the policies say.
+    pub shape: Option<Shape>,
+}
+
+/// A store under way.
+struct Store<'a> {
+    client: &'a Client,
+    node: &'a Node,
+    what: &'a str,
+    number: u64,
+    range: Range<u64>,
+    renew: Instant,
+}
+
+/// Why a part was not stored directly.
+enum Missed {
+    /// It cannot be: plainly then. Nothing was taken from the source.
+    Plain,
+    /// It failed; something was taken.
+    Failed(Error),
+}
+
+impl Client {
+    /// Stores what `source` gives: to devices if the file is, or shall be, in objects; else to its file server.
+    /// `progress` is told of bytes that were sent.
+    ///
+    /// # Errors
+    /// The source cannot be read or has fewer bytes, or neither devices nor file server take them. Parts that were
+    /// ended before are in the file then.
+    pub async fn upload(
+        &self,
+        node: &Node,
+        what: &str,
+        source: &mut impl Source,
+        upload: &Upload,
+        mut progress: impl FnMut(u64),
+    ) -> Result<AfsFetchStatus> {
+        let Upload {
+            range, modified, ..
+        } = upload;
+        let mut status = node.status.clone();
+        if status.length > range.end {
+            status = self.cut(node, what, range.end).await?;
+        }
+        let mut position = range.start;
+        let length = range.end.saturating_sub(range.start);
+        if length >= DIRECT_MIN || (upload.shape.is_some() && length > 0) {
+            while position < range.end {
+                let part = position..range.end.min(position + PART_BYTES);
+                let mut sent = 0;
+                let count = |bytes| {
+                    sent += bytes;
+                    progress(bytes);
+                };
+                match self
+                    .store_part(node, what, source, upload, part.clone(), count)
+                    .await
+                {
+                    Ok(ended) => status = ended,
+                    Err(Missed::Plain) => break,
+                    Err(Missed::Failed(failure)) => {
+                        let local = |cause| Error::Local {
+                            what: what.to_owned(),
+                            cause,
+                        };
+                        if is_final(&failure) || !source.rewind(position).await.map_err(local)? {
+                            return Err(failure);
+                        }
+                        tracing::info!(what, %failure, "going on through the file server");
+                        let mut again = |bytes: u64| {
+                            let news = bytes.saturating_sub(sent);
+                            sent = sent.saturating_sub(bytes);
+                            progress(news);
+                        };
+                        return self
+                            .store_from(node, what, position, source, *modified, &mut again)
+                            .await;
+                    }
+                }
+                position = part.end;
+            }
+        }
+        if position < range.end || (length == 0 && modified.is_some()) {
+            return self
+                .store_from(node, what, position, source, *modified, progress)
+                .await;
+        }
+        Ok(status)
+    }
+
+    /// Stores one part at the devices.
+    async fn store_part(
+        &self,
+        node: &Node,
+        what: &str,
+        source: &mut impl Source,
+        upload: &Upload,
+        part: Range<u64>,
+        mut progress: impl FnMut(u64),
+    ) -> std::result::Result<AfsFetchStatus, Missed> {
+        let begun = self.begin_store(node, what, upload, &part).await;
+        let begun = begun.map_err(|failure| match is_plain(&failure) {
+            true => Missed::Plain,
+            false => Missed::Failed(failure),
+        })?;
+        let mut store = Store {
+            client: self,
+            node,
+            what,
+            number: begun.store,
+            range: part,
+            renew: Instant::now() + RENEW,
+        };
+        let stored = async {
+            let devices = self.devices(&node.volume.cell);
+            devices.merge(&begun.access.devices);
+            let set = object_set(node.fid, begun.access);
+            let (length, options) = (begun.status.length, WriteOptions::default());
+            let writer = Writer::new(devices, set, length, options);
+            let writer = writer.map_err(|cause| store.failed(cause))?;
+            let written = store.send(writer, source, &mut progress).await?;
+            store.end(&written, upload.modified).await
+        };
+        let stored = stored.await;
+        if stored.is_err() {
+            store.abort().await;
+        }
+        stored.map_err(Missed::Failed)
+    }
+
+    async fn begin_store(
+        &self,
+        node: &Node,
+        what: &str,
+        upload: &Upload,
+        part: &Range<u64>,
+    ) -> Result<BeginStoreReply> {
+        let arguments = BeginStore {
+            fid: node.fid,
+            position: part.start,
+            length: part.end - part.start,
+            // Policies look at the size that it will have.
+            file_length: upload.range.end,
+            shape: cellar_wire::List::from_iter_cut(upload.shape),
+        };
+        let asked = format!("storing {what}");
+        let until = Instant::now() + BUSY_WAIT;
+        loop {
+            let reply = self.call_volume(&node.volume, &asked, &arguments).await;
+            match reply {
+                Err(failure)
+                    if failure.code() == Some(AbortCode::EBUSY) && Instant::now() < until =>
+                {
+                    sleep(Duration::from_millis(200)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+impl Store<'_> {
+    fn failed(&self, cause: cellar_objects::Error) -> Error {
+        Error::Objects {
+            what: self.what.to_owned(),
+            cause,
+        }
+    }
+
+    /// Sends the part to the devices; it is durable there when this answers.
+    async fn send(
+        &mut self,
+        mut writer: Writer,
+        source: &mut impl Source,
+        progress: &mut impl FnMut(u64),
+    ) -> Result<Written> {
+        let mut left = self.range.end - self.range.start;
+        let begun = writer.begin(self.range.start, left).await;
+        begun.map_err(|cause| self.failed(cause))?;
+        let what = self.what;
+        let local = |cause| Error::Local {
+            what: what.to_owned(),
+            cause,
+        };
+        let mut chunks = source.take(left.min(TAKE_BYTES)).await.map_err(local)?;
+        while left > 0 {
+            let count: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+            if count == 0 {
+                let early = std::io::ErrorKind::UnexpectedEof;
+                return Err(local(std::io::Error::new(
+                    early,
+                    "it became shorter while it was copied",
+                )));
+            }
+            left -= count;
+            let (pushed, next) =
+                tokio::join!(push(&mut writer, chunks), source.take(left.min(TAKE_BYTES)));
+            pushed.map_err(|cause| self.failed(cause))?;
+            chunks = next.map_err(local)?;
+            progress(count);
+            if Instant::now() >= self.renew {
+                writer.renew(self.extend().await?);
+            }
+        }
+        let finish = writer.finish();
+        tokio::pin!(finish);
+        loop {
+            tokio::select! {
+                written = &mut finish => return written.map_err(|cause| self.failed(cause)),
+                () = sleep_until(self.renew) => {}
+            }
+            self.extend().await?;
+        }
+    }
+
+    /// Keeps the store for longer.
+    async fn extend(&mut self) -> Result<Capabilities> {
+        let arguments = ExtendStore {
+            fid: self.node.fid,
+            store: self.number,
+            position: self.range.start,
+            length: self.range.end - self.range.start,
+        };
+        let asked = format!("storing {}", self.what);
+        let volume = &self.node.volume;
+        let reply = self.client.call_volume(volume, &asked, &arguments).await?;
+        let devices = self.client.devices(&volume.cell);
+        devices.merge(&reply.access.devices);
+        self.renew = Instant::now() + RENEW;
+        Ok(Capabilities::Listed(reply.access.capabilities.into()))
+    }
+
+    /// Makes the bytes the file's.
+    async fn end(&self, written: &Written, modified: Option<AfsTime>) -> Result<AfsFetchStatus> {
+        let modified = modified.unwrap_or_else(|| {
+            let seconds = super::now();
+            AfsTime(u32::try_from(seconds).unwrap_or(u32::MAX))
+        });
+        let arguments = EndStore {
+            fid: self.node.fid,
+            store: self.number,
+            length: self.range.end,
+            modified,
+            failed: written.failed(),
+        };
+        let asked = format!("storing {}", self.what);
+        let volume = &self.node.volume;
+        let reply = self.client.call_volume(volume, &asked, &arguments).await?;
+        Ok(reply.status)
+    }
+
+    /// Gives the store up, so that others need not wait for its lease.
+    async fn abort(&self) {
+        let arguments = AbortStore {
+            fid: self.node.fid,
+            store: self.number,
+        };
+        let asked = format!("giving up the store of {}", self.what);
+        let given_up = self
+            .client
+            .call_volume(&self.node.volume, &asked, &arguments);
+        if let Err(failure) = given_up.await {
+            tracing::debug!(%failure, "a store was not given up");
+        }
+    }
+}
+
+async fn push(writer: &mut Writer, chunks: Vec<Bytes>) -> cellar_objects::Result<()> {
+    for chunk in chunks {
+        writer.push(chunk).await?;
+    }
+    Ok(())
+}
+
+/// Whether the file server would answer the same.
+fn is_final(failure: &Error) -> bool {
+    match failure {
+        Error::Local { .. } => true,
+        Error::Fileserver { cause, .. } => matches!(
+            cause,
+            CallError::Aborted(code) if matches!(
+                code.to_plain(),
+                AbortCode::EACCES | AbortCode::EROFS | AbortCode::VOVERQUOTA | AbortCode::VDISKFULL
+            )
+        ),
+        _ => false,
+    }
+}
