@@ -16,6 +16,7 @@ use cellar_wire::{AbortCode, ids::VolumeId};
 use tracing::info;
 
 use super::create::{check_elsewhere, volume_name};
+use super::list::partition_of;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse, special_of};
 use super::{Answered, code, on_disk, superuser};
@@ -38,10 +39,7 @@ pub(super) async fn nuke_volume(server: &Arc<Server>, call: &mut IncomingCall) -
     superuser(server, call)?;
     audit::about("volume", volume);
     audit::about("partition", partition);
-    let place = PartitionId::new(partition).ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
-    if server.volumes.partition(place).is_none() {
-        return Err(AbortCode::VOLSERILLEGAL_PARTITION);
-    }
+    let (place, _) = partition_of(server, partition)?;
     if server.transactions.is_busy(place, volume) {
         return Err(AbortCode::VOLSERVOLBUSY);
     }
@@ -191,9 +189,7 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> An
     superuser(server, call)?;
     audit::about("volume", volume);
     audit::about("partition", partition);
-    let place = PartitionId::new(partition).ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
-    let partition = server.volumes.partition(place);
-    let partition = partition.ok_or(AbortCode::VOLSERILLEGAL_PARTITION)?;
+    let (place, partition) = partition_of(server, partition)?;
     let pending = {
         let server = server.clone();
         on_disk(move || {

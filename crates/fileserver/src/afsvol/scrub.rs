@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use super::list::partition_of;
 use super::{Answered, code, superuser};
 use crate::audit;
 use crate::server::Server;
@@ -64,9 +65,7 @@ pub(super) async fn scrub(server: &Arc<Server>, call: &mut IncomingCall) -> Answ
     superuser(server, call)?;
     audit::about("partition", partition);
     audit::about("volume", volume);
-    let unknown = AbortCode::VOLSERILLEGAL_PARTITION;
-    let place = PartitionId::new(partition).ok_or(unknown)?;
-    let partition = server.volumes.partition(place).ok_or(unknown)?;
+    let (place, partition) = partition_of(server, partition)?;
     let scrubbing = Scrubbing::begin(server, place)?;
     let rate = u64::from(rate_kib) * 1024;
     let (sender, mut progress) = mpsc::channel(QUEUE);
