@@ -219,7 +219,11 @@ impl Volume {
         edit: impl FnOnce(&mut VolumeInfo),
     ) -> Result<Changed<VolumeInfo>> {
         let _room = self.core.engine.admit(0)?;
-        let _state = self.group.state.read();
+        let _state = if is_nonblocking() {
+            self.group.state.try_read().ok_or(Error::WouldBlock)?
+        } else {
+            self.group.state.read()
+        };
         if self.is_gone() {
             return Err(Error::NoVolume(self.id));
         }

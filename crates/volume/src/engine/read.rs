@@ -17,6 +17,8 @@ use super::{Engine, Levels};
 use crate::error::Result;
 use crate::ticket::may_block;
 
+/// Entries that a scan takes out of a table at a time, at most; it begins with one.
+const TAKEN_MAX: usize = 64;
 /// Entries of a page of a walk, and their bytes, at most.
 const PAGE_ENTRIES: usize = 512;
 const PAGE_BYTES: usize = 256 << 10;
@@ -91,8 +93,14 @@ impl Engine {
         may_block()?;
         let levels = self.levels();
         let base = self.read_base(&levels, |base| base.entries(from))?;
+        let tables = levels.tables().map(|table| Ahead {
+            table: Arc::clone(table),
+            entries: VecDeque::new(),
+            taken: 1,
+            done: false,
+        });
         Ok(Scan {
-            levels,
+            tables: tables.collect(),
             base,
             ahead: None,
             base_done: false,
@@ -119,9 +127,35 @@ impl Levels {
     }
 }
 
+/// Entries of a table that a scan will come to.
+struct Ahead {
+    table: Arc<Table>,
+    entries: VecDeque<(Key, Option<Bytes>)>,
+    /// How many are taken next.
+    taken: usize,
+    done: bool,
+}
+
+impl Ahead {
+    /// The first entry at or after `at`, which never goes back.
+    fn first(&mut self, at: &Key) -> Option<&Key> {
+        while self.entries.front().is_some_and(|(key, _)| key < at) {
+            self.entries.pop_front();
+        }
+        if self.entries.is_empty() && !self.done {
+            self.table.page(at, self.taken, &mut self.entries);
+            self.done = self.entries.len() < self.taken;
+            self.taken = (self.taken * 2).min(TAKEN_MAX);
+        }
+        self.entries.front().map(|(key, _)| key)
+    }
+}
+
 /// Entries of all levels merged, in key order.
+///
+/// What is put or deleted while it goes on, up to [`TAKEN_MAX`] entries ahead of it, it may not see.
 pub(crate) struct Scan {
-    levels: Arc<Levels>,
+    tables: Vec<Ahead>,
     base: base::Entries,
     ahead: Option<(Key, Bytes)>,
     base_done: bool,
@@ -138,22 +172,30 @@ impl Scan {
                 self.ahead = self.base.next()?;
                 self.base_done = self.ahead.is_none();
             }
-            let mut best: Option<(Key, Option<Bytes>)> = None;
-            for table in self.levels.tables() {
-                if let Some((key, value)) = table.at_or_after(&self.at)
-                    && best.as_ref().is_none_or(|(known, _)| key < *known)
+            // Of entries of one key that of the newest table counts, the base's last.
+            let mut best: Option<(usize, Key)> = None;
+            for (index, table) in self.tables.iter_mut().enumerate() {
+                if let Some(key) = table.first(&self.at)
+                    && best.is_none_or(|(_, known)| *key < known)
                 {
-                    best = Some((key, value));
+                    best = Some((index, *key));
                 }
             }
-            if let Some((key, _)) = &self.ahead {
-                match &best {
-                    Some((known, _)) if known < key => {}
-                    Some((known, _)) if known == key => self.ahead = None,
-                    _ => best = self.ahead.take().map(|(key, value)| (key, Some(value))),
+            let from_base = self.ahead.as_ref().map(|(key, _)| *key);
+            let in_base = match (best, from_base) {
+                (Some((_, known)), Some(key)) => key < known,
+                (None, Some(_)) => true,
+                (_, None) => false,
+            };
+            let found = if in_base {
+                self.ahead.take().map(|(key, value)| (key, Some(value)))
+            } else {
+                if from_base.is_some() && from_base == best.map(|(_, key)| key) {
+                    self.ahead = None;
                 }
-            }
-            let Some((key, value)) = best else {
+                best.and_then(|(index, _)| self.tables[index].entries.pop_front())
+            };
+            let Some((key, value)) = found else {
                 return Ok(None);
             };
             if !key.starts_with(&self.prefix) {

@@ -1,6 +1,6 @@
 //! Changes that are in the journal and not yet in the base: one ordered table a journal file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -67,6 +67,13 @@ impl Table {
         map.range(from..)
             .next()
             .map(|(key, value)| (*key, value.clone()))
+    }
+
+    /// Appends the first entries at or after `from`, `count` at most, deletions included.
+    pub(crate) fn page(&self, from: &Key, count: usize, page: &mut VecDeque<(Key, Option<Bytes>)>) {
+        let map = self.map.read();
+        let entries = map.range(from..).take(count);
+        page.extend(entries.map(|(key, value)| (*key, value.clone())));
     }
 
     /// Runs `work` over all entries in order.
