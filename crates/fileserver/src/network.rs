@@ -1,10 +1,12 @@
-//! Which clients are in a network of this server, for the tables of `vos examine -extended`.
+//! The addresses of this server: which clients are in a network of it, for the tables of `vos examine
+//! -extended`, and what is sent to the server itself.
 //!
 //! OpenAFS compares the networks of addresses by their class (A, B, C), whatever the netmask, and so do
 //! we, with all addresses of the server. Of IPv6 the first 64 bits are the network. The machine itself
 //! is near.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use parking_lot::RwLock;
 
@@ -12,12 +14,16 @@ use crate::host::canonical;
 
 /// The addresses of this server.
 #[derive(Default)]
-pub(crate) struct Networks(RwLock<Vec<IpAddr>>);
+pub(crate) struct Networks {
+    addresses: RwLock<Vec<IpAddr>>,
+    /// Where the volume service answers; 0 if nobody said so.
+    volume_port: AtomicU16,
+}
 
 impl Networks {
     /// More addresses of the server; unspecified ones say nothing.
     pub(crate) fn add(&self, addresses: &[SocketAddr]) {
-        let mut known = self.0.write();
+        let mut known = self.addresses.write();
         for address in addresses {
             let address = canonical(*address).ip();
             if !address.is_unspecified() && !known.contains(&address) {
@@ -26,10 +32,24 @@ impl Networks {
         }
     }
 
+    /// Where the volume service answers.
+    pub(crate) fn add_volume_server(&self, address: SocketAddr) {
+        self.add(&[address]);
+        self.volume_port.store(address.port(), Ordering::Release);
+    }
+
+    /// Whether the volume service of this server answers at an address.
+    pub(crate) fn is_volume_server(&self, address: SocketAddr) -> bool {
+        let port = self.volume_port.load(Ordering::Acquire);
+        port != 0
+            && port == address.port()
+            && self.addresses.read().contains(&canonical(address).ip())
+    }
+
     /// Whether an address is in a network of the server.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         let address = canonical(address).ip();
-        address.is_loopback() || self.0.read().iter().any(|own| same(*own, address))
+        address.is_loopback() || self.addresses.read().iter().any(|own| same(*own, address))
     }
 }
 
@@ -83,5 +103,10 @@ mod tests {
         for far in ["11.1.2.3", "172.17.5.1", "192.168.8.1", "2001:db8:1:3::3"] {
             assert!(!networks.has(at(far)), "{far}");
         }
+        assert!(!networks.is_volume_server(at("10.1.2.3")));
+        networks.add_volume_server(at("10.1.2.3"));
+        assert!(networks.is_volume_server(at("172.16.5.1")));
+        assert!(!networks.is_volume_server(at("10.1.2.4")));
+        assert!(!networks.is_volume_server(SocketAddr::new([10, 1, 2, 3].into(), 7005)));
     }
 }

@@ -148,6 +148,12 @@ impl FileServer {
         runtime.spawn(0, || async move { server.remove_leftovers_later().await });
     }
 
+    /// Says at which port the volume service answers: what one partition sends to another of this
+    /// server does not go through it. Without this it does.
+    pub fn serves_volumes_at(&self, port: &Port) {
+        self.0.networks.add_volume_server(port.local_address());
+    }
+
     /// Registers this server's UUID and addresses in the volume location database: tries `servers`
     /// in turn, and again after a while, until one accepts. Returns at once.
     ///

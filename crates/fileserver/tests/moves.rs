@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
 use cellar_wire::ids::{Fid, VolumeId};
-use common::volser::{Volser, cookie, secured, taken, two};
+use cellar_wire::{AbortCode, Procedure};
+use common::volser::{Volser, assert_same, calls, contents, cookie, secured, taken, two};
 use common::{Machine, NOW, OPEN, run};
 
 const RO: VolumeId = VolumeId(536_870_950);
@@ -268,4 +269,40 @@ fn a_volume_moves_between_partitions_of_one_server() {
         assert!(cell.partition.volume(OPEN).unwrap().is_none());
     });
     drop(other);
+}
+
+#[test]
+fn what_a_server_sends_to_itself_does_not_leave_it() {
+    let (here, _there, client, ..) = two();
+    let port = secured(&here);
+    here.server.serves_volumes_at(&port);
+    run(async {
+        let server = Volser(here.admin().await);
+        let root = Fid::root(OPEN);
+        let file = client.create(root, "file").await;
+        // More than goes at once.
+        client.store(file, 0, &vec![7; 9 << 20]).await.unwrap();
+        client.store(file, 20 << 20, b"far").await.unwrap();
+        let copy = || cookie("copy", READWRITE, NEW);
+        let from = server.begin(OPEN, IT_BUSY).await;
+        let to = server.create("copy", READWRITE, NEW, NEW).await;
+        let unknown = server.forward(from, 0, (&port, 999), copy()).await;
+        assert_eq!(unknown.unwrap_err().code(), AbortCode::ENOENT);
+        // First all of it; then from a date, what is known to have changed: nothing.
+        for date in [0, (NOW - 2) as i32] {
+            server
+                .forward(from, date, (&port, to), copy())
+                .await
+                .unwrap();
+        }
+        server.end(from).await;
+        server.flags(to, 0).await;
+        server.end(to).await;
+        let (new, old) = (server.items(NEW).await, server.items(OPEN).await);
+        assert_same(&contents(&new), &contents(&old), "a copy");
+        for opcode in [afsvol::GetState::OPCODE, afsvol::RestoreDelta::OPCODE] {
+            assert_eq!(calls(&port, opcode), 0);
+        }
+    });
+    assert_eq!(here.partition.check().unwrap().faults, [""; 0]);
 }

@@ -198,6 +198,9 @@ impl Services {
             let port = runtime
                 .open(config)
                 .map_err(|cause| port_failure(&cause, address))?;
+            if number == ports.volume {
+                fileserver.serves_volumes_at(&port);
+            }
             if number == ports.fileserver {
                 fileserver.start(runtime, &port);
             }

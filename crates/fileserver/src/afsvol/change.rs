@@ -19,7 +19,7 @@ use super::create::{check_elsewhere, volume_name};
 use super::list::partition_of;
 use super::status::kind_of;
 use super::transaction::{Beginning, InUse, special_of};
-use super::{Answered, code, on_disk, superuser};
+use super::{Answered, code, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::callback::Pending;
 use crate::server::Server;
@@ -56,8 +56,8 @@ async fn delete(
     volume: VolumeId,
     used: Option<InUse>,
 ) -> Result<(), AbortCode> {
-    let pending = {
-        let server = server.clone();
+    let (pending, durable) = {
+        let (server, used) = (server.clone(), used.clone());
         on_disk(move || {
             let found = server.volumes.find_on(place, volume).map_err(code)?;
             let attached = found.ok_or(AbortCode::VNOVOL)?;
@@ -69,12 +69,12 @@ async fn delete(
             // Locks and promises are by id: of another copy here they are kept by nobody's need.
             server.locks.forget_volume(volume);
             let pending = server.breaker.collect_volume(volume, server.now_secs());
-            deleted.wait().map_err(code)?;
-            info!(%volume, partition = %place, "volume deleted");
-            Ok(pending)
+            Ok((pending, deleted.durable))
         })
         .await?
     };
+    durable.await.map_err(code)?;
+    info!(%volume, partition = %place, "volume deleted");
     server.breaker.told(pending).await;
     Ok(())
 }
@@ -253,13 +253,16 @@ pub(super) async fn signal_restore(server: &Arc<Server>, call: &mut IncomingCall
 async fn edit(
     server: &Arc<Server>,
     used: InUse,
-    change: impl FnOnce(&mut VolumeInfo) + Send + 'static,
+    change: impl Fn(&mut VolumeInfo) + Send + 'static,
 ) -> Result<(), AbortCode> {
     let now = server.now();
-    on_disk(move || {
-        let attached = used.volume()?;
-        let changed = attached.volume.update_info(now, change).map_err(code)?;
-        changed.wait().map(drop).map_err(code)
-    })
-    .await
+    let changed = in_memory(move || {
+        let Some(attached) = used.find()? else {
+            return Ok(None);
+        };
+        let changed = attached.volume.update_info(now, &change)?;
+        Ok(Some(changed.durable))
+    });
+    let durable = changed.await?.ok_or(AbortCode::VNOVOL)?;
+    durable.await.map_err(code)
 }

@@ -10,7 +10,7 @@ use super::code;
 use super::delta_in::DeltaSink;
 use super::delta_out::{Base, DeltaSource, plan};
 use super::dump::freeze;
-use super::stream::{Sink, Source};
+use super::stream::{Sink, pass};
 use super::transaction::InUse;
 
 /// Copies the volume of a transaction. The copy is out of service, and to be destroyed, until
@@ -45,19 +45,11 @@ pub(super) fn copy(
         head.creation_date = now;
         let mut from = DeltaSource::new(&frozen, Since::Everything)?;
         let mut to = DeltaSink::new(partition, new, cookie, head)?;
-        loop {
-            match from.next_piece() {
-                Ok(Some(piece)) => {
-                    if let Err(code) = to.take(piece) {
-                        to.give_up();
-                        return Err(code);
-                    }
-                }
-                Ok(None) => return to.finish(),
-                Err(code) => {
-                    to.give_up();
-                    return Err(code);
-                }
+        match pass(&mut from, &mut to, usize::MAX) {
+            Ok(_) => to.finish(),
+            Err(code) => {
+                to.give_up();
+                Err(code)
             }
         }
     })();

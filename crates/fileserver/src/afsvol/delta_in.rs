@@ -9,7 +9,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
     BASE_DATE, BASE_NOTHING, BASE_STATE, CAN_DELTA, DELTA_VERSION, DeltaHead, GetCapabilities,
     GetCapabilitiesReply, GetState, GetStateReply, RestoreCookie, RestoreDelta, RestoreDeltaReply,
-    WRONG_BASE,
+    VolumeState, WRONG_BASE,
 };
 use cellar_wire::delta::{Item, Reader};
 use cellar_wire::ids::VolumeId;
@@ -18,7 +18,7 @@ use super::contents::{from_wire, image_of_delta, restored_from_delta, to_wire};
 use super::restore::{Refused, Target, finish};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
-use super::{Answered, code, on_disk, superuser};
+use super::{Answered, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
 
@@ -35,12 +35,23 @@ pub(super) async fn get_state(server: &Arc<Server>, call: &mut IncomingCall) -> 
     let GetState { trans } = call.arguments().await?;
     superuser(server, call)?;
     let used = InUse::enter(server, trans, "GetState")?;
-    let state = on_disk(move || used.volume()?.volume.received().map_err(code)).await?;
+    let state = state_of(&used).await?;
     call.reply(&GetStateReply {
         version: DELTA_VERSION,
-        state: state.map(to_wire).unwrap_or_default(),
+        state,
     });
     Ok(())
+}
+
+/// The state that a transaction's volume is in, if it has a name.
+pub(super) async fn state_of(used: &InUse) -> Result<VolumeState, AbortCode> {
+    let used = used.clone();
+    let found = in_memory(move || {
+        let found = used.find()?;
+        found.map(|found| found.volume.received()).transpose()
+    });
+    let state = found.await?.ok_or(AbortCode::VNOVOL)?;
+    Ok(state.map(to_wire).unwrap_or_default())
 }
 
 pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -56,14 +67,7 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
     }
     let used = InUse::enter(server, trans, "RestoreDelta")?;
     let stream = Stream::new(server, used.progress());
-    let sink = {
-        let used = used.clone();
-        on_disk(move || {
-            let partition = used.volume()?.partition;
-            DeltaSink::new(&partition, used.id(), cookie, head)
-        })
-        .await?
-    };
+    let sink = DeltaSink::begin(&used, cookie, head).await?;
     let sink = stream.receive(call, sink).await?;
     finish(server, used, move || sink.finish()).await?;
     call.reply(&RestoreDeltaReply {});
@@ -88,6 +92,20 @@ struct Place {
 }
 
 impl DeltaSink {
+    /// [`DeltaSink::new`], for the volume of a transaction.
+    pub(super) async fn begin(
+        used: &InUse,
+        cookie: RestoreCookie,
+        head: DeltaHead,
+    ) -> Result<Self, AbortCode> {
+        let used = used.clone();
+        on_disk(move || {
+            let partition = used.volume()?.partition;
+            Self::new(&partition, used.id(), cookie, head)
+        })
+        .await
+    }
+
     /// Begins to make a volume what a delta with this head says.
     pub(super) fn new(
         partition: &Partition,

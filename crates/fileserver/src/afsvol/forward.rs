@@ -9,6 +9,8 @@
 //!    what it has; else everything. A restore brings old dates, so where the state is known they do
 //!    not count. With date 0, everything: who asks for that does not trust what is there.
 //! 3. This server calls as a holder of the cell's key, encrypted if its caller does so.
+//! 4. What is sent to this server itself, as in a move between its partitions, does not leave the
+//!    process; it is a delta like any other.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,8 +31,10 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::contents::from_wire;
+use super::delta_in::{DeltaSink, state_of};
 use super::delta_out::{Base, DeltaSource, plan};
 use super::dump::{DumpSource, freeze};
+use super::restore::finish;
 use super::stream::Stream;
 use super::transaction::InUse;
 use super::{Answered, on_disk, superuser};
@@ -99,6 +103,7 @@ fn address(server: &DestServer) -> SocketAddr {
 /// A moment of a volume, on its way to others.
 #[derive(Clone)]
 struct Outgoing {
+    server: Arc<Server>,
     /// The transaction lasts as long as this.
     used: InUse,
     frozen: Frozen,
@@ -107,6 +112,14 @@ struct Outgoing {
     stream: Stream,
     security: Security,
     port: cellar_rpc::Port,
+}
+
+/// Where a volume is sent.
+enum Destination {
+    /// Another server, and the transaction there.
+    There(Connection, i32),
+    /// A transaction of this server.
+    Here(InUse),
 }
 
 /// What a destination said of the volume that it has.
@@ -133,6 +146,7 @@ impl Outgoing {
             on_disk(move || freeze(&used)).await?
         };
         Ok(Self {
+            server: server.clone(),
             used: used.clone(),
             frozen,
             from: AfsTime(from_date as u32),
@@ -145,9 +159,10 @@ impl Outgoing {
 
     async fn send(&self, to: Replica) -> Result<(), AbortCode> {
         let peer = address(&to.server);
-        let service = afsvol::PACKAGE.service_id;
-        let connection = self.port.connect(peer, service, self.security.clone());
-        let sent = self.send_over(&connection, to.trans).await;
+        let sent = match self.destination(peer, to.trans) {
+            Ok(destination) => self.send_to(&destination).await,
+            Err(code) => Err(code),
+        };
         let volume = self.used.id();
         match &sent {
             Ok(()) => info!(%volume, to = %peer, "volume sent"),
@@ -156,10 +171,26 @@ impl Outgoing {
         sent
     }
 
-    async fn send_over(&self, connection: &Connection, trans: i32) -> Result<(), AbortCode> {
-        let asked = known(connection, trans);
-        let Known::State(state) = self.stream.within_patience(asked).await? else {
-            return self.send_dump(connection, trans).await;
+    fn destination(&self, peer: SocketAddr, trans: i32) -> Result<Destination, AbortCode> {
+        if self.server.networks.is_volume_server(peer) {
+            let used = InUse::enter_quietly(&self.server, trans, "RestoreDelta")?;
+            return Ok(Destination::Here(used));
+        }
+        let service = afsvol::PACKAGE.service_id;
+        let connection = self.port.connect(peer, service, self.security.clone());
+        Ok(Destination::There(connection, trans))
+    }
+
+    async fn send_to(&self, to: &Destination) -> Result<(), AbortCode> {
+        let state = match to {
+            Destination::Here(used) => state_of(used).await?,
+            Destination::There(connection, trans) => {
+                let asked = known(connection, *trans);
+                match self.stream.within_patience(asked).await? {
+                    Known::State(state) => state,
+                    Known::Nothing => return self.send_dump(connection, *trans).await,
+                }
+            }
         };
         let mut bases = Vec::with_capacity(3);
         if self.from.0 != 0 {
@@ -173,7 +204,7 @@ impl Outgoing {
         }
         bases.push(Base::Nothing);
         for base in bases {
-            match self.send_delta(connection, trans, base).await {
+            match self.send_delta(to, base).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(code) if code == WRONG_BASE && base != Base::Nothing => {}
@@ -205,12 +236,7 @@ impl Outgoing {
     }
 
     /// False: this volume does not know the changes since that state.
-    async fn send_delta(
-        &self,
-        connection: &Connection,
-        trans: i32,
-        base: Base,
-    ) -> Result<bool, AbortCode> {
+    async fn send_delta(&self, to: &Destination, base: Base) -> Result<bool, AbortCode> {
         let frozen = self.frozen.clone();
         let planned = on_disk(move || {
             let Some((head, since)) = plan(&frozen, base)? else {
@@ -221,14 +247,26 @@ impl Outgoing {
         let Some((head, source)) = planned.await? else {
             return Ok(false);
         };
-        let restore = RestoreDelta {
-            trans,
-            cookie: self.cookie.clone(),
-            head,
-        };
-        let mut call = connection.open(&restore).await.map_err(failed)?;
-        self.stream.send(source, &mut call).await?;
-        self.end::<RestoreDeltaReply>(call).await.map(|_| true)
+        let cookie = self.cookie.clone();
+        match to {
+            Destination::Here(used) => {
+                let sink = DeltaSink::begin(used, cookie, head).await?;
+                let sink = self.stream.pass(source, sink, &used.progress()).await?;
+                finish(&self.server, used.clone(), move || sink.finish()).await?;
+            }
+            Destination::There(connection, trans) => {
+                let trans = *trans;
+                let restore = RestoreDelta {
+                    trans,
+                    cookie,
+                    head,
+                };
+                let mut call = connection.open(&restore).await.map_err(failed)?;
+                self.stream.send(source, &mut call).await?;
+                self.end::<RestoreDeltaReply>(call).await?;
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -16,7 +16,7 @@ use cellar_wire::ids::{PartitionId, VolumeId};
 use cellar_wire::{AbortCode, List};
 
 use super::status::kind_number;
-use super::{Answered, code, on_disk};
+use super::{Answered, code, in_memory, on_disk};
 use crate::server::Server;
 
 /// Volumes asked of the store at a time.
@@ -117,11 +117,11 @@ async fn one<E: Entry>(
     volume: VolumeId,
 ) -> Result<E, AbortCode> {
     let (place, partition) = partition_of(server, partition)?;
-    let info = on_disk(move || {
-        let found = partition.volume(volume).map_err(code)?;
-        Ok(found.ok_or(AbortCode::ENODEV)?.info())
-    })
-    .await?;
+    let found = in_memory(move || {
+        let found = partition.volume(volume)?;
+        Ok(found.map(|volume| volume.info()))
+    });
+    let info = found.await?.ok_or(AbortCode::ENODEV)?;
     if server.transactions.is_busy(place, volume) {
         return Ok(E::only(VolumeName::default(), volume, STATUS_BUSY));
     }

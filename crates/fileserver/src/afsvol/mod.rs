@@ -28,7 +28,7 @@ mod transaction;
 use std::sync::Arc;
 
 use cellar_rpc::{IncomingCall, LocalBoxFuture};
-use cellar_volume::Error;
+use cellar_volume::{Error, nonblocking};
 use cellar_wire::{AbortCode, Package, afsvol};
 
 pub(crate) use scrub::Scrubs;
@@ -127,7 +127,21 @@ fn superuser(server: &Server, call: &IncomingCall) -> Answered {
     }
 }
 
-/// Work of the volume server is rare and may wait for the disk: it always runs on the pool.
+/// Work that nearly always finds what it needs in memory: it is done here, and only where it would wait
+/// on the pool. So it may begin twice.
+async fn in_memory<T, F>(work: F) -> Result<T, AbortCode>
+where
+    F: Fn() -> cellar_volume::Result<T> + Send + 'static,
+    T: Send + 'static,
+{
+    let done = match nonblocking(&work) {
+        Err(Error::WouldBlock) => cellar_rpc::blocking(work).await,
+        done => done,
+    };
+    done.map_err(code)
+}
+
+/// Work that may wait for the disk, or for others: it runs on the pool.
 async fn on_disk<T, F>(work: F) -> Result<T, AbortCode>
 where
     F: FnOnce() -> Result<T, AbortCode> + Send + 'static,

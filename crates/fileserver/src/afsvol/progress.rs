@@ -35,10 +35,15 @@ impl Progress {
         self.stop.notify_waiters();
     }
 
+    /// Whether the calls have to give up.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
     /// Waits until the calls have to give up.
     pub(super) async fn stopped(&self) {
         let told = self.stop.notified();
-        if !self.stopped.load(Ordering::Acquire) {
+        if !self.is_stopped() {
             told.await;
         }
     }

@@ -13,7 +13,7 @@ use cellar_wire::ids::{AfsTime, PartitionId};
 use cellar_wire::{AbortCode, AfsString, List, WordString};
 
 use super::transaction::{Beginning, InUse, Transaction, special_of};
-use super::{Answered, code, on_disk, superuser};
+use super::{Answered, in_memory, on_disk, superuser};
 use crate::audit;
 use crate::server::Server;
 
@@ -111,14 +111,14 @@ async fn info_in(
 ) -> Result<VolumeInfo, AbortCode> {
     let (transaction, _used) = looked(server, call, number, procedure)?;
     let server = server.clone();
-    on_disk(move || {
-        let found = server
-            .volumes
-            .find_on(transaction.partition, transaction.volume);
-        let attached = found.map_err(code)?.ok_or(AbortCode::ENOENT)?;
-        Ok(attached.volume.info())
-    })
-    .await
+    let found = in_memory(move || {
+        let Transaction {
+            partition, volume, ..
+        } = transaction;
+        let found = server.volumes.find_on(partition, volume)?;
+        Ok(found.map(|attached| attached.volume.info()))
+    });
+    found.await?.ok_or(AbortCode::ENOENT)
 }
 
 fn status(info: &VolumeInfo) -> VolserStatus {

@@ -17,6 +17,10 @@ use super::progress::Progress;
 use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
 use crate::server::Server;
 
+/// Bytes that go from a volume of this server to another before the thread is given back: some
+/// milliseconds' work.
+const PASSED_AT_ONCE: usize = 4 << 20;
+
 /// What makes a stream.
 pub(super) trait Source: Send + 'static {
     /// The next piece, never empty; `None` at the end. May wait for the disk.
@@ -81,6 +85,41 @@ impl Stream {
             (source, piece) = (made_by, made);
         }
         Ok(())
+    }
+
+    /// Hands everything that `source` makes to `sink`, both of this server: [`PASSED_AT_ONCE`] bytes in
+    /// one piece of work. What it took is undone when that fails. `to` is shown of the receiving side.
+    pub(super) async fn pass<A: Source, B: Sink>(
+        &self,
+        mut source: A,
+        mut sink: B,
+        to: &Progress,
+    ) -> Result<B, AbortCode> {
+        loop {
+            let turn = move || {
+                let passed = pass(&mut source, &mut sink, PASSED_AT_ONCE);
+                (source, sink, passed)
+            };
+            let passed;
+            (source, sink, passed) = blocking(turn).await;
+            let failed = match passed {
+                Ok(passed) => {
+                    let now = self.server.now_secs();
+                    self.progress.sent(passed.bytes, now);
+                    to.received(passed.bytes, now);
+                    if passed.ended {
+                        return Ok(sink);
+                    }
+                    let stopped = self.progress.is_stopped() || to.is_stopped();
+                    stopped.then_some(AbortCode::RX_USER_ABORT)
+                }
+                Err(code) => Some(code),
+            };
+            if let Some(code) = failed {
+                blocking(move || sink.give_up()).await;
+                return Err(code);
+            }
+        }
     }
 
     /// Hands all that is left of a request to `sink`; what it took is undone when that fails.
@@ -153,6 +192,32 @@ impl Stream {
             () = self.progress.stopped() => Err(AbortCode::RX_USER_ABORT),
         }
     }
+}
+
+/// What went from a source to a sink.
+pub(super) struct Passed {
+    bytes: usize,
+    ended: bool,
+}
+
+/// Hands to `sink` what `source` makes, to the end or until `most` bytes have gone.
+pub(super) fn pass(
+    source: &mut impl Source,
+    sink: &mut impl Sink,
+    most: usize,
+) -> Result<Passed, AbortCode> {
+    let mut bytes = 0;
+    while bytes < most {
+        let Some(piece) = source.next_piece()? else {
+            return Ok(Passed { bytes, ended: true });
+        };
+        bytes += piece.len();
+        sink.take(piece)?;
+    }
+    Ok(Passed {
+        bytes,
+        ended: false,
+    })
 }
 
 async fn make<S: Source>(mut source: S) -> (S, Result<Option<Bytes>, AbortCode>) {

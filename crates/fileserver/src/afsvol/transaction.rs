@@ -257,9 +257,19 @@ impl InUse {
         number: i32,
         procedure: &'static str,
     ) -> Result<Self, AbortCode> {
+        let entered = Self::enter_quietly(server, number, procedure)?;
+        audit::about("volume", entered.id());
+        Ok(entered)
+    }
+
+    /// The same for a second transaction of a call, which is not what the call is about.
+    pub(super) fn enter_quietly(
+        server: &Arc<Server>,
+        number: i32,
+        procedure: &'static str,
+    ) -> Result<Self, AbortCode> {
         let now = server.now_secs();
         let transaction = server.transactions.enter(number, now, procedure)?;
-        audit::about("volume", transaction.volume);
         Ok(Self(Arc::new(Held {
             server: server.clone(),
             number,
@@ -286,16 +296,20 @@ impl InUse {
         self.0.attach_flags
     }
 
-    /// The volume.
-    pub(super) fn volume(&self) -> Result<Attached, AbortCode> {
+    /// The volume, if it is there.
+    pub(super) fn find(&self) -> cellar_volume::Result<Option<Attached>> {
         let Held {
             server,
             volume,
             partition,
             ..
         } = &*self.0;
-        let found = server.volumes.find_on(*partition, *volume).map_err(code)?;
-        found.ok_or(AbortCode::VNOVOL)
+        server.volumes.find_on(*partition, *volume)
+    }
+
+    /// The volume.
+    pub(super) fn volume(&self) -> Result<Attached, AbortCode> {
+        self.find().map_err(code)?.ok_or(AbortCode::VNOVOL)
     }
 
     /// Attaches the volume: clients are kept from it as the transaction needs it. Changes that have
