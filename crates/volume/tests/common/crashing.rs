@@ -9,6 +9,7 @@ use cellar_volume::disk::{Fault, SimDisk};
 use cellar_volume::{Error, FileType, Options, Partition, StoreSpec, Volume, VolumeSpec};
 use cellar_wire::ids::{AfsTime, Fid, ViceId};
 
+use crate::common::faults::{everywhere, fired};
 use crate::common::{self, VOLUME, at, new};
 
 pub(crate) type Operation = fn(&Partition, &Volume) -> cellar_volume::Result<()>;
@@ -141,13 +142,7 @@ pub(crate) fn run(disk: &SimDisk, operation: Operation, flush: bool, fault: Faul
     if flush {
         let _ = partition.flush();
     }
-    let (writes, syncs, changes) = disk.counts();
-    let fired = match fault {
-        Fault::None => true,
-        Fault::Write(n) => writes >= n,
-        Fault::Sync(n) => syncs >= n,
-        Fault::Dead(n) => changes >= n,
-    };
+    let fired = fired(disk, fault);
     // The disk of the power cut is taken while the partition is still open.
     let acknowledged = result.is_ok();
     if let Err(error) = &result {
@@ -169,33 +164,6 @@ pub(crate) fn crash_everywhere(operation: Operation) {
 
 /// From the state on a disk that was closed. Says whether the operation changes anything that is seen.
 pub(crate) fn crash_everywhere_from(start: &SimDisk, operation: Operation, changes: bool) {
-    let before = checked_state(&start.power_cut(None), "before");
-    let after = {
-        let disk = start.power_cut(None);
-        assert_eq!(run(&disk, operation, false, Fault::None), Some(true));
-        checked_state(&disk.power_cut(None), "after")
-    };
-    assert_eq!(before != after, changes, "what the operation does");
-    for flush in [false, true] {
-        for fault in [Fault::Write as fn(u64) -> Fault, Fault::Sync, Fault::Dead] {
-            for n in 1.. {
-                let disk = start.power_cut(None);
-                let Some(acknowledged) = run(&disk, operation, flush, fault(n)) else {
-                    break;
-                };
-                for seed in [None, Some(n), Some(n + 1000)] {
-                    let what = format!("{:?} flush {flush} seed {seed:?}", fault(n));
-                    let state = checked_state(&disk.power_cut(seed), &what);
-                    if acknowledged {
-                        assert_eq!(state, after, "{what}: acknowledged and not there");
-                    } else {
-                        assert!(
-                            state == before || state == after,
-                            "{what}: a mix {state:#?}"
-                        );
-                    }
-                }
-            }
-        }
-    }
+    let attempt = |disk: &SimDisk, flush, fault| run(disk, operation, flush, fault);
+    everywhere(start, changes, attempt, checked_state);
 }

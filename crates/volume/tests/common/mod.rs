@@ -1,6 +1,8 @@
 //! A partition on a disk in memory, and short words for what tests say often.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod faults;
+
 use std::sync::Arc;
 
 use cellar_volume::disk::SimDisk;
