@@ -19,7 +19,7 @@ use cellar_wire::osddb::{
 use cellar_wire::{AbortCode, Procedure, osd};
 
 pub(crate) use contents::object_name;
-pub use contents::{Contents, FilesOn, ObjectView, RepairView, VersionView};
+pub use contents::{Contents, FilesOn, ObjectView, RepairView, VersionView, objects_head};
 pub use device::{Device, State, devices_long, devices_table};
 pub use policies::{PolicyView, policies_table};
 pub use preview::{Decided, Preview, Question};

@@ -75,6 +75,16 @@ impl<'a> Protection<'a> {
         }
     }
 
+    /// All ids that somebody acts as: his own, and the groups he is in, directly or not.
+    ///
+    /// # Errors
+    /// There is no such id, or the caller may not look.
+    pub async fn cps(&self, id: ViceId) -> Result<Vec<ViceId>> {
+        let what = format!("cannot list what {} is a member of", id.0);
+        let reply = self.call(&pr::GetCPS { id }, &what).await?;
+        Ok(reply.list.iter().copied().collect())
+    }
+
     /// The names of ids; decimal numbers for those that have none.
     ///
     /// # Errors

@@ -105,6 +105,12 @@ enum Command {
         after_help = "'cellar bos help' lists the operations, 'cellar bos help OPERATION' describes one."
     )]
     Bos(Words),
+    /// Object storage devices and policies (as AFS/OSD's osd).
+    #[command(
+        disable_help_flag = true,
+        after_help = "'cellar osd help' lists the operations, 'cellar osd policy help' those on policies."
+    )]
+    Osd(Words),
     /// Show every counter of a running cell.
     Statistics(statistics::Options),
     /// Measure Rx itself, against another cellar or OpenAFS's rxperf.
@@ -161,6 +167,7 @@ impl Command {
             Self::Pts(_) => return "pts".to_owned(),
             Self::Fs(_) => return "fs".to_owned(),
             Self::Bos(_) => return "bos".to_owned(),
+            Self::Osd(_) => return "osd".to_owned(),
             Self::Statistics(_) => "statistics",
             Self::Rxperf(_) => "rxperf",
             Self::Bench(_) => "bench",
@@ -180,6 +187,7 @@ impl Command {
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
             Self::Fs(words) => block_on(suite::fs::run(words.words)),
             Self::Bos(words) => block_on(suite::bos::run(words.words)),
+            Self::Osd(words) => block_on(suite::osd::run(words.words)),
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
             Self::Bench(options) => match options.what {

@@ -18,6 +18,16 @@ pub(crate) fn print(text: Arguments<'_>) {
     }
 }
 
+/// Columns of the terminal that is printed to; without end where none is.
+pub(crate) fn columns() -> usize {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        // A terminal that does not know its size has the usual one.
+        Ok(size) if size.ws_col == 0 => 80,
+        Ok(size) => size.ws_col.into(),
+        Err(_) => usize::MAX,
+    }
+}
+
 /// As `print!`.
 macro_rules! out {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };

@@ -1,4 +1,4 @@
-//! The suites of the originals: `vos`, `pts`, `fs`, `bos`, with their option names and printed forms.
+//! The suites of the originals: `vos`, `pts`, `fs`, `bos`, `osd`, with their option names and printed forms.
 //!
 //! Each suite is a table of commands ([`syntax`]) and a function that runs them. `-json` prints the
 //! same results as JSON.
@@ -7,6 +7,7 @@ mod syntax;
 
 pub(crate) mod bos;
 pub(crate) mod fs;
+pub(crate) mod osd;
 pub(crate) mod pts;
 pub(crate) mod vos;
 

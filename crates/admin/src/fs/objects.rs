@@ -2,7 +2,7 @@
 
 use cellar_client::{Client, Node};
 use cellar_policy::shape;
-use cellar_wire::afsosd::{GetPieces, GetPiecesReply, GetPolicy, SetPolicy, SetVolumePolicy};
+use cellar_wire::afsosd::{GetPieces, GetPiecesReply, GetPolicy, SetPolicy};
 use cellar_wire::object::{Layout, Scheme};
 use cellar_wire::osddb::OsdListed;
 use cellar_wire::{AbortCode, Fid, Procedure};
@@ -244,17 +244,6 @@ impl Files<'_> {
         }
         let fid = node.fid;
         call(self.client, &node, path, &SetPolicy { fid, policy }).await?;
-        Ok(())
-    }
-
-    /// Sets the policy of the volume behind a path, or of that name.
-    ///
-    /// # Errors
-    /// No such volume, or the caller may not.
-    pub async fn set_volume_policy(&self, path: &str, policy: u32) -> Result<()> {
-        let node = self.find(path).await?;
-        let fid = Fid::root(node.volume.id);
-        call(self.client, &node, path, &SetVolumePolicy { fid, policy }).await?;
         Ok(())
     }
 }

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use cellar_client::Cell;
+use cellar_policy::bytes;
 use cellar_rpc::CallError;
 use cellar_wire::afsosd::{ListOnDevice, RepairStatus};
-use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{Examine, GetStatistics, LIST_REMOVED, ListObjects, NAMED_MAX, ObjectInfo};
 use cellar_wire::{AbortCode, Procedure, afsosd};
 use serde::Serialize;
 
 use super::Osds;
+use crate::date::ctime_or_never;
 use crate::error::{Error, Result};
+use crate::table::short_size;
 use crate::vos::Volumes;
 
 /// Calls made for one listing: bounds a server that never says "end".
@@ -67,6 +70,62 @@ impl ObjectView {
             allocated: info.allocated,
             versions: versions.collect(),
         }
+    }
+
+    /// Its fields and versions, a line each.
+    pub fn examined(&self) -> String {
+        let mut text = format!("Object {}\n", self.object);
+        let lines = [
+            ("Created", date(self.created)),
+            ("Read", date(self.accessed)),
+            ("Removed", date(self.removed)),
+            ("Takes", bytes(self.allocated)),
+        ];
+        for (name, value) in lines {
+            text.push_str(&format!("    {name:<9} {value}\n"));
+        }
+        for version in &self.versions {
+            text.push_str(&format!(
+                "    Version   {}: {}, written {}\n",
+                version.version,
+                bytes(version.length),
+                date(version.written)
+            ));
+        }
+        text
+    }
+}
+
+fn date(seconds: u64) -> String {
+    match u32::try_from(seconds) {
+        Ok(seconds) => ctime_or_never(AfsTime(seconds)),
+        Err(_) => format!("{seconds} seconds after 1970"),
+    }
+}
+
+/// `osd objects`: a head, and a row for each of some objects. Objects are too many for columns as wide as
+/// their widest cell.
+pub fn objects_head() -> String {
+    object_row("Object", "Versions", "Length", "Takes", "Written")
+}
+
+fn object_row(object: &str, versions: &str, length: &str, takes: &str, written: &str) -> String {
+    format!("{object:<32} {versions:>8} {length:>16} {takes:>11}  {written}\n")
+}
+
+impl ObjectView {
+    /// A row below [`objects_head`].
+    pub fn row(&self) -> String {
+        let newest = self.versions.last();
+        let length = newest.map_or(0, |version| version.length);
+        let written = newest.map_or(0, |version| version.written);
+        object_row(
+            &self.object,
+            &self.versions.len().to_string(),
+            &length.to_string(),
+            &short_size(self.allocated),
+            &date(written),
+        )
     }
 }
 

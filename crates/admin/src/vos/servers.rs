@@ -1,11 +1,10 @@
 //! Single acts on a volume server or on the VLDB's list of servers.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use cellar_wire::afsvol;
-use cellar_wire::ids::{AfsTime, AfsUuid, VolumeId};
-use cellar_wire::{AbortCode, List, vl};
+use cellar_wire::ids::{AfsTime, AfsUuid, Fid, VolumeId};
+use cellar_wire::{AbortCode, List, afsosd, afsvol, vl};
 
 use super::transaction::is_missing;
 use super::{Location, Volumes};
@@ -55,6 +54,27 @@ impl Volumes<'_> {
         };
         let set = trans.call(&arguments, &what).await.map(|_| ());
         trans.finish(set).await
+    }
+
+    /// Says which files of a volume become objects: 0 none, 1 by size, else a policy's number.
+    ///
+    /// # Errors
+    /// There is no such volume or policy, the file server knows no objects, or the caller may not.
+    pub async fn set_policy(&self, at: Location, volume: VolumeId, policy: u32) -> Result<()> {
+        let what = format!("Could not set the policy of volume {volume}");
+        let peer = SocketAddr::new(at.server.into(), self.cell.ports.fileserver);
+        let servers = self.client.servers();
+        let connection = servers.connection(&self.cell.name, peer, &afsosd::PACKAGE);
+        let fid = Fid::root(volume);
+        let arguments = afsosd::SetVolumePolicy { fid, policy };
+        let set = connection.call(&arguments).await;
+        set.map_err(|cause| match cause.code().to_plain() {
+            AbortCode::RXGEN_OPCODE => {
+                Error::Usage(format!("{what}: the file server knows no object storage"))
+            }
+            _ => Error::refused(what, cause),
+        })?;
+        Ok(())
     }
 
     /// Takes a volume off line, or makes it busy to clients for a while.

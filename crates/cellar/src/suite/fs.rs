@@ -3,6 +3,8 @@
 //! Where the originals take a path, a volume's name does too (`scratch` instead of
 //! `/afs/demo.cell/scratch`): its root directory, read-write.
 
+mod objects;
+
 use cellar_admin::HostNames;
 use cellar_admin::fs::{AclChange, Files, QUOTA_HEAD, parse_rights};
 use cellar_client::{CellName, MountPoint};
@@ -116,6 +118,33 @@ static SUITE: Suite = Suite {
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
+            name: "osd",
+            aliases: &[],
+            about: "Show where the pieces of files are, and whether they are well.",
+            parameters: &[expands("path", "file path")],
+            examples: &["/afs/demo.cell/data/run7.root"],
+        },
+        Command {
+            name: "policy",
+            aliases: &[],
+            about: "Show the policies that count in directories.",
+            parameters: &[expands("path", "dir/file path: or a volume's name")],
+            examples: &["/afs/demo.cell/data"],
+        },
+        Command {
+            name: "setpolicy",
+            aliases: &[],
+            about: "Set the policy of directories: subdirectories that are made in them have it too.",
+            parameters: &[
+                one(
+                    "policy",
+                    "policy: its number or name; 0 for that of the volume",
+                ),
+                expands("dir", "directory: or a volume's name"),
+            ],
+            examples: &["root /afs/demo.cell/data", "0 /afs/demo.cell/data"],
+        },
+        Command {
             name: "whereis",
             aliases: &[],
             about: "Show which servers have files.",
@@ -193,6 +222,9 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "mkmount" => fs.mkmount().await,
         "rmmount" => fs.rmmount().await,
         "lsmount" => fs.lsmount().await,
+        "osd" => fs.pieces().await,
+        "policy" => fs.policies().await,
+        "setpolicy" => fs.set_policies().await,
         "whereis" => fs.whereis().await,
         "whichcell" => fs.whichcell().await,
         "wscell" if fs.json => print_json(&json!({ "cell": session.cell.name.as_str() })),

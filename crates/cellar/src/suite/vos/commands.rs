@@ -491,8 +491,12 @@ pub(super) static SUITE: Suite = Suite {
                 optional("maxquota", "KiB: 0 for none"),
                 flag("clearuse", ": forget today's accesses"),
                 flag("clearVolUpCounter", ": start the count of changes anew"),
+                optional(
+                    "osdpolicy",
+                    "policy: which files become objects; 0 for none, 1 by size",
+                ),
             ],
-            &["user.ann -maxquota 100000"],
+            &["user.ann -maxquota 100000", "data.run7 -osdpolicy root"],
         ),
     ],
 };

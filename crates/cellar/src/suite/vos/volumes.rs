@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use cellar_admin::osd::Osds;
 use cellar_admin::vos::{CloneOptions, CreateOptions, Fields, Location};
 use cellar_wire::afsvol;
 use cellar_wire::ids::VolumeId;
@@ -188,13 +189,23 @@ impl Vos<'_> {
             clear_use: self.invocation.has("clearuse"),
             clear_update_counter: self.invocation.has("clearVolUpCounter"),
         };
-        if fields.quota_kib.is_none() && !fields.clear_use && !fields.clear_update_counter {
+        let of_header =
+            fields.quota_kib.is_some() || fields.clear_use || fields.clear_update_counter;
+        let policy = self.invocation.get("osdpolicy");
+        if !of_header && policy.is_none() {
             return Err(Failure::usage(
-                "nothing to set; -maxquota, -clearuse and -clearVolUpCounter are what can be set",
+                "nothing to set; -maxquota, -clearuse, -clearVolUpCounter and -osdpolicy are what can be set",
             ));
         }
         let (id, at) = self.volume_and_place(volume).await?;
-        self.volumes.set_fields(at, id, fields).await?;
+        if of_header {
+            self.volumes.set_fields(at, id, fields).await?;
+        }
+        if let Some(policy) = policy {
+            let osds = Osds::new(&self.session.client, &self.session.cell);
+            let policy = osds.policy_id(policy).await?;
+            self.volumes.set_policy(at, id, policy).await?;
+        }
         self.done(id, "setfields")
     }
 
