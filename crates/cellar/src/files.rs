@@ -33,7 +33,9 @@ pub(crate) enum Command {
   cellar cp README.md /afs/demo.cell/scratch/
   cellar cp -r /usr/share/doc /afs/demo.cell/scratch/doc
   cellar cp /afs/demo.cell/scratch/README.md .
-  tar c src | cellar cp - /afs/demo.cell/scratch/src.tar")]
+  tar c src | cellar cp - /afs/demo.cell/scratch/src.tar
+  cellar cp --layout ec=4+2 --verify run.h5 /afs/demo.cell/data/
+  cellar cp --resume /afs/demo.cell/data/run.h5 .")]
     Cp(cp::Options),
     /// Make directories.
     #[command(after_help = "Examples:

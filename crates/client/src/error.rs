@@ -90,6 +90,14 @@ pub enum Error {
         /// The path or fid.
         what: String,
     },
+    /// A layout was asked for, and the file server keeps no objects.
+    #[error(
+        "{what}: the file server does not keep files in objects, or there are too few devices for the layout"
+    )]
+    NoObjects {
+        /// The path or fid.
+        what: String,
+    },
     /// Objects of a file could not be read or written at their devices.
     #[error("{what}: {cause}")]
     Objects {

@@ -4,7 +4,12 @@
 //! [`super::tasks::TASKS_MAX`] tasks at a time, so that many small files do not wait for each other's round trips.
 //! The first failure stops the copy; what was copied stays. Symbolic links are copied as links with
 //! `-r`; mount points are not followed, and named.
+//!
+//! Files in objects go to their devices and come from there, in parallel, where the file server offers it; nothing
+//! else is different for them.
 
+mod compare;
+mod layout;
 mod origin;
 mod source;
 mod target;
@@ -15,11 +20,12 @@ use std::sync::Arc;
 
 use cellar_client::path::split_last;
 use cellar_client::{Client, Follow, Node};
+use cellar_wire::object::Shape;
 use tokio::task::LocalSet;
 
 use self::origin::{Kind, Origin};
 use self::source::LocalSource;
-use self::target::{Directory, Place, Target};
+use self::target::{Directory, OpenFile, Place, Target};
 use super::is_afs;
 use super::tasks::Tasks;
 use crate::failure::{Failure, Outcome};
@@ -38,6 +44,19 @@ pub(crate) struct Options {
     /// Keep modification times.
     #[arg(short, long)]
     preserve: bool,
+    /// Lay out the objects of new files like this: 'stripes=4,stripe-size=1M,copies=2', or 'ec=4+2' for an erasure
+    /// code of four data and two parity objects. Else the cell's policies decide.
+    #[arg(long, value_name = "LAYOUT", value_parser = layout::parse)]
+    layout: Option<Shape>,
+    /// Read each copy when it is made, and compare the checksums.
+    #[arg(long)]
+    verify: bool,
+    /// Go on where a copy was broken off: what is there already is not copied again, if its last bytes are right.
+    #[arg(long)]
+    resume: bool,
+    /// Streams by which a file is fetched from a file server. Of objects there are as many as it takes.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    streams: u8,
     #[command(flatten)]
     pub(super) cell: CellOptions,
 }
@@ -47,6 +66,10 @@ struct Copy {
     client: Arc<Client>,
     recursive: bool,
     preserve: bool,
+    layout: Option<Shape>,
+    verify: bool,
+    resume: bool,
+    streams: usize,
     progress: Progress,
 }
 
@@ -67,11 +90,22 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
             "none of these paths is below /afs; 'cp' copies files of this machine",
         ));
     }
+    if options.layout.is_some() && !is_afs(target) {
+        return Err(Failure::usage("--layout is for files below /afs"));
+    }
+    if (options.verify || options.resume) && sources.iter().any(|source| source == "-") {
+        let message = "standard input comes once: it can be neither compared nor gone on with";
+        return Err(Failure::usage(message));
+    }
     // Nobody knows how much is to come from standard input.
     let known = !sources.iter().any(|source| source == "-");
     let copy = Arc::new(Copy {
         recursive: options.recursive,
         preserve: options.preserve,
+        layout: options.layout,
+        verify: options.verify,
+        resume: options.resume,
+        streams: options.streams.into(),
         progress: Progress::bytes(known.then_some(0)),
         client: session.client.clone(),
     });
@@ -122,7 +156,7 @@ async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
     copy.progress.name(last_name(&to.path())?);
     let mut source = LocalSource::standard_input();
     let progress = |bytes| copy.progress.add(bytes);
-    to.fill(&copy.client, file, &mut source, progress).await
+    to.fill(&copy.client, &file, &mut source, progress).await
 }
 
 /// Copies a file, link or tree.
@@ -176,8 +210,9 @@ fn tree<'a>(
 
 async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     copy.progress.name(last_name(&to.path())?);
+    let length = from.length();
     // Before a file there is emptied for it.
-    let mut source = from.open(&copy.client).await?;
+    let mut source = from.open_by(&copy.client, 0..length, copy.streams).await?;
     let modified = copy.preserve.then(|| from.modified());
     let made = to.file(&copy.client, from.mode(), modified).await?;
     if is_same(from.node(), made.node()) {
@@ -187,11 +222,47 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
             to.path()
         )));
     }
-    if from.length() == 0 && made.is_empty() && made.node().is_some() {
-        return Ok(());
+    let mut begin = 0;
+    if copy.resume {
+        let there = to.look(&copy.client, &made).await?;
+        begin = compare::where_to_go_on(&copy.client, from, &there).await?;
+        if begin > 0 {
+            let range = begin..length;
+            source = from.open_by(&copy.client, range, copy.streams).await?;
+            copy.progress.add(begin);
+        }
     }
+    let nothing_to_do = length == begin && made.length() == length && made.node().is_some();
+    if !nothing_to_do {
+        let progress = |bytes| copy.progress.add(bytes);
+        let what = (begin..length, copy.layout);
+        to.fill_range(&copy.client, &made, &mut source, what, progress)
+            .await?;
+    }
+    if copy.verify {
+        verify(copy, from, to, &made).await?;
+    }
+    Ok(())
+}
+
+/// Reads both files again, and says where they differ.
+async fn verify(copy: &Copy, from: &Origin, to: &Target, made: &OpenFile) -> Outcome {
+    let there = to.look(&copy.client, made).await?;
+    let length = from.length();
+    copy.progress.extend(length);
     let progress = |bytes| copy.progress.add(bytes);
-    to.fill(&copy.client, made, &mut source, progress).await
+    let differs = match there.length() == length {
+        true => compare::difference(&copy.client, from, &there, 0, length, progress).await?,
+        false => Some(length.min(there.length())),
+    };
+    match differs {
+        None => Ok(()),
+        Some(position) => Err(Failure::new(format!(
+            "{}: differs from {} at byte {position} or behind it",
+            to.path(),
+            from.path()
+        ))),
+    }
 }
 
 fn is_same(a: Option<&Node>, b: Option<&Node>) -> bool {

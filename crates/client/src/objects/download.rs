@@ -125,15 +125,12 @@ impl Download<'_> {
     /// # Errors
     /// Neither devices nor file server give the rest; [`Error::Changed`].
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        loop {
-            let Way::Direct {
-                reader,
-                renew,
-                version,
-            } = &mut self.way
-            else {
-                break;
-            };
+        while let Way::Direct {
+            reader,
+            renew,
+            version,
+        } = &mut self.way
+        {
             if self.range.is_empty() {
                 return Ok(None);
             }

@@ -77,7 +77,7 @@ impl Client {
         let Upload {
             range, modified, ..
         } = upload;
-        let mut status = node.status.clone();
+        let mut status = node.status;
         if status.length > range.end {
             status = self.cut(node, what, range.end).await?;
         }
@@ -96,6 +96,10 @@ impl Client {
                     .await
                 {
                     Ok(ended) => status = ended,
+                    Err(Missed::Plain) if upload.shape.is_some() => {
+                        let what = what.to_owned();
+                        return Err(Error::NoObjects { what });
+                    }
                     Err(Missed::Plain) => break,
                     Err(Missed::Failed(failure)) => {
                         let local = |cause| Error::Local {

@@ -1,3 +1,5 @@
+//! What is chosen, over random lists of devices and by hand.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use cellar_wire::osddb::OsdState;

@@ -1,6 +1,7 @@
 //! What is copied: a file, link or directory of this machine or of AFS, seen alike.
 
 use std::fs::{self, File, Metadata};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -135,17 +136,31 @@ impl Origin {
         }
     }
 
-    /// The bytes of a file.
-    pub(super) async fn open<'a>(&'a self, client: &'a Client) -> Outcome<Source<'a>> {
+    /// The bytes of a file in a range, by one stream.
+    pub(super) async fn open<'a>(
+        &'a self,
+        client: &'a Client,
+        range: Range<u64>,
+    ) -> Outcome<Source<'a>> {
+        self.open_by(client, range, 1).await
+    }
+
+    /// The bytes of a file in a range, by so many streams where that helps.
+    pub(super) async fn open_by<'a>(
+        &'a self,
+        client: &'a Client,
+        range: Range<u64>,
+        streams: usize,
+    ) -> Outcome<Source<'a>> {
         match self {
             Self::Local { path, .. } => {
-                let file = File::open(path)
-                    .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
-                Ok(Source::Local(LocalSource::file(file)))
+                let source = File::open(path).and_then(|file| LocalSource::file(file, range));
+                let at = |cause| Failure::new(format!("{}: {cause}", path.display()));
+                Ok(Source::Local(source.map_err(at)?))
             }
             Self::Afs { path, node } => {
-                let fetch = client.fetch(node, 0, u64::MAX).await?.named(path);
-                Ok(Source::Afs(Box::new(AfsSource::new(fetch))))
+                let source = AfsSource::open(client, (node, path), range, streams).await?;
+                Ok(Source::Afs(Box::new(source)))
             }
         }
     }

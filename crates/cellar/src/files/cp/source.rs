@@ -1,15 +1,21 @@
 //! Where the bytes of a copy come from.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use cellar_client::{self as client, Fetch};
+use cellar_client::{self as client, Client, Download, Node};
+use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 
 /// Bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// Bytes that each stream brings at a time.
+const STREAM_BYTES: u64 = 8 << 20;
 
 /// Either.
 pub(super) enum Source<'a> {
@@ -24,32 +30,69 @@ impl client::Source for Source<'_> {
             Self::Afs(source) => source.take(max).await,
         }
     }
+
+    async fn rewind(&mut self, position: u64) -> io::Result<bool> {
+        match self {
+            Self::Local(source) => source.rewind(position).await,
+            Self::Afs(source) => source.rewind(position).await,
+        }
+    }
 }
 
 /// A file of this machine, or standard input.
-pub(super) struct LocalSource(Arc<Mutex<Box<dyn Read + Send>>>);
+pub(super) struct LocalSource(Arc<Mutex<Input>>);
+
+enum Input {
+    /// And how many bytes are still to be read.
+    File(File, u64),
+    Standard,
+}
 
 impl LocalSource {
-    pub(super) fn file(file: File) -> Self {
-        Self(Arc::new(Mutex::new(Box::new(file))))
+    /// A range of a file.
+    pub(super) fn file(mut file: File, range: Range<u64>) -> io::Result<Self> {
+        if range.start > 0 {
+            file.seek(SeekFrom::Start(range.start))?;
+        }
+        let left = range.end.saturating_sub(range.start);
+        Ok(Self(Arc::new(Mutex::new(Input::File(file, left)))))
     }
 
     pub(super) fn standard_input() -> Self {
-        Self(Arc::new(Mutex::new(Box::new(io::stdin()))))
+        Self(Arc::new(Mutex::new(Input::Standard)))
     }
 }
 
 impl client::Source for LocalSource {
     async fn take(&mut self, max: u64) -> io::Result<Vec<Bytes>> {
-        let file = self.0.clone();
-        let read = move || read_up_to(&mut **file.lock(), max);
+        let input = self.0.clone();
+        let read = move || match &mut *input.lock() {
+            Input::File(file, left) => {
+                let chunks = read_up_to(file, max.min(*left))?;
+                *left -= chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+                Ok(chunks)
+            }
+            Input::Standard => read_up_to(&mut io::stdin(), max),
+        };
         tokio::task::spawn_blocking(read)
             .await
             .map_err(io::Error::other)?
     }
+
+    async fn rewind(&mut self, position: u64) -> io::Result<bool> {
+        match &mut *self.0.lock() {
+            Input::File(file, left) => {
+                let end = file.stream_position()? + *left;
+                *left = end.saturating_sub(position);
+                file.seek(SeekFrom::Start(position))?;
+                Ok(true)
+            }
+            Input::Standard => Ok(false),
+        }
+    }
 }
 
-fn read_up_to(file: &mut dyn Read, max: u64) -> io::Result<Vec<Bytes>> {
+fn read_up_to(file: &mut impl Read, max: u64) -> io::Result<Vec<Bytes>> {
     let mut chunks = Vec::new();
     let mut left = max;
     while left > 0 {
@@ -77,18 +120,74 @@ fn read_up_to(file: &mut dyn Read, max: u64) -> io::Result<Vec<Bytes>> {
     Ok(chunks)
 }
 
-/// A file of AFS, while it is fetched.
+/// A range of a file of AFS. From devices it comes over many calls at once by itself; from a file server by as
+/// many as there are streams.
 pub(super) struct AfsSource<'a> {
-    fetch: Fetch<'a>,
-    /// Taken from the fetch, not yet handed on.
-    held: Bytes,
+    client: &'a Client,
+    node: &'a Node,
+    path: &'a str,
+    streams: usize,
+    /// What was not asked for yet, if there are streams; else all of it comes by `one`.
+    range: Range<u64>,
+    one: Option<Download<'a>>,
+    /// Taken from the servers, not yet handed on.
+    held: VecDeque<Bytes>,
 }
 
 impl<'a> AfsSource<'a> {
-    pub(super) fn new(fetch: Fetch<'a>) -> Self {
-        Self {
-            fetch,
-            held: Bytes::new(),
+    pub(super) async fn open(
+        client: &'a Client,
+        (node, path): (&'a Node, &'a str),
+        range: Range<u64>,
+        streams: usize,
+    ) -> Result<Self, client::Error> {
+        let one = client.download(node, path, range.clone()).await?;
+        let long = range.end.min(node.status.length) > range.start + STREAM_BYTES;
+        let many = streams > 1 && long && !one.is_direct();
+        Ok(Self {
+            client,
+            node,
+            path,
+            streams,
+            range,
+            one: (!many).then_some(one),
+            held: VecDeque::new(),
+        })
+    }
+
+    /// Takes more from the servers; nothing at the end.
+    async fn fill(&mut self) -> Result<(), client::Error> {
+        if let Some(one) = &mut self.one {
+            self.held.extend(one.next().await?);
+            return Ok(());
+        }
+        let end = self.range.end.min(self.node.status.length);
+        let mut pieces = Vec::new();
+        while pieces.len() < self.streams && self.range.start < end {
+            let begin = self.range.start;
+            let until = (begin + STREAM_BYTES).min(end);
+            self.range.start = until;
+            pieces.push(self.piece(begin..until));
+        }
+        for piece in try_join_all(pieces).await? {
+            self.held.extend(piece);
+        }
+        Ok(())
+    }
+
+    fn piece(
+        &self,
+        range: Range<u64>,
+    ) -> impl Future<Output = Result<Vec<Bytes>, client::Error>> + use<'a> {
+        let (client, node, path) = (self.client, self.node, self.path);
+        async move {
+            let length = range.end - range.start;
+            let mut fetch = client.fetch(node, range.start, length).await?.named(path);
+            let mut chunks = Vec::new();
+            while let Some(chunk) = fetch.next().await? {
+                chunks.push(chunk);
+            }
+            Ok(chunks)
         }
     }
 }
@@ -98,16 +197,31 @@ impl client::Source for AfsSource<'_> {
         let mut chunks = Vec::new();
         let mut left = usize::try_from(max).unwrap_or(usize::MAX);
         while left > 0 {
-            if self.held.is_empty() {
-                match self.fetch.next().await.map_err(io::Error::other)? {
-                    Some(bytes) => self.held = bytes,
-                    None => break,
+            let Some(first) = self.held.front_mut() else {
+                self.fill().await.map_err(io::Error::other)?;
+                if self.held.is_empty() {
+                    break;
                 }
+                continue;
+            };
+            let part = first.split_to(first.len().min(left));
+            if first.is_empty() {
+                self.held.pop_front();
             }
-            let part = self.held.split_to(self.held.len().min(left));
             left -= part.len();
             chunks.push(part);
         }
         Ok(chunks)
+    }
+
+    async fn rewind(&mut self, position: u64) -> io::Result<bool> {
+        self.held.clear();
+        if self.one.is_some() {
+            let range = position..self.range.end;
+            let again = self.client.download(self.node, self.path, range).await;
+            self.one = Some(again.map_err(io::Error::other)?);
+        }
+        self.range.start = position;
+        Ok(true)
     }
 }

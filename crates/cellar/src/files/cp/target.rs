@@ -2,23 +2,26 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::{Client, Error, Follow, Node, Source};
+use cellar_client::{Client, Error, Follow, Node, Source, Upload};
 use cellar_wire::ids::AfsTime;
+use cellar_wire::object::Shape;
 use cellar_wire::rxafs::AfsStoreStatus;
 
+use super::origin::Origin;
 use crate::failure::{Failure, Outcome};
 use crate::files::{join, make, printable};
 
 /// Bytes of an AFS file that are written to a local one at a time.
-const PIECE_BYTES: u64 = 256 << 10;
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// Where something is to be made.
 pub(super) enum Target {
@@ -144,7 +147,7 @@ impl Target {
         match self {
             Self::Local(path) => {
                 let mut options = fs::OpenOptions::new();
-                options.write(true).create(true).truncate(true);
+                options.write(true).create(true).truncate(false);
                 let file = options.mode(mode & 0o777).open(path).map_err(self.at())?;
                 Ok(OpenFile::Local(file, modified))
             }
@@ -161,36 +164,102 @@ impl Target {
         }
     }
 
-    /// Fills a file that [`Target::file`] opened. `progress` is told how many bytes went each time.
+    /// What is there now, to be read.
+    pub(super) async fn look(&self, client: &Client, file: &OpenFile) -> Outcome<Origin> {
+        match (self, file) {
+            (Self::Local(path), OpenFile::Local(open, _)) => Ok(Origin::Local {
+                path: path.clone(),
+                about: open.metadata().map_err(self.at())?,
+            }),
+            (_, OpenFile::Local(..)) => Err(Failure::new(format!("{}: moved", self.path()))),
+            (_, OpenFile::Afs(node, _)) => Ok(Origin::Afs {
+                path: self.path(),
+                node: client.node(&node.volume, node.fid).await?,
+            }),
+        }
+    }
+
+    /// Fills a file that [`Target::file`] opened, from standard input or whatever has no length that is known.
     pub(super) async fn fill(
         &self,
         client: &Client,
-        file: OpenFile,
+        file: &OpenFile,
         source: &mut impl Source,
         progress: impl Fn(u64),
     ) -> Outcome {
         match file {
-            OpenFile::Local(mut out, modified) => {
-                loop {
-                    let chunks = source.take(PIECE_BYTES).await.map_err(Failure::from)?;
-                    if chunks.is_empty() {
-                        break;
-                    }
-                    for chunk in chunks {
-                        out.write_all(&chunk).map_err(self.at())?;
-                        progress(chunk.len() as u64);
-                    }
-                }
+            OpenFile::Local(out, _) => self.write(out, 0, source, progress).await,
+            OpenFile::Afs(node, modified) => {
+                let (path, modified) = (self.path(), *modified);
+                client
+                    .store(node, &path, source, modified, progress)
+                    .await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Fills a range of a file, with which it ends.
+    pub(super) async fn fill_range(
+        &self,
+        client: &Client,
+        file: &OpenFile,
+        source: &mut impl Source,
+        (range, shape): (Range<u64>, Option<Shape>),
+        progress: impl Fn(u64),
+    ) -> Outcome {
+        match file {
+            OpenFile::Local(out, modified) => {
+                self.write(out, range.start, source, progress).await?;
                 if let Some(modified) = modified {
                     let when = UNIX_EPOCH + Duration::from_secs(u64::from(modified.0));
                     out.set_modified(when).map_err(self.at())?;
                 }
             }
             OpenFile::Afs(node, modified) => {
+                let upload = Upload {
+                    range,
+                    modified: *modified,
+                    shape,
+                };
+                let path = self.path();
                 client
-                    .store(&node, &self.path(), source, modified, progress)
+                    .upload(node, &path, source, &upload, progress)
                     .await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Writes to a file of this machine, which ends then. While one piece is written the next is fetched.
+    async fn write(
+        &self,
+        out: &fs::File,
+        mut position: u64,
+        source: &mut impl Source,
+        progress: impl Fn(u64),
+    ) -> Outcome {
+        out.set_len(position).map_err(self.at())?;
+        let mut chunks = source.take(PIECE_BYTES).await.map_err(Failure::from)?;
+        while !chunks.is_empty() {
+            let length: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+            let file = out.try_clone().map_err(self.at())?;
+            let write = tokio::task::spawn_blocking(move || {
+                let mut at = position;
+                for chunk in chunks {
+                    file.write_all_at(&chunk, at)?;
+                    at += chunk.len() as u64;
+                }
+                Ok::<_, io::Error>(())
+            });
+            let (written, next) = tokio::join!(write, source.take(PIECE_BYTES));
+            written
+                .map_err(io::Error::other)
+                .flatten()
+                .map_err(self.at())?;
+            chunks = next.map_err(Failure::from)?;
+            position += length;
+            progress(length);
         }
         Ok(())
     }
@@ -211,9 +280,9 @@ impl OpenFile {
         }
     }
 
-    /// Whether there is something in it: no bytes need not be stored into no bytes.
-    pub(super) fn is_empty(&self) -> bool {
-        self.node().is_none_or(|node| node.status.length == 0)
+    /// How long it was when it was opened, if it is one of AFS.
+    pub(super) fn length(&self) -> u64 {
+        self.node().map_or(0, |node| node.status.length)
     }
 }
 

@@ -1,0 +1,102 @@
+//! `--layout`: how a new file's objects shall be laid out, as it is written on the command line.
+
+use cellar_wire::object::{Scheme, Shape};
+
+/// Reads `stripes=4,stripe-size=1M,copies=2`, or `ec=4+2` with or without `stripe-size=`. What is not said is as
+/// usual: one stripe, one copy, 1 MiB.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn parse(text: &str) -> Result<Shape, String> {
+    let mut shape = Shape::default();
+    let mut striped = None;
+    for part in text.split(',') {
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| format!("'{part}': it is written KEY=VALUE"))?;
+        let number = || {
+            value
+                .parse::<u32>()
+                .map_err(|_| format!("'{value}': no number"))
+        };
+        match key {
+            "stripes" => {
+                shape.stripes = number()?;
+                striped = Some(key);
+            }
+            "copies" => {
+                shape.copies = number()?;
+                striped = Some(key);
+            }
+            "stripe-size" => shape.unit = size(value)?,
+            "ec" => {
+                let wrong = || format!("'{value}': it is written DATA+PARITY, such as 4+2");
+                let (data, parity) = value.split_once('+').ok_or_else(wrong)?;
+                shape.scheme = Scheme::Erasure;
+                shape.stripes = data.parse().map_err(|_| wrong())?;
+                shape.copies = parity.parse().map_err(|_| wrong())?;
+            }
+            _ => {
+                return Err(format!(
+                    "'{key}': there are stripes, stripe-size, copies and ec"
+                ));
+            }
+        }
+    }
+    if let (Some(key), Scheme::Erasure) = (striped, shape.scheme) {
+        return Err(format!("'ec' and '{key}' do not go together"));
+    }
+    shape.check().map_err(|wrong| wrong.to_string())?;
+    Ok(shape)
+}
+
+/// A size with K or M for 1024 or 1024 times that.
+fn size(text: &str) -> Result<u32, String> {
+    let (digits, factor) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number = digits.parse::<u32>().ok();
+    number
+        .and_then(|number| number.checked_mul(factor))
+        .ok_or_else(|| format!("'{text}': no size"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_as_usual() {
+        let shape = parse("stripes=4,stripe-size=64K,copies=2").unwrap();
+        assert_eq!((shape.scheme, shape.stripes), (Scheme::Striped, 4));
+        assert_eq!((shape.unit, shape.copies), (64 << 10, 2));
+        let shape = parse("ec=4+2").unwrap();
+        assert_eq!((shape.scheme, shape.stripes), (Scheme::Erasure, 4));
+        assert_eq!((shape.unit, shape.copies), (1 << 20, 2));
+        assert_eq!(parse("copies=3").unwrap().stripes, 1);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "",
+            "stripes",
+            "stripes=x",
+            "stripes=0",
+            "stripes=33",
+            "copies=5",
+            "ec=4",
+            "ec=4+9",
+            "ec=4+2,stripes=4",
+            "stripe-size=3K",
+            "stripe-size=1G",
+            "stripe-size=9999M",
+            "size=1M",
+            "ec=8+2,stripe-size=16M",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}
