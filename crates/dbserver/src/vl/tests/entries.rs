@@ -479,21 +479,18 @@ fn a_lock_says_whose_it_is_until_it_is_released() {
         note: LockText::from_static("release, process 7 on ws1"),
     };
     let name = LockText::from_static("admin");
-    assert!(
-        noted
-            .clone()
-            .lock(&cell.vl, NOBODY, name.clone(), A)
-            .is_err()
-    );
-    noted
-        .clone()
-        .lock(&cell.vl, ADMIN, name.clone(), A)
-        .unwrap();
+    let from = |from| Holder {
+        who: name.clone(),
+        from,
+        ..Holder::default()
+    };
+    assert!(noted.clone().lock(&cell.vl, NOBODY, from(A)).is_err());
+    noted.clone().lock(&cell.vl, ADMIN, from(A)).unwrap();
     let lock = get();
     assert_eq!((lock.operation, lock.since), (VLOP_RELEASE, AfsTime(1000)));
-    assert_eq!((lock.who, lock.from), (name.clone(), A));
+    assert_eq!((&lock.who, lock.from), (&name, A));
     assert_eq!(lock.note, "release, process 7 on ws1");
-    let again = noted.lock(&cell.vl, ADMIN, name, B).unwrap_err();
+    let again = noted.lock(&cell.vl, ADMIN, from(B)).unwrap_err();
     assert_eq!(
         again.abort_code(AbortCode::VL_DBBAD),
         AbortCode::VL_ENTRYLOCKED

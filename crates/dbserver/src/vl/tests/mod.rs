@@ -10,6 +10,7 @@ use cellar_wire::{AfsUuid, List, Procedure, VolumeId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::entry::Holder;
 use super::*;
 
 mod entries;
