@@ -65,17 +65,30 @@ impl Client {
         let addresses = first_server.and_then(own_address).into_iter().collect();
         let service = CallbackService::new(uuid, addresses, directories.clone());
         port.add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
+        Ok(Self::with_directories(port, config, directories))
+    }
+
+    /// A client that calls from a port where somebody else answers callbacks: one of several users of a
+    /// cache manager. It keeps nothing that a promise would have to keep true.
+    ///
+    /// # Errors
+    /// No cell is given.
+    pub fn without_callbacks(port: Port, config: Config) -> Result<Self> {
+        Ok(Self::with_directories(port, config, Arc::default()))
+    }
+
+    fn with_directories(port: Port, config: Config, directories: Arc<Directories>) -> Self {
         let servers = Arc::new(Servers::new(port, config.administrator, config.renewal));
         for (cell, security) in config.security {
             servers.set_security(&cell, security);
         }
-        Ok(Self {
+        Self {
             cells: config.cells,
             locations: Locations::new(servers.clone()),
             servers,
             directories,
             devices: CellDevices::default(),
-        })
+        }
     }
 
     /// What is known about a cell.
@@ -317,7 +330,7 @@ fn at(path: &str, error: Error) -> Error {
 }
 
 /// The address of ours from which packets to `peer` leave. Nothing is sent.
-fn own_address(peer: SocketAddr) -> Option<IpAddr> {
+pub(crate) fn own_address(peer: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = if peer.is_ipv4() {
         (IpAddr::from([0, 0, 0, 0]), 0).into()
     } else {

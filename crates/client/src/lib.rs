@@ -3,7 +3,7 @@
 //! A [`Client`] calls from one UDP port, on which its callback service answers too. Paths are walked
 //! from `/afs` ([`path`]), volumes are found in the VLDB ([`volume_location`]), and every operation on
 //! a volume rotates over its servers until one serves it ([`rotate`], [`Course`]). What a cache manager
-//! adds later (kept statuses, promises, chunks) goes between [`Client`] and these.
+//! adds (kept statuses, promises, bytes) is in [`cache`].
 //! Who calls is proved by tokens, which come from Kerberos ([`kerberos`]) and may be handed to the kernel's
 //! AFS client too ([`kernel_keys`]).
 
@@ -11,6 +11,7 @@ mod change;
 mod client;
 mod course;
 mod directory;
+mod errno;
 mod error;
 mod fetch;
 mod rxafscb;
@@ -18,6 +19,7 @@ mod servers;
 mod store;
 mod volume;
 
+pub mod cache;
 pub mod cell;
 pub mod kerberos;
 pub mod kernel_keys;
@@ -33,6 +35,7 @@ pub use change::Place;
 pub use client::{Client, Config, volume_of};
 pub use course::Course;
 pub use directory::Entry;
+pub use errno::errno;
 pub use error::{Error, PathProblem, Result, token_sentence};
 pub use fetch::Fetch;
 pub use mount_point::{MountPoint, VolumeKind};

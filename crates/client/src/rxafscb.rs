@@ -10,6 +10,7 @@
 //! Source: afs-rpcs §6 and §7.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
@@ -25,6 +26,10 @@ pub trait Promises: Send + Sync + 'static {
     fn broken(&self, fid: Fid);
     /// Every promise of this server is gone.
     fn all_broken(&self, server: SocketAddr);
+    /// Done when what was told has been acted upon: the server is answered then. By default at once.
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Answers for one client.
@@ -70,16 +75,19 @@ impl CallbackService {
                 for fid in arguments.fids.iter() {
                     self.promises.broken(*fid);
                 }
+                self.promises.settled().await;
                 call.reply(&CallBackReply {});
             }
             InitCallBackState::OPCODE => {
                 let _: InitCallBackState = call.arguments().await?;
                 self.promises.all_broken(call.peer().address);
+                self.promises.settled().await;
                 call.reply(&InitCallBackStateReply {});
             }
             InitCallBackState3::OPCODE => {
                 let _: InitCallBackState3 = call.arguments().await?;
                 self.promises.all_broken(call.peer().address);
+                self.promises.settled().await;
                 call.reply(&InitCallBackState3Reply {});
             }
             Probe::OPCODE => {

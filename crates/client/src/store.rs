@@ -120,7 +120,7 @@ impl Client {
     }
 }
 
-async fn send(
+pub(crate) async fn send(
     course: &Course<'_>,
     arguments: &StoreData64,
     piece: &[Bytes],

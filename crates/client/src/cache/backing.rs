@@ -1,0 +1,224 @@
+//! Where cached bytes lie: in memory, or in a file of the cache directory.
+//!
+//! One sparse file for each cached file, with its bytes at their own places: so a file that is here as a
+//! whole could be handed to the kernel as it is, and taking a part out is making a hole.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+/// Bytes of a block in memory. What was never written is zero, here as in a sparse file.
+const BLOCK: u64 = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// Blocks by number; each as long as it was written.
+    Memory(BTreeMap<u64, Vec<u8>>),
+    /// A file that is made when it is first written.
+    Disk {
+        path: PathBuf,
+        /// Kept open while the cached file is.
+        file: Option<File>,
+    },
+}
+
+impl Backing {
+    pub(crate) fn memory() -> Self {
+        Self::Memory(BTreeMap::new())
+    }
+
+    pub(crate) fn disk(path: PathBuf) -> Self {
+        Self::Disk { path, file: None }
+    }
+
+    fn open(path: &PathBuf) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+    }
+
+    /// Fills `buffer` from `position`; zeros where nothing was written.
+    pub(crate) fn read(&mut self, position: u64, buffer: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Memory(blocks) => {
+                for (number, within, start, end) in parts(position, buffer.len()) {
+                    let part = &mut buffer[start..end];
+                    let block = blocks.get(&number).map_or(&[][..], Vec::as_slice);
+                    let has = block.get(within..).unwrap_or_default();
+                    let length = has.len().min(part.len());
+                    part[..length].copy_from_slice(&has[..length]);
+                    part[length..].fill(0);
+                }
+                Ok(())
+            }
+            Self::Disk { path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(Self::open(path)?),
+                };
+                let mut done = 0;
+                while done < buffer.len() {
+                    match file.read_at(&mut buffer[done..], position + done as u64) {
+                        Ok(0) => {
+                            buffer[done..].fill(0);
+                            break;
+                        }
+                        Ok(count) => done += count,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts bytes at `position`.
+    pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Memory(blocks) => {
+                for (number, within, start, end) in parts(position, bytes.len()) {
+                    let block = blocks.entry(number).or_default();
+                    let length = within + (end - start);
+                    if block.len() < length {
+                        block.resize(length, 0);
+                    }
+                    block[within..length].copy_from_slice(&bytes[start..end]);
+                }
+                Ok(())
+            }
+            Self::Disk { path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(Self::open(path)?),
+                };
+                file.write_all_at(bytes, position)
+            }
+        }
+    }
+
+    /// Everything from `position` on is zero from now on.
+    pub(crate) fn cut(&mut self, position: u64) -> io::Result<()> {
+        match self {
+            Self::Memory(blocks) => {
+                let first = position / BLOCK;
+                drop(blocks.split_off(&(first + 1)));
+                if let Some(block) = blocks.get_mut(&first) {
+                    block.truncate((position % BLOCK) as usize);
+                }
+                Ok(())
+            }
+            Self::Disk { path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(Self::open(path)?),
+                };
+                file.set_len(position)
+            }
+        }
+    }
+
+    /// Gives the space of `start..end` back; what is read there later is of no use to anybody.
+    pub(crate) fn discard(&mut self, start: u64, end: u64) -> io::Result<()> {
+        match self {
+            Self::Memory(blocks) => {
+                // Blocks that lie in it as a whole.
+                let (first, last) = (start.div_ceil(BLOCK), end / BLOCK);
+                blocks.retain(|number, _| *number < first || *number >= last);
+                Ok(())
+            }
+            Self::Disk { path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(Self::open(path)?),
+                };
+                let hole =
+                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                match rustix::fs::fallocate(file, hole, start, end - start) {
+                    // It stays until the file goes.
+                    Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+                    other => Ok(other?),
+                }
+            }
+        }
+    }
+
+    /// The cached file is closed: no descriptor is kept for it.
+    pub(crate) fn close(&mut self) {
+        if let Self::Disk { file, .. } = self {
+            *file = None;
+        }
+    }
+
+    /// Nothing of it is needed any more.
+    pub(crate) fn remove(&mut self) {
+        match self {
+            Self::Memory(blocks) => blocks.clear(),
+            Self::Disk { path, file } => {
+                *file = None;
+                match std::fs::remove_file(&*path) {
+                    Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                        tracing::warn!(path = %path.display(), %cause, "a file of the cache stays");
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The blocks that `length` bytes from `position` lie in: number, first byte in it, and which of the bytes.
+fn parts(position: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done >= length {
+            return None;
+        }
+        let at = position + done as u64;
+        let within = (at % BLOCK) as usize;
+        let count = (length - done).min(BLOCK as usize - within);
+        let part = (at / BLOCK, within, done, done + count);
+        done += count;
+        Some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_disk_hold_the_same() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut memory = Backing::memory();
+        let mut disk = Backing::disk(directory.path().join("1"));
+        let bytes: Vec<u8> = (0..200_000u32).map(|i| i as u8).collect();
+        let mut same = |what: &mut dyn FnMut(&mut Backing) -> io::Result<()>| {
+            let mut contents = Vec::new();
+            for backing in [&mut memory, &mut disk] {
+                what(backing).expect("works");
+                let mut buffer = vec![1; 400_000];
+                backing.read(3, &mut buffer).expect("read");
+                contents.push(buffer);
+            }
+            assert!(contents[0] == contents[1]);
+            contents.swap_remove(0)
+        };
+        same(&mut |b| b.write(100, &bytes));
+        same(&mut |b| b.write(300_000, &bytes[..10]));
+        let all = same(&mut |b| b.cut(150_000));
+        assert_eq!(all[150_000 - 4], bytes[149_899]);
+        assert!(all[150_000 - 3..].iter().all(|byte| *byte == 0));
+        same(&mut |b| b.write(149_990, &bytes[..100]));
+        same(&mut |b| {
+            b.close();
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,517 @@
+//! The contents of one file as this client has them: what is here, what is to be stored.
+//!
+//! 1. `valid` bytes are those of `version`, or our own (`dirty`, `storing`). When the server has another
+//!    version than ours, what is not our own goes.
+//! 2. `length` is the file's length as this client's programs see it; `server_length` as the server does.
+//!    A file cut shorter than the server has it and then extended has zeros there: `cut` is the shortest it
+//!    was, and is told to the server before bytes beyond it.
+//! 3. What is being stored is in `storing`, in neither `dirty` nor lost: a store that fails puts it back,
+//!    and bytes written meanwhile are dirty anew.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::AfsFetchStatus;
+
+use super::backing::Backing;
+use super::ranges::Ranges;
+
+/// Bytes that one `StoreData` brings at most.
+pub(crate) const STORE_BYTES: u64 = 8 << 20;
+
+/// Bytes in the whole cache, and of them dirty.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    pub(crate) used: AtomicU64,
+    pub(crate) dirty: AtomicU64,
+}
+
+/// No version that a server gives.
+const NO_VERSION: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Body {
+    space: Arc<Space>,
+    backing: Backing,
+    version: u64,
+    /// The last version that was met, also when nothing is here, and how often another was met that is
+    /// not of our own making: the same number, the same contents.
+    met: u64,
+    contents: u64,
+    length: u64,
+    server_length: u64,
+    valid: Ranges,
+    dirty: Ranges,
+    storing: Ranges,
+    cut: Option<u64>,
+    /// A store is under way: versions rise because of it.
+    in_flight: bool,
+    /// There is something to be stored, or being stored.
+    changed: bool,
+    /// When our own programs changed it.
+    modified: Option<AfsTime>,
+}
+
+/// One call to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// The length that the server first cuts the file to.
+    pub(crate) file_length: u64,
+    pub(crate) modified: Option<AfsTime>,
+    /// What it settles of [`Body::cut`].
+    cut: Option<u64>,
+}
+
+impl Body {
+    pub(crate) fn new(backing: Backing, space: Arc<Space>) -> Self {
+        Self {
+            space,
+            backing,
+            version: NO_VERSION,
+            met: NO_VERSION,
+            contents: 0,
+            length: 0,
+            server_length: 0,
+            valid: Ranges::default(),
+            dirty: Ranges::default(),
+            storing: Ranges::default(),
+            cut: None,
+            in_flight: false,
+            changed: false,
+            modified: None,
+        }
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Another number than before: contents that are not what they were, by others.
+    pub(crate) fn contents(&self) -> u64 {
+        self.contents
+    }
+
+    /// Whether there is something that the server does not have.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed
+    }
+
+    pub(crate) fn modified(&self) -> Option<AfsTime> {
+        self.modified
+    }
+
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty.bytes()
+    }
+
+    pub(crate) fn valid_bytes(&self) -> u64 {
+        self.valid.bytes()
+    }
+
+    /// What of `start..end` has to be fetched before it can be read.
+    pub(crate) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        self.valid.gaps(start, end.min(self.length))
+    }
+
+    /// Changes which bytes are here and dirty, keeping the cache's sums.
+    fn account<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        let before = (
+            self.valid.bytes(),
+            self.dirty.bytes() + self.storing.bytes(),
+        );
+        let result = change(self);
+        let after = (
+            self.valid.bytes(),
+            self.dirty.bytes() + self.storing.bytes(),
+        );
+        let shift = |sum: &AtomicU64, before: u64, after: u64| {
+            if after >= before {
+                sum.fetch_add(after - before, Ordering::Relaxed);
+            } else {
+                sum.fetch_sub(before - after, Ordering::Relaxed);
+            }
+        };
+        shift(&self.space.used, before.0, after.0);
+        shift(&self.space.dirty, before.1, after.1);
+        result
+    }
+
+    /// The server says this about the file. Answers whether bytes that were here are no longer true.
+    pub(crate) fn meet(&mut self, status: &AfsFetchStatus) -> bool {
+        if self.in_flight {
+            // Our own store raises version and length; its answer settles both.
+            return false;
+        }
+        let newer = self.version != status.data_version;
+        let stale = newer && (self.version != NO_VERSION || self.valid.bytes() > 0);
+        if self.met != status.data_version {
+            self.met = status.data_version;
+            self.contents += 1;
+        }
+        if newer {
+            self.forget_clean();
+            self.version = status.data_version;
+        }
+        self.server_length = status.length;
+        if !self.changed {
+            self.length = status.length;
+        }
+        stale
+    }
+
+    /// Drops what is not our own.
+    pub(crate) fn forget_clean(&mut self) {
+        self.account(|body| {
+            let mut own = body.dirty.clone();
+            own.insert_all(&body.storing);
+            body.valid = own;
+        });
+        if self.valid.is_empty() && !self.changed {
+            self.backing.remove();
+            self.version = NO_VERSION;
+        }
+    }
+
+    /// Drops clean bytes before `position`, to make room in the middle of a file larger than the cache.
+    pub(crate) fn forget_before(&mut self, position: u64) -> io::Result<()> {
+        let clean: Vec<_> = {
+            let mut own = self.dirty.clone();
+            own.insert_all(&self.storing);
+            let of_others = |(start, end): (u64, u64)| own.gaps(start, end);
+            self.valid
+                .iter()
+                .take_while(|(start, _)| *start < position)
+                .map(|(start, end)| (start, end.min(position)))
+                .flat_map(of_others)
+                .collect()
+        };
+        for (start, end) in clean {
+            self.account(|body| body.valid.remove(start, end));
+            self.backing.discard(start, end)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is here.
+    pub(crate) fn read(&mut self, start: u64, end: u64) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
+        self.backing.read(start, &mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// Takes bytes that were fetched in `version`; only what is not here already. Answers whether they
+    /// are of the version that is here: else they are of no use.
+    pub(crate) fn fill(&mut self, version: u64, start: u64, pieces: &[Bytes]) -> io::Result<bool> {
+        if self.version != version {
+            return Ok(false);
+        }
+        let mut at = start;
+        for piece in pieces {
+            let end = at + piece.len() as u64;
+            for (from, to) in self.valid.gaps(at, end.min(self.length.max(at))) {
+                let part = &piece[(from - at) as usize..(to - at) as usize];
+                self.backing.write(from, part)?;
+                self.account(|body| body.valid.insert(from, to));
+            }
+            at = end;
+        }
+        Ok(true)
+    }
+
+    /// Our own programs write.
+    pub(crate) fn write(&mut self, position: u64, bytes: &[u8], now: AfsTime) -> io::Result<()> {
+        self.backing.write(position, bytes)?;
+        let end = position + bytes.len() as u64;
+        self.account(|body| {
+            // A hole: zeros, here and, once stored, there.
+            body.valid.insert(body.length, position);
+            body.valid.insert(position, end);
+            body.dirty.insert(position, end);
+        });
+        self.length = self.length.max(end);
+        self.changed = true;
+        self.modified = Some(now);
+        Ok(())
+    }
+
+    /// Our own programs cut or extend it.
+    pub(crate) fn set_length(&mut self, length: u64, now: AfsTime) -> io::Result<()> {
+        if length < self.length {
+            self.backing.cut(length)?;
+            self.account(|body| {
+                body.valid.cut(length);
+                body.dirty.cut(length);
+            });
+            // What is being stored beyond it is cut off again afterwards.
+            if length < self.server_length || !self.storing.is_empty() {
+                self.cut = Some(self.cut.map_or(length, |cut| cut.min(length)));
+            }
+        } else {
+            let old = self.length;
+            self.account(|body| body.valid.insert(old, length));
+        }
+        self.length = length;
+        self.changed = true;
+        self.modified = Some(now);
+        Ok(())
+    }
+
+    /// The time of change was set by a program, and is stored with the bytes.
+    pub(crate) fn set_modified(&mut self, time: AfsTime) {
+        if self.changed {
+            self.modified = Some(time);
+        }
+    }
+
+    /// The next call that brings the server nearer to what is here, which is under way from now on;
+    /// `None` when there is nothing left. Each must end with [`Body::stored`] or [`Body::not_stored`].
+    pub(crate) fn next_piece(&mut self) -> Option<Piece> {
+        let piece = self.choose_piece();
+        match &piece {
+            Some(piece) => {
+                self.in_flight = true;
+                self.account(|body| {
+                    body.dirty.remove(piece.start, piece.end);
+                    body.storing.insert(piece.start, piece.end);
+                });
+                self.cut = self.cut.filter(|_| piece.cut.is_none());
+            }
+            None => self.changed = false,
+        }
+        piece
+    }
+
+    fn choose_piece(&self) -> Option<Piece> {
+        let piece = |start: u64, end: u64, file_length: u64, cut: Option<u64>| Piece {
+            start,
+            end,
+            file_length,
+            modified: self.modified,
+            cut,
+        };
+        let first = self.dirty.first();
+        if let Some(cut) = self.cut {
+            return Some(match first {
+                // The file is written anew from the cut on: one call does both.
+                Some((start, end))
+                    if start <= cut && end == self.length && end - start <= STORE_BYTES =>
+                {
+                    piece(start, end, end, Some(cut))
+                }
+                _ => piece(cut, cut, cut, Some(cut)),
+            });
+        }
+        if let Some((start, end)) = first {
+            return Some(piece(
+                start,
+                end.min(start + STORE_BYTES),
+                self.length.max(end),
+                None,
+            ));
+        }
+        // Extended, and nothing written there; or nothing but a time.
+        (self.length > self.server_length)
+            .then(|| piece(self.length, self.length, self.length, None))
+    }
+
+    /// The server took a piece. Answers whether bytes that were here are no longer true: somebody else
+    /// has stored too.
+    pub(crate) fn stored(&mut self, piece: &Piece, status: &AfsFetchStatus) -> bool {
+        self.in_flight = false;
+        let ours_alone = status.data_version == self.version.wrapping_add(1);
+        self.account(|body| body.storing.remove(piece.start, piece.end));
+        self.version = status.data_version;
+        self.met = status.data_version;
+        self.server_length = status.length;
+        if ours_alone {
+            return false;
+        }
+        self.contents += 1;
+        self.account(|body| body.valid = body.dirty.clone());
+        true
+    }
+
+    /// The server did not take a piece: it is dirty again.
+    pub(crate) fn not_stored(&mut self, piece: &Piece) {
+        self.in_flight = false;
+        self.account(|body| {
+            body.storing.remove(piece.start, piece.end);
+            body.dirty.insert(piece.start, piece.end.min(body.length));
+        });
+        if let Some(cut) = piece.cut {
+            self.cut = Some(self.cut.map_or(cut, |later| later.min(cut)));
+        }
+    }
+
+    /// The file is gone: there is nobody who could take what is dirty.
+    pub(crate) fn abandon(&mut self) {
+        self.account(|body| {
+            body.valid.clear();
+            body.dirty.clear();
+            body.storing.clear();
+        });
+        self.changed = false;
+        self.cut = None;
+        self.backing.remove();
+        self.version = NO_VERSION;
+    }
+
+    /// No program has it open.
+    pub(crate) fn close(&mut self) {
+        self.backing.close();
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.account(|body| {
+            body.valid.clear();
+            body.dirty.clear();
+            body.storing.clear();
+        });
+        self.backing.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::abort::AbortCode;
+    use cellar_wire::rxafs::FileType;
+
+    use super::*;
+
+    fn status(version: u64, length: u64) -> AfsFetchStatus {
+        AfsFetchStatus {
+            file_type: FileType::File,
+            length,
+            data_version: version,
+            ..AfsFetchStatus::failed(AbortCode(0))
+        }
+    }
+
+    fn body(version: u64, bytes: &[u8]) -> Body {
+        let mut body = Body::new(Backing::memory(), Arc::default());
+        body.meet(&status(version, bytes.len() as u64));
+        body.fill(version, 0, &[Bytes::copy_from_slice(bytes)])
+            .expect("memory");
+        body
+    }
+
+    /// A server, in so far as it takes stores. Source: afs-rpcs §5.5.
+    struct Server(Vec<u8>, u64);
+
+    impl Server {
+        fn take(&mut self, body: &mut Body) -> usize {
+            let mut calls = 0;
+            while let Some(piece) = body.next_piece() {
+                let bytes = body.read(piece.start, piece.end).expect("memory");
+                self.0.truncate(piece.file_length as usize);
+                if self.0.len() < piece.end as usize {
+                    self.0.resize(piece.end as usize, 0);
+                }
+                self.0[piece.start as usize..piece.end as usize].copy_from_slice(&bytes);
+                self.1 += 1;
+                assert!(!body.stored(&piece, &status(self.1, self.0.len() as u64)));
+                calls += 1;
+            }
+            calls
+        }
+    }
+
+    const NOW: AfsTime = AfsTime(1);
+
+    #[test]
+    fn a_file_written_anew_is_one_call() {
+        let mut server = Server(b"something old".to_vec(), 3);
+        let mut body = body(3, &server.0);
+        body.set_length(0, NOW).expect("cut");
+        body.write(0, b"new", NOW).expect("write");
+        assert_eq!(server.take(&mut body), 1);
+        assert_eq!(server.0, b"new");
+        assert!(!body.is_changed());
+        assert_eq!(body.gaps(0, 3), []);
+    }
+
+    #[test]
+    fn what_was_cut_and_extended_is_zero() {
+        let mut server = Server(b"0123456789".to_vec(), 3);
+        let mut body = body(3, &server.0);
+        body.set_length(4, NOW).expect("cut");
+        body.set_length(8, NOW).expect("extend");
+        body.write(9, b"x", NOW).expect("write");
+        server.take(&mut body);
+        assert_eq!(server.0, b"0123\0\0\0\0\0x");
+        body.set_length(12, NOW).expect("extend");
+        server.take(&mut body);
+        assert_eq!(server.0.len(), 12);
+    }
+
+    #[test]
+    fn random_changes_reach_the_server() {
+        let mut server = Server(vec![7; 100], 3);
+        let mut body = body(3, &server.0);
+        let mut model = server.0.clone();
+        let mut seed = 3u64;
+        let mut next = |limit: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % limit
+        };
+        for round in 0..3_000u32 {
+            match next(4) {
+                0 => {
+                    let length = next(200);
+                    body.set_length(length, NOW).expect("length");
+                    model.resize(length as usize, 0);
+                }
+                1 => {
+                    server.take(&mut body);
+                    assert_eq!(server.0, model, "round {round}");
+                }
+                2 => {
+                    // A store that fails after the first call.
+                    if let Some(piece) = body.next_piece() {
+                        body.not_stored(&piece);
+                    }
+                }
+                _ => {
+                    let (at, length) = (next(200) as usize, 1 + next(30) as usize);
+                    let bytes = vec![round as u8; length];
+                    body.write(at as u64, &bytes, NOW).expect("write");
+                    if model.len() < at + length {
+                        model.resize(at + length, 0);
+                    }
+                    model[at..at + length].copy_from_slice(&bytes);
+                }
+            }
+            assert_eq!(body.length(), model.len() as u64);
+            assert_eq!(body.gaps(0, 1000), [], "round {round}");
+            assert_eq!(body.read(0, body.length()).expect("read"), model);
+        }
+    }
+
+    #[test]
+    fn a_newer_version_leaves_only_our_own() {
+        let mut body = body(3, b"0123456789");
+        body.write(2, b"ab", NOW).expect("write");
+        assert!(body.meet(&status(4, 10)));
+        assert_eq!(body.gaps(0, 10), [(0, 2), (4, 10)]);
+        assert_eq!(body.read(2, 4).expect("read"), b"ab");
+        assert!(!body.meet(&status(4, 10)));
+    }
+
+    #[test]
+    fn a_store_beside_somebody_elses_is_noticed() {
+        let mut body = body(3, b"0123456789");
+        body.write(2, b"ab", NOW).expect("write");
+        let piece = body.next_piece().expect("a piece");
+        body.write(8, b"z", NOW).expect("meanwhile");
+        assert!(body.stored(&piece, &status(5, 10)));
+        assert_eq!(body.gaps(0, 10), [(0, 8), (9, 10)]);
+        assert!(body.is_changed());
+    }
+}

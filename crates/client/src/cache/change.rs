@@ -1,0 +1,499 @@
+//! Changes in directories. Each is one call, which is answered with the directory's new status: if that
+//! is the version after ours, our copy of its names is changed in the same way and stays good.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cellar_wire::AfsName;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, FileType};
+
+use super::Cache;
+use super::names::path_error;
+use super::status::{Asked, refused};
+use super::user::User;
+use super::vnode::{Leftover, Listing, Vnode};
+use crate::error::{PathProblem, Result};
+use crate::mount_point::{MOUNT_POINT_MODE, MountPoint};
+use crate::path::NAME_BYTES_MAX;
+
+/// How often a name for a removed open file is looked for.
+const LEFTOVER_TRIES: u32 = 100;
+
+impl Cache {
+    /// Makes an empty file.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn create_file(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Arc<Vnode>> {
+        let asked = self.asked_about_new();
+        let reply = self
+            .change(user, directory, name, |dir_fid, name| rxafs::CreateFile {
+                dir_fid,
+                name,
+                in_status: self.new_status(mode),
+            })
+            .await?;
+        self.entered(user, directory, &reply.dir_status, name, reply.fid);
+        let vnode = self.vnode(&directory.volume, reply.fid)?;
+        self.heard(user, &vnode, &reply.status, Some((reply.callback, asked)));
+        Ok(vnode)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn make_dir(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Arc<Vnode>> {
+        let asked = self.asked_about_new();
+        let reply = self
+            .change(user, directory, name, |dir_fid, name| rxafs::MakeDir {
+                dir_fid,
+                name,
+                in_status: self.new_status(mode),
+            })
+            .await?;
+        self.entered(user, directory, &reply.dir_status, name, reply.fid);
+        let vnode = self.vnode(&directory.volume, reply.fid)?;
+        self.heard(user, &vnode, &reply.status, Some((reply.callback, asked)));
+        Ok(vnode)
+    }
+
+    /// Makes a symbolic link; a mount point, if the text is one's.
+    ///
+    /// # Errors
+    /// The server's refusal; a text over 1024 bytes.
+    pub async fn symlink(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        text: &[u8],
+    ) -> Result<Arc<Vnode>> {
+        let link_contents = AfsPath::new(text.to_vec())
+            .map_err(|_| refused("a symbolic link", AbortCode::from_errno(36)))?;
+        let mode = match MountPoint::parse(text) {
+            Some(_) => MOUNT_POINT_MODE,
+            None => 0o755,
+        };
+        let reply = self
+            .change(user, directory, name, |dir_fid, name| rxafs::Symlink {
+                dir_fid,
+                name,
+                link_contents,
+                in_status: self.new_status(mode),
+            })
+            .await?;
+        self.entered(user, directory, &reply.dir_status, name, reply.fid);
+        let vnode = self.vnode(&directory.volume, reply.fid)?;
+        self.heard(user, &vnode, &reply.status, None);
+        let text = Bytes::copy_from_slice(text);
+        vnode.state.lock().link = Some((reply.status.data_version, text));
+        Ok(vnode)
+    }
+
+    /// Gives a file another name in its directory.
+    ///
+    /// # Errors
+    /// `EXDEV` for another directory than its own; the server's refusal.
+    pub async fn link(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        file: &Arc<Vnode>,
+    ) -> Result<()> {
+        if file.key.0 != directory.key.0 || file.fid().volume != directory.fid().volume {
+            return Err(refused("a link", AbortCode::EXDEV));
+        }
+        let existing_fid = file.fid();
+        let reply = self
+            .change(user, directory, name, |dir_fid, name| rxafs::Link {
+                dir_fid,
+                name,
+                existing_fid,
+            })
+            .await?;
+        self.entered(user, directory, &reply.dir_status, name, existing_fid);
+        self.heard(user, file, &reply.status, None);
+        Ok(())
+    }
+
+    /// Removes the name of a file, link or mount point. A file that is open and has no other name gets
+    /// one that goes when it is closed.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn remove_file(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+    ) -> Result<()> {
+        let file = self.entry(user, directory, name).await?;
+        let open = file.state.lock().opens > 0;
+        let last = file
+            .last_status()
+            .is_none_or(|status| status.link_count <= 1);
+        if open && last {
+            return self.leave_over(user, directory, name, &file).await;
+        }
+        self.remove_name(user, directory, name).await?;
+        self.unlinked(user, &file);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn remove_dir(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+    ) -> Result<()> {
+        let reply = self
+            .change(user, directory, name, |dir_fid, name| rxafs::RemoveDir {
+                dir_fid,
+                name,
+            })
+            .await?;
+        self.directory_changed(user, directory, &reply.dir_status, |listing| {
+            listing.remove(name);
+        });
+        Ok(())
+    }
+
+    /// Moves a name; what has the new one is replaced.
+    ///
+    /// # Errors
+    /// `EXDEV` between volumes; the server's refusal.
+    pub async fn rename(
+        &self,
+        user: &Arc<User>,
+        from: (&Arc<Vnode>, &[u8]),
+        to: (&Arc<Vnode>, &[u8]),
+    ) -> Result<()> {
+        let ((old_dir, old_name), (new_dir, new_name)) = (from, to);
+        if old_dir.key.0 != new_dir.key.0 || old_dir.fid().volume != new_dir.fid().volume {
+            return Err(refused("a rename", AbortCode::EXDEV));
+        }
+        if Arc::ptr_eq(old_dir, new_dir) && old_name == new_name {
+            return Ok(());
+        }
+        let moved = self.entry(user, old_dir, old_name).await?;
+        let listing = self.listing(user, new_dir).await?;
+        let replaced = match listing.get(new_name) {
+            Some(fid) if *fid == moved.fid() => {
+                // Two names of one file: both stay. Source: rename(2).
+                return Ok(());
+            }
+            Some(fid) => Some(self.vnode(&new_dir.volume, *fid)?),
+            None => None,
+        };
+        drop(listing);
+        if let Some(file) = &replaced
+            && !file.is_directory()
+            && !moved.is_directory()
+        {
+            let open = file.state.lock().opens > 0;
+            let last = file
+                .last_status()
+                .is_none_or(|status| status.link_count <= 1);
+            if open && last {
+                self.leave_over(user, new_dir, new_name, file).await?;
+            }
+        }
+        let new = afs_name(new_name)?;
+        let reply = self
+            .change(user, old_dir, old_name, |old_dir_fid, old_name| {
+                rxafs::Rename {
+                    old_dir_fid,
+                    old_name,
+                    new_dir_fid: new_dir.fid(),
+                    new_name: new,
+                }
+            })
+            .await?;
+        let fid = moved.fid();
+        let name = Bytes::copy_from_slice(new_name);
+        if Arc::ptr_eq(old_dir, new_dir) {
+            self.directory_changed(user, old_dir, &reply.new_dir_status, |listing| {
+                listing.remove(old_name);
+                listing.insert(name, fid);
+            });
+        } else {
+            self.directory_changed(user, old_dir, &reply.old_dir_status, |listing| {
+                listing.remove(old_name);
+            });
+            self.directory_changed(user, new_dir, &reply.new_dir_status, |listing| {
+                listing.insert(name, fid);
+            });
+            // Its parent is another now, and of a directory the bytes changed.
+            moved.broken();
+        }
+        if let Some(file) = replaced
+            && file.state.lock().leftover.is_none()
+        {
+            self.unlinked(user, &file);
+        }
+        Ok(())
+    }
+
+    /// Changes mode, owner or time of change.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn set_status(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        set: AfsStoreStatus,
+    ) -> Result<AfsFetchStatus> {
+        let arguments = rxafs::StoreStatus {
+            fid: vnode.fid(),
+            in_status: set,
+        };
+        let what = format!("attributes of {}", vnode.fid());
+        let reply = user
+            .client()
+            .call_volume(&vnode.volume, &what, &arguments)
+            .await
+            .inspect_err(|error| self.note_failure(vnode, error))?;
+        self.heard(user, vnode, &reply.status, None);
+        if let Some(time) = set.client_mod_time {
+            vnode.body.lock().set_modified(time);
+        }
+        Ok(reply.status)
+    }
+
+    fn new_status(&self, mode: u32) -> AfsStoreStatus {
+        AfsStoreStatus {
+            client_mod_time: Some(self.now()),
+            unix_mode: Some(mode & 0o7777),
+            ..AfsStoreStatus::default()
+        }
+    }
+
+    async fn change<P: cellar_wire::package::Procedure>(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        arguments: impl FnOnce(Fid, AfsName) -> P,
+    ) -> Result<P::Reply> {
+        let arguments = arguments(directory.fid(), afs_name(name)?);
+        let what = String::from_utf8_lossy(name).into_owned();
+        user.client()
+            .call_volume(&directory.volume, &what, &arguments)
+            .await
+            .inspect_err(|error| {
+                // A name that is there after all, or not: our copy of the directory is wrong.
+                let about_name = matches!(
+                    error.code(),
+                    Some(AbortCode::EEXIST | AbortCode::ENOENT | AbortCode::VNOVNODE)
+                );
+                if about_name || error.code().is_none_or(|code| code.0 < 0) {
+                    directory.broken();
+                }
+            })
+    }
+
+    /// The vnode of a name, not followed.
+    async fn entry(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+    ) -> Result<Arc<Vnode>> {
+        let listing = self.listing(user, directory).await?;
+        let fid = listing
+            .get(name)
+            .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
+        self.vnode(&directory.volume, *fid)
+    }
+
+    fn entered(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        status: &AfsFetchStatus,
+        name: &[u8],
+        fid: Fid,
+    ) {
+        self.directory_changed(user, directory, status, |listing| {
+            listing.insert(Bytes::copy_from_slice(name), fid);
+        });
+    }
+
+    fn directory_changed(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        status: &AfsFetchStatus,
+        edit: impl FnOnce(&mut Listing),
+    ) {
+        {
+            let mut state = directory.state.lock();
+            match &mut state.listing {
+                Some((version, listing)) if *version + 1 == status.data_version => {
+                    edit(Arc::make_mut(listing));
+                    *version = status.data_version;
+                }
+                _ => state.listing = None,
+            }
+        }
+        self.heard(user, directory, status, None);
+    }
+
+    async fn remove_name(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+    ) -> Result<()> {
+        let reply = self
+            .change(user, directory, name, |dir_fid, name| rxafs::RemoveFile {
+                dir_fid,
+                name,
+            })
+            .await?;
+        self.directory_changed(user, directory, &reply.dir_status, |listing| {
+            listing.remove(name);
+        });
+        Ok(())
+    }
+
+    /// A name of it is gone.
+    fn unlinked(&self, user: &User, file: &Arc<Vnode>) {
+        match file.last_status() {
+            Some(status) if status.link_count > 1 => {
+                let status = AfsFetchStatus {
+                    link_count: status.link_count - 1,
+                    ..status
+                };
+                file.heard(user, &status, None);
+            }
+            _ => {
+                file.vanished();
+                if file.state.lock().opens == 0 {
+                    file.body.lock().abandon();
+                    self.unstored.lock().remove(&file.key);
+                }
+            }
+        }
+    }
+
+    /// Renames an open file whose last name is removed, until it is closed. Source: OpenAFS's name.
+    async fn leave_over(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        file: &Arc<Vnode>,
+    ) -> Result<()> {
+        let listing = self.listing(user, directory).await?;
+        let free = (0..LEFTOVER_TRIES).find_map(|_| {
+            let number = self.ticks.fetch_add(1, Ordering::Relaxed);
+            let name = format!(".__afs{number:X}{:X}", file.fid().uniquifier.0);
+            (!listing.contains_key(name.as_bytes())).then(|| Bytes::from(name))
+        });
+        let leftover =
+            free.ok_or_else(|| refused("no name for an open file", AbortCode::EEXIST))?;
+        drop(listing);
+        let new = afs_name(&leftover)?;
+        let reply = self
+            .change(user, directory, name, |old_dir_fid, old_name| {
+                rxafs::Rename {
+                    old_dir_fid,
+                    old_name,
+                    new_dir_fid: old_dir_fid,
+                    new_name: new,
+                }
+            })
+            .await?;
+        let (fid, leftover_name) = (file.fid(), leftover.clone());
+        self.directory_changed(user, directory, &reply.new_dir_status, |listing| {
+            listing.remove(name);
+            listing.insert(leftover_name, fid);
+        });
+        file.state.lock().leftover = Some(Leftover {
+            directory: directory.clone(),
+            name: leftover,
+            user: user.clone(),
+        });
+        Ok(())
+    }
+
+    /// Removes what was left over of a file that nobody has open any more.
+    pub(crate) async fn remove_leftover(&self, file: &Arc<Vnode>) {
+        let Some(leftover) = file.state.lock().leftover.take() else {
+            return;
+        };
+        file.body.lock().abandon();
+        self.unstored.lock().remove(&file.key);
+        let Leftover {
+            directory,
+            name,
+            user,
+        } = leftover;
+        if let Err(error) = self.remove_name(&user, &directory, &name).await {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            tracing::warn!(%name, %error, "a removed file stays under this name");
+        }
+        file.vanished();
+    }
+
+    /// Whether a user may do what these rights allow in a directory or with a file.
+    ///
+    /// # Errors
+    /// `EACCES`; as [`Cache::status`].
+    pub async fn may(&self, user: &Arc<User>, vnode: &Arc<Vnode>, wanted: Rights) -> Result<()> {
+        let status = self.status(user, vnode).await?;
+        let owner = status.caller_access.contains(Rights::ADMINISTER);
+        let is_file = status.file_type == FileType::File;
+        let of_mode = |bits: u32| !is_file || owner || status.unix_mode & bits != 0;
+        let has = |right: Rights| {
+            status.caller_access.contains(right)
+                || (is_file && owner && status.caller_access.contains(Rights::INSERT))
+        };
+        let refused_read = wanted.contains(Rights::READ) && !(has(Rights::READ) && of_mode(0o500));
+        let refused_write = wanted.contains(Rights::WRITE)
+            && !(has(Rights::WRITE) && (!is_file || status.unix_mode & 0o200 != 0));
+        let rest = wanted.difference(Rights::READ.union(Rights::WRITE));
+        if refused_read || refused_write || !status.caller_access.contains(rest) {
+            return Err(refused(
+                format!("access to {}", vnode.fid()),
+                AbortCode::EACCES,
+            ));
+        }
+        Ok(())
+    }
+
+    fn asked_about_new(&self) -> Asked {
+        Asked::about_new(self.strays.load(Ordering::Acquire))
+    }
+}
+
+fn afs_name(name: &[u8]) -> Result<AfsName> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(path_error(name, PathProblem::BadName));
+    }
+    AfsName::new(name.to_vec()).map_err(|_| path_error(name, PathProblem::BadName))
+}

@@ -1,0 +1,245 @@
+//! Open files, their lengths and attributes, and the room in their volume.
+
+use std::sync::Arc;
+
+use cellar_wire::abort::AbortCode;
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::{AfsTime, ViceId};
+use cellar_wire::rxafs::{AfsStoreStatus, FileType, GetVolumeStatus};
+
+use super::Cache;
+use super::read::Course;
+use super::status::refused;
+use super::user::User;
+use super::vnode::{Attributes, Vnode};
+use crate::error::Result;
+use crate::volume::Volume;
+
+/// The largest file, as AFS's 64-bit calls have it.
+const LENGTH_MAX: u64 = i64::MAX as u64;
+
+/// An open file. [`Handle::close`] must be called.
+#[derive(Debug)]
+pub struct Handle {
+    cache: Arc<Cache>,
+    user: Arc<User>,
+    vnode: Arc<Vnode>,
+    course: Course,
+    open: bool,
+}
+
+impl Drop for Handle {
+    /// One that was not closed, because whoever opened it gave up: the file is open once less all the same.
+    fn drop(&mut self) {
+        if self.open {
+            let mut state = self.vnode.state.lock();
+            state.opens = state.opens.saturating_sub(1);
+        }
+    }
+}
+
+/// What a program wants changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The low 12 bits of the mode.
+    pub mode: Option<u32>,
+    /// The owner.
+    pub owner: Option<ViceId>,
+    /// The group.
+    pub group: Option<ViceId>,
+    /// The length.
+    pub length: Option<u64>,
+    /// The time of change.
+    pub modified: Option<AfsTime>,
+}
+
+/// The room in a volume, in KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// What there is: the quota, or the partition where there is none.
+    pub total: u64,
+    /// What is free of it, and of the partition.
+    pub free: u64,
+}
+
+impl Cache {
+    /// Opens a file. `cut`: its contents go.
+    ///
+    /// # Errors
+    /// `EACCES`; `EISDIR`; the server's.
+    pub async fn open(
+        self: &Arc<Self>,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        wanted: Rights,
+        cut: bool,
+    ) -> Result<Handle> {
+        let status = self.status(user, vnode).await?;
+        if status.file_type == FileType::Directory {
+            return Err(refused("opening a directory", AbortCode::EISDIR));
+        }
+        if wanted.contains(Rights::WRITE) && vnode.volume.is_read_only() {
+            return Err(refused("opening a file to write", AbortCode::EROFS));
+        }
+        self.may(user, vnode, wanted).await?;
+        let handle = self.opened(user, vnode);
+        if cut {
+            let now = self.now();
+            let changed = self
+                .changed(user, vnode, |body| body.set_length(0, now))
+                .await;
+            if let Err(error) = changed {
+                handle.close().await;
+                return Err(error);
+            }
+        }
+        Ok(handle)
+    }
+
+    /// A handle of a file that its user has just made.
+    pub fn opened(self: &Arc<Self>, user: &Arc<User>, vnode: &Arc<Vnode>) -> Handle {
+        vnode.state.lock().opens += 1;
+        Handle {
+            cache: self.clone(),
+            user: user.clone(),
+            vnode: vnode.clone(),
+            course: Course::default(),
+            open: true,
+        }
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// The server's refusal; `EISDIR` for the length of a directory.
+    pub async fn set_attributes(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        wanted: Wanted,
+    ) -> Result<Attributes> {
+        if let Some(length) = wanted.length {
+            let status = self.status(user, vnode).await?;
+            if status.file_type != FileType::File {
+                return Err(refused("the length of a directory", AbortCode::EISDIR));
+            }
+            if length > LENGTH_MAX {
+                return Err(refused("a length", AbortCode::from_errno(27)));
+            }
+            if vnode.volume.is_read_only() {
+                return Err(refused("a length", AbortCode::EROFS));
+            }
+            if vnode.state.lock().opens == 0 {
+                self.may(user, vnode, Rights::WRITE).await?;
+            }
+            let now = self.now();
+            self.changed(user, vnode, |body| body.set_length(length, now))
+                .await?;
+            // Nobody will close it, who would hear what the server says.
+            if vnode.state.lock().opens == 0 {
+                self.store(vnode, false).await?;
+            }
+        }
+        let set = AfsStoreStatus {
+            client_mod_time: wanted.modified,
+            owner: wanted.owner,
+            group: wanted.group,
+            unix_mode: wanted.mode.map(|mode| mode & 0o7777),
+            ..AfsStoreStatus::default()
+        };
+        if set != AfsStoreStatus::default() {
+            self.set_status(user, vnode, set).await?;
+        }
+        self.attributes(user, vnode).await
+    }
+
+    /// The room in a volume.
+    ///
+    /// # Errors
+    /// No server of the volume answers.
+    pub async fn usage(&self, user: &Arc<User>, volume: &Volume) -> Result<Usage> {
+        let what = format!("room in {}", volume.full_name());
+        let arguments = GetVolumeStatus { volume: volume.id };
+        let status = user
+            .client()
+            .call_volume(volume, &what, &arguments)
+            .await?
+            .status;
+        let kib = |count: i32| u64::from(count.max(0).unsigned_abs());
+        let on_partition = kib(status.partition_blocks_available);
+        Ok(match kib(status.max_quota) {
+            0 => Usage {
+                total: kib(status.partition_max_blocks),
+                free: on_partition,
+            },
+            quota => Usage {
+                total: quota,
+                free: on_partition.min(quota.saturating_sub(kib(status.blocks_in_use))),
+            },
+        })
+    }
+}
+
+impl Handle {
+    /// The file.
+    pub fn vnode(&self) -> &Arc<Vnode> {
+        &self.vnode
+    }
+
+    /// Bytes from `start`, at most `length`; fewer only at the end.
+    ///
+    /// # Errors
+    /// The server's; our own cache's.
+    pub async fn read(&self, start: u64, length: u64) -> Result<Vec<u8>> {
+        self.cache
+            .read_file(&self.user, &self.vnode, &self.course, start, length)
+            .await
+    }
+
+    /// Puts bytes at `start`.
+    ///
+    /// # Errors
+    /// `EFBIG`; our own cache's; the server's, where too much waited to be stored already.
+    pub async fn write(&self, start: u64, bytes: &[u8]) -> Result<()> {
+        if start.saturating_add(bytes.len() as u64) > LENGTH_MAX {
+            return Err(refused("a write", AbortCode::from_errno(27)));
+        }
+        let now = self.cache.now();
+        self.cache
+            .changed(&self.user, &self.vnode, |body| {
+                body.write(start, bytes, now)
+            })
+            .await
+    }
+
+    /// Stores what was written: on each `close(2)`, and durably on `fsync(2)`.
+    ///
+    /// # Errors
+    /// The server does not take it: it stays here, and is tried again.
+    pub async fn store(&self, durable: bool) -> Result<()> {
+        if self.vnode.state.lock().leftover.is_some() {
+            // Nobody will ever read it from the server.
+            return Ok(());
+        }
+        self.cache.store(&self.vnode, durable).await
+    }
+
+    /// The file is open once less.
+    pub async fn close(mut self) {
+        self.open = false;
+        let last = {
+            let mut state = self.vnode.state.lock();
+            state.opens = state.opens.saturating_sub(1);
+            state.opens == 0
+        };
+        if !last {
+            return;
+        }
+        self.cache.remove_leftover(&self.vnode).await;
+        if let Err(error) = self.cache.store(&self.vnode, false).await {
+            tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; it is tried again");
+        }
+        self.vnode.body.lock().close();
+        self.cache.make_room(None);
+    }
+}

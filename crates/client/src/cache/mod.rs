@@ -1,0 +1,417 @@
+//! The cache manager: everything that a mounted name space needs but the kernel.
+//!
+//! A [`Cache`] knows vnodes ([`Vnode`]) and what servers promised about them. As long as a promise holds,
+//! status, names and bytes are answered from here; when it is broken (or has run out) the server is asked
+//! again, and what is still of the same data version is still good. Programs' writes are kept here and
+//! stored on close, on `fsync`, when there are many, and after a while.
+//!
+//! 1. *A break that races an answer wins*: breaks are counted, and an answer that was under way when one
+//!    came promises nothing ([`Vnode::heard`](vnode)).
+//! 2. *Whoever shows the cache to the kernel is told* of each break and each change that did not come from
+//!    him ([`Watcher`]), and the server's break is answered after he has acted on it, or a moment later:
+//!    the kernel may hold a lock that only an answer of the same server releases.
+//! 3. *Dirty bytes are never dropped* while the file exists: a store that fails leaves them dirty, and they
+//!    are tried again.
+//! 4. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`; what is used least goes first.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use cellar_rpc::Port;
+use cellar_wire::ids::{AfsTime, AfsUuid, Fid, VnodeId};
+use parking_lot::Mutex;
+
+use crate::cell::Cell;
+use crate::client::own_address;
+use crate::error::{Error, Result};
+use crate::rxafscb::{CallbackService, Promises};
+use crate::volume::Volume;
+
+mod backing;
+mod body;
+mod change;
+mod files;
+mod names;
+mod ranges;
+mod read;
+mod status;
+mod store;
+mod user;
+mod vnode;
+
+use backing::Backing;
+use body::{Body, Space};
+pub use files::{Handle, Usage, Wanted};
+pub use names::{Found, Root};
+use user::Users;
+pub use user::{Anonymous, Identities, User};
+pub use vnode::{Attributes, Key, Listing, Vnode};
+
+/// What a cache is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cells that are known; the first is the home cell.
+    pub cells: Vec<Cell>,
+    /// What `/` of the name space is.
+    pub root: Root,
+    /// A directory for bytes, for this cache alone; without, they are in memory.
+    pub directory: Option<PathBuf>,
+    /// Bytes that are kept at most. Dirty ones make writers wait before they exceed half of it.
+    pub size: u64,
+    /// Vnodes that are remembered at most, but for those in use.
+    pub vnodes_max: usize,
+    /// What `@sys` stands for: the first of these that is there.
+    pub sysnames: Vec<String>,
+    /// How long a server may take before a program is told `ETIMEDOUT`.
+    pub patience: Duration,
+}
+
+/// Who shows the cache to programs, and must know what is no longer true.
+pub trait Watcher: Send + Sync {
+    /// Nothing promised about this vnode holds any more; `contents`: nor are its bytes what they were.
+    fn changed(&self, vnode: &Arc<Vnode>, contents: bool);
+    /// Done when all that was told before has been acted upon, or a moment later.
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
+/// The clock for times that are stored with files.
+pub type Clock = fn() -> AfsTime;
+
+/// Whose turn it is to fetch a chunk.
+type Turn = Arc<tokio::sync::Mutex<()>>;
+
+/// The cache manager.
+pub struct Cache {
+    options: Options,
+    port: Port,
+    clock: Clock,
+    identities: Arc<dyn Identities>,
+    users: Users,
+    vnodes: Mutex<HashMap<Key, Arc<Vnode>>>,
+    /// Those with something to store.
+    unstored: Mutex<HashMap<Key, Arc<Vnode>>>,
+    /// Chunks that are being fetched.
+    fetching: Mutex<HashMap<(Key, u64), Turn>>,
+    prefetches: Arc<tokio::sync::Semaphore>,
+    space: Arc<Space>,
+    /// Breaks of vnodes that were not known: answers under way then may be about them.
+    strays: AtomicU64,
+    ticks: AtomicU64,
+    bodies: AtomicU64,
+    watcher: OnceLock<Arc<dyn Watcher>>,
+    /// Of the directory, for as long as this lives.
+    _lock: Option<File>,
+    me: Weak<Self>,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").finish_non_exhaustive()
+    }
+}
+
+/// Directories that the files of a cache directory are spread over.
+const PARTS: u64 = 256;
+/// Fetches ahead of readers at a time.
+const PREFETCHES_MAX: usize = 32;
+
+impl Cache {
+    /// A cache that calls servers from `port`, on which its callback service answers from now on.
+    ///
+    /// # Errors
+    /// No cell is given, or the directory cannot be used.
+    pub fn new(
+        port: Port,
+        options: Options,
+        identities: Arc<dyn Identities>,
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
+        if options.cells.is_empty() {
+            return Err(Error::Local {
+                what: "cache".to_owned(),
+                cause: std::io::Error::new(std::io::ErrorKind::InvalidInput, "no cell is known"),
+            });
+        }
+        let prepare = |directory: &PathBuf| {
+            prepare(directory).map_err(|cause| Error::Local {
+                what: format!("cache directory {}", directory.display()),
+                cause,
+            })
+        };
+        let lock = options.directory.as_ref().map(prepare).transpose()?;
+        let first_server = options
+            .cells
+            .iter()
+            .find_map(|cell| cell.location_servers().next());
+        let cache = Arc::new_cyclic(|me| Self {
+            options,
+            port,
+            clock,
+            identities,
+            users: Users::default(),
+            vnodes: Mutex::default(),
+            unstored: Mutex::default(),
+            fetching: Mutex::default(),
+            prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
+            space: Arc::default(),
+            strays: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            bodies: AtomicU64::new(0),
+            watcher: OnceLock::new(),
+            _lock: lock,
+            me: me.clone(),
+        });
+        let uuid = AfsUuid(*uuid::Uuid::new_v4().as_bytes());
+        let addresses = first_server.and_then(own_address).into_iter().collect();
+        let promises = Arc::new(Breaks(Arc::downgrade(&cache)));
+        let service = CallbackService::new(uuid, addresses, promises);
+        cache
+            .port
+            .add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
+        Ok(cache)
+    }
+
+    /// Who is told what is no longer true. The first call counts.
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) {
+        if self.watcher.set(watcher).is_err() {
+            tracing::debug!("the cache has a watcher already");
+        }
+    }
+
+    /// The cells that are known.
+    pub fn cells(&self) -> &[Cell] {
+        &self.options.cells
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn port(&self) -> &Port {
+        &self.port
+    }
+
+    pub(crate) fn identities(&self) -> &dyn Identities {
+        &*self.identities
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    pub(crate) fn now(&self) -> AfsTime {
+        (self.clock)()
+    }
+
+    /// This cache, for work in the background.
+    pub(crate) fn me(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
+    }
+
+    /// The vnode of that fid, known or new.
+    pub(crate) fn vnode(&self, volume: &Arc<Volume>, fid: Fid) -> Result<Arc<Vnode>> {
+        let cell = self
+            .cells()
+            .iter()
+            .position(|cell| cell.name == volume.cell);
+        let cell = cell.ok_or_else(|| Error::UnknownCell(volume.cell.clone()))?;
+        let key = (cell as u32, fid);
+        let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
+        let mut vnodes = self.vnodes.lock();
+        if let Some(vnode) = vnodes.get(&key) {
+            vnode.used.store(tick, Ordering::Relaxed);
+            return Ok(vnode.clone());
+        }
+        if vnodes.len() >= self.options.vnodes_max {
+            self.forget_vnodes(&mut vnodes);
+        }
+        let backing = match &self.options.directory {
+            Some(directory) => {
+                let number = self.bodies.fetch_add(1, Ordering::Relaxed);
+                Backing::disk(
+                    directory
+                        .join(format!("{:02x}", number % PARTS))
+                        .join(number.to_string()),
+                )
+            }
+            None => Backing::memory(),
+        };
+        let vnode = Vnode::new(key, volume.clone(), Body::new(backing, self.space.clone()));
+        vnode.used.store(tick, Ordering::Relaxed);
+        let vnode = Arc::new(vnode);
+        vnodes.insert(key, vnode.clone());
+        Ok(vnode)
+    }
+
+    /// Drops the quarter that was used least, of those that nobody else holds.
+    fn forget_vnodes(&self, vnodes: &mut HashMap<Key, Arc<Vnode>>) {
+        let mut ages: Vec<u64> = vnodes
+            .values()
+            .map(|vnode| vnode.used.load(Ordering::Relaxed))
+            .collect();
+        let quarter = ages.len() / 4;
+        if ages.is_empty() {
+            return;
+        }
+        let (_, limit, _) = ages.select_nth_unstable(quarter);
+        let limit = *limit;
+        vnodes.retain(|_, vnode| {
+            Arc::strong_count(vnode) > 1 || vnode.used.load(Ordering::Relaxed) > limit
+        });
+    }
+
+    /// Makes room when there is more than may be: whole files, those used least first; dirty bytes stay.
+    pub(crate) fn make_room(&self, reading: Option<(&Vnode, u64)>) {
+        let used = || self.space.used.load(Ordering::Relaxed);
+        if used() <= self.options.size {
+            return;
+        }
+        let goal = self.options.size - self.options.size / 10;
+        let mut all: Vec<_> = {
+            let vnodes = self.vnodes.lock();
+            let with_bytes = vnodes.values().filter(|v| !v.is_directory());
+            with_bytes.cloned().collect()
+        };
+        all.sort_by_key(|vnode| vnode.used.load(Ordering::Relaxed));
+        let current = reading.map(|(vnode, _)| vnode.key);
+        for vnode in &all {
+            if used() <= goal {
+                return;
+            }
+            if current != Some(vnode.key) {
+                let mut body = vnode.body.lock();
+                if body.valid_bytes() > 0 {
+                    body.forget_clean();
+                }
+            }
+        }
+        // A file that alone is larger than the cache: what was read of it goes.
+        if let Some((vnode, position)) = reading
+            && used() > self.options.size
+            && let Err(cause) = vnode.body.lock().forget_before(position)
+        {
+            tracing::warn!(%cause, "the cache cannot make room");
+        }
+    }
+
+    pub(crate) fn forget_rights(&self, user: u32) {
+        for vnode in self.vnodes.lock().values() {
+            vnode.forget_rights(user);
+        }
+    }
+
+    /// Tells the watcher.
+    pub(crate) fn tell(&self, vnode: &Arc<Vnode>, contents: bool) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.changed(vnode, contents);
+        }
+    }
+
+    /// Stores what is dirty, as long as that works, and takes leave of the file servers. Answers what
+    /// could not be stored.
+    pub async fn close(&self) -> Vec<(Arc<Vnode>, Error)> {
+        let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
+        let mut failed = Vec::new();
+        for vnode in unstored {
+            if let Err(error) = self.store(&vnode, false).await {
+                failed.push((vnode, error));
+            }
+        }
+        for user in self.users.all() {
+            user.client().goodbye().await;
+        }
+        failed
+    }
+}
+
+/// Says that a directory is a cache's, and is locked by whoever uses it.
+const MARK: &str = "cellar-cache";
+
+/// Makes a directory usable: empty, for us alone. One that holds something else is left as it is.
+fn prepare(directory: &Path) -> std::io::Result<File> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(directory)?;
+    let mark = directory.join(MARK);
+    let refuse = |why: &str| Err(std::io::Error::other(why));
+    if !mark.exists() && std::fs::read_dir(directory)?.next().is_some() {
+        return refuse("it is not empty, and not the cache of a mount");
+    }
+    let lock = File::create(&mark)?;
+    if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        return refuse("another mount uses it");
+    }
+    for number in 0..PARTS {
+        let part = directory.join(format!("{number:02x}"));
+        builder.create(&part)?;
+        for left in std::fs::read_dir(&part)? {
+            std::fs::remove_file(left?.path())?;
+        }
+    }
+    Ok(lock)
+}
+
+/// What file servers tell of promises.
+struct Breaks(Weak<Cache>);
+
+impl Promises for Breaks {
+    fn broken(&self, fid: Fid) {
+        let Some(cache) = self.0.upgrade() else {
+            return;
+        };
+        let broken: Vec<_> = {
+            let vnodes = cache.vnodes.lock();
+            if fid.vnode == VnodeId(0) {
+                let of_it = vnodes.values().filter(|v| v.key.1.volume == fid.volume);
+                of_it.cloned().collect()
+            } else {
+                let cells = 0..cache.cells().len() as u32;
+                cells
+                    .filter_map(|cell| vnodes.get(&(cell, fid)).cloned())
+                    .collect()
+            }
+        };
+        if broken.is_empty() {
+            cache.strays.fetch_add(1, Ordering::AcqRel);
+        }
+        for vnode in broken {
+            vnode.broken();
+            cache.tell(&vnode, true);
+        }
+    }
+
+    fn all_broken(&self, _server: SocketAddr) {
+        let Some(cache) = self.0.upgrade() else {
+            return;
+        };
+        // Which server promised what is not kept: all are asked again.
+        cache.strays.fetch_add(1, Ordering::AcqRel);
+        let all: Vec<_> = cache.vnodes.lock().values().cloned().collect();
+        for vnode in all {
+            let held = vnode.attributes().is_some_and(|a| !a.valid.is_zero());
+            vnode.broken();
+            if held {
+                cache.tell(&vnode, true);
+            }
+        }
+    }
+
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            let Some(cache) = self.0.upgrade() else {
+                return;
+            };
+            if let Some(watcher) = cache.watcher.get() {
+                watcher.settled().await;
+            }
+        })
+    }
+}

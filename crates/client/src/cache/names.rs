@@ -1,0 +1,305 @@
+//! The name space: what a name in a directory leads to, across mount points and cells.
+//!
+//! 1. The root is either *dynamic* (the known cells by name; with a dot before it, a cell's read-write
+//!    `root.cell`; `@cell` is the home cell), or the root of one volume.
+//! 2. A mount point is replaced by the root of the volume it leads to, chosen by AFS's rules
+//!    ([`crate::mount_point`]); a mount point that leads nowhere is an error of its own name only.
+//! 3. A name that ends in `@sys` is tried with each system name in the place of that.
+//! 4. Who may not look into a directory is told so, whatever is cached for others.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::acl::Rights;
+use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX};
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{BULK_MAX, FileType};
+
+use super::Cache;
+use super::status::refused;
+use super::user::User;
+use super::vnode::{Listing, Vnode};
+use crate::cell::CellName;
+use crate::error::{Error, PathProblem, Result};
+use crate::mount_point::MountPoint;
+use crate::volume::Volume;
+
+/// The longest text of a symbolic link. Source: `AFSPATHMAX`.
+const LINK_TEXT_MAX: u64 = 1024;
+/// How often a directory that changes while it is fetched is fetched again.
+const TRIES: u32 = 8;
+
+/// What the root of a name space is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// The known cells, by name.
+    Cells,
+    /// A volume of the home cell, by name or number, with suffix if wanted.
+    Volume(String),
+}
+
+/// Where a name led.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What is there.
+    pub vnode: Arc<Vnode>,
+    /// The name is a mount point, or a cell's: what is there is the root of a volume.
+    pub crossed: bool,
+}
+
+impl Cache {
+    /// The directory at the root; `None` for the dynamic one.
+    ///
+    /// # Errors
+    /// The volume cannot be found.
+    pub async fn root(&self, user: &Arc<User>) -> Result<Option<Arc<Vnode>>> {
+        match &self.options.root {
+            Root::Cells => Ok(None),
+            Root::Volume(name) => {
+                let home = self.cells()[0].name.clone();
+                self.top(user, &home, name, false).await.map(Some)
+            }
+        }
+    }
+
+    /// The names in the dynamic root.
+    pub fn cell_names(&self) -> Vec<CellName> {
+        self.cells().iter().map(|cell| cell.name.clone()).collect()
+    }
+
+    /// What a name in the dynamic root leads to.
+    ///
+    /// # Errors
+    /// No such cell is known, or none of its servers answers.
+    pub async fn lookup_cell(&self, user: &Arc<User>, name: &[u8]) -> Result<Found> {
+        let not_found = || path_error(name, PathProblem::NotFound);
+        let text = std::str::from_utf8(name).map_err(|_| not_found())?;
+        let (text, read_write) = match text.strip_prefix('.') {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let cell = match text {
+            "@cell" => self.cells()[0].name.clone(),
+            text => CellName::new(text).map_err(|_| not_found())?,
+        };
+        if !self.cells().iter().any(|known| known.name == cell) {
+            return Err(not_found());
+        }
+        let vnode = self.top(user, &cell, "root.cell", read_write).await?;
+        Ok(Found {
+            vnode,
+            crossed: true,
+        })
+    }
+
+    async fn top(
+        &self,
+        user: &Arc<User>,
+        cell: &CellName,
+        volume: &str,
+        read_write: bool,
+    ) -> Result<Arc<Vnode>> {
+        let mount = MountPoint {
+            read_write,
+            cell: None,
+            volume: volume.to_owned(),
+        };
+        let volume = user.client().mounted(None, cell, &mount).await?;
+        self.vnode(&volume, Fid::root(volume.id))
+    }
+
+    /// What a name in a directory leads to. Its status is known afterwards.
+    ///
+    /// # Errors
+    /// There is no such name; the user may not look; a server does not answer.
+    pub async fn lookup(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+    ) -> Result<Found> {
+        let listing = self.listing(user, directory).await?;
+        let (name, fid) = self
+            .find(&listing, name)
+            .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
+        let vnode = self.vnode(&directory.volume, fid)?;
+        if vnode.promised(user).is_none() && directory.state.lock().walked {
+            let neighbours = self.neighbours(user, directory, &listing, &name, &vnode)?;
+            if neighbours.len() > 1 {
+                self.statuses(user, &neighbours).await?;
+            }
+        }
+        let status = self.status(user, &vnode).await?;
+        if !Vnode::is_mount_point(&status) {
+            return Ok(Found {
+                vnode,
+                crossed: false,
+            });
+        }
+        let volume = self.mounted(user, &vnode).await?;
+        let vnode = self.vnode(&volume, Fid::root(volume.id))?;
+        self.status(user, &vnode).await?;
+        Ok(Found {
+            vnode,
+            crossed: true,
+        })
+    }
+
+    /// Rule 3.
+    fn find(&self, listing: &Listing, name: &[u8]) -> Option<(Bytes, Fid)> {
+        if let Some((name, fid)) = listing.get_key_value(name) {
+            return Some((name.clone(), *fid));
+        }
+        let before = name.strip_suffix(b"@sys")?;
+        self.options.sysnames.iter().find_map(|sysname| {
+            let tried = [before, sysname.as_bytes()].concat();
+            let (name, fid) = listing.get_key_value(tried.as_slice())?;
+            Some((name.clone(), *fid))
+        })
+    }
+
+    /// The vnode with those that follow it in the directory and are not known either.
+    fn neighbours(
+        &self,
+        user: &User,
+        directory: &Vnode,
+        listing: &Listing,
+        name: &Bytes,
+        vnode: &Arc<Vnode>,
+    ) -> Result<Vec<Arc<Vnode>>> {
+        let mut all = vec![vnode.clone()];
+        for (_, fid) in listing.range(name.clone()..).skip(1).take(BULK_MAX * 2) {
+            let next = self.vnode(&directory.volume, *fid)?;
+            if next.promised(user).is_none() {
+                all.push(next);
+            }
+            if all.len() >= BULK_MAX {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// The volume that a mount point leads to.
+    async fn mounted(&self, user: &Arc<User>, mount: &Arc<Vnode>) -> Result<Arc<Volume>> {
+        let text = self.link_text(user, mount).await?;
+        let parsed = MountPoint::parse(&text).ok_or_else(|| {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            path_error(b"mount point", PathProblem::BadMountPoint(text))
+        })?;
+        let from = &mount.volume;
+        user.client().mounted(Some(from), &from.cell, &parsed).await
+    }
+
+    /// The text of a symbolic link or mount point.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn link_text(&self, user: &Arc<User>, link: &Arc<Vnode>) -> Result<Bytes> {
+        let status = self.status(user, link).await?;
+        if status.file_type != FileType::Symlink {
+            return Err(refused("not a symbolic link", AbortCode::EINVAL));
+        }
+        if let Some((version, text)) = &link.state.lock().link
+            && *version == status.data_version
+        {
+            return Ok(text.clone());
+        }
+        let (pieces, status) = self.fetch(user, link, 0, LINK_TEXT_MAX).await?;
+        let text: Bytes = pieces.concat().into();
+        link.state.lock().link = Some((status.data_version, text.clone()));
+        Ok(text)
+    }
+
+    /// The names in a directory, without `.` and `..`.
+    ///
+    /// # Errors
+    /// The user may not look; it is no directory; the server's.
+    pub async fn listing(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> Result<Arc<Listing>> {
+        for _ in 0..TRIES {
+            let status = self.status(user, directory).await?;
+            if status.file_type != FileType::Directory {
+                return Err(refused("not a directory", AbortCode::ENOTDIR));
+            }
+            if !status.caller_access.contains(Rights::LOOKUP) {
+                return Err(refused(
+                    format!("looking into {}", directory.fid()),
+                    AbortCode::EACCES,
+                ));
+            }
+            if let Some((version, listing)) = &directory.state.lock().listing
+                && *version == status.data_version
+            {
+                return Ok(listing.clone());
+            }
+            let _alone = directory.asking.lock().await;
+            if let Some((version, listing)) = &directory.state.lock().listing
+                && *version == status.data_version
+            {
+                return Ok(listing.clone());
+            }
+            let most = (PAGE_SIZE * PAGES_MAX) as u64;
+            let (pieces, after) = self.fetch(user, directory, 0, most).await?;
+            // Of one version before and after the bytes: they are that version's.
+            if after.data_version != status.data_version {
+                continue;
+            }
+            let listing = Arc::new(parse(directory.fid(), &pieces.concat())?);
+            directory.state.lock().listing = Some((status.data_version, listing.clone()));
+            return Ok(listing);
+        }
+        Err(Error::BadAnswer {
+            what: format!("directory {}", directory.fid()),
+            detail: "it changes faster than it can be read".to_owned(),
+        })
+    }
+
+    /// Names in this directory are about to be looked at one after the other.
+    pub fn will_walk(&self, directory: &Vnode) {
+        directory.state.lock().walked = true;
+    }
+
+    /// The vnode that a name in a listing stands for; a mount point itself, not where it leads.
+    ///
+    /// # Errors
+    /// Never, for a vnode of a known cell.
+    pub fn child(&self, directory: &Vnode, fid: Fid) -> Result<Arc<Vnode>> {
+        self.vnode(&directory.volume, fid)
+    }
+}
+
+fn parse(fid: Fid, bytes: &[u8]) -> Result<Listing> {
+    let damaged = |detail: String| Error::BadAnswer {
+        what: format!("directory {fid}"),
+        detail,
+    };
+    let (pages, rest) = bytes.as_chunks::<PAGE_SIZE>();
+    if !rest.is_empty() {
+        return Err(damaged("not whole pages".to_owned()));
+    }
+    let pages = pages.to_vec();
+    let entries = Directory::new(&pages)
+        .entries()
+        .map_err(|error| damaged(error.to_string()))?;
+    let named = entries
+        .into_iter()
+        .filter(|(name, _)| name != b"." && name != b"..");
+    Ok(named
+        .map(|(name, target)| {
+            let fid = Fid {
+                volume: fid.volume,
+                vnode: target.vnode,
+                uniquifier: target.uniquifier,
+            };
+            (Bytes::from(name), fid)
+        })
+        .collect())
+}
+
+pub(crate) fn path_error(name: &[u8], problem: PathProblem) -> Error {
+    Error::Path {
+        path: String::from_utf8_lossy(name).into_owned(),
+        problem,
+    }
+}

@@ -1,0 +1,160 @@
+//! Sets of bytes of a file, as ranges: which are here, which are dirty.
+
+use std::collections::BTreeMap;
+
+/// Half-open ranges, sorted, that neither overlap nor touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ranges {
+    /// End by start.
+    ends: BTreeMap<u64, u64>,
+    bytes: u64,
+}
+
+impl Ranges {
+    /// How many bytes are in it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The first range.
+    pub(crate) fn first(&self) -> Option<(u64, u64)> {
+        self.iter().next()
+    }
+
+    /// The ranges in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ends.iter().map(|(start, end)| (*start, *end))
+    }
+
+    /// Adds `start..end`.
+    pub(crate) fn insert(&mut self, mut start: u64, mut end: u64) {
+        if start >= end {
+            return;
+        }
+        // Those that overlap or touch become one with it: they lie before its end, the last first.
+        while let Some((&s, &e)) = self.ends.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            self.ends.remove(&s);
+            self.bytes -= e - s;
+            start = start.min(s);
+            end = end.max(e);
+        }
+        self.ends.insert(start, end);
+        self.bytes += end - start;
+    }
+
+    /// Adds all of another set.
+    pub(crate) fn insert_all(&mut self, other: &Self) {
+        for (start, end) in other.iter() {
+            self.insert(start, end);
+        }
+    }
+
+    /// Takes `start..end` out.
+    pub(crate) fn remove(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        while let Some((&s, &e)) = self.ends.range(..end).next_back() {
+            if e <= start {
+                break;
+            }
+            self.ends.remove(&s);
+            self.bytes -= e - s;
+            for (s, e) in [(s, start.min(e)), (end.max(s), e)] {
+                if s < e {
+                    self.ends.insert(s, e);
+                    self.bytes += e - s;
+                }
+            }
+        }
+    }
+
+    /// Takes everything from `start` on out.
+    pub(crate) fn cut(&mut self, start: u64) {
+        self.remove(start, u64::MAX);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+        self.bytes = 0;
+    }
+
+    /// What of `start..end` is not in it, in order.
+    pub(crate) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut gaps = Vec::new();
+        let mut at = start;
+        let before = self.ends.range(..=start).next_back();
+        let after = self
+            .ends
+            .range((std::ops::Bound::Excluded(start), std::ops::Bound::Unbounded));
+        for (&s, &e) in before.into_iter().chain(after) {
+            if s >= end {
+                break;
+            }
+            if s > at {
+                gaps.push((at, s));
+            }
+            at = at.max(e);
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every operation beside the same on a set of single bytes.
+    #[test]
+    fn ranges_are_sets_of_bytes() {
+        let mut ranges = Ranges::default();
+        let mut bytes = [false; 64];
+        let mut seed = 7u64;
+        let mut next = |limit: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % limit
+        };
+        for _ in 0..5_000 {
+            let (a, b) = (next(65), next(65));
+            let (start, end) = (a.min(b), a.max(b));
+            let add = next(2) == 0;
+            if add {
+                ranges.insert(start, end);
+            } else {
+                ranges.remove(start, end);
+            }
+            bytes[start as usize..end as usize].fill(add);
+            assert_eq!(ranges.bytes(), bytes.iter().filter(|b| **b).count() as u64);
+            let (a, b) = (next(65), next(65));
+            let (start, end) = (a.min(b), a.max(b));
+            let some = &bytes[start as usize..end as usize];
+            assert_eq!(ranges.gaps(start, end).is_empty(), some.iter().all(|b| *b));
+            let missing: u64 = ranges.gaps(start, end).iter().map(|(s, e)| e - s).sum();
+            assert_eq!(missing, some.iter().filter(|b| !**b).count() as u64);
+            for (s, e) in ranges.gaps(start, end) {
+                assert!(s < e && bytes[s as usize..e as usize].iter().all(|b| !*b));
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_become_one() {
+        let mut ranges = Ranges::default();
+        ranges.insert(0, 4);
+        ranges.insert(8, 12);
+        ranges.insert(4, 8);
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [(0, 12)]);
+        ranges.cut(5);
+        assert_eq!(ranges.first(), Some((0, 5)));
+    }
+}

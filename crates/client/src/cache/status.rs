@@ -1,0 +1,199 @@
+//! Asking for statuses: one, or many at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::rxafs::{self, AfsFetchStatus, Callback, FileType};
+use tokio::time::Instant;
+
+use super::Cache;
+use super::user::User;
+use super::vnode::{Attributes, Vnode};
+use crate::error::{Error, Result};
+
+/// An answer of our own: what a server would say.
+pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
+    Error::Fileserver {
+        what: what.into(),
+        cause: CallError::Aborted(code),
+    }
+}
+
+/// When a call was begun, and how many promises had been broken then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    at: Instant,
+    breaks: u64,
+    /// Where the vnode was not known yet: how many breaks of unknown ones there had been.
+    strays: Option<u64>,
+}
+
+impl Asked {
+    pub(crate) fn about(vnode: &Vnode) -> Self {
+        Self {
+            at: Instant::now(),
+            breaks: vnode.breaks.load(Ordering::Acquire),
+            strays: None,
+        }
+    }
+
+    /// About a vnode that the call will make.
+    pub(crate) fn about_new(strays: u64) -> Self {
+        Self {
+            at: Instant::now(),
+            breaks: 0,
+            strays: Some(strays),
+        }
+    }
+}
+
+impl Cache {
+    /// What a server answered about a vnode.
+    pub(crate) fn heard(
+        &self,
+        user: &User,
+        vnode: &Arc<Vnode>,
+        status: &AfsFetchStatus,
+        promise: Option<(Callback, Asked)>,
+    ) {
+        let strays = self.strays.load(Ordering::Acquire);
+        let promise = promise.map(|(callback, asked)| {
+            let missed = asked.strays.is_some_and(|before| before != strays);
+            let callback = if missed { Callback::NONE } else { callback };
+            (callback, asked.at, asked.breaks)
+        });
+        if vnode.heard(user, status, promise) {
+            self.tell(vnode, true);
+        }
+    }
+
+    /// A call about a vnode failed: perhaps it is no more.
+    pub(crate) fn note_failure(&self, vnode: &Arc<Vnode>, error: &Error) {
+        if error.code() == Some(AbortCode::VNOVNODE) {
+            vnode.vanished();
+            vnode.body.lock().abandon();
+            self.unstored.lock().remove(&vnode.key);
+            self.tell(vnode, true);
+        }
+    }
+
+    /// The status that holds now, with the user's rights: what is promised, or the server's answer.
+    ///
+    /// # Errors
+    /// The server's refusal, or its silence.
+    pub async fn status(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<AfsFetchStatus> {
+        if let Some(status) = vnode.promised(user) {
+            return Ok(status);
+        }
+        let _alone = vnode.asking.lock().await;
+        if let Some(status) = vnode.promised(user) {
+            return Ok(status);
+        }
+        let asked = Asked::about(vnode);
+        let fid = vnode.fid();
+        let what = format!("status of {fid}");
+        let reply = user
+            .client()
+            .call_volume(&vnode.volume, &what, &rxafs::FetchStatus { fid })
+            .await
+            .inspect_err(|error| self.note_failure(vnode, error))?;
+        self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
+        Ok(reply.status)
+    }
+
+    /// What `stat` tells, and for how long.
+    ///
+    /// # Errors
+    /// As [`Cache::status`].
+    pub async fn attributes(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Attributes> {
+        let status = self.status(user, vnode).await?;
+        Ok(match vnode.attributes() {
+            Some(attributes) => attributes,
+            None => Attributes {
+                status: vnode.with_own_changes(status),
+                valid: std::time::Duration::ZERO,
+            },
+        })
+    }
+
+    /// Asks for those of these vnodes of one directory whose status is not promised, at most
+    /// [`rxafs::BULK_MAX`] with one call. One that fails alone is left to be asked for alone.
+    ///
+    /// # Errors
+    /// No server of the volume answers.
+    pub async fn statuses(&self, user: &Arc<User>, vnodes: &[Arc<Vnode>]) -> Result<()> {
+        let unknown: Vec<_> = vnodes
+            .iter()
+            .filter(|vnode| vnode.promised(user).is_none())
+            .collect();
+        for some in unknown.chunks(rxafs::BULK_MAX) {
+            let asked: Vec<_> = some.iter().map(|vnode| Asked::about(vnode)).collect();
+            let arguments = rxafs::InlineBulkStatus {
+                fids: rxafs::Fids::from_iter_cut(some.iter().map(|vnode| vnode.fid())),
+            };
+            let volume = some[0].volume.clone();
+            let what = format!("statuses of {} files", some.len());
+            let reply = user
+                .client()
+                .call_volume(&volume, &what, &arguments)
+                .await?;
+            let answers = reply.statuses.iter().zip(reply.callbacks.iter());
+            for ((vnode, asked), (status, callback)) in some.iter().zip(asked).zip(answers) {
+                if status.file_type != FileType::Invalid && status.error_code == AbortCode(0) {
+                    self.heard(user, vnode, status, Some((*callback, asked)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches `start..end` of a vnode: the bytes there are, with the status at that moment.
+    pub(crate) async fn fetch(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        start: u64,
+        end: u64,
+    ) -> Result<(Vec<Bytes>, AfsFetchStatus)> {
+        let asked = Asked::about(vnode);
+        let arguments = rxafs::FetchData64 {
+            fid: vnode.fid(),
+            position: start as i64,
+            length: (end - start) as i64,
+        };
+        let what = format!("reading {}", vnode.fid());
+        let mut course = crate::Course::start(user.client(), &vnode.volume).await?;
+        loop {
+            match fetch_once(course.connection(), &arguments).await {
+                Ok((pieces, reply)) => {
+                    course.succeeded();
+                    self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
+                    return Ok((pieces, reply.status));
+                }
+                Err(error) => {
+                    let failed = course.failed(error, &what).await;
+                    failed.inspect_err(|error| self.note_failure(vnode, error))?;
+                }
+            }
+        }
+    }
+}
+
+async fn fetch_once(
+    connection: &cellar_rpc::Connection,
+    arguments: &rxafs::FetchData64,
+) -> std::result::Result<(Vec<Bytes>, rxafs::FetchData64Reply), CallError> {
+    let mut call = connection.open(arguments).await?;
+    let coming: u64 = call.read().await?;
+    if coming > arguments.length as u64 {
+        let detail = cellar_wire::DecodeError::Invalid("more bytes than asked for");
+        return Err(CallError::BadReply(detail));
+    }
+    let mut pieces = Vec::new();
+    call.read_exact(coming, |piece| pieces.push(piece)).await?;
+    let reply = call.read().await?;
+    Ok((pieces, reply))
+}

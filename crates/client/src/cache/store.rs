@@ -1,0 +1,206 @@
+//! Storing: what programs wrote goes to the server.
+//!
+//! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`]; bytes may be written meanwhile.
+//! 2. On close and `fsync`, whoever asked hears how it went. Beyond [`BACKGROUND_BYTES`] of one file the
+//!    store begins while the program still writes; what stays open is stored after [`AGE`].
+//! 3. What failed stays dirty and is tried again every [`RETRY`]. Only when the file is gone there is
+//!    nobody to take it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cellar_wire::rxafs::{AfsStoreStatus, StoreData64};
+
+use super::Cache;
+use super::body::{Piece, STORE_BYTES};
+use super::read::{in_chunks, local};
+use super::user::User;
+use super::vnode::Vnode;
+use crate::course::Course;
+use crate::errno::errno;
+use crate::error::Result;
+use crate::store::send;
+
+/// Dirty bytes of a file from which on they are stored while it is still written.
+const BACKGROUND_BYTES: u64 = 2 * STORE_BYTES;
+/// How long dirty bytes of an open file wait.
+const AGE: Duration = Duration::from_secs(30);
+/// How often what failed is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// A piece that is being stored.
+struct UnderWay<'a>(Option<(&'a Vnode, Piece)>);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some((vnode, piece)) = self.0.take() {
+            vnode.body.lock().not_stored(&piece);
+        }
+    }
+}
+
+impl Cache {
+    /// Our own programs change a file. Waits where too much is dirty already.
+    pub(crate) async fn changed<T>(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        change: impl FnOnce(&mut super::Body) -> std::io::Result<T>,
+    ) -> Result<T> {
+        self.touch(vnode);
+        let (result, dirty) = {
+            let mut body = vnode.body.lock();
+            let result = change(&mut body).map_err(|cause| local(vnode, cause))?;
+            (result, body.dirty_bytes())
+        };
+        vnode.state.lock().writer = Some(user.clone());
+        self.unstored.lock().insert(vnode.key, vnode.clone());
+        if self.space.dirty.load(Ordering::Relaxed) > self.options.size / 2 {
+            self.store(vnode, false).await?;
+            self.make_room(None);
+        } else if dirty >= BACKGROUND_BYTES
+            && vnode.storing.try_lock().is_ok()
+            && let Some(cache) = self.me()
+        {
+            let vnode = vnode.clone();
+            tokio::spawn(async move {
+                if let Err(error) = cache.store_some(&vnode, STORE_BYTES, false).await {
+                    tracing::info!(fid = %vnode.fid(), %error, "not stored yet");
+                }
+                cache.make_room(None);
+            });
+        }
+        Ok(result)
+    }
+
+    /// Stores what is dirty.
+    ///
+    /// # Errors
+    /// The server does not take it: it stays dirty, and is tried again.
+    pub async fn store(&self, vnode: &Arc<Vnode>, durable: bool) -> Result<()> {
+        self.store_some(vnode, 0, durable).await
+    }
+
+    /// Stores until at most `leave` bytes are dirty.
+    async fn store_some(&self, vnode: &Arc<Vnode>, leave: u64, durable: bool) -> Result<()> {
+        if !vnode.body.lock().is_changed() {
+            return Ok(());
+        }
+        let _alone = vnode.storing.lock().await;
+        let writer = vnode.state.lock().writer.clone();
+        let user = match writer {
+            Some(user) => user,
+            None => self.anybody()?,
+        };
+        loop {
+            let piece = {
+                let mut body = vnode.body.lock();
+                if leave > 0 && body.dirty_bytes() <= leave {
+                    return Ok(());
+                }
+                body.next_piece()
+            };
+            let Some(piece) = piece else {
+                break;
+            };
+            // Whoever waits may be told to give up: the piece is dirty again then.
+            let mut under_way = UnderWay(Some((vnode, piece.clone())));
+            let stored = self.store_piece(&user, vnode, &piece, durable).await;
+            match stored {
+                Ok(status) => {
+                    under_way.0 = None;
+                    let others = vnode.body.lock().stored(&piece, &status);
+                    vnode.state.lock().failed = None;
+                    self.heard(&user, vnode, &status, None);
+                    if others {
+                        self.tell(vnode, true);
+                    }
+                }
+                Err(error) => {
+                    drop(under_way);
+                    vnode.state.lock().failed = Some(errno(&error));
+                    self.note_failure(vnode, &error);
+                    return Err(error);
+                }
+            }
+        }
+        let mut unstored = self.unstored.lock();
+        if !vnode.body.lock().is_changed() {
+            unstored.remove(&vnode.key);
+        }
+        Ok(())
+    }
+
+    async fn store_piece(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        piece: &Piece,
+        durable: bool,
+    ) -> Result<cellar_wire::rxafs::AfsFetchStatus> {
+        let bytes = vnode
+            .body
+            .lock()
+            .read(piece.start, piece.end)
+            .map_err(|cause| local(vnode, cause))?;
+        let arguments = StoreData64 {
+            fid: vnode.fid(),
+            in_status: AfsStoreStatus {
+                client_mod_time: piece.modified,
+                fsync: durable,
+                ..AfsStoreStatus::default()
+            },
+            position: piece.start,
+            length: piece.end - piece.start,
+            file_length: piece.file_length,
+        };
+        let chunks = in_chunks(bytes);
+        let what = format!("storing {}", vnode.fid());
+        let mut course = Course::start(user.client(), &vnode.volume).await?;
+        loop {
+            match send(&course, &arguments, &chunks).await {
+                Ok(reply) => {
+                    course.succeeded();
+                    return Ok(reply.status);
+                }
+                Err(error) => course.failed(error, &what).await?,
+            }
+        }
+    }
+
+    /// Files with bytes that the server does not have, and why the last store failed, if one did (an errno).
+    pub fn unstored(&self) -> Vec<(Arc<Vnode>, Option<i32>)> {
+        let all: Vec<_> = self.unstored.lock().values().cloned().collect();
+        all.into_iter()
+            .filter(|vnode| vnode.body.lock().is_changed())
+            .map(|vnode| {
+                let failed = vnode.state.lock().failed;
+                (vnode, failed)
+            })
+            .collect()
+    }
+
+    /// Rules 2 and 3, for as long as the cache lives. To be run once, beside everything else.
+    pub async fn keep_storing(self: Arc<Self>) {
+        let cache = Arc::downgrade(&self);
+        drop(self);
+        loop {
+            tokio::time::sleep(RETRY).await;
+            let Some(cache) = cache.upgrade() else {
+                return;
+            };
+            let old = cache.now().0.saturating_sub(AGE.as_secs() as u32);
+            for (vnode, failed) in cache.unstored() {
+                let since = vnode.unstored_since();
+                let closed = vnode.state.lock().opens == 0;
+                if failed.is_none() && !closed && since.is_none_or(|time| time.0 > old) {
+                    continue;
+                }
+                if let Err(error) = cache.store(&vnode, false).await {
+                    tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; it is tried again");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! As whom servers are called for each user of this machine.
+//!
+//! Whoever has no token is *anybody*, and all such users are one: they share connections, and what is
+//! known about rights. Who has tokens has connections of his own. Tokens that come, are renewed or given
+//! up are noticed by the identity's stamp, at most every [`STAMP_TIME`].
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_rpc::Security;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Cache;
+use crate::cell::CellName;
+use crate::client::{Client, Config};
+use crate::error::Result;
+use crate::servers::Renewal;
+
+/// How often it is asked whether a user has other tokens.
+const STAMP_TIME: Duration = Duration::from_secs(5);
+
+/// Users with tokens at a time; more share the anonymous identity.
+const USERS_MAX: usize = 4_096;
+
+/// The number of whoever has no token.
+const ANYBODY: u32 = u32::MAX;
+
+/// Where users' tokens come from.
+pub trait Identities: Send + Sync + 'static {
+    /// Something that is another when the user's tokens are others: cheap to ask. `None`: he has none.
+    fn stamp(&self, uid: u32) -> Option<u64>;
+
+    /// How the servers of each cell are called for him.
+    fn securities<'a>(
+        &'a self,
+        uid: u32,
+    ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>>;
+
+    /// Who is asked when one of his tokens has run out.
+    fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>>;
+}
+
+/// Nobody has tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Anonymous;
+
+impl Identities for Anonymous {
+    fn stamp(&self, _uid: u32) -> Option<u64> {
+        None
+    }
+
+    fn securities<'a>(
+        &'a self,
+        _uid: u32,
+    ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
+        Box::pin(std::future::ready(HashMap::new()))
+    }
+
+    fn renewal(&self, _uid: u32) -> Option<Arc<dyn Renewal>> {
+        None
+    }
+}
+
+/// A user of this machine as file servers know him.
+pub struct User {
+    id: u32,
+    client: Client,
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "User({})", self.id)
+    }
+}
+
+impl User {
+    /// The number under which his rights are kept.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What calls servers for him.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// Those who were seen.
+#[derive(Debug, Default)]
+pub(crate) struct Users(Mutex<HashMap<u32, Known>>);
+
+#[derive(Debug)]
+struct Known {
+    user: Arc<User>,
+    stamp: Option<u64>,
+    asked: Instant,
+}
+
+impl Users {
+    /// All that call servers.
+    pub(crate) fn all(&self) -> Vec<Arc<User>> {
+        self.0
+            .lock()
+            .values()
+            .map(|known| known.user.clone())
+            .collect()
+    }
+}
+
+impl Cache {
+    fn new_user(&self, id: u32, security: HashMap<CellName, Security>) -> Result<Arc<User>> {
+        let config = Config {
+            cells: self.cells().to_vec(),
+            administrator: None,
+            security,
+            renewal: self.identities().renewal(id),
+        };
+        let client = Client::without_callbacks(self.port().clone(), config)?;
+        Ok(Arc::new(User { id, client }))
+    }
+
+    /// As whom servers are called for this user of the machine.
+    ///
+    /// # Errors
+    /// No cell is known.
+    pub async fn user(&self, uid: u32) -> Result<Arc<User>> {
+        let now = Instant::now();
+        let (id, known) = {
+            let mut users = self.users().0.lock();
+            match users.get_mut(&uid) {
+                Some(known) if now.duration_since(known.asked) < STAMP_TIME => {
+                    return Ok(known.user.clone());
+                }
+                Some(known) => {
+                    // Others go on with what is known while one asks.
+                    known.asked = now;
+                    (uid, Some((known.user.clone(), known.stamp)))
+                }
+                None => (uid, None),
+            }
+        };
+        let stamp = self.identities().stamp(uid);
+        if let Some((user, before)) = &known
+            && *before == stamp
+        {
+            return Ok(user.clone());
+        }
+        let security = match stamp {
+            Some(_) => self.identities().securities(uid).await,
+            None => HashMap::new(),
+        };
+        let full = self.users().0.lock().len() >= USERS_MAX && known.is_none();
+        let user = if security.is_empty() || full {
+            self.anybody()?
+        } else {
+            self.forget_rights(id);
+            self.new_user(id, security)?
+        };
+        if !full {
+            let known = Known {
+                user: user.clone(),
+                stamp,
+                asked: now,
+            };
+            self.users().0.lock().insert(uid, known);
+        }
+        Ok(user)
+    }
+
+    /// Whoever has no token.
+    ///
+    /// # Errors
+    /// No cell is known.
+    pub fn anybody(&self) -> Result<Arc<User>> {
+        if let Some(known) = self.users().0.lock().get(&ANYBODY) {
+            return Ok(known.user.clone());
+        }
+        let user = self.new_user(ANYBODY, HashMap::new())?;
+        let mut users = self.users().0.lock();
+        let known = users.entry(ANYBODY).or_insert_with(|| Known {
+            user,
+            stamp: None,
+            asked: Instant::now(),
+        });
+        Ok(known.user.clone())
+    }
+}

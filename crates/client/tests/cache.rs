@@ -1,0 +1,450 @@
+//! The cache manager against a real file server in this process: two caches, one volume, no kernel.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_client::cache::{self, Anonymous, Cache, Root, User, Vnode, Wanted, Watcher};
+use cellar_client::{Cell, CellName, Ports, errno};
+use cellar_fileserver::protection::BoxFuture;
+use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Service};
+use cellar_volume::disk::SimDisk;
+use cellar_volume::{Context, Options, Partition, Volume, VolumeSpec};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::acl::{AccessList, AclEntry, Rights};
+use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
+use cellar_wire::package::{Package, Procedure};
+use cellar_wire::vl;
+
+const VOLUME: VolumeId = VolumeId(536_870_912);
+const NOW: AfsTime = AfsTime(1_800_000_000);
+
+/// Everybody is a member of nothing else.
+struct Nobody;
+
+impl Protection for Nobody {
+    fn version(&self) -> u64 {
+        1
+    }
+
+    fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async move { Ok([id, ViceId::ANYUSER].into_iter().collect()) })
+    }
+
+    fn host_cps(&self, _address: IpAddr) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async { Ok(Cps::new(Vec::new())) })
+    }
+
+    fn ids_of<'a>(
+        &'a self,
+        names: &'a [Bytes],
+    ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
+        Box::pin(async { Ok(vec![None; names.len()]) })
+    }
+
+    fn names_of<'a>(
+        &'a self,
+        ids: &'a [ViceId],
+    ) -> BoxFuture<'a, Result<Vec<Option<Bytes>>, ProtectionError>> {
+        Box::pin(async { Ok(vec![None; ids.len()]) })
+    }
+}
+
+/// Knows the one volume.
+struct Locations;
+
+impl Service for Locations {
+    fn package(&self) -> &'static Package {
+        &vl::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            if call.opcode().await? != vl::GetEntryByNameN::OPCODE {
+                return Err(AbortCode::RXGEN_OPCODE);
+            }
+            let arguments: vl::GetEntryByNameN = call.arguments().await?;
+            if arguments.volumename.as_bytes() != b"root.cell" {
+                return Err(AbortCode::VL_NOENT);
+            }
+            let site = vl::Site {
+                server: u32::from(Ipv4Addr::LOCALHOST),
+                partition: 0,
+                flags: vl::VLSF_RWVOL,
+            };
+            let entry = vl::NvldbEntry {
+                name: vl::EntryName::try_from("root.cell").expect("name"),
+                sites: cellar_wire::List::from_iter_cut([site]),
+                volume_ids: [VOLUME, VolumeId(0), VolumeId(0)],
+                flags: vl::VLF_RWEXISTS,
+                ..Default::default()
+            };
+            call.reply(&vl::GetEntryByNameNReply { entry });
+            Ok(())
+        })
+    }
+}
+
+/// A file server with one volume in which everybody may do everything.
+struct Bench {
+    runtime: Runtime,
+    server: FileServer,
+    volume: Arc<Volume>,
+    files: Port,
+    cell: Cell,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let runtime = Runtime::client_only().expect("runtime");
+        let any = "127.0.0.1:0".parse().expect("address");
+        let disk = Arc::new(SimDisk::new(1 << 28));
+        let options = Options {
+            journal_bytes: 1 << 20,
+            reserve_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let partition = Partition::open(disk, options).expect("partition");
+        let spec = VolumeSpec::new(VOLUME, "root.cell", ViceId(1), NOW);
+        let volume = partition.create_volume(&spec).expect("volume").wait();
+        let volume = volume.expect("volume");
+        let wall = Arc::new(|| Duration::from_secs(NOW.0.into()));
+        let server = FileServer::new(Config::new(AfsUuid([7; 16]), wall), Arc::new(Nobody));
+        server.add_partition(PartitionId::new(0).expect("a"), partition);
+        let files = PortConfig::new(any).service(server.file_service());
+        let files = runtime.open(files).expect("port");
+        server.start(&runtime, &files);
+        let locations = PortConfig::new(any).service(Arc::new(Locations));
+        let locations = runtime.open(locations).expect("port");
+        let cell = Cell {
+            name: CellName::new("test.cell").expect("name"),
+            database_servers: vec![Ipv4Addr::LOCALHOST.into()],
+            ports: Ports {
+                fileserver: files.local_address().port(),
+                location: locations.local_address().port(),
+                ..Ports::default()
+            },
+        };
+        let bench = Self {
+            runtime,
+            server,
+            volume,
+            files,
+            cell,
+        };
+        bench.allow(Rights::ALL);
+        bench
+    }
+
+    /// What everybody may do, from now on; nobody is told.
+    fn allow(&self, rights: Rights) {
+        let everybody = AclEntry {
+            id: ViceId::ANYUSER,
+            rights,
+        };
+        let list = AccessList::new(vec![everybody], Vec::new()).expect("list");
+        let context = Context {
+            author: ViceId(1),
+            now: NOW,
+        };
+        let set = self.volume.set_acl(self.volume.root(), list, context);
+        set.expect("list").wait().expect("list");
+    }
+
+    async fn client(&self) -> Client {
+        self.client_with(64 << 20, None).await
+    }
+
+    async fn client_with(&self, size: u64, directory: Option<std::path::PathBuf>) -> Client {
+        let any = "127.0.0.1:0".parse().expect("address");
+        let port = self.runtime.open(PortConfig::new(any)).expect("port");
+        let options = cache::Options {
+            cells: vec![self.cell.clone()],
+            root: Root::Volume("root.cell".to_owned()),
+            directory,
+            size,
+            vnodes_max: 10_000,
+            sysnames: vec!["other".to_owned(), "amd64_linux26".to_owned()],
+            patience: Duration::from_secs(30),
+        };
+        let cache = Cache::new(port, options, Arc::new(Anonymous), || NOW).expect("cache");
+        let user = cache.user(0).await.expect("user");
+        let root = cache.root(&user).await.expect("root").expect("a volume");
+        Client { cache, user, root }
+    }
+
+    fn end(self) {
+        self.files.close();
+        self.server.stop();
+        self.runtime.shutdown();
+    }
+}
+
+struct Client {
+    cache: Arc<Cache>,
+    user: Arc<User>,
+    root: Arc<Vnode>,
+}
+
+impl Client {
+    async fn find(&self, name: &str) -> Arc<Vnode> {
+        let found = self
+            .cache
+            .lookup(&self.user, &self.root, name.as_bytes())
+            .await;
+        found.expect(name).vnode
+    }
+
+    async fn make(&self, name: &str) -> Arc<Vnode> {
+        let made = self
+            .cache
+            .create_file(&self.user, &self.root, name.as_bytes(), 0o644)
+            .await;
+        made.expect(name)
+    }
+
+    /// Writes a file as a program does; what `close` says.
+    async fn put(&self, vnode: &Arc<Vnode>, bytes: &[u8]) -> cellar_client::Result<()> {
+        let open = self
+            .cache
+            .open(&self.user, vnode, Rights::WRITE, true)
+            .await;
+        let handle = open.expect("open");
+        handle.write(0, bytes).await.expect("write");
+        let stored = handle.store(false).await;
+        handle.close().await;
+        stored
+    }
+
+    async fn get(&self, vnode: &Arc<Vnode>) -> Vec<u8> {
+        let open = self
+            .cache
+            .open(&self.user, vnode, Rights::READ, false)
+            .await;
+        let handle = open.expect("open");
+        let mut all = Vec::new();
+        loop {
+            let some = handle.read(all.len() as u64, 100_000).await.expect("read");
+            if some.is_empty() {
+                break;
+            }
+            all.extend(some);
+        }
+        handle.close().await;
+        all
+    }
+
+    async fn names(&self) -> Vec<String> {
+        let listing = self
+            .cache
+            .listing(&self.user, &self.root)
+            .await
+            .expect("names");
+        let text = |name: &Bytes| String::from_utf8_lossy(name).into_owned();
+        listing.keys().map(text).collect()
+    }
+}
+
+/// Counts what is told.
+#[derive(Default)]
+struct Told(AtomicUsize);
+
+impl Watcher for Told {
+    fn changed(&self, _vnode: &Arc<Vnode>, _contents: bool) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[tokio::test]
+async fn what_one_closes_the_other_sees() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    let told = Arc::new(Told::default());
+    b.cache.watch(told.clone());
+    let file = a.make("file").await;
+    a.put(&file, b"one").await.expect("stored");
+    let seen = b.find("file").await;
+    assert_eq!(b.get(&seen).await, b"one");
+    // Held: no answer is needed to say so.
+    assert!(seen.attributes().expect("known").valid > Duration::from_secs(60));
+    let before = told.0.load(Ordering::SeqCst);
+    a.put(&file, b"another").await.expect("stored");
+    assert!(
+        told.0.load(Ordering::SeqCst) > before,
+        "the break comes before the answer"
+    );
+    assert!(seen.attributes().expect("known").valid.is_zero());
+    assert_eq!(b.get(&seen).await, b"another");
+    // And the other way, with a name that was not there.
+    let missing = b.cache.lookup(&b.user, &b.root, b"new").await;
+    assert_eq!(errno(&missing.expect_err("not there")), 2);
+    a.make("new").await;
+    b.find("new").await;
+    bench.end();
+}
+
+#[tokio::test]
+async fn names_change_here_as_on_the_server() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    assert_eq!(a.names().await, Vec::<String>::new());
+    for name in ["c", "a", "b", "d"] {
+        a.make(name).await;
+    }
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    let directory = cache
+        .make_dir(user, root, b"dir", 0o755)
+        .await
+        .expect("mkdir");
+    cache.remove_file(user, root, b"a").await.expect("remove");
+    cache
+        .rename(user, (root, b"b"), (root, b"c"))
+        .await
+        .expect("replace");
+    cache
+        .rename(user, (root, b"d"), (&directory, b"d"))
+        .await
+        .expect("move");
+    let file = a.find("c").await;
+    cache
+        .link(user, root, b"second", &file)
+        .await
+        .expect("link");
+    assert_eq!(
+        cache
+            .attributes(user, &file)
+            .await
+            .expect("status")
+            .status
+            .link_count,
+        2
+    );
+    let other = cache.link(user, &directory, b"third", &file).await;
+    assert_eq!(errno(&other.expect_err("another directory")), 18);
+    cache
+        .symlink(user, root, b"link", b"c")
+        .await
+        .expect("symlink");
+    let full = cache.remove_dir(user, root, b"dir").await;
+    assert!(matches!(errno(&full.expect_err("not empty")), 17 | 39));
+    assert_eq!(a.names().await, ["c", "dir", "link", "second"]);
+    assert_eq!(b.names().await, a.names().await);
+    let link = b.find("link").await;
+    assert_eq!(b.cache.link_text(&b.user, &link).await.expect("text"), "c");
+    // A system name.
+    a.make("bin.amd64_linux26").await;
+    let by_sysname = b
+        .cache
+        .lookup(&b.user, &b.root, b"bin.@sys")
+        .await
+        .expect("found");
+    assert_eq!(
+        by_sysname.vnode.fid(),
+        b.find("bin.amd64_linux26").await.fid()
+    );
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_removed_file_lives_until_it_is_closed() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    let file = a.make("file").await;
+    a.put(&file, b"contents").await.expect("stored");
+    let both = Rights::READ.union(Rights::WRITE);
+    let handle = a
+        .cache
+        .open(&a.user, &file, both, false)
+        .await
+        .expect("open");
+    a.cache
+        .remove_file(&a.user, &a.root, b"file")
+        .await
+        .expect("remove");
+    let missing = a.cache.lookup(&a.user, &a.root, b"file").await;
+    assert_eq!(errno(&missing.expect_err("removed")), 2);
+    handle.write(8, b" and more").await.expect("write");
+    assert_eq!(
+        handle.read(0, 100).await.expect("read"),
+        b"contents and more"
+    );
+    assert_eq!(a.names().await.len(), 1, "it has a name that nobody knows");
+    handle.close().await;
+    assert_eq!(a.names().await, Vec::<String>::new());
+    bench.end();
+}
+
+#[tokio::test]
+async fn large_files_pass_through_a_small_cache() {
+    let bench = Bench::start();
+    let directory = tempfile::tempdir().expect("directory");
+    let a = bench
+        .client_with(8 << 20, Some(directory.path().join("cache")))
+        .await;
+    let b = bench.client_with(8 << 20, None).await;
+    let bytes: Vec<u8> = (0..30_000_000u32)
+        .map(|i| (i / 7) as u8 ^ (i >> 16) as u8)
+        .collect();
+    let file = a.make("large").await;
+    let handle = a
+        .cache
+        .open(&a.user, &file, Rights::WRITE, true)
+        .await
+        .expect("open");
+    for (number, part) in bytes.chunks(1 << 20).enumerate() {
+        handle
+            .write((number as u64) << 20, part)
+            .await
+            .expect("write");
+    }
+    handle.store(false).await.expect("stored");
+    handle.close().await;
+    assert!(a.cache.unstored().is_empty());
+    let seen = b.find("large").await;
+    assert!(b.get(&seen).await == bytes);
+    assert!(a.get(&file).await == bytes);
+    let wanted = Wanted {
+        length: Some(1_000_001),
+        ..Wanted::default()
+    };
+    let set = b.cache.set_attributes(&b.user, &seen, wanted).await;
+    assert_eq!(set.expect("cut").status.length, 1_000_001);
+    assert!(a.get(&file).await == bytes[..1_000_001]);
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_stays() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    let file = a.make("file").await;
+    let handle = a
+        .cache
+        .open(&a.user, &file, Rights::WRITE, false)
+        .await
+        .expect("open");
+    bench.allow(Rights::READ.union(Rights::LOOKUP));
+    handle.write(0, b"kept").await.expect("write");
+    let refused = handle.store(false).await.expect_err("no right");
+    assert_eq!(errno(&refused), 13);
+    handle.close().await;
+    let unstored = a.cache.unstored();
+    assert_eq!(unstored.len(), 1);
+    assert_eq!(unstored[0].1, Some(13));
+    assert_eq!(a.get(&file).await, b"kept");
+    bench.allow(Rights::ALL);
+    a.cache.store(&file, false).await.expect("stored now");
+    assert!(a.cache.unstored().is_empty());
+    let b = bench.client().await;
+    let seen = b.find("file").await;
+    assert_eq!(b.get(&seen).await, b"kept");
+    bench.end();
+}

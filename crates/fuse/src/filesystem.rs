@@ -1,0 +1,523 @@
+//! The kernel's requests: taken apart, answered at once where that is possible, else in the background.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
+use std::time::SystemTime;
+
+use cellar_client::cache::{Cache, Wanted};
+use cellar_wire::ids::{AfsTime, ViceId};
+use fuser::{
+    AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
+};
+use tokio::runtime::Handle;
+
+use crate::inodes::Inodes;
+use crate::requests::{Answer, Entry, Requests, seconds};
+
+/// Bytes of one write.
+const WRITE_BYTES: u32 = 1 << 20;
+/// Requests that the kernel sends ahead without anybody waiting.
+const BACKGROUND: u16 = 64;
+/// The type bits of a mode, and those of a plain file.
+const TYPE_BITS: u32 = 0o170_000;
+const PLAIN_FILE: u32 = 0o100_000;
+/// `st_size` blocks that `statfs` counts in.
+const BLOCK: u32 = 1024;
+
+/// What the session calls.
+pub(crate) struct Filesystem {
+    requests: Arc<Requests>,
+    runtime: Handle,
+    can_expire: Arc<AtomicBool>,
+}
+
+impl Filesystem {
+    pub(crate) fn new(
+        cache: Arc<Cache>,
+        inodes: Arc<Inodes>,
+        runtime: Handle,
+        all_users: bool,
+    ) -> Self {
+        Self {
+            requests: Arc::new(Requests::new(cache, inodes, all_users)),
+            runtime,
+            can_expire: Arc::default(),
+        }
+    }
+
+    /// Whether the kernel can let names expire; known once it is mounted.
+    pub(crate) fn can_expire(&self) -> Arc<AtomicBool> {
+        self.can_expire.clone()
+    }
+
+    /// Does `work` here if it need not wait, else in the background.
+    fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(work);
+        let _inside = self.runtime.enter();
+        let mut here = Context::from_waker(Waker::noop());
+        if work.as_mut().poll(&mut here).is_pending() {
+            // There it is polled again before anything else, with a waker that works.
+            self.runtime.spawn(work);
+        }
+    }
+
+    /// A request that is answered with an entry.
+    fn entry<F>(&self, reply: ReplyEntry, work: impl FnOnce(Arc<Requests>) -> F)
+    where
+        F: Future<Output = Answer<Entry>> + Send + 'static,
+    {
+        let requests = self.requests.clone();
+        let work = work(requests.clone());
+        self.run(async move {
+            match requests.within(work).await {
+                Ok(entry) => reply.entry_with_ttls(
+                    &entry.attr_time,
+                    &entry.entry_time,
+                    &entry.attr,
+                    Generation(entry.generation),
+                ),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    /// A request that is answered with nothing.
+    fn empty<F>(&self, reply: ReplyEmpty, work: impl FnOnce(Arc<Requests>) -> F)
+    where
+        F: Future<Output = Answer<()>> + Send + 'static,
+    {
+        let requests = self.requests.clone();
+        let work = work(requests.clone());
+        self.run(async move {
+            match requests.within(work).await {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+}
+
+fn bytes(name: &OsStr) -> Vec<u8> {
+    name.as_bytes().to_vec()
+}
+
+impl fuser::Filesystem for Filesystem {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        // What an older kernel lacks, it lacks: it asks more often then.
+        let _lacking = config.add_capabilities(wanted & config.capabilities());
+        let _largest = config.set_max_write(WRITE_BYTES);
+        let _largest = config.set_max_readahead(WRITE_BYTES);
+        let _largest = config.set_max_background(BACKGROUND);
+        let can = config
+            .capabilities()
+            .contains(InitFlags::FUSE_HAS_EXPIRE_ONLY);
+        self.can_expire.store(can, Ordering::Release);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (uid, name) = (request.uid(), bytes(name));
+        let requests = self.requests.clone();
+        self.run(async move {
+            let found = requests.within(requests.lookup(uid, parent, &name)).await;
+            match found {
+                Ok(entry) => reply.entry_with_ttls(
+                    &entry.attr_time,
+                    &entry.entry_time,
+                    &entry.attr,
+                    Generation(entry.generation),
+                ),
+                Err(errno) => match requests.absent(parent, &name) {
+                    Some(time) if errno.code() == Errno::ENOENT.code() => {
+                        reply.entry(&time, &crate::requests::nothing(), Generation(0));
+                    }
+                    _ => reply.error(errno),
+                },
+            }
+        });
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
+        self.requests.inodes.forget(number.0, lookups);
+    }
+
+    fn getattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            match requests.within(requests.attributes(uid, number)).await {
+                Ok((attr, time)) => reply.attr(&time, &attr),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let wanted = Wanted {
+            mode,
+            owner: uid.map(|uid| ViceId(uid as i32)),
+            group: gid.map(|gid| ViceId(gid as i32)),
+            length: size,
+            modified: mtime.map(|time| match time {
+                TimeOrNow::SpecificTime(time) => AfsTime(seconds(time)),
+                TimeOrNow::Now => AfsTime(seconds(SystemTime::now())),
+            }),
+        };
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            let set = requests.set_attributes(uid, number, wanted);
+            match requests.within(set).await {
+                Ok((attr, time)) => reply.attr(&time, &attr),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            match requests.within(requests.link_text(uid, number)).await {
+                Ok(text) => reply.data(&text),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        if mode & TYPE_BITS != PLAIN_FILE {
+            // AFS has no such vnodes.
+            reply.error(Errno::EPERM);
+            return;
+        }
+        let (uid, name) = (request.uid(), bytes(name));
+        self.entry(reply, |requests| async move {
+            requests.make_node(uid, parent, &name, mode).await
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (uid, name) = (request.uid(), bytes(name));
+        self.entry(reply, |requests| async move {
+            requests.make_dir(uid, parent, &name, mode).await
+        });
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (uid, name) = (request.uid(), bytes(name));
+        self.empty(reply, |requests| async move {
+            requests.unlink(uid, parent, &name).await
+        });
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (uid, name) = (request.uid(), bytes(name));
+        self.empty(reply, |requests| async move {
+            requests.remove_dir(uid, parent, &name).await
+        });
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (uid, name, text) = (request.uid(), bytes(name), bytes(target.as_os_str()));
+        self.entry(reply, |requests| async move {
+            requests.symlink(uid, parent, &name, &text).await
+        });
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (uid, name, new_name) = (request.uid(), bytes(name), bytes(new_name));
+        self.empty(reply, |requests| async move {
+            let (from, to) = ((parent, &name[..]), (new_parent, &new_name[..]));
+            requests.rename(uid, from, to, flags).await
+        });
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (uid, name) = (request.uid(), bytes(new_name));
+        self.entry(reply, |requests| async move {
+            requests.link(uid, number, new_parent, &name).await
+        });
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            match requests.within(requests.open(uid, number, flags.0)).await {
+                Ok((handle, right)) => {
+                    let keep = if right {
+                        FopenFlags::FOPEN_KEEP_CACHE
+                    } else {
+                        FopenFlags::empty()
+                    };
+                    reply.opened(FileHandle(handle), keep);
+                }
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
+        self.run(async move {
+            let created = requests.create(uid, parent, &name, mode, flags);
+            match requests.within(created).await {
+                Ok((entry, handle)) => reply.created(
+                    &entry.entry_time.min(entry.attr_time),
+                    &entry.attr,
+                    Generation(entry.generation),
+                    FileHandle(handle),
+                    FopenFlags::FOPEN_KEEP_CACHE,
+                ),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let requests = self.requests.clone();
+        self.run(async move {
+            match requests.within(requests.read(handle.0, offset, size)).await {
+                Ok(bytes) => reply.data(&bytes),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (requests, data) = (self.requests.clone(), data.to_vec());
+        self.run(async move {
+            // No longest time: it waits where bytes have to be stored first, which goes on.
+            match requests.write(handle.0, offset, &data).await {
+                Ok(count) => reply.written(count),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.store(handle, false, reply);
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.store(handle, true, reply);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let requests = self.requests.clone();
+        self.run(async move {
+            requests.release(handle.0).await;
+            reply.ok();
+        });
+    }
+
+    fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            match requests.within(requests.open_dir(uid, number)).await {
+                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            let read = requests.read_dir(uid, number, handle.0, offset, |line| {
+                let name = OsStr::from_bytes(&line.name);
+                !reply.add(INodeNo(line.number), line.offset, line.kind, name)
+            });
+            match requests.within(read).await {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.requests.release_dir(handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        // Changes in directories are the server's before they are answered.
+        reply.ok();
+    }
+
+    fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            match requests.within(requests.room(uid, number)).await {
+                Ok((all, free)) => reply.statfs(all, free, free, 0, 0, BLOCK, 255, BLOCK),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn access(&self, request: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let (uid, mask) = (request.uid(), mask.bits());
+        self.empty(reply, |requests| async move {
+            requests.access(uid, number, mask).await
+        });
+    }
+}
+
+impl Filesystem {
+    fn store(&self, handle: FileHandle, durable: bool, reply: ReplyEmpty) {
+        let requests = self.requests.clone();
+        self.run(async move {
+            // No longest time: what is large takes long; a server that is silent ends it.
+            match requests.store(handle.0, durable).await {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+}

@@ -1,0 +1,286 @@
+//! Inodes: the numbers that the kernel has for vnodes.
+//!
+//! 1. A number stands for a vnode *at a place*: the directories of a volume that is mounted twice are
+//!    different inodes, because the kernel allows a directory one parent only. A place is named by the
+//!    mount point that led into the volume. Files are the same inode everywhere in their volume.
+//! 2. Numbers are made from the fid, so that they are the same tomorrow; where two want the same, the
+//!    second gets another.
+//! 3. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
+//!    the kernel has what is in it: those are what has to be named when they are no longer true.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_client::cache::{Key, Vnode};
+use parking_lot::Mutex;
+
+/// The number of the root. Source: the FUSE protocol.
+pub(crate) const ROOT: u64 = 1;
+/// Names of a directory that are remembered to be not there.
+const ABSENT_MAX: usize = 4_096;
+
+/// A vnode at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct At {
+    /// Of directories: the inode of the directory with the mount point, and a hash of its name; 0 elsewhere.
+    place: u64,
+    key: Key,
+}
+
+/// What a number stands for.
+#[derive(Clone, Debug)]
+pub(crate) enum Node {
+    /// The dynamic root.
+    Cells,
+    Vnode(Arc<Vnode>),
+}
+
+#[derive(Debug)]
+struct Inode {
+    node: Node,
+    at: Option<At>,
+    lookups: u64,
+    /// The place of what is below it.
+    place: u64,
+    /// Names in it that the kernel may have, and the inodes they lead to; 0 where there is none.
+    names: HashMap<Bytes, u64>,
+    absent: usize,
+    /// Where the kernel may have it by name.
+    parents: HashSet<(u64, Bytes)>,
+    /// The data version of the pages that the kernel may have.
+    pages: Option<u64>,
+}
+
+/// All inodes that the kernel knows.
+#[derive(Debug)]
+pub(crate) struct Inodes(Mutex<Table>);
+
+#[derive(Debug)]
+struct Table {
+    inodes: HashMap<u64, Inode>,
+    numbers: HashMap<At, u64>,
+    /// Inodes of each vnode.
+    of_key: HashMap<Key, Vec<u64>>,
+}
+
+impl Inodes {
+    pub(crate) fn new(root: Node) -> Self {
+        let mut table = Table {
+            inodes: HashMap::new(),
+            numbers: HashMap::new(),
+            of_key: HashMap::new(),
+        };
+        let at = match &root {
+            Node::Cells => None,
+            Node::Vnode(vnode) => Some(At {
+                place: ROOT,
+                key: vnode.key(),
+            }),
+        };
+        if let Some(at) = at {
+            table.numbers.insert(at, ROOT);
+            table.of_key.insert(at.key, vec![ROOT]);
+        }
+        let root = Inode {
+            node: root,
+            at,
+            // Never forgotten.
+            lookups: 1,
+            place: ROOT,
+            names: HashMap::new(),
+            absent: 0,
+            parents: HashSet::new(),
+            pages: None,
+        };
+        table.inodes.insert(ROOT, root);
+        Self(Mutex::new(table))
+    }
+
+    /// What a number stands for.
+    pub(crate) fn node(&self, number: u64) -> Option<Node> {
+        Some(self.0.lock().inodes.get(&number)?.node.clone())
+    }
+
+    /// The number of what `name` in `parent` led to. It counts as looked up once more, if `counted`.
+    pub(crate) fn enter(
+        &self,
+        parent: u64,
+        name: &[u8],
+        vnode: &Arc<Vnode>,
+        crossed: bool,
+        counted: bool,
+    ) -> u64 {
+        let mut table = self.0.lock();
+        let above = table.inodes.get(&parent).map_or(ROOT, |inode| inode.place);
+        let place = match (vnode.is_directory(), crossed) {
+            (false, _) => 0,
+            (true, true) => place_of(parent, name),
+            (true, false) => above,
+        };
+        let at = At {
+            place,
+            key: vnode.key(),
+        };
+        let number = match table.numbers.get(&at) {
+            Some(number) => *number,
+            None => table.add(at, vnode.clone()),
+        };
+        if counted {
+            let name = Bytes::copy_from_slice(name);
+            if let Some(inode) = table.inodes.get_mut(&number) {
+                inode.lookups += 1;
+                inode.parents.insert((parent, name.clone()));
+            }
+            if let Some(directory) = table.inodes.get_mut(&parent)
+                && directory.names.insert(name, number) == Some(0)
+            {
+                directory.absent -= 1;
+            }
+        }
+        number
+    }
+
+    /// The kernel may remember that this name is not there; `false`: better not.
+    pub(crate) fn absent(&self, parent: u64, name: &[u8]) -> bool {
+        let mut table = self.0.lock();
+        let Some(directory) = table.inodes.get_mut(&parent) else {
+            return false;
+        };
+        if directory.absent >= ABSENT_MAX {
+            return false;
+        }
+        if directory.names.insert(Bytes::copy_from_slice(name), 0) != Some(0) {
+            directory.absent += 1;
+        }
+        true
+    }
+
+    /// A name was removed.
+    pub(crate) fn removed(&self, parent: u64, name: &[u8]) {
+        self.0.lock().take(parent, name);
+    }
+
+    /// A name was moved, and the kernel has moved what it knows.
+    pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8])) {
+        let mut table = self.0.lock();
+        table.take(to.0, to.1);
+        let Some(number) = table.take(from.0, from.1) else {
+            return;
+        };
+        let name = Bytes::copy_from_slice(to.1);
+        if let Some(inode) = table.inodes.get_mut(&number) {
+            inode.parents.insert((to.0, name.clone()));
+        }
+        if let Some(directory) = table.inodes.get_mut(&to.0) {
+            directory.names.insert(name, number);
+        }
+    }
+
+    /// The kernel has forgotten some look-ups.
+    pub(crate) fn forget(&self, number: u64, lookups: u64) {
+        if number == ROOT {
+            return;
+        }
+        let mut table = self.0.lock();
+        let Some(inode) = table.inodes.get_mut(&number) else {
+            return;
+        };
+        inode.lookups = inode.lookups.saturating_sub(lookups);
+        if inode.lookups > 0 {
+            return;
+        }
+        let Some(inode) = table.inodes.remove(&number) else {
+            return;
+        };
+        if let Some(at) = inode.at {
+            table.numbers.remove(&at);
+            if let Some(numbers) = table.of_key.get_mut(&at.key) {
+                numbers.retain(|other| *other != number);
+                if numbers.is_empty() {
+                    table.of_key.remove(&at.key);
+                }
+            }
+        }
+        for (parent, name) in inode.parents {
+            if let Some(directory) = table.inodes.get_mut(&parent)
+                && directory.names.get(&name) == Some(&number)
+            {
+                directory.names.remove(&name);
+            }
+        }
+    }
+
+    /// The inodes of a vnode.
+    pub(crate) fn of(&self, key: Key) -> Vec<u64> {
+        let table = self.0.lock();
+        table.of_key.get(&key).cloned().unwrap_or_default()
+    }
+
+    /// The names in a directory that the kernel may have. What is not there is forgotten with this.
+    pub(crate) fn take_names(&self, number: u64) -> Vec<Bytes> {
+        let mut table = self.0.lock();
+        let Some(directory) = table.inodes.get_mut(&number) else {
+            return Vec::new();
+        };
+        let names = directory.names.keys().cloned().collect();
+        directory.names.retain(|_, number| *number != 0);
+        directory.absent = 0;
+        names
+    }
+
+    /// Whether the pages that the kernel has of an inode are those of `version`; they will be.
+    pub(crate) fn pages_are(&self, number: u64, version: u64) -> bool {
+        let mut table = self.0.lock();
+        let inode = table.inodes.get_mut(&number);
+        inode.is_some_and(|inode| inode.pages.replace(version) == Some(version))
+    }
+}
+
+impl Table {
+    /// Takes a name out of a directory; answers the inode it led to.
+    fn take(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
+        let directory = self.inodes.get_mut(&parent)?;
+        let (name, number) = directory.names.remove_entry(name)?;
+        if number == 0 {
+            directory.absent -= 1;
+            return None;
+        }
+        if let Some(inode) = self.inodes.get_mut(&number) {
+            inode.parents.remove(&(parent, name));
+        }
+        Some(number)
+    }
+
+    fn add(&mut self, at: At, vnode: Arc<Vnode>) -> u64 {
+        let fid = at.key.1;
+        let mut number = u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0);
+        while number <= ROOT || self.inodes.contains_key(&number) {
+            // An odd constant: every number comes in its turn.
+            number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        }
+        let inode = Inode {
+            node: Node::Vnode(vnode),
+            at: Some(at),
+            lookups: 0,
+            place: at.place,
+            names: HashMap::new(),
+            absent: 0,
+            parents: HashSet::new(),
+            pages: None,
+        };
+        self.inodes.insert(number, inode);
+        self.numbers.insert(at, number);
+        self.of_key.entry(at.key).or_default().push(number);
+        number
+    }
+}
+
+/// A number for a mount point (FNV-1a).
+fn place_of(parent: u64, name: &[u8]) -> u64 {
+    let bytes = parent.to_le_bytes();
+    let all = bytes.iter().chain(name);
+    all.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,20 @@
+//! The cache manager shown to programs through FUSE.
+//!
+//! What is cached and why it is true is [`cellar_client::cache`]'s business; here it becomes inodes
+//! ([`inodes`]), answers to the kernel's requests ([`filesystem`]), and notices to the kernel that what it
+//! keeps is no longer true ([`notices`]).
+//!
+//! 1. The kernel may keep names and attributes exactly as long as the promise behind them, and file
+//!    contents until it is told otherwise or the file is opened in another version: so what is warm
+//!    never reaches this process.
+//! 2. A request that can be answered from the cache is answered on the thread that read it; any other goes
+//!    on in the background, and the thread reads the next.
+//! 3. No request takes longer than the cache's patience allows, but for stores that go on.
+
+mod filesystem;
+mod inodes;
+mod mount;
+mod notices;
+mod requests;
+
+pub use mount::{Mount, Options};

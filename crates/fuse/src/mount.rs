@@ -1,0 +1,178 @@
+//! Mounting, and the end of it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use cellar_client::cache::Cache;
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::mount::UnmountFlags;
+
+use crate::filesystem::Filesystem;
+use crate::inodes::{Inodes, Node};
+use crate::notices::Notices;
+
+/// `ENOTCONN`: a mount whose process is gone.
+const NOT_CONNECTED: i32 = 107;
+
+/// How a name space is mounted.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Programs of every user may use it, not only those of whoever mounts it.
+    pub all_users: bool,
+    /// Threads that read requests.
+    pub threads: usize,
+    /// Set-id bits of programs in it count. Only for name spaces whose administrators are trusted.
+    pub suid: bool,
+}
+
+/// A mounted name space.
+#[derive(Debug)]
+pub struct Mount {
+    directory: PathBuf,
+    notices: Arc<Notices>,
+    session: Option<JoinHandle<io::Result<()>>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Mount {
+    /// Mounts `cache` at `directory`. What a process that has gone left mounted there is taken away first.
+    /// Must be called in a tokio runtime, which then answers the kernel's requests.
+    ///
+    /// # Errors
+    /// There is no `/dev/fuse`, the directory is none, or this user may not mount there.
+    pub fn new(
+        cache: Arc<Cache>,
+        root: Option<Arc<cellar_client::cache::Vnode>>,
+        directory: &Path,
+        options: &Options,
+    ) -> io::Result<Self> {
+        take_over(directory)?;
+        let root = root.map_or(Node::Cells, Node::Vnode);
+        let inodes = Arc::new(Inodes::new(root));
+        let notices = Notices::new();
+        cache.watch(notices.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options.all_users);
+        let can_expire = filesystem.can_expire();
+        let session = Session::new(filesystem, directory, &config(options))?;
+        let device = session.as_fd().try_clone_to_owned()?;
+        let writer = {
+            let notices = notices.clone();
+            let can_expire = can_expire.load(std::sync::atomic::Ordering::Acquire);
+            std::thread::Builder::new()
+                .name("fuse-notices".to_owned())
+                .spawn(move || notices.run(device, &inodes, can_expire))?
+        };
+        let session = std::thread::Builder::new()
+            .name("fuse-session".to_owned())
+            .spawn(move || session.run())?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            notices,
+            session: Some(session),
+            writer: Some(writer),
+        })
+    }
+
+    /// Whether somebody has unmounted it.
+    pub fn has_ended(&self) -> bool {
+        self.session.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Takes it away, also from under programs that still use it: they get errors from then on.
+    ///
+    /// # Errors
+    /// It cannot be unmounted.
+    pub fn unmount(mut self) -> io::Result<()> {
+        if !self.has_ended() {
+            match rustix::mount::unmount(&self.directory, UnmountFlags::DETACH) {
+                // Not ours to take away by a system call: by the program that has the right.
+                Err(rustix::io::Errno::PERM) => unmount_by_program(&self.directory)?,
+                Err(rustix::io::Errno::INVAL) => {}
+                other => other?,
+            }
+        }
+        self.notices.end();
+        if let Some(writer) = self.writer.take() {
+            let _panicked = writer.join();
+        }
+        let Some(session) = self.session.take() else {
+            return Ok(());
+        };
+        // Files that are still open keep the session alive: it ends with this process.
+        if session.is_finished() {
+            return session.join().unwrap_or(Ok(()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.notices.end();
+    }
+}
+
+fn config(options: &Options) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName("cellar".to_owned()),
+        MountOption::Subtype("afs".to_owned()),
+        MountOption::NoAtime,
+        MountOption::NoDev,
+        if options.suid {
+            MountOption::Suid
+        } else {
+            MountOption::NoSuid
+        },
+    ];
+    if options.all_users {
+        config.acl = SessionACL::All;
+        // A helper that unmounts when we are gone, however we went.
+        if has_helper() {
+            config.mount_options.push(MountOption::AutoUnmount);
+        }
+    }
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = false;
+    config
+}
+
+fn has_helper() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
+}
+
+/// A mount that a process left behind when it died answers nobody: it is taken away.
+fn take_over(directory: &Path) -> io::Result<()> {
+    match std::fs::metadata(directory) {
+        Err(cause) if cause.raw_os_error() == Some(NOT_CONNECTED) => {
+            tracing::info!(directory = %directory.display(), "taking a dead mount away");
+            match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
+                Err(rustix::io::Errno::PERM) => unmount_by_program(directory),
+                other => Ok(other?),
+            }
+        }
+        Err(cause) => Err(cause),
+        Ok(data) if data.is_dir() => Ok(()),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            "not a directory",
+        )),
+    }
+}
+
+fn unmount_by_program(directory: &Path) -> io::Result<()> {
+    let status = std::process::Command::new("fusermount3")
+        .args(["-u", "-z", "--"])
+        .arg(directory)
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other("fusermount3 cannot unmount it"))
+    }
+}

@@ -1,0 +1,658 @@
+//! What each request of the kernel comes to, in terms of the cache.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use cellar_client::cache::{Attributes, Cache, Found, Handle, Listing, User, Vnode, Wanted};
+use cellar_client::{Error, errno};
+use cellar_wire::acl::Rights;
+use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
+use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
+use parking_lot::Mutex;
+
+use crate::inodes::{Inodes, Node};
+
+/// How long the kernel may believe that a cell or a mount point leads where it led.
+const CROSSING_TIME: Duration = Duration::from_secs(60);
+/// How long the dynamic root stays as it is: as long as this process.
+const ROOT_TIME: Duration = Duration::from_secs(3_600);
+/// Statuses asked for at a time while a directory is read.
+const WALK: usize = 50;
+/// Longest waits of one request, in units of the cache's patience: servers are asked in turn.
+const PATIENCE_TIMES: u32 = 4;
+
+pub(crate) type Answer<T> = Result<T, Errno>;
+
+/// Everything that requests need.
+pub(crate) struct Requests {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) inodes: Arc<Inodes>,
+    all_users: bool,
+    next: AtomicU64,
+    files: Mutex<HashMap<u64, Arc<Handle>>>,
+    directories: Mutex<HashMap<u64, Arc<Opened>>>,
+}
+
+/// A directory as it was when it was opened.
+enum Opened {
+    Cells(Vec<Bytes>),
+    Vnode(Arc<Vnode>, Arc<Listing>),
+}
+
+/// A name's answer.
+pub(crate) struct Entry {
+    pub(crate) attr: FileAttr,
+    pub(crate) generation: u64,
+    pub(crate) attr_time: Duration,
+    pub(crate) entry_time: Duration,
+}
+
+/// One line of a directory.
+pub(crate) struct Line {
+    pub(crate) number: u64,
+    pub(crate) offset: u64,
+    pub(crate) kind: FileType,
+    pub(crate) name: Bytes,
+}
+
+fn code(error: Error) -> Errno {
+    let errno = errno(&error);
+    if errno == Errno::EIO.code() || errno == Errno::ETIMEDOUT.code() {
+        tracing::info!(%error, "a request failed");
+    }
+    Errno::from_i32(errno)
+}
+
+impl Requests {
+    pub(crate) fn new(cache: Arc<Cache>, inodes: Arc<Inodes>, all_users: bool) -> Self {
+        Self {
+            cache,
+            inodes,
+            all_users,
+            next: AtomicU64::new(1),
+            files: Mutex::default(),
+            directories: Mutex::default(),
+        }
+    }
+
+    /// Ends what takes longer than anybody should wait.
+    pub(crate) async fn within<T>(&self, work: impl Future<Output = Answer<T>>) -> Answer<T> {
+        let longest = self.cache.options().patience * PATIENCE_TIMES;
+        let result = tokio::time::timeout(longest, work).await;
+        result.unwrap_or(Err(Errno::ETIMEDOUT))
+    }
+
+    async fn user(&self, uid: u32) -> Answer<Arc<User>> {
+        self.cache.user(uid).await.map_err(code)
+    }
+
+    fn node(&self, number: INodeNo) -> Answer<Node> {
+        self.inodes.node(number.0).ok_or(Errno::ESTALE)
+    }
+
+    /// The vnode of a number; the dynamic root is none that could be changed or read.
+    fn vnode(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
+        match self.node(number)? {
+            Node::Vnode(vnode) => Ok(vnode),
+            Node::Cells => Err(Errno::EROFS),
+        }
+    }
+
+    /// For how long the kernel may keep names of a directory: as long as the directory's promise; and not
+    /// at all where somebody who has the mount may not see them, who must be asked for by name.
+    fn entry_time(&self, directory: &Vnode) -> Duration {
+        match directory.attributes() {
+            Some(Attributes { status, .. })
+                if self.all_users && !status.anonymous_access.contains(Rights::LOOKUP) =>
+            {
+                Duration::ZERO
+            }
+            Some(attributes) => attributes.valid,
+            None => Duration::ZERO,
+        }
+    }
+
+    fn entry(&self, parent: INodeNo, name: &[u8], found: &Found) -> Answer<Entry> {
+        let vnode = &found.vnode;
+        let attributes = vnode.attributes().ok_or(Errno::EIO)?;
+        let entry_time = match self.node(parent)? {
+            Node::Cells => CROSSING_TIME,
+            Node::Vnode(directory) => {
+                let time = self.entry_time(&directory);
+                if found.crossed {
+                    time.min(CROSSING_TIME)
+                } else {
+                    time
+                }
+            }
+        };
+        let number = self
+            .inodes
+            .enter(parent.0, name, vnode, found.crossed, true);
+        Ok(Entry {
+            attr: attr(number, &attributes.status),
+            generation: vnode.fid().uniquifier.0.into(),
+            attr_time: attributes.valid,
+            entry_time,
+        })
+    }
+
+    pub(crate) async fn lookup(&self, uid: u32, parent: INodeNo, name: &[u8]) -> Answer<Entry> {
+        let user = self.user(uid).await?;
+        let found = match self.node(parent)? {
+            Node::Cells => self.cache.lookup_cell(&user, name).await.map_err(code)?,
+            Node::Vnode(directory) => self
+                .cache
+                .lookup(&user, &directory, name)
+                .await
+                .map_err(code)?,
+        };
+        self.cache
+            .attributes(&user, &found.vnode)
+            .await
+            .map_err(code)?;
+        self.entry(parent, name, &found)
+    }
+
+    /// A name is not there: for how long the kernel may remember that, if at all.
+    pub(crate) fn absent(&self, parent: INodeNo, name: &[u8]) -> Option<Duration> {
+        let Ok(Node::Vnode(directory)) = self.node(parent) else {
+            return None;
+        };
+        let time = self.entry_time(&directory);
+        (!time.is_zero() && self.inodes.absent(parent.0, name)).then_some(time)
+    }
+
+    pub(crate) async fn attributes(
+        &self,
+        uid: u32,
+        number: INodeNo,
+    ) -> Answer<(FileAttr, Duration)> {
+        match self.node(number)? {
+            Node::Cells => Ok((root_attr(self.cache.cells().len()), ROOT_TIME)),
+            Node::Vnode(vnode) => {
+                let user = self.user(uid).await?;
+                let attributes = self.cache.attributes(&user, &vnode).await.map_err(code)?;
+                Ok((attr(number.0, &attributes.status), attributes.valid))
+            }
+        }
+    }
+
+    pub(crate) async fn set_attributes(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        wanted: Wanted,
+    ) -> Answer<(FileAttr, Duration)> {
+        let vnode = self.vnode(number)?;
+        let user = self.user(uid).await?;
+        let attributes = self
+            .cache
+            .set_attributes(&user, &vnode, wanted)
+            .await
+            .map_err(code)?;
+        Ok((attr(number.0, &attributes.status), attributes.valid))
+    }
+
+    pub(crate) async fn link_text(&self, uid: u32, number: INodeNo) -> Answer<Bytes> {
+        let vnode = self.vnode(number)?;
+        let user = self.user(uid).await?;
+        self.cache.link_text(&user, &vnode).await.map_err(code)
+    }
+
+    pub(crate) async fn access(&self, uid: u32, number: INodeNo, mask: i32) -> Answer<()> {
+        let Node::Vnode(vnode) = self.node(number)? else {
+            return if mask & 2 == 0 {
+                Ok(())
+            } else {
+                Err(Errno::EROFS)
+            };
+        };
+        let user = self.user(uid).await?;
+        let status = self.cache.status(&user, &vnode).await.map_err(code)?;
+        let has = |rights: Rights| status.caller_access.intersects(rights);
+        let (read, write, execute) = if status.file_type == Kind::Directory {
+            let change = Rights::INSERT.union(Rights::DELETE).union(Rights::WRITE);
+            (has(Rights::LOOKUP), has(change), has(Rights::LOOKUP))
+        } else {
+            let mode = |bits: u32| status.unix_mode & bits != 0;
+            (
+                has(Rights::READ),
+                has(Rights::WRITE) && mode(0o200),
+                has(Rights::READ) && mode(0o111),
+            )
+        };
+        let refused =
+            (mask & 4 != 0 && !read) || (mask & 2 != 0 && !write) || (mask & 1 != 0 && !execute);
+        match (refused, mask & 2 != 0 && vnode.volume().is_read_only()) {
+            (_, true) => Err(Errno::EROFS),
+            (true, _) => Err(Errno::EACCES),
+            _ => Ok(()),
+        }
+    }
+
+    // ---- files
+
+    fn keep(&self, handle: Handle) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.files.lock().insert(number, Arc::new(handle));
+        number
+    }
+
+    fn handle(&self, number: u64) -> Answer<Arc<Handle>> {
+        let files = self.files.lock();
+        files.get(&number).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// Opens a file; answers its handle, and whether the pages that the kernel has are still right.
+    pub(crate) async fn open(&self, uid: u32, number: INodeNo, flags: i32) -> Answer<(u64, bool)> {
+        let vnode = self.vnode(number)?;
+        let user = self.user(uid).await?;
+        let wanted = match flags & 3 {
+            0 => Rights::READ,
+            1 => Rights::WRITE,
+            _ => Rights::READ.union(Rights::WRITE),
+        };
+        let cut = flags & O_TRUNC != 0;
+        let handle = self
+            .cache
+            .open(&user, &vnode, wanted, cut)
+            .await
+            .map_err(code)?;
+        let right = self.inodes.pages_are(number.0, vnode.contents()) && !cut;
+        Ok((self.keep(handle), right))
+    }
+
+    pub(crate) async fn create(
+        &self,
+        uid: u32,
+        parent: INodeNo,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(Entry, u64)> {
+        let directory = self.vnode(parent)?;
+        let user = self.user(uid).await?;
+        let made = self.cache.create_file(&user, &directory, name, mode).await;
+        let (vnode, handle) = match made {
+            Ok(vnode) => {
+                let handle = self.cache.opened(&user, &vnode);
+                (vnode, handle)
+            }
+            // Another client was faster.
+            Err(error) if errno(&error) == Errno::EEXIST.code() && flags & O_EXCL == 0 => {
+                let entry = self.lookup(uid, parent, name).await?;
+                let (handle, _) = self.open(uid, entry.attr.ino, flags).await?;
+                return Ok((entry, handle));
+            }
+            Err(error) => return Err(code(error)),
+        };
+        self.cache.attributes(&user, &vnode).await.map_err(code)?;
+        let found = Found {
+            vnode,
+            crossed: false,
+        };
+        let entry = match self.entry(parent, name, &found) {
+            Ok(entry) => entry,
+            Err(error) => {
+                handle.close().await;
+                return Err(error);
+            }
+        };
+        self.inodes
+            .pages_are(entry.attr.ino.0, found.vnode.contents());
+        Ok((entry, self.keep(handle)))
+    }
+
+    pub(crate) async fn read(&self, handle: u64, offset: u64, size: u32) -> Answer<Vec<u8>> {
+        let handle = self.handle(handle)?;
+        handle.read(offset, size.into()).await.map_err(code)
+    }
+
+    pub(crate) async fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Answer<u32> {
+        let handle = self.handle(handle)?;
+        handle.write(offset, data).await.map_err(code)?;
+        Ok(data.len() as u32)
+    }
+
+    pub(crate) async fn store(&self, handle: u64, durable: bool) -> Answer<()> {
+        let handle = self.handle(handle)?;
+        handle.store(durable).await.map_err(code)
+    }
+
+    pub(crate) async fn release(&self, handle: u64) {
+        let handle = self.files.lock().remove(&handle);
+        // Reads that are under way end first: the last of them closes.
+        if let Some(handle) = handle.and_then(Arc::into_inner) {
+            handle.close().await;
+        }
+    }
+
+    // ---- names
+
+    async fn made(
+        &self,
+        user: &Arc<User>,
+        parent: INodeNo,
+        name: &[u8],
+        vnode: Arc<Vnode>,
+    ) -> Answer<Entry> {
+        self.cache.attributes(user, &vnode).await.map_err(code)?;
+        let found = Found {
+            vnode,
+            crossed: false,
+        };
+        self.entry(parent, name, &found)
+    }
+
+    pub(crate) async fn make_node(
+        &self,
+        uid: u32,
+        parent: INodeNo,
+        name: &[u8],
+        mode: u32,
+    ) -> Answer<Entry> {
+        let directory = self.vnode(parent)?;
+        let user = self.user(uid).await?;
+        let made = self.cache.create_file(&user, &directory, name, mode).await;
+        self.made(&user, parent, name, made.map_err(code)?).await
+    }
+
+    pub(crate) async fn make_dir(
+        &self,
+        uid: u32,
+        parent: INodeNo,
+        name: &[u8],
+        mode: u32,
+    ) -> Answer<Entry> {
+        let directory = self.vnode(parent)?;
+        let user = self.user(uid).await?;
+        let made = self.cache.make_dir(&user, &directory, name, mode).await;
+        self.made(&user, parent, name, made.map_err(code)?).await
+    }
+
+    pub(crate) async fn symlink(
+        &self,
+        uid: u32,
+        parent: INodeNo,
+        name: &[u8],
+        text: &[u8],
+    ) -> Answer<Entry> {
+        let directory = self.vnode(parent)?;
+        let user = self.user(uid).await?;
+        let made = self.cache.symlink(&user, &directory, name, text).await;
+        let made = made.map_err(code)?;
+        match self.cache.lookup(&user, &directory, name).await {
+            // A mount point is entered as where it leads.
+            Ok(found) => self.entry(parent, name, &found),
+            Err(_) => self.made(&user, parent, name, made).await,
+        }
+    }
+
+    pub(crate) async fn link(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        parent: INodeNo,
+        name: &[u8],
+    ) -> Answer<Entry> {
+        let (file, directory) = (self.vnode(number)?, self.vnode(parent)?);
+        let user = self.user(uid).await?;
+        let linked = self.cache.link(&user, &directory, name, &file).await;
+        linked.map_err(code)?;
+        self.made(&user, parent, name, file).await
+    }
+
+    pub(crate) async fn unlink(&self, uid: u32, parent: INodeNo, name: &[u8]) -> Answer<()> {
+        let directory = self.vnode(parent)?;
+        let user = self.user(uid).await?;
+        let removed = self.cache.remove_file(&user, &directory, name).await;
+        removed.map_err(code)?;
+        self.inodes.removed(parent.0, name);
+        Ok(())
+    }
+
+    pub(crate) async fn remove_dir(&self, uid: u32, parent: INodeNo, name: &[u8]) -> Answer<()> {
+        let directory = self.vnode(parent)?;
+        let user = self.user(uid).await?;
+        let removed = self.cache.remove_dir(&user, &directory, name).await;
+        removed.map_err(|error| match errno(&error) {
+            // What servers say of a directory with something in it.
+            17 => Errno::ENOTEMPTY,
+            _ => code(error),
+        })?;
+        self.inodes.removed(parent.0, name);
+        Ok(())
+    }
+
+    pub(crate) async fn rename(
+        &self,
+        uid: u32,
+        from: (INodeNo, &[u8]),
+        to: (INodeNo, &[u8]),
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        let (old, new) = (self.vnode(from.0)?, self.vnode(to.0)?);
+        let user = self.user(uid).await?;
+        if flags.bits() & !RENAME_NOREPLACE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if flags.bits() & RENAME_NOREPLACE != 0 {
+            let listing = self.cache.listing(&user, &new).await.map_err(code)?;
+            if listing.contains_key(to.1) {
+                return Err(Errno::EEXIST);
+            }
+        }
+        let renamed = self.cache.rename(&user, (&old, from.1), (&new, to.1)).await;
+        renamed.map_err(|error| match errno(&error) {
+            17 => Errno::ENOTEMPTY,
+            _ => code(error),
+        })?;
+        self.inodes.renamed((from.0.0, from.1), (to.0.0, to.1));
+        Ok(())
+    }
+
+    // ---- directories
+
+    pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<u64> {
+        let opened = match self.node(number)? {
+            Node::Cells => {
+                let names = self.cache.cell_names();
+                Opened::Cells(
+                    names
+                        .iter()
+                        .map(|n| Bytes::copy_from_slice(n.as_str().as_bytes()))
+                        .collect(),
+                )
+            }
+            Node::Vnode(vnode) => {
+                let user = self.user(uid).await?;
+                let listing = self.cache.listing(&user, &vnode).await.map_err(code)?;
+                self.cache.will_walk(&vnode);
+                Opened::Vnode(vnode, listing)
+            }
+        };
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        self.directories.lock().insert(handle, Arc::new(opened));
+        Ok(handle)
+    }
+
+    /// Lines from `offset` on; `taken` says whether there is room for more.
+    pub(crate) async fn read_dir(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        handle: u64,
+        offset: u64,
+        mut take: impl FnMut(Line) -> bool,
+    ) -> Answer<()> {
+        let opened = self.directories.lock().get(&handle).cloned();
+        let opened = opened.ok_or(Errno::EBADF)?;
+        let mut offset = offset;
+        for (at, name) in [&b"."[..], &b".."[..]].into_iter().enumerate() {
+            if offset == at as u64 {
+                offset += 1;
+                let name = Bytes::from_static(name);
+                let kind = FileType::Directory;
+                let number = number.0;
+                if !take(Line {
+                    number,
+                    offset,
+                    kind,
+                    name,
+                }) {
+                    return Ok(());
+                }
+            }
+        }
+        let skip = usize::try_from(offset - 2).unwrap_or(usize::MAX);
+        match &*opened {
+            Opened::Cells(names) => {
+                for (name, number) in names.iter().zip(2u64..).skip(skip) {
+                    offset += 1;
+                    let kind = FileType::Directory;
+                    let name = name.clone();
+                    if !take(Line {
+                        number,
+                        offset,
+                        kind,
+                        name,
+                    }) {
+                        break;
+                    }
+                }
+            }
+            Opened::Vnode(directory, listing) => {
+                let user = self.user(uid).await?;
+                let mut rest = listing.iter().skip(skip);
+                loop {
+                    let some: Vec<_> = rest.by_ref().take(WALK).collect();
+                    if some.is_empty() {
+                        break;
+                    }
+                    let mut vnodes = Vec::with_capacity(some.len());
+                    for (_, fid) in &some {
+                        vnodes.push(self.cache.child(directory, **fid).map_err(code)?);
+                    }
+                    self.cache.statuses(&user, &vnodes).await.map_err(code)?;
+                    for ((name, fid), vnode) in some.into_iter().zip(vnodes) {
+                        offset += 1;
+                        let line = Line {
+                            number: u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0),
+                            offset,
+                            kind: line_kind(&vnode),
+                            name: name.clone(),
+                        };
+                        if !take(line) {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn release_dir(&self, handle: u64) {
+        self.directories.lock().remove(&handle);
+    }
+
+    /// Blocks of 1 KiB: all, free.
+    pub(crate) async fn room(&self, uid: u32, number: INodeNo) -> Answer<(u64, u64)> {
+        match self.node(number)? {
+            Node::Cells => Ok((0, 0)),
+            Node::Vnode(vnode) => {
+                let user = self.user(uid).await?;
+                let usage = self
+                    .cache
+                    .usage(&user, vnode.volume())
+                    .await
+                    .map_err(code)?;
+                Ok((usage.total, usage.free))
+            }
+        }
+    }
+}
+
+/// Flags of open(2) and renameat2(2). Source: Linux.
+const O_EXCL: i32 = 0o200;
+const O_TRUNC: i32 = 0o1000;
+const RENAME_NOREPLACE: u32 = 1;
+
+/// The type of a name: where it leads, for a mount point.
+fn line_kind(vnode: &Vnode) -> FileType {
+    match vnode.last_status() {
+        _ if vnode.is_directory() => FileType::Directory,
+        Some(status) if status.file_type == Kind::Symlink => {
+            if cellar_client::mount_point::is_mount_point(status.unix_mode) {
+                FileType::Directory
+            } else {
+                FileType::Symlink
+            }
+        }
+        _ => FileType::RegularFile,
+    }
+}
+
+fn attr(number: u64, status: &AfsFetchStatus) -> FileAttr {
+    let time = |seconds: u32| UNIX_EPOCH + Duration::from_secs(seconds.into());
+    let modified = time(status.client_mod_time.0);
+    FileAttr {
+        ino: INodeNo(number),
+        size: status.length,
+        blocks: status.length.div_ceil(512),
+        atime: modified,
+        mtime: modified,
+        ctime: time(status.server_mod_time.0),
+        crtime: modified,
+        kind: match status.file_type {
+            Kind::Directory => FileType::Directory,
+            Kind::Symlink => FileType::Symlink,
+            Kind::File | Kind::Invalid => FileType::RegularFile,
+        },
+        perm: (status.unix_mode & 0o7777) as u16,
+        nlink: status.link_count,
+        uid: status.owner.0.unsigned_abs(),
+        gid: status.group.0.unsigned_abs(),
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// The attributes of a name that is not there: number 0.
+pub(crate) fn nothing() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        ..root_attr(0)
+    }
+}
+
+fn root_attr(cells: usize) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(crate::inodes::ROOT),
+        size: 2048,
+        blocks: 4,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::Directory,
+        perm: 0o755,
+        nlink: 2 + cells as u32,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// Seconds since the epoch; before it: 0, past 2106 the last there is.
+pub(crate) fn seconds(time: SystemTime) -> u32 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}
