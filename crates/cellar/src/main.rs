@@ -4,6 +4,7 @@
 //! client crates, and prints. What goes wrong becomes a [`failure::Failure`] here, once.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
@@ -245,10 +246,15 @@ fn start_log(cli: &Cli) {
     }
 }
 
+/// How long a command that has ended waits for what it still reads or writes: a pipe may never go on.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
 /// Runs a command's future on this thread; the network has threads of its own.
 fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?
-        .block_on(command)
+        .build()?;
+    let outcome = runtime.block_on(command);
+    runtime.shutdown_timeout(LAST_WAIT);
+    outcome
 }
