@@ -80,6 +80,14 @@ impl Error {
     }
 }
 
+/// Whether a server says that it has no such call, or no such service at all.
+pub(crate) fn is_unknown_there(code: AbortCode) -> bool {
+    matches!(
+        code.to_plain(),
+        AbortCode::RXGEN_OPCODE | AbortCode::RX_INVALID_OPERATION
+    )
+}
+
 /// What an overseer answers when it has no key of the version that is to be removed.
 const AFSCONF_NOTFOUND: AbortCode = AbortCode(70_354_689);
 

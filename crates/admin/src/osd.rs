@@ -24,7 +24,7 @@ pub use device::{Device, State, devices_long, devices_table};
 pub use policies::{PolicyView, policies_table};
 pub use preview::{Decided, Preview, Question};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_unknown_there};
 
 /// How often a change is tried again that somebody else's change came before.
 const TRIES: usize = 5;
@@ -46,12 +46,12 @@ impl<'a> Osds<'a> {
     async fn db<P: Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
         let called = self.client.locations().call(self.cell, arguments).await;
         called.map_err(|error| match error {
-            cellar_client::Error::Database { cause, .. } => match cause.code().to_plain() {
-                AbortCode::RXGEN_OPCODE => Error::Usage(format!(
+            cellar_client::Error::Database { cause, .. } => match is_unknown_there(cause.code()) {
+                true => Error::Usage(format!(
                     "the database servers of cell {} know no object storage",
                     self.cell.name
                 )),
-                _ => Error::refused(what, cause),
+                false => Error::refused(what, cause),
             },
             other => other.into(),
         })

@@ -99,6 +99,9 @@ fn rule(text: &mut Text<'_>) -> Result<Rule, ParseError> {
         false => Verdict::Plain(outcome(text)?),
     };
     text.sign(",");
+    if text.clone().keyword("steps") {
+        return Err(text.expected("stop or ; (steps are the only verdict of their rule)"));
+    }
     let stop = text.keyword("stop");
     if !stop && !text.keyword("continue") {
         text.keyword("cont");

@@ -204,6 +204,12 @@ const REFUSED: &[(&str, u32, u32, &str)] = &[
     ("use(1);", 1, 5, "2 or more"),
     ("use 3;", 1, 5, "expected (, found \"3\""),
     ("=> steps { 1m: o; 1k: l; };", 1, 19, "a larger size"),
+    (
+        "=> class=fast, steps { 1m: o };",
+        1,
+        16,
+        "steps are the only verdict",
+    ),
     ("=> steps { 1m o; };", 1, 15, "expected :"),
     ("# two\n  ümlaut => osd;", 2, 3, "found \"ü\""),
     ("=> class=;", 1, 10, "a string in quotes"),

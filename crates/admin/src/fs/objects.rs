@@ -5,11 +5,11 @@ use cellar_policy::shape;
 use cellar_wire::afsosd::{GetPieces, GetPiecesReply, GetPolicy, SetPolicy};
 use cellar_wire::object::{Layout, Scheme};
 use cellar_wire::osddb::OsdListed;
-use cellar_wire::{AbortCode, Fid, Procedure};
+use cellar_wire::{Fid, Procedure};
 use serde::Serialize;
 
 use super::Files;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_unknown_there};
 use crate::osd::Device;
 use crate::table::{Side, Table};
 
@@ -257,7 +257,7 @@ async fn call<P: Procedure>(
 ) -> Result<P::Reply> {
     let answer = client.call_volume(&node.volume, &path, arguments).await;
     answer.map_err(|error| match error.code() {
-        Some(AbortCode::RXGEN_OPCODE) => {
+        Some(code) if is_unknown_there(code) => {
             Error::Usage(format!("{path}: the file server knows no object storage"))
         }
         _ => error.into(),

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::Osds;
 use crate::date::ctime_or_never;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_unknown_there};
 use crate::table::short_size;
 use crate::vos::Volumes;
 
@@ -322,7 +322,7 @@ impl Osds<'_> {
                 let page = match self.file_server(server, &page).await {
                     Ok(page) => page,
                     // A server that knows no objects has none.
-                    Err(cause) if cause.code().to_plain() == AbortCode::RXGEN_OPCODE => break,
+                    Err(cause) if is_unknown_there(cause.code()) => break,
                     Err(cause) if cause.is_unreachable() => {
                         found.silent.push(server);
                         break;
@@ -360,7 +360,7 @@ impl Osds<'_> {
                     failed: reply.failed,
                     bytes: reply.bytes,
                 }),
-                Err(cause) if cause.code().to_plain() == AbortCode::RXGEN_OPCODE => {}
+                Err(cause) if is_unknown_there(cause.code()) => {}
                 Err(_) => silent.push(server),
             }
         }

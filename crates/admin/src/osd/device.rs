@@ -1,5 +1,6 @@
 //! A device as it is shown.
 
+use std::array::from_fn;
 use std::net::IpAddr;
 
 use cellar_wire::ids::PartitionId;
@@ -120,6 +121,7 @@ impl Device {
             addresses: entry.addresses.iter().copied().map(address_of).collect(),
             port: entry.port,
             partition: match partition {
+                _ if entry.id == 1 => "-".to_owned(),
                 Some(partition) => partition.to_string(),
                 None => entry.partition.to_string(),
             },
@@ -244,88 +246,73 @@ fn or_dash(text: &str) -> String {
 
 /// `osd list`.
 pub fn devices_table(devices: &[Device]) -> String {
-    use Side::{Left, Right};
-    let mut table = Table::new([
-        ("Id", Right),
-        ("Name", Left),
-        ("State", Left),
-        ("Total", Right),
-        ("Used", Right),
-        ("Objects", Right),
-        ("Wrprior", Right),
-        ("Rdprior", Right),
-        ("File sizes", Left),
-        ("Class", Left),
-    ]);
+    let mut table = Table::new(HEAD);
     for device in devices {
-        table.row([
-            device.id.to_string(),
-            device.name.clone(),
-            device.state.word().to_owned(),
-            total(device),
-            device.used(),
-            count(device),
-            device.write_priority.to_string(),
-            device.read_priority.to_string(),
-            device.sizes(),
-            or_dash(&device.class),
-        ]);
+        table.row(device.cells());
     }
     table.to_string()
 }
 
-/// `osd list -long`.
+/// `osd list -long`: more columns behind the same.
 pub fn devices_long(devices: &[Device]) -> String {
-    use Side::{Left, Right};
-    let mut table = Table::new([
-        ("Id", Right),
-        ("Name", Left),
-        ("State", Left),
-        ("Total", Right),
-        ("Used", Right),
-        ("Objects", Right),
-        ("Wrprior", Right),
-        ("Rdprior", Right),
-        ("File sizes", Left),
-        ("Class", Left),
-        ("Owner", Left),
-        ("Location", Left),
-        ("Server", Left),
-        ("Partition", Left),
-        ("Flags", Left),
-    ]);
+    let mut head = HEAD.into_iter().chain(HEAD_LONG);
+    let none = ("", Side::Left);
+    let mut table: Table<LONG> = Table::new(from_fn(|_| head.next().unwrap_or(none)));
     for device in devices {
-        table.row([
-            device.id.to_string(),
-            device.name.clone(),
-            device.state.word().to_owned(),
-            total(device),
-            device.used(),
-            count(device),
-            device.write_priority.to_string(),
-            device.read_priority.to_string(),
-            device.sizes(),
-            or_dash(&device.class),
-            or_dash(&device.owner),
-            or_dash(&device.location),
-            device.server(),
-            device.partition.clone(),
-            device.flags(),
-        ]);
+        let mut cells = device.cells().into_iter().chain(device.cells_long());
+        table.row(from_fn(|_| cells.next().unwrap_or_default()));
     }
     table.to_string()
 }
 
-fn total(device: &Device) -> String {
-    match device.total {
-        0 => "-".to_owned(),
-        total => short_size(total),
-    }
-}
+const HEAD: [(&str, Side); 10] = [
+    ("Id", Side::Right),
+    ("Name", Side::Left),
+    ("State", Side::Left),
+    ("Total", Side::Right),
+    ("Used", Side::Right),
+    ("Objects", Side::Right),
+    ("Wrprior", Side::Right),
+    ("Rdprior", Side::Right),
+    ("File sizes", Side::Left),
+    ("Class", Side::Left),
+];
+const HEAD_LONG: [(&str, Side); 5] = [
+    ("Owner", Side::Left),
+    ("Location", Side::Left),
+    ("Server", Side::Left),
+    ("Partition", Side::Left),
+    ("Flags", Side::Left),
+];
+const LONG: usize = HEAD.len() + HEAD_LONG.len();
 
-fn count(device: &Device) -> String {
-    match device.total {
-        0 => "-".to_owned(),
-        _ => device.objects.to_string(),
+impl Device {
+    fn cells(&self) -> [String; HEAD.len()] {
+        let heard = |text: String| match self.total {
+            0 => "-".to_owned(),
+            _ => text,
+        };
+        [
+            self.id.to_string(),
+            self.name.clone(),
+            self.state.word().to_owned(),
+            heard(short_size(self.total)),
+            self.used(),
+            heard(self.objects.to_string()),
+            self.write_priority.to_string(),
+            self.read_priority.to_string(),
+            self.sizes(),
+            or_dash(&self.class),
+        ]
+    }
+
+    fn cells_long(&self) -> [String; HEAD_LONG.len()] {
+        [
+            or_dash(&self.owner),
+            or_dash(&self.location),
+            self.server(),
+            self.partition.clone(),
+            self.flags(),
+        ]
     }
 }

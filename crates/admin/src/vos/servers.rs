@@ -8,7 +8,7 @@ use cellar_wire::{AbortCode, List, afsosd, afsvol, vl};
 
 use super::transaction::is_missing;
 use super::{Location, Volumes};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_unknown_there};
 
 /// Fields of a volume's header that an administrator sets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,11 +68,9 @@ impl Volumes<'_> {
         let fid = Fid::root(volume);
         let arguments = afsosd::SetVolumePolicy { fid, policy };
         let set = connection.call(&arguments).await;
-        set.map_err(|cause| match cause.code().to_plain() {
-            AbortCode::RXGEN_OPCODE => {
-                Error::Usage(format!("{what}: the file server knows no object storage"))
-            }
-            _ => Error::refused(what, cause),
+        set.map_err(|cause| match is_unknown_there(cause.code()) {
+            true => Error::Usage(format!("{what}: the file server knows no object storage")),
+            false => Error::refused(what, cause),
         })?;
         Ok(())
     }
