@@ -162,6 +162,11 @@ impl Gathered {
         }
     }
 
+    /// Whose they are.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
     /// Where its first byte belongs.
     pub(crate) fn begin(&self) -> u64 {
         self.position

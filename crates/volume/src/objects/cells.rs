@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::{Shared, key_of};
 use crate::error::{Error, Result};
 use crate::record::ObjectRecord;
+use crate::ticket::{PATIENCE, is_nonblocking};
 
 /// Parts of the cache with a lock each.
 const SHARDS: usize = 16;
@@ -77,18 +78,29 @@ impl ObjectCell {
 
     pub(super) fn read(&self, shared: &Shared) -> Result<Read<'_>> {
         {
-            let state = self.state.read();
+            let state = match is_nonblocking() {
+                true => self.state.try_read_for(PATIENCE),
+                false => Some(self.state.read()),
+            };
+            let state = state.ok_or(Error::WouldBlock)?;
             if matches!(*state, Known::Is(_)) {
                 return Ok(Read(state));
             }
         }
-        let mut state = self.state.write();
+        let mut state = self.lock()?;
         self.load(shared, &mut state)?;
         Ok(Read(RwLockWriteGuard::downgrade(state)))
     }
 
+    fn lock(&self) -> Result<RwLockWriteGuard<'_, Known>> {
+        match is_nonblocking() {
+            true => self.state.try_write_for(PATIENCE).ok_or(Error::WouldBlock),
+            false => Ok(self.state.write()),
+        }
+    }
+
     pub(super) fn write(&self, shared: &Shared) -> Result<Write<'_>> {
-        let mut state = self.state.write();
+        let mut state = self.lock()?;
         self.load(shared, &mut state)?;
         Ok(Write(state))
     }

@@ -12,7 +12,7 @@ use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
 use crate::record::{BLOCK, ObjectRecord, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks};
-use crate::ticket::is_nonblocking;
+use crate::ticket::may_block;
 
 /// How old the date of the last access may be, in seconds.
 const ACCESSED_COARSE: u64 = 3600;
@@ -78,7 +78,7 @@ impl ObjectStore {
             let known = known.ok_or(Error::NoVersion(id, version))?;
             (known.length, record.accessed)
         };
-        shared.note_access(&cell, accessed);
+        shared.note_access(&cell, accessed)?;
         let position = position.min(end);
         Ok(ObjectReader {
             shared,
@@ -101,19 +101,18 @@ impl ObjectStore {
 impl Shared {
     /// Brings the date of the last access up to date, about. What goes wrong with that is nobody's
     /// concern: nothing is lost but the date.
-    fn note_access(&self, cell: &ObjectCell, accessed: u64) {
+    fn note_access(&self, cell: &ObjectCell, accessed: u64) -> Result<()> {
         let now = now();
-        if now < accessed.saturating_add(ACCESSED_COARSE) || is_nonblocking() {
-            return;
+        if now < accessed.saturating_add(ACCESSED_COARSE) || self.engine.check_running().is_err() {
+            return Ok(());
         }
+        may_block()?;
         let Ok(_room) = self.engine.admit(0) else {
-            return;
+            return Ok(());
         };
-        let Ok(mut state) = cell.write(self) else {
-            return;
-        };
+        let mut state = cell.write(self)?;
         let Some(mut record) = state.any().cloned() else {
-            return;
+            return Ok(());
         };
         record.accessed = record.accessed.max(now);
         let mut batch = Batch::new();
@@ -121,6 +120,7 @@ impl Shared {
         if self.engine.commit(batch).is_ok() {
             state.set(Some(record));
         }
+        Ok(())
     }
 
     /// Reads a range that lies within a version.

@@ -284,7 +284,9 @@ impl Shared {
     ) -> Result<Ticket> {
         let record = state.present(id)?;
         let (begin, end) = (gathered.begin(), gathered.end());
-        if !is_newest(record, version) {
+        // The same name may be another object's since: its blocks have other checksums.
+        let is_same = gathered.owner() == Owner::object(record.number);
+        if !is_newest(record, version) || !is_same {
             return Err(Error::Superseded(id));
         }
         gathered.write_whole_blocks(&self.engine)?;
