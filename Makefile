@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-kerberos test-mixed-cell bench bench-volumes clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell bench bench-volumes clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-stock-clients    the interoperability tests that need no kernel guest'
 	@echo 'make test-openafs-client   those that use afsd.fuse'
 	@echo 'make test-kernel-client    those that use the client inside the Linux kernel'
+	@echo 'make test-client           our own: the cache manager, and cellar mount'
 	@echo 'make test-kerberos         tickets, tokens, who may do what: attack list, real KDC, kernel guest'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
@@ -50,6 +51,9 @@ test-kernel-client:
 
 test-all-clients:
 	@dev/test clients --needs any
+
+test-client:
+	@dev/test client
 
 test-kerberos:
 	@dev/test kerberos

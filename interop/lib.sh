@@ -50,6 +50,23 @@ on_kernel() {
         ${root[@]+"${root[@]}"} ${more[@]+"${more[@]}"} --keep "$IT_DIR/guest-${ip:8:2}" -- "$@"
 }
 
+# on_mount [-2] [--root VOL | --dynroot] [--cache DIR] [--] COMMAND...: in our own `cellar mount`.
+on_mount() {
+    local n=1 root=(--root "${IT_VOLUME:-scratch}") more=()
+    while :; do
+        case $1 in
+        -2) n=2; shift ;;
+        --root) root=(--root "$2"); shift 2 ;;
+        --dynroot) root=(); shift ;;
+        --cache) more=(--cache "$2"); shift 2 ;;
+        --) shift; break ;;
+        *) break ;;
+        esac
+    done
+    "$interop/mount-client/run" --netns "$IT_NETNS-c$n" --cell "$IT_CELL" --vl "$IT_ADDR" ${root[@]+"${root[@]}"} \
+        ${more[@]+"${more[@]}"} --log "$IT_DIR/mount-$n.log" -- "$@"
+}
+
 on() { # CLIENT [OPTIONS] COMMAND...
     local client=$1
     shift

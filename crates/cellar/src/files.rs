@@ -135,7 +135,7 @@ fn join(path: &str, name: &str) -> String {
 }
 
 /// Now, as the wire has it.
-fn now() -> AfsTime {
+pub(crate) fn now() -> AfsTime {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

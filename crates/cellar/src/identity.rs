@@ -38,7 +38,7 @@ pub(crate) struct IdentityOptions {
 }
 
 impl IdentityOptions {
-    fn level(self) -> Level {
+    pub(crate) fn level(self) -> Level {
         if self.encrypt {
             Level::Crypt
         } else {
@@ -49,7 +49,7 @@ impl IdentityOptions {
     /// Where to look for another token when one has run out in the middle of a command.
     pub(crate) fn renewal(self) -> Option<Arc<dyn Renewal>> {
         let by_token = !self.noauth && !self.localauth;
-        by_token.then(|| Arc::new(FromCache(self.level())) as Arc<dyn Renewal>)
+        by_token.then(|| renewal_from(CacheName::own(), self.level()))
     }
 
     /// How to call the servers of `cells`, the first of which is the home cell; `directory` is that
@@ -86,9 +86,14 @@ impl IdentityOptions {
     }
 }
 
-/// The user's credential cache, which `cellar login --keep` may have filled again.
+/// Looks for another token in a credential cache.
+pub(crate) fn renewal_from(cache: CacheName, level: Level) -> Arc<dyn Renewal> {
+    Arc::new(FromCache(cache, level))
+}
+
+/// A credential cache, which `cellar login --keep` may have filled again.
 #[derive(Debug)]
-struct FromCache(Level);
+struct FromCache(CacheName, Level);
 
 impl Renewal for FromCache {
     fn renew<'a>(
@@ -96,9 +101,9 @@ impl Renewal for FromCache {
         cell: &'a CellName,
     ) -> Pin<Box<dyn Future<Output = Option<Security>> + Send + 'a>> {
         Box::pin(async move {
-            let ticket = kerberos::cached_token(&CacheName::own(), cell.as_str(), now()).await;
+            let ticket = kerberos::cached_token(&self.0, cell.as_str(), now()).await;
             let token = ticket.ok()??.token(cell).ok()?;
-            Some(token.security(self.0))
+            Some(token.security(self.1))
         })
     }
 }
@@ -129,11 +134,27 @@ async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Secu
             ticket.client
         );
     }
+    best_tokens(&tickets, level)
+}
+
+/// The best token in a credential cache for each cell; none where it cannot be read.
+pub(crate) async fn tokens_in(cache: &CacheName, level: Level) -> HashMap<CellName, Security> {
+    match kerberos::cell_tickets(cache, None).await {
+        Ok(tickets) => best_tokens(&tickets, level),
+        Err(error) => {
+            tracing::warn!(%error, "a user's tokens cannot be read");
+            HashMap::new()
+        }
+    }
+}
+
+fn best_tokens(tickets: &[kerberos::Ticket], level: Level) -> HashMap<CellName, Security> {
+    let now = now();
     let named = tickets.iter().filter_map(|ticket| ticket.server.afs_cell());
     let cells: HashSet<CellName> = named.filter_map(|cell| CellName::new(&cell).ok()).collect();
     let domains = DomainRealm::load();
     let security = |cell: CellName| {
-        let ticket = kerberos::best(&tickets, cell.as_str(), now, &domains)?;
+        let ticket = kerberos::best(tickets, cell.as_str(), now, &domains)?;
         match ticket.token(&cell) {
             Ok(token) => Some((cell, token.security(level))),
             Err(error) => {

@@ -16,6 +16,7 @@ mod found;
 mod identity;
 mod key;
 mod login;
+mod mount;
 mod output;
 mod progress;
 mod rxperf;
@@ -67,6 +68,8 @@ enum Command {
     Up(up::Options),
     #[command(flatten)]
     Files(files::Command),
+    /// Mount the name space, through FUSE.
+    Mount(mount::Options),
     /// Get a Kerberos ticket and a token: act as yourself.
     Login(login::Options),
     /// List the tokens that you have.
@@ -160,6 +163,7 @@ impl Command {
         let name = match self {
             Self::Up(_) => "up",
             Self::Files(files) => files.name(),
+            Self::Mount(_) => "mount",
             Self::Login(_) => "login",
             Self::Tokens(_) => "tokens",
             Self::Logout(_) => "logout",
@@ -180,6 +184,7 @@ impl Command {
         match self {
             Self::Up(options) => up::run(options),
             Self::Files(command) => block_on(files::run(command)),
+            Self::Mount(options) => mount::run(options),
             Self::Login(options) => block_on(login::run(options)),
             Self::Tokens(options) => block_on(tokens::tokens(options)),
             Self::Logout(options) => block_on(tokens::logout(options)),

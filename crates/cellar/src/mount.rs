@@ -1,0 +1,294 @@
+//! `cellar mount`: the name space of AFS as a directory of this machine.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_auth::Level;
+use cellar_client::cache::{self, Cache, Identities, Root};
+use cellar_client::kerberos::CacheName;
+use cellar_client::{CellName, Renewal};
+use cellar_fuse::Mount;
+use cellar_rpc::{Runtime, RuntimeConfig, Security};
+
+use crate::failure::{Failure, Outcome};
+use crate::files::now;
+use crate::identity;
+use crate::session::CellOptions;
+
+/// Statuses that are remembered, but for those in use: about 100 MB.
+const VNODES_MAX: usize = 100_000;
+/// Bytes kept when nobody says: in memory, and on disk.
+const MEMORY_BYTES: u64 = 256 << 20;
+const DISK_BYTES: u64 = 2 << 30;
+/// The smallest cache: a store and some chunks ahead of a reader.
+const BYTES_MIN: u64 = 64 << 20;
+/// Threads that answer requests which had to wait for a server.
+const WORKERS_MAX: usize = 4;
+/// How often it is looked whether somebody unmounted it.
+const LOOK_TIME: Duration = Duration::from_millis(100);
+/// How long what is not stored yet is tried to be stored at the end.
+const CLOSE_TIME: Duration = Duration::from_secs(120);
+
+/// `cellar mount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cellar mount /afs                                     the cell here, and those of CellServDB
+  cellar mount /mnt --cell demo.cell --server 192.0.2.1 another cell
+  cellar mount /mnt --root-volume user.ann              one volume
+  cellar mount /afs --cache /var/cache/cellar --cache-size 20G
+docs/operating/mounting.md says more.")]
+pub(crate) struct Options {
+    /// Where; DIR/CELL/... is the name space.
+    directory: PathBuf,
+    #[command(flatten)]
+    cell: CellOptions,
+    /// Mount this volume of the cell alone, by name or number.
+    #[arg(long, value_name = "VOLUME")]
+    root_volume: Option<String>,
+    /// Keep bytes in this directory, which is for this mount alone. Without, they are in memory.
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Bytes to keep: a number, or one with K, M, G or T. Default: 256M in memory, 2G in a directory.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_size: Option<u64>,
+    /// Seconds of a server's silence after which programs are told ETIMEDOUT.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(6..=3600))]
+    timeout: u64,
+    /// What @sys stands for; may be given several times.
+    #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
+    sysname: Vec<String>,
+    /// For my own programs only. Default: for every user's, where root mounts.
+    #[arg(long)]
+    only_me: bool,
+    /// Set-user-id programs in it take effect.
+    #[arg(long)]
+    suid: bool,
+    /// Stay in the foreground, as is usual: Ctrl-C or umount ends it.
+    #[arg(long)]
+    foreground: bool,
+}
+
+fn default_sysnames() -> Vec<String> {
+    let name = match std::env::consts::ARCH {
+        "aarch64" => "arm64_linux26",
+        _ => "amd64_linux26",
+    };
+    vec![name.to_owned()]
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a size: 500M, 20G");
+    let text = text
+        .trim()
+        .trim_end_matches(['b', 'B'])
+        .trim_end_matches('i');
+    let (number, shift) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 10),
+        Some('m' | 'M') => (&text[..text.len() - 1], 20),
+        Some('g' | 'G') => (&text[..text.len() - 1], 30),
+        Some('t' | 'T') => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let size = number.checked_mul(1 << shift).ok_or_else(wrong)?;
+    if size < BYTES_MIN {
+        return Err(format!("at least {}M are needed", BYTES_MIN >> 20));
+    }
+    Ok(size)
+}
+
+/// Runs it until it is unmounted or interrupted.
+pub(crate) fn run(options: Options) -> Outcome {
+    if options.cell.admin || options.cell.identity.localauth {
+        return Err(Failure::usage(
+            "a mount acts for each user with his own tokens: --admin and --localauth are for commands",
+        ));
+    }
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers.min(WORKERS_MAX))
+        .enable_all()
+        .build()?
+        .block_on(mounted(options))
+}
+
+async fn mounted(options: Options) -> Outcome {
+    let cells = options.cell.known_cells()?;
+    if cells.is_empty() {
+        return Err(Failure::new(
+            "which cell? There is no ./cell-data here and no CellServDB: --cell NAME --server ADDRESS \
+             names one",
+        ));
+    }
+    let me = rustix::process::geteuid();
+    let all_users = me.is_root() && !options.only_me;
+    let patience = Duration::from_secs(options.timeout);
+    let network = Runtime::start(RuntimeConfig {
+        shards: 1,
+        dead_time: patience,
+        name: "rx-client".to_owned(),
+        ..RuntimeConfig::default()
+    })?;
+    let size = match (options.cache_size, &options.cache) {
+        (Some(size), _) => size,
+        (None, Some(_)) => DISK_BYTES,
+        (None, None) => MEMORY_BYTES,
+    };
+    let identity = options.cell.identity;
+    let identities: Arc<dyn Identities> = match identity.noauth {
+        true => Arc::new(cache::Anonymous),
+        false => Arc::new(Tokens {
+            level: identity.level(),
+            own: me.as_raw(),
+        }),
+    };
+    let cache = Cache::new(
+        network.client_port()?,
+        cache::Options {
+            cells,
+            root: options.root_volume.map_or(Root::Cells, Root::Volume),
+            directory: options.cache,
+            size,
+            vnodes_max: VNODES_MAX,
+            sysnames: options.sysname,
+            patience,
+        },
+        identities,
+        now,
+    )?;
+    let user = cache.user(me.as_raw()).await?;
+    let root = cache.root(&user).await?;
+    if let Some(root) = &root {
+        cache.attributes(&user, root).await?;
+    }
+    let keeper = tokio::spawn(cache.clone().keep_storing());
+    let how = cellar_fuse::Options {
+        all_users,
+        threads: 2,
+        suid: options.suid,
+    };
+    let directory = options.directory;
+    let mount = Mount::new(cache.clone(), root, &directory, &how)
+        .map_err(|cause| cannot_mount(&directory, &cause))?;
+    crate::output::print(format_args!(
+        "{} is mounted; Ctrl-C or umount ends it\n",
+        directory.display()
+    ));
+    let ended = wait(&mount).await;
+    keeper.abort();
+    if let Err(cause) = mount.unmount() {
+        eprintln!("cellar mount: {}: {cause}", directory.display());
+    }
+    let outcome = close(&cache).await;
+    network.shutdown();
+    ended.and(outcome)
+}
+
+fn cannot_mount(directory: &Path, cause: &std::io::Error) -> Failure {
+    let hint = if !Path::new("/dev/fuse").exists() {
+        ". There is no /dev/fuse: 'modprobe fuse', or give the container that device"
+    } else if cause.kind() == std::io::ErrorKind::PermissionDenied {
+        ". Who is not root needs fusermount3 (package fuse3), and must own the directory"
+    } else {
+        ""
+    };
+    Failure::new(format!("{}: {cause}{hint}", directory.display()))
+}
+
+/// Until a signal comes, or somebody unmounts it.
+async fn wait(mount: &Mount) -> Outcome {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            () = tokio::time::sleep(LOOK_TIME) => {}
+        }
+        if mount.has_ended() {
+            return Ok(());
+        }
+    }
+}
+
+/// Stores what is left, and says what could not be.
+async fn close(cache: &Cache) -> Outcome {
+    let Ok(failed) = tokio::time::timeout(CLOSE_TIME, cache.close()).await else {
+        let count = cache.unstored().len();
+        return Err(Failure::new(format!(
+            "{count} files could not be stored in time"
+        )));
+    };
+    for (vnode, error) in &failed {
+        let volume = vnode.volume().full_name();
+        eprintln!(
+            "cellar mount: not stored: {} in {volume}: {error}",
+            vnode.fid()
+        );
+    }
+    Failure::if_any(!failed.is_empty())
+}
+
+/// The tokens in users' Kerberos caches: whoever mounts has his own wherever it is, others have theirs in
+/// the customary file.
+#[derive(Debug)]
+struct Tokens {
+    level: Level,
+    own: u32,
+}
+
+impl Tokens {
+    fn file(&self, uid: u32) -> Option<PathBuf> {
+        let own = (uid == self.own).then(|| CacheName::own().path()).flatten();
+        let file = own.unwrap_or_else(|| PathBuf::from(format!("/tmp/krb5cc_{uid}")));
+        // Somebody else's file would be somebody else's identity.
+        let data = std::fs::symlink_metadata(&file).ok()?;
+        (data.is_file() && data.uid() == uid).then_some(file)
+    }
+}
+
+impl Identities for Tokens {
+    fn stamp(&self, uid: u32) -> Option<u64> {
+        let data = std::fs::metadata(self.file(uid)?).ok()?;
+        let time = (data.mtime() as u64).wrapping_mul(1_000_000_007);
+        Some(time.wrapping_add(data.mtime_nsec() as u64) ^ data.ino())
+    }
+
+    fn securities<'a>(
+        &'a self,
+        uid: u32,
+    ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
+        Box::pin(async move {
+            match self.file(uid) {
+                Some(file) => identity::tokens_in(&CacheName::file(&file), self.level).await,
+                None => HashMap::new(),
+            }
+        })
+    }
+
+    fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>> {
+        let file = self.file(uid)?;
+        Some(identity::renewal_from(CacheName::file(&file), self.level))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("500M"), Ok(500 << 20));
+        assert_eq!(parse_size("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_size("1t"), Ok(1 << 40));
+        assert_eq!(parse_size("104857600"), Ok(100 << 20));
+        for wrong in ["", "G", "-1G", "1M", "99999999999999T", "ten"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}
