@@ -13,18 +13,21 @@ mod download;
 mod upload;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cellar_objects::{Capabilities, Devices, ObjectSet};
-use cellar_rpc::CallError;
+use cellar_rpc::{CallError, CallOptions};
 use cellar_wire::abort::AbortCode;
-use cellar_wire::afsosd::Access;
+use cellar_wire::afsosd::{self, Access, RepairStatus};
 use cellar_wire::ids::Fid;
 use parking_lot::Mutex;
 
 use crate::cell::CellName;
 use crate::client::Client;
-use crate::error::Error;
+use crate::course::Course;
+use crate::error::{Error, Result};
+use crate::volume::Volume;
 
 pub use download::Download;
 pub use upload::Upload;
@@ -38,16 +41,48 @@ pub const PART_BYTES: u64 = 1 << 30;
 /// Time before the end of a right or lease at which it is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(30);
 
-/// The devices of the cells that were used.
+/// How long a file server that is not known yet may take to say whether it keeps objects: those that do not know the
+/// service at all do not answer.
+const PROBE_TIME: Duration = Duration::from_secs(1);
+
+/// The devices of the cells that were used, and the file servers that were asked.
 #[derive(Debug, Default)]
-pub(crate) struct CellDevices(Mutex<HashMap<CellName, Devices>>);
+pub(crate) struct CellDevices {
+    devices: Mutex<HashMap<CellName, Devices>>,
+    /// By address (none: behind an administrator's socket), whether they keep objects.
+    servers: Mutex<HashMap<Option<SocketAddr>, bool>>,
+}
 
 impl Client {
     /// The object storage devices of a cell, as far as file servers have named them.
     pub fn devices(&self, cell: &CellName) -> Devices {
-        let mut cells = self.cell_devices().0.lock();
+        let mut cells = self.cell_devices().devices.lock();
         let make = || Devices::new(self.servers().port().clone());
         cells.entry(cell.clone()).or_insert_with(make).clone()
+    }
+
+    /// Whether the file server of a volume keeps files in objects: asked once.
+    async fn knows_objects(&self, volume: &Volume) -> Result<bool> {
+        let course = Course::by(&afsosd::PACKAGE, self, volume).await?;
+        let server = course.connection().peer();
+        let servers = &self.cell_devices().servers;
+        if let Some(known) = servers.lock().get(&server) {
+            return Ok(*known);
+        }
+        let options = CallOptions {
+            timeout: Some(PROBE_TIME),
+        };
+        let call = course.connection().call_with(&RepairStatus {}, options);
+        let knows = match call.await {
+            Ok(_) => true,
+            Err(CallError::Aborted(code)) => !matches!(
+                code,
+                AbortCode::RXGEN_OPCODE | AbortCode::RX_INVALID_OPERATION
+            ),
+            Err(_) => false,
+        };
+        servers.lock().insert(server, knows);
+        Ok(knows)
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,6 +48,7 @@ struct State {
     id: u32,
     objects: Mutex<HashMap<ObjectId, Versions>>,
     fault: Mutex<Fault>,
+    calls: AtomicUsize,
 }
 
 /// A device and its server.
@@ -65,6 +67,7 @@ impl FakeOsd {
             id,
             objects: Mutex::default(),
             fault: Mutex::default(),
+            calls: AtomicUsize::new(0),
         });
         let service: Arc<dyn Service> = Arc::new(FakeService(state.clone()));
         let config = PortConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))).service(service);
@@ -104,6 +107,12 @@ impl FakeOsd {
         *self.state.fault.lock() = fault;
     }
 
+    /// How many calls it got, answered or not.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.state.calls.load(Ordering::Relaxed)
+    }
+
     /// Its server is gone: nobody listens there any more.
     pub fn kill(&self) {
         self.port.close();
@@ -128,6 +137,7 @@ impl Service for FakeService {
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
         Box::pin(async move {
             let fault = *self.0.fault.lock();
+            self.0.calls.fetch_add(1, Ordering::Relaxed);
             match fault {
                 Fault::Silent => std::future::pending::<()>().await,
                 Fault::Slow(time) => tokio::time::sleep(time).await,

@@ -52,7 +52,8 @@ impl Client {
     ) -> Result<Download<'a>> {
         let what = what.into();
         let end = range.end.min(node.status.length);
-        if end.saturating_sub(range.start) >= DIRECT_MIN {
+        let is_long = end.saturating_sub(range.start) >= DIRECT_MIN;
+        if is_long && self.knows_objects(&node.volume).await? {
             match self.begin_fetch(node, &what, range.clone()).await {
                 Ok((way, end)) => {
                     return Ok(Download {

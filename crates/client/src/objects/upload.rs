@@ -77,13 +77,19 @@ impl Client {
         let Upload {
             range, modified, ..
         } = upload;
+        let length = range.end.saturating_sub(range.start);
+        let wanted = length >= DIRECT_MIN || (upload.shape.is_some() && length > 0);
+        let direct = wanted && self.knows_objects(&node.volume).await?;
+        if wanted && !direct && upload.shape.is_some() {
+            let what = what.to_owned();
+            return Err(Error::NoObjects { what });
+        }
         let mut status = node.status;
         if status.length > range.end {
             status = self.cut(node, what, range.end).await?;
         }
         let mut position = range.start;
-        let length = range.end.saturating_sub(range.start);
-        if length >= DIRECT_MIN || (upload.shape.is_some() && length > 0) {
+        if direct {
             while position < range.end {
                 let part = position..range.end.min(position + PART_BYTES);
                 let mut sent = 0;

@@ -44,6 +44,7 @@ pub struct Reader {
     set: ObjectSet,
     options: ReadOptions,
     striping: Striping,
+    code: Option<Code>,
     /// The next byte to hand out.
     position: u64,
     end: u64,
@@ -93,6 +94,7 @@ impl Reader {
         let tried = tried.map(|placed| if placed.stale { u32::MAX } else { 0 });
         Ok(Self {
             striping: Striping::of(&set.layout.shape),
+            code: None,
             tried: tried.collect(),
             devices,
             set,
@@ -309,7 +311,10 @@ impl Reader {
         let needed = |stripe: &usize| !self.striping.object_range(*stripe, &file).is_empty();
         let there = |stripe: &usize| !have.iter().any(|(place, _)| place == stripe);
         let missing: Vec<usize> = (0..stripes).filter(needed).filter(there).collect();
-        if let Some(mut code) = Code::of(&self.set.layout.shape) {
+        if !missing.is_empty() && self.code.is_none() {
+            self.code = Code::of(&self.set.layout.shape);
+        }
+        if let Some(code) = &mut self.code {
             let made = code
                 .reconstruct(&have, &missing)
                 .map_err(|_| Error::Misused("shards that do not fit together"))?;

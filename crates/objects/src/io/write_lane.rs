@@ -27,6 +27,7 @@ pub(crate) struct Lane {
     /// The call that takes bytes, and how many it still takes.
     call: Option<(OutgoingCall, u64)>,
     unanswered: VecDeque<OutgoingCall>,
+    cut: Option<u64>,
     /// Where the next byte goes, and where the present run ends.
     position: u64,
     end: u64,
@@ -49,6 +50,7 @@ impl Lane {
             options,
             call: None,
             unanswered: VecDeque::new(),
+            cut: None,
             position: 0,
             end: 0,
         }
@@ -119,10 +121,18 @@ impl Lane {
         Ok((self.connection.open(&arguments).await?, length))
     }
 
+    /// Has [`Lane::drain`] make the new version that long.
+    pub(crate) fn cut(&mut self, length: u64) {
+        self.cut = Some(length);
+    }
+
     /// Waits until all that was sent is durable.
     pub(crate) async fn drain(&mut self, patience: Option<Duration>) -> Result<(), CallError> {
         if self.call.is_some() {
             return Err(CallError::AnsweredEarly);
+        }
+        if let Some(length) = self.cut.take() {
+            self.truncate(length, patience).await?;
         }
         while let Some(call) = self.unanswered.pop_front() {
             answer(call, patience).await?;

@@ -22,7 +22,9 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::afsosd::Failed;
 use cellar_wire::object::{Layout, OBJECTS_MAX, Scheme};
 use cellar_xdr::List;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::{Instant, timeout_at};
 
 use super::chunks::Chunks;
 use super::reader::check;
@@ -260,19 +262,12 @@ impl Writer {
             }
         }
         self.enough()?;
-        let patience = self.patience();
-        let lanes = self.lanes.iter_mut().enumerate();
-        let cuts = lanes.filter_map(|(place, lane)| {
-            let (_, shorter) = *cut.iter().find(|(of, _)| *of == place)?;
-            let lane = lane.as_mut()?;
-            Some(async move { (place, lane.truncate(shorter, patience).await) })
-        });
-        for (place, result) in join_all(cuts).await {
-            if let Err(cause) = result {
-                self.fail(place, cause);
+        for (place, shorter) in cut {
+            if let Some(lane) = &mut self.lanes[place] {
+                lane.cut(shorter);
             }
         }
-        self.enough()?;
+        self.drain().await?;
         self.length = length;
         if let Some((offset, parity)) = parity {
             for (number, bytes) in parity.into_iter().enumerate() {
@@ -379,19 +374,47 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until what was sent is durable.
+    /// Waits until what was sent is durable. Who takes longer than anybody has patience for is left out, if the file
+    /// can do without all of them together.
     async fn drain(&mut self) -> Result<()> {
-        let patience = self.patience();
-        let lanes = self.lanes.iter_mut().enumerate();
-        let drains = lanes.filter_map(|(place, lane)| {
-            let lane = lane.as_mut()?;
-            Some(async move { (place, lane.drain(patience).await) })
-        });
-        for (place, result) in join_all(drains).await {
+        let deadline = Instant::now() + self.options.patience;
+        let mut waiting = Vec::new();
+        let mut drains = FuturesUnordered::new();
+        for (place, lane) in self.lanes.iter_mut().enumerate() {
+            if let Some(lane) = lane {
+                waiting.push(place);
+                drains.push(async move { (place, lane.drain(None).await) });
+            }
+        }
+        let mut failed: Vec<(usize, CallError)> = Vec::new();
+        loop {
+            let without: Vec<usize> = failed
+                .iter()
+                .map(|(place, _)| *place)
+                .chain(waiting.iter().copied())
+                .collect();
+            let next = if spare(&self.set.layout, &without) > 0 {
+                let next = timeout_at(deadline, drains.next()).await;
+                next.unwrap_or_else(|_| {
+                    let late = waiting.drain(..).map(|place| (place, CallError::Timeout));
+                    failed.extend(late);
+                    None
+                })
+            } else {
+                drains.next().await
+            };
+            let Some((place, result)) = next else {
+                break;
+            };
+            waiting.retain(|other| *other != place);
             match result {
                 Ok(()) => self.devices.succeeded(self.set.layout.objects[place].osd),
-                Err(cause) => self.fail(place, cause),
+                Err(cause) => failed.push((place, cause)),
             }
+        }
+        drop(drains);
+        for (place, cause) in failed {
+            self.fail(place, cause);
         }
         self.enough()
     }
@@ -486,25 +509,9 @@ impl Writer {
         });
     }
 
-    /// How many objects could still be lost, of the stripe that can lose the fewest.
-    fn spare(&self) -> usize {
-        let shape = &self.set.layout.shape;
-        let good = |place: &usize| !self.set.layout.objects[*place].stale;
-        match shape.scheme {
-            Scheme::Erasure => {
-                let left = (0..self.lanes.len()).filter(good).count();
-                (left + 1).saturating_sub(shape.stripes as usize)
-            }
-            Scheme::Striped => (0..shape.stripes as usize)
-                .map(|stripe| copies_of(shape, stripe).filter(good).count())
-                .min()
-                .unwrap_or(0),
-        }
-    }
-
     /// Whether all bytes are still somewhere.
     fn enough(&self) -> Result<()> {
-        if self.spare() > 0 {
+        if spare(&self.set.layout, &[]) > 0 {
             return Ok(());
         }
         let shape = &self.set.layout.shape;
@@ -528,7 +535,24 @@ impl Writer {
 
     /// How long a device may make no progress: as long as it likes where nothing stands in for it.
     fn patience(&self) -> Option<Duration> {
-        (self.spare() > 1).then_some(self.options.patience)
+        (spare(&self.set.layout, &[]) > 1).then_some(self.options.patience)
+    }
+}
+
+/// How many objects are left of the stripe of which the fewest are, without those at the places `without`. Of an
+/// erasure code: how many more than could not be lost, and one.
+fn spare(layout: &Layout, without: &[usize]) -> usize {
+    let shape = &layout.shape;
+    let good = |place: &usize| !layout.objects[*place].stale && !without.contains(place);
+    match shape.scheme {
+        Scheme::Erasure => {
+            let left = (0..layout.objects.len()).filter(good).count();
+            (left + 1).saturating_sub(shape.stripes as usize)
+        }
+        Scheme::Striped => (0..shape.stripes as usize)
+            .map(|stripe| copies_of(shape, stripe).filter(good).count())
+            .min()
+            .unwrap_or(0),
     }
 }
 
