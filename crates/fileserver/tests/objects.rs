@@ -242,6 +242,11 @@ fn a_dead_device_fails_the_file_at_once_and_it_comes_back() {
             let mut listed = osds.database.listed.lock();
             listed[0].dead = is_dead;
             osds.devices.update(&listed);
+            osds.fakes[0].set_fault(if is_dead {
+                Fault::Abort(AbortCode::EIO)
+            } else {
+                Fault::None
+            });
         };
         dead(true);
         let begun = Instant::now();

@@ -34,7 +34,8 @@ pub(crate) struct Lease {
     pub(crate) length: u64,
     /// In seconds since 1970.
     pub(crate) expires: u64,
-    pub(crate) turn: Turn,
+    /// Nobody else may write the file.
+    pub(crate) _turn: Turn,
 }
 
 /// All of them, by number.
@@ -100,11 +101,6 @@ impl Leases {
             }
             stays
         });
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.0.lock().len()
     }
 }
 

@@ -174,7 +174,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         next,
         length,
         expires: leases::end(server.wall().as_secs()),
-        turn,
+        _turn: turn,
     })?;
     call.reply(&BeginStoreReply {
         store,

@@ -289,15 +289,6 @@ impl Stored {
             server.objects.prunes.later(self.fid, old.clone());
         }
     }
-
-    /// Whether some object lacks what was written.
-    pub(crate) fn is_degraded(&self) -> bool {
-        self.written
-            .layout
-            .objects
-            .iter()
-            .any(|placed| placed.stale)
-    }
 }
 
 /// No bytes.
