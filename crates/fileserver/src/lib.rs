@@ -41,7 +41,7 @@ mod volumes;
 pub use config::{Config, WallClock};
 pub use figures::{CallbackFigures, ContactFigures, Figures, StoreFigures};
 pub use locations::Locations;
-pub use objects::{ObjectConfig, PolicyList, Seal};
+pub use objects::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
 pub use protection::{Cps, Protection, ProtectionError};
 pub use server::FileServer;
 pub use statistics::{DurationFigures, OperationFigures, RefusalKind, TransferFigures};

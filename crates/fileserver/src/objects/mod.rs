@@ -49,13 +49,16 @@ const LOCAL_DISK: u32 = 1;
 /// Seals capabilities with the cell's key.
 pub type Seal = Arc<dyn Fn(&CapabilityBody) -> Capability + Send + Sync>;
 
+/// The revision of the cell's policies and all of them; `None` if nothing has changed.
+pub type PolicyAnswer = Result<Option<(u64, Vec<PolicyEntry>)>, CallError>;
+
 /// Where the cell's policies come from.
 pub trait PolicyList: Send + Sync + 'static {
     /// The policies and their revision; `None` if it is still `known`.
     fn policies(
         &self,
         known: u64,
-    ) -> BoxFuture<'_, Result<Option<(u64, Vec<PolicyEntry>)>, CallError>>;
+    ) -> BoxFuture<'_, PolicyAnswer>;
 }
 
 /// An OSD database across the network.
@@ -63,7 +66,7 @@ impl PolicyList for Connection {
     fn policies(
         &self,
         known: u64,
-    ) -> BoxFuture<'_, Result<Option<(u64, Vec<PolicyEntry>)>, CallError>> {
+    ) -> BoxFuture<'_, PolicyAnswer> {
         Box::pin(async move {
             if self.call(&GetRevisions {}).await?.policies == known {
                 return Ok(None);

@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn an_append_has_only_its_own_pieces_looked_at() {
         let versions = [version(1, true, 0..4096), version(2, false, 4095..4097)];
-        assert_eq!(unneeded(&versions), [4095..4097]);
+        assert_eq!(unneeded(&versions), vec![4095..4097u64; 1]);
         let mut record = ObjectRecord {
             number: 1,
             created: 0,
