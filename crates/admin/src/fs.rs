@@ -18,6 +18,7 @@ use cellar_wire::rxafs;
 use serde::Serialize;
 
 pub use acl::{Acl, AclEntry, BadAcl, parse_rights};
+pub(crate) use objects::patiently;
 pub use objects::{Piece, Pieces, Policies};
 pub use quota::{QUOTA_HEAD, VolumeStatus};
 

@@ -1,17 +1,22 @@
 //! Where the pieces of a file are, and the policies of directories and volumes.
 
+use std::time::Duration;
+
 use cellar_client::{Client, Node};
 use cellar_policy::shape;
 use cellar_wire::afsosd::{GetPieces, GetPiecesReply, GetPolicy, SetPolicy};
 use cellar_wire::object::{Layout, Scheme};
 use cellar_wire::osddb::OsdListed;
-use cellar_wire::{Fid, Procedure};
+use cellar_wire::{AbortCode, Fid, Procedure};
 use serde::Serialize;
 
 use super::Files;
 use crate::error::{Error, Result, is_unknown_there};
 use crate::osd::Device;
 use crate::table::{Side, Table};
+
+/// Seconds that a new policy is given to become known to a file server.
+const HEARING_TRIES: usize = 15;
 
 /// One object of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -243,9 +248,25 @@ impl Files<'_> {
             )));
         }
         let fid = node.fid;
-        call(self.client, &node, path, &SetPolicy { fid, policy }).await?;
-        Ok(())
+        patiently(async || {
+            let set = SetPolicy { fid, policy };
+            call(self.client, &node, path, &set).await.map(drop)
+        })
+        .await
     }
+}
+
+/// Sets a policy that the database has: a file server refuses a new one with EINVAL until it has heard of
+/// it, some seconds later.
+pub(crate) async fn patiently(set: impl AsyncFn() -> Result<()>) -> Result<()> {
+    for _ in 0..HEARING_TRIES {
+        match set().await {
+            Err(error) if error.code() == Some(AbortCode::EINVAL) => {}
+            other => return other,
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    set().await
 }
 
 /// Asks the file servers of a volume about objects.

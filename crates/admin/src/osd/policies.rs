@@ -33,7 +33,7 @@ impl PolicyView {
                 .policy(entry.id)
                 .map_or(0, |policy| policy.rules.len()),
             revision: entry.revision,
-            text: entry.text.to_string(),
+            text: text_of(entry),
         }
     }
 }
@@ -184,7 +184,7 @@ impl Osds<'_> {
     ) -> Result<u32> {
         let entries = self.policy_entries().await?;
         let old = find(&entries, name_or_id)?;
-        let (old_name, old_text) = (old.name.to_string(), old.text.to_string());
+        let (old_name, old_text) = (old.name.to_string(), text_of(old));
         let name = name.unwrap_or(&old_name);
         self.set_policy(old.id, name, text.unwrap_or(&old_text))
             .await
@@ -215,6 +215,11 @@ impl Osds<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The text as it was written. (As a line of a log it would have its quotes and line feeds escaped.)
+fn text_of(entry: &PolicyEntry) -> String {
+    String::from_utf8_lossy(entry.text.as_bytes()).into_owned()
 }
 
 /// Policies that need no text.

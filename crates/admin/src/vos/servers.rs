@@ -67,12 +67,14 @@ impl Volumes<'_> {
         let connection = servers.connection(&self.cell.name, peer, &afsosd::PACKAGE);
         let fid = Fid::root(volume);
         let arguments = afsosd::SetVolumePolicy { fid, policy };
-        let set = connection.call(&arguments).await;
-        set.map_err(|cause| match is_unknown_there(cause.code()) {
-            true => Error::Usage(format!("{what}: the file server knows no object storage")),
-            false => Error::refused(what, cause),
-        })?;
-        Ok(())
+        crate::fs::patiently(async || match connection.call(&arguments).await {
+            Ok(_) => Ok(()),
+            Err(cause) if is_unknown_there(cause.code()) => Err(Error::Usage(format!(
+                "{what}: the file server knows no object storage"
+            ))),
+            Err(cause) => Err(Error::refused(&what, cause)),
+        })
+        .await
     }
 
     /// Takes a volume off line, or makes it busy to clients for a while.
