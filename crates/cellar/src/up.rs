@@ -15,11 +15,12 @@ mod bootstrap;
 mod bozo;
 mod databases;
 mod elsewhere;
-mod join;
-mod lock;
+pub(crate) mod join;
+pub(crate) mod lock;
+pub(crate) mod osds;
 mod partitions;
 mod protection;
-mod roles;
+pub(crate) mod roles;
 mod statistics;
 mod trust;
 
@@ -67,16 +68,16 @@ pub(crate) struct Options {
     /// 'relaxed:MILLISECONDS' (a power cut loses the last so many).
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
     durability: cellar_volume::Durability,
-    /// Object storage devices to run. They come with a later release; the number is accepted and
-    /// all data is kept in the partition.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Object storage devices to have at least, in osd1, osd2, ... of the directory. Those that are
+    /// there run in any case.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=64))]
     osds: u32,
     /// Network threads; default: one a processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
 }
 
-fn durability(text: &str) -> Result<cellar_volume::Durability, String> {
+pub(crate) fn durability(text: &str) -> Result<cellar_volume::Durability, String> {
     use cellar_volume::Durability;
     let (mode, time) = text.split_once(':').unwrap_or((text, ""));
     match (mode, time) {
@@ -97,7 +98,7 @@ fn durability(text: &str) -> Result<cellar_volume::Durability, String> {
 }
 
 /// Time since 1970.
-fn wall_clock() -> Duration {
+pub(crate) fn wall_clock() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
@@ -105,12 +106,6 @@ fn wall_clock() -> Duration {
 
 pub(crate) fn run(options: Options) -> Outcome {
     let start = Instant::now();
-    if options.osds > 0 {
-        tracing::warn!(
-            osds = options.osds,
-            "object storage devices come with a later release; all data stays in the partition"
-        );
-    }
     let directory = found::directory(options.dir.as_deref())?;
     std::fs::create_dir_all(directory.path()).map_err(|cause| {
         Failure::new(format!(
@@ -266,7 +261,7 @@ fn own_address() -> Outcome<IpAddr> {
 }
 
 /// Waits for Ctrl-C or SIGTERM. After it, the next one ends the process at once.
-fn wait_for_signal() -> Outcome<&'static str> {
+pub(crate) fn wait_for_signal() -> Outcome<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -11,10 +11,12 @@ use cellar_dbserver::{
 use cellar_fileserver::{FileServer, Locations, Protection};
 use cellar_rpc::{Runtime, Service};
 use cellar_wire::ids::{AfsTime, VolumeId};
-use cellar_wire::{List, vl};
+use cellar_wire::osddb::{CreateOsd, GetOsd, OsdEntry};
+use cellar_wire::{AbortCode, List, vl};
 
 use super::bootstrap;
 use super::elsewhere::Elsewhere;
+use super::osds::OsdTable;
 use super::protection::{OwnLocations, OwnProtection};
 use super::roles::{private_directory, v4_address};
 use super::trust::Trust;
@@ -77,6 +79,25 @@ impl Databases {
                 Ok(())
             }
         }
+    }
+}
+
+impl OsdTable for Databases {
+    fn get(&self, asked: GetOsd) -> Result<OsdEntry, AbortCode> {
+        match self {
+            Self::Here(own) => own.osddb.ask(Caller::Superuser, asked),
+            Self::Elsewhere(elsewhere) => elsewhere.ask_osds(asked),
+        }
+        .map(|reply| reply.osd.entry)
+    }
+
+    fn create(&self, entry: OsdEntry) -> Result<u32, AbortCode> {
+        let asked = CreateOsd { entry };
+        match self {
+            Self::Here(own) => own.osddb.ask(Caller::Superuser, asked),
+            Self::Elsewhere(elsewhere) => elsewhere.ask_osds(asked),
+        }
+        .map(|reply| reply.id)
     }
 }
 

@@ -17,11 +17,11 @@ use cellar_auth::{Authority, Level};
 use cellar_client::{Cell, CellName, Client, Config, Error, Renewal};
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{Cps, FileServer, Locations, Protection, ProtectionError};
-use cellar_rpc::{Runtime, Security};
+use cellar_rpc::{CallError, Runtime, Security};
 use cellar_wire::AbortCode;
 use cellar_wire::ids::ViceId;
 use cellar_wire::package::Procedure;
-use cellar_wire::{pr, vl};
+use cellar_wire::{osddb, pr, vl};
 
 use crate::cell_directory::Identity;
 use crate::failure::{Failure, Outcome};
@@ -85,6 +85,28 @@ impl Elsewhere {
             .collect();
         let address = SocketAddr::new(identity.address, identity.cell.ports.fileserver);
         server.register(runtime, connections, &[address]);
+    }
+
+    /// Asks the OSD database: the first of its servers that answers. For the start, before anything else
+    /// is served; waits.
+    pub(super) fn ask_osds<P: Procedure>(&self, asked: P) -> Result<P::Reply, AbortCode> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|_| AbortCode::EIO)?;
+        runtime.block_on(async {
+            let mut last = AbortCode::RX_CALL_DEAD;
+            for peer in self.cell.location_servers() {
+                let pool = self.client.servers();
+                let connection = pool.connection(&self.cell.name, peer, &osddb::PACKAGE);
+                match connection.call(&asked).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(CallError::Aborted(code)) => last = code,
+                    Err(cause) => tracing::warn!(%peer, %cause, "an OSD database does not answer"),
+                }
+            }
+            Err(last)
+        })
     }
 
     async fn ask<P: Procedure>(&self, arguments: &P) -> Result<P::Reply, ProtectionError> {

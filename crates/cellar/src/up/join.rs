@@ -31,7 +31,7 @@ const FILES: [&str; 7] = [
 const PRIVATE: u32 = 0o600;
 
 /// Which cell a server's configuration directory is of, and where its databases are.
-pub(super) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
+pub(crate) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
     let read = |name: &str| {
         let path = server_etc.join(name);
         fs::read_to_string(&path).map_err(|cause| {
@@ -57,7 +57,7 @@ pub(super) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
 }
 
 /// Copies a configuration directory. What is there already is replaced.
-pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
+pub(crate) fn copy(from: &Path, to: &Path) -> Outcome {
     private_directory(to)
         .map_err(|cause| Failure::new(format!("cannot make {}: {cause}", to.display())))?;
     if fs::canonicalize(from).ok() == fs::canonicalize(to).ok() {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::failure::{Failure, Outcome};
 
 /// Takes the lock for as long as the answer lives.
-pub(super) fn take(path: &Path) -> Outcome<File> {
+pub(crate) fn take(path: &Path) -> Outcome<File> {
     let at = |cause: std::io::Error| Failure::new(format!("{}: {cause}", path.display()));
     let mut options = OpenOptions::new();
     let mut file = options

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use cellar_auth::capability::CapabilityKeys;
 use cellar_fileserver::{Config as FileConfig, FileServer};
+use cellar_osd::OsdServer;
 use cellar_rpc::ServerSecurity;
 use cellar_rpc::local::Listener;
 use cellar_rpc::{Port, PortConfig, Runtime, RuntimeConfig, Service};
@@ -14,7 +16,7 @@ use super::bozo::{Instance, Overseer};
 use super::databases::{DatabaseServices, Databases};
 use super::statistics::Statistics;
 use super::trust::Trust;
-use super::{Options, bootstrap, partitions, wall_clock};
+use super::{Options, bootstrap, osds, partitions, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
 
@@ -26,6 +28,8 @@ pub(super) struct Roles {
     pub(super) databases: Databases,
     pub(super) trust: Trust,
     partitions: Vec<(PartitionId, Arc<Partition>)>,
+    osds: Option<OsdServer>,
+    keys: Arc<CapabilityKeys>,
     runtime: Runtime,
 }
 
@@ -34,6 +38,7 @@ pub(super) struct Running {
     runtime: Runtime,
     fileserver: FileServer,
     partitions: Vec<(PartitionId, Arc<Partition>)>,
+    osds: Option<OsdServer>,
     socket: Listener,
 }
 
@@ -54,8 +59,21 @@ impl Roles {
         }
         let runtime = Runtime::start(config)
             .map_err(|cause| Failure::new(format!("cannot start network threads: {cause}")))?;
+        let databases = Databases::open(directory, identity, &trust, &runtime)?;
+        let keys = osds::keys(&trust.authority, &directory.server_etc())?;
+        let osds = osds::open(
+            directory.path(),
+            identity,
+            &trust.authority,
+            keys.clone(),
+            options.durability,
+            options.osds,
+            &databases,
+        )?;
         Ok(Self {
-            databases: Databases::open(directory, identity, &trust, &runtime)?,
+            databases,
+            osds,
+            keys,
             trust,
             partitions: partitions::open(directory, options.durability)?,
             runtime,
@@ -113,6 +131,7 @@ impl Roles {
                 runtime: self.runtime,
                 fileserver,
                 partitions: self.partitions,
+                osds: self.osds,
                 socket,
             }),
             Err(failure) => {
@@ -128,8 +147,11 @@ impl Roles {
 /// What answers on the ports.
 struct Services {
     files: Arc<dyn Service>,
+    file_objects: Arc<dyn Service>,
     volumes: Arc<dyn Service>,
     bozo: Arc<dyn Service>,
+    osds: Option<(OsdServer, Arc<dyn Service>)>,
+    keys: Arc<CapabilityKeys>,
     /// Where they are in this process.
     databases: Option<DatabaseServices>,
     /// What every port takes beside anonymous callers.
@@ -157,6 +179,10 @@ impl Services {
             }
             Databases::Elsewhere(_) => None,
         };
+        let osds = roles.osds.clone();
+        if osds.is_some() {
+            instances.push(Instance::new("osd", "", osds::port(ports)));
+        }
         let now = AfsTime(wall_clock().as_secs() as u32);
         let Trust { authority, audit } = &roles.trust;
         let (cell, trusted) = (identity.cell.clone(), authority.clone());
@@ -164,8 +190,11 @@ impl Services {
         let overseer = Overseer::new(cell, instances, now, trusted, audit.clone(), key_file);
         Self {
             files: fileserver.file_service(),
+            file_objects: fileserver.object_service(),
             volumes: fileserver.volume_service(),
             bozo: Arc::new(overseer.with_log("AuditLog", directory.audit_log())),
+            keys: roles.keys.clone(),
+            osds: osds.map(|server| (server.clone(), server.service())),
             databases,
             rxkad: authority.server_security(),
         }
@@ -186,9 +215,13 @@ impl Services {
             plan.push(("users", ports.protection, users));
             plan.push(("locations", ports.location, locations));
         }
+        if let Some((_, service)) = &self.osds {
+            plan.push(("objects", osds::port(ports), vec![service]));
+        }
         plan.push(("volumes", ports.volume, vec![&self.volumes]));
         plan.push(("overseer", ports.overseer, vec![&self.bozo]));
-        plan.push(("files", ports.fileserver, vec![&self.files]));
+        let files = vec![&self.files, &self.file_objects];
+        plan.push(("files", ports.fileserver, files));
         let mut opened = Vec::new();
         for (name, number, services) in plan {
             let address = SocketAddr::new(identity.bind, number);
@@ -203,6 +236,11 @@ impl Services {
             }
             if number == ports.fileserver {
                 fileserver.start(runtime, &port);
+                let (cell, keys) = (&identity.cell, &self.keys);
+                osds::use_objects(fileserver, runtime, &port, cell, keys);
+            }
+            if let Some((server, _)) = self.osds.as_ref().filter(|_| name == "objects") {
+                server.start(runtime, &port);
             }
             opened.push((name, port));
         }
@@ -216,10 +254,17 @@ impl Services {
         directory: &CellDirectory,
         statistics: Arc<dyn Service>,
     ) -> Outcome<Listener> {
-        let mut all = vec![&self.files, &self.volumes, &self.bozo, &statistics];
+        let mut all = vec![
+            &self.files,
+            &self.file_objects,
+            &self.volumes,
+            &self.bozo,
+            &statistics,
+        ];
         if let Some(own) = &self.databases {
             all.extend([&own.vl, &own.pr, &own.osddb]);
         }
+        all.extend(self.osds.iter().map(|(_, service)| service));
         let path = directory.admin_socket();
         let services = all.into_iter().cloned().collect();
         Listener::bind(runtime, &path, services).map_err(|cause| {
@@ -237,6 +282,14 @@ impl Running {
         drop(self.socket);
         self.runtime.shutdown();
         self.fileserver.stop();
+        if let Some(osds) = &self.osds {
+            osds.stop().map_err(|cause| {
+                Failure::new(format!(
+                    "an object storage device did not close cleanly: {cause}. Nothing acknowledged is \
+                     lost; the next start replays its journal"
+                ))
+            })?;
+        }
         for (id, partition) in &self.partitions {
             partition.close().map_err(|cause| {
                 Failure::new(format!(
@@ -259,7 +312,7 @@ pub(super) fn v4_address(identity: &Identity) -> Option<u32> {
 
 /// Makes a directory that only its owner may look into: access lists decide about what is in it, not
 /// who has an account on this machine.
-pub(super) fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
+pub(crate) fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -267,7 +320,7 @@ pub(super) fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
         .create(path)
 }
 
-fn port_failure(cause: &std::io::Error, address: SocketAddr) -> Failure {
+pub(crate) fn port_failure(cause: &std::io::Error, address: SocketAddr) -> Failure {
     let hint = match cause.kind() {
         std::io::ErrorKind::AddrInUse => {
             "another program answers there (an AFS server or client, another cell?); stop it, or \

@@ -55,18 +55,12 @@ pub type PolicyAnswer = Result<Option<(u64, Vec<PolicyEntry>)>, CallError>;
 /// Where the cell's policies come from.
 pub trait PolicyList: Send + Sync + 'static {
     /// The policies and their revision; `None` if it is still `known`.
-    fn policies(
-        &self,
-        known: u64,
-    ) -> BoxFuture<'_, PolicyAnswer>;
+    fn policies(&self, known: u64) -> BoxFuture<'_, PolicyAnswer>;
 }
 
 /// An OSD database across the network.
 impl PolicyList for Connection {
-    fn policies(
-        &self,
-        known: u64,
-    ) -> BoxFuture<'_, PolicyAnswer> {
+    fn policies(&self, known: u64) -> BoxFuture<'_, PolicyAnswer> {
         Box::pin(async move {
             if self.call(&GetRevisions {}).await?.policies == known {
                 return Ok(None);

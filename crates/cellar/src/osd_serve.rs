@@ -1,0 +1,152 @@
+//! `cellar osd serve`: an object storage server by itself, in the foreground, on a machine of its own.
+//!
+//! 1. Its directory has a copy of a server's configuration directory (the cell's key, where the databases
+//!    are), and a device in `osd7` for each number 7 that it is told. Their entries are made before, with
+//!    `cellar osd create`.
+//! 2. The databases hear by heartbeats where the server is.
+//! 3. A signal ends it: the port first, then the devices are closed.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use cellar_auth::Authority;
+use cellar_client::Ports;
+use cellar_osd::OsdServer;
+use cellar_rpc::{PortConfig, Runtime, RuntimeConfig};
+use clap::Parser;
+
+use crate::cell_directory::CellDirectory;
+use crate::failure::{Failure, Outcome};
+use crate::up::{durability, join, lock, osds, roles, wait_for_signal};
+
+/// The security class of Kerberos tickets, in Rx.
+const RXKAD_INDEX: u8 = 2;
+
+/// Run an object storage server: the devices of this machine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cellar osd serve",
+    bin_name = "cellar osd serve",
+    max_term_width = 100
+)]
+#[command(after_help = "Examples:
+  cellar osd serve --dir /srv/osd --id 7,8 --join /root/server-etc --bind 192.0.2.12
+  cellar osd serve --dir /srv/osd --id 7,8 --bind 192.0.2.12     (from the second time on)")]
+struct Options {
+    /// Where the devices are: osd7 in it for number 7, which may be a mounted disk.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Numbers of the devices in the cell's table ('cellar osd list').
+    #[arg(
+        long = "id",
+        value_name = "N,...",
+        value_delimiter = ',',
+        required = true
+    )]
+    ids: Vec<u32>,
+    /// The cell's name: refused if the directory is of another.
+    #[arg(long, value_name = "NAME")]
+    cell: Option<String>,
+    /// A copy of another server's server-etc, or of OpenAFS's /etc/openafs/server. Needed once; it is
+    /// copied.
+    #[arg(long, value_name = "SERVER-ETC")]
+    join: Option<PathBuf>,
+    /// Address to answer on, told to clients.
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    bind: IpAddr,
+    /// Port to answer on.
+    #[arg(long, value_name = "PORT", default_value_t = 7006)]
+    port: u16,
+    /// Port of the cell's file servers, from which that of the databases follows.
+    #[arg(long, value_name = "PORT", default_value_t = 7000)]
+    fileserver_port: u16,
+    /// When a change counts as done, as 'cellar up' has it.
+    #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
+    durability: cellar_volume::Durability,
+    /// Network threads; default: one a processor.
+    #[arg(long, value_name = "N")]
+    shards: Option<usize>,
+}
+
+/// Whether the words of `cellar osd` ask for a server.
+pub(crate) fn is_meant(words: &[String]) -> bool {
+    words.first().is_some_and(|word| word == "serve")
+}
+
+/// Runs it; the first word is `serve`.
+pub(crate) fn run(words: &[String]) -> Outcome {
+    let options = match Options::try_parse_from(words) {
+        Ok(options) => options,
+        Err(error) => error.exit(),
+    };
+    if options.bind.is_unspecified() {
+        return Err(Failure::usage(
+            "which address do clients know this machine by? --bind names one".to_owned(),
+        ));
+    }
+    let directory = CellDirectory::new(&options.dir);
+    let at =
+        |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", options.dir.display()));
+    roles::private_directory(directory.path()).map_err(|cause| at(&cause))?;
+    let _lock = lock::take(&directory.lock_file())?;
+    let etc = directory.server_etc();
+    if let Some(from) = &options.join {
+        join::copy(from, &etc)?;
+    }
+    let ports = Ports::based_at(options.fileserver_port).ok_or_else(|| {
+        Failure::usage(format!(
+            "{}: choose a port from 1 to 65528",
+            options.fileserver_port
+        ))
+    })?;
+    let cell = join::cell_of(&etc, ports)?;
+    if let Some(wanted) = options
+        .cell
+        .as_deref()
+        .filter(|name| *name != cell.name.as_str())
+    {
+        return Err(Failure::usage(format!(
+            "{} is of cell {}, not {wanted}",
+            etc.display(),
+            cell.name
+        )));
+    }
+    let authority = Authority::open(&etc, cell.name.as_str()).map_err(|cause| at(&cause))?;
+    let keys = osds::keys(&authority, &etc)?;
+    let mut devices = Vec::with_capacity(options.ids.len());
+    for &id in &options.ids {
+        let path = options.dir.join(format!("osd{id}"));
+        roles::private_directory(&path).map_err(|cause| at(&cause))?;
+        osds::set_number(&path, id)?;
+        devices.push((id, osds::store(&path, options.durability)?));
+    }
+    let mut config = osds::config(&authority, keys);
+    config.databases = cell.location_servers().collect();
+    config.addresses = vec![options.bind];
+    let server = OsdServer::new(config, devices);
+    let mut threads = RuntimeConfig {
+        name: "cellar-osd".to_owned(),
+        ..RuntimeConfig::default()
+    };
+    if let Some(shards) = options.shards {
+        threads.shards = shards.max(1);
+    }
+    let runtime = Runtime::start(threads).map_err(|cause| at(&cause))?;
+    let address = SocketAddr::new(options.bind, options.port);
+    let port = PortConfig::new(address)
+        .service(server.service())
+        .security(RXKAD_INDEX, authority.server_security());
+    let port = runtime
+        .open(port)
+        .map_err(|cause| roles::port_failure(&cause, address))?;
+    server.start(&runtime, &port);
+    println!(
+        "Object storage of cell {}: devices {:?} on {address} (UDP)",
+        cell.name,
+        server.devices()
+    );
+    let signal = wait_for_signal()?;
+    tracing::info!(signal, "stopping");
+    runtime.shutdown();
+    server.stop().map_err(|cause| at(&cause))
+}

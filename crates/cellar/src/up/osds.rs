@@ -1,0 +1,361 @@
+//! Object storage devices: every `osd1`, `osd2`, ... in a server's directory. One may be a mounted disk, or
+//! a symbolic link to one.
+//!
+//! A device has a number in the cell's OSD database, which stands in the file `number` beside what it
+//! holds. One that has none yet gets an entry there first, found again by its name if a crash came
+//! between the two. Nothing is ever given another's number.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_auth::Authority;
+use cellar_auth::capability::{CapabilityKeys, address_words};
+use cellar_client::{Cell, Ports};
+use cellar_fileserver::protection::BoxFuture;
+use cellar_fileserver::{FileServer, ObjectConfig, PolicyList};
+use cellar_objects::DeviceList;
+use cellar_osd::{Config, OsdServer};
+use cellar_rpc::{CallError, Connection, Port, Runtime, Security};
+use cellar_volume::disk::FileDisk;
+use cellar_volume::objects::ObjectStore;
+use cellar_volume::{Durability, Options as StoreOptions};
+use cellar_wire::object::{Capability, CapabilityBody};
+use cellar_wire::osddb::{
+    self, GetOsd, GetRevisions, ListOsds, ListPolicies, OsdEntry, OsdListed, OsdName, PolicyEntry,
+};
+use cellar_wire::package::Procedure;
+use cellar_wire::{AbortCode, AfsString, List};
+
+use super::roles::private_directory;
+use super::wall_clock;
+use crate::cell_directory::{Identity, replace_file};
+use crate::failure::{Failure, Outcome};
+
+/// The file with a device's number.
+const NUMBER_FILE: &str = "number";
+/// The mode of that.
+const PUBLIC: u32 = 0o644;
+/// Weight of a new device in the choice of devices, as the original gives it.
+const PRIORITY: u32 = 64;
+/// Bytes of a device's journal file: pieces of large objects fill it slowly.
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Asks the cell's OSD database, as a superuser.
+pub(crate) trait OsdTable {
+    /// The entry of a name or number.
+    fn get(&self, asked: GetOsd) -> Result<OsdEntry, AbortCode>;
+    /// Makes an entry; answers its number.
+    fn create(&self, entry: OsdEntry) -> Result<u32, AbortCode>;
+}
+
+/// The cell's OSD databases, asked in turn until one answers.
+struct Tables(Vec<Connection>);
+
+impl Tables {
+    async fn ask<P: Procedure>(&self, asked: &P) -> Result<P::Reply, CallError> {
+        let mut last = CallError::Dead;
+        for connection in &self.0 {
+            match connection.call(asked).await {
+                Ok(reply) => return Ok(reply),
+                Err(cause) => last = cause,
+            }
+        }
+        Err(last)
+    }
+}
+
+impl DeviceList for Tables {
+    fn list<'a>(
+        &'a self,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<OsdListed>, CallError>> + Send + 'a>> {
+        Box::pin(async move { Ok(self.ask(&ListOsds {}).await?.osds.into_vec()) })
+    }
+}
+
+impl PolicyList for Tables {
+    fn policies(
+        &self,
+        known: u64,
+    ) -> BoxFuture<'_, Result<Option<(u64, Vec<PolicyEntry>)>, CallError>> {
+        Box::pin(async move {
+            if self.ask(&GetRevisions {}).await?.policies == known {
+                return Ok(None);
+            }
+            let reply = self.ask(&ListPolicies {}).await?;
+            Ok(Some((reply.revision, reply.policies.into_vec())))
+        })
+    }
+}
+
+/// Has a file server use the object storage of its cell, from its port.
+pub(super) fn use_objects(
+    fileserver: &FileServer,
+    runtime: &Runtime,
+    port: &Port,
+    cell: &Cell,
+    keys: &Arc<CapabilityKeys>,
+) {
+    let tables = || {
+        let service = osddb::PACKAGE.service_id;
+        let connect = |peer| port.connect(peer, service, Security::null());
+        Arc::new(Tables(cell.location_servers().map(connect).collect()))
+    };
+    let keys = keys.clone();
+    let seal = move |body: &CapabilityBody| {
+        keys.seal(body).unwrap_or_else(|cause| {
+            tracing::error!(%cause, "no capability can be made");
+            Capability::default()
+        })
+    };
+    let config = ObjectConfig {
+        cell: AfsString::new(cell.name.as_str().to_owned()).unwrap_or_default(),
+        devices: tables(),
+        policies: tables(),
+        seal: Arc::new(seal),
+        location: String::new(),
+        owner: String::new(),
+    };
+    fileserver.use_objects(runtime, port, config);
+}
+
+/// The keys for capabilities, of a server with that configuration directory.
+pub(crate) fn keys(authority: &Authority, server_etc: &Path) -> Outcome<Arc<CapabilityKeys>> {
+    let keys = CapabilityKeys::open(server_etc, authority);
+    let at = |cause| Failure::new(format!("{}: {cause}", server_etc.display()));
+    keys.map(Arc::new).map_err(at)
+}
+
+/// A device's directory.
+struct Place {
+    path: PathBuf,
+    /// `1` of `osd1`.
+    index: u32,
+}
+
+/// Where an object storage server answers: between the volume server and the overseer.
+pub(crate) fn port(ports: &Ports) -> u16 {
+    ports.fileserver.saturating_add(6)
+}
+
+/// Opens the devices in `directory`, of which there shall be `wanted` at least. `None`: there are none.
+pub(crate) fn open(
+    directory: &Path,
+    identity: &Identity,
+    authority: &Authority,
+    keys: Arc<CapabilityKeys>,
+    durability: Durability,
+    wanted: u32,
+    table: &dyn OsdTable,
+) -> Outcome<Option<OsdServer>> {
+    let mut places = find(directory)?;
+    for index in 1..=wanted {
+        if !places.iter().any(|place| place.index == index) {
+            let path = directory.join(format!("osd{index}"));
+            places.push(Place { path, index });
+        }
+    }
+    if places.is_empty() {
+        return Ok(None);
+    }
+    places.sort_by_key(|place| place.index);
+    let mut devices = Vec::with_capacity(places.len());
+    for place in places {
+        let at = |cause: &dyn std::fmt::Display| {
+            Failure::new(format!("device {}: {cause}", place.path.display()))
+        };
+        private_directory(&place.path).map_err(|cause| at(&cause))?;
+        let number = match known_number(&place.path)? {
+            Some(number) => number,
+            None => {
+                let number = enter(&place, identity, table).map_err(|cause| at(&cause))?;
+                let text = format!("{number}\n");
+                replace_file(&place.path.join(NUMBER_FILE), text.as_bytes(), PUBLIC)?;
+                number
+            }
+        };
+        devices.push((number, store(&place.path, durability)?));
+    }
+    let mut config = config(authority, keys);
+    config.databases = identity.cell.location_servers().collect();
+    config.addresses = vec![identity.address];
+    Ok(Some(OsdServer::new(config, devices)))
+}
+
+/// Opens what a device holds.
+pub(crate) fn store(path: &Path, durability: Durability) -> Outcome<ObjectStore> {
+    let at =
+        |cause: &dyn std::fmt::Display| Failure::new(format!("device {}: {cause}", path.display()));
+    let disk = FileDisk::open(path).map_err(|cause| at(&cause))?;
+    let options = StoreOptions {
+        durability,
+        journal_bytes: JOURNAL_BYTES,
+        ..StoreOptions::default()
+    };
+    ObjectStore::open(disk, options).map_err(|cause| at(&cause))
+}
+
+/// The settings of a server.
+pub(crate) fn config(authority: &Authority, keys: Arc<CapabilityKeys>) -> Config {
+    let clock: fn() -> Duration = wall_clock;
+    Config::new(authority.clone(), keys, clock)
+}
+
+/// The number that a device's directory says.
+pub(crate) fn known_number(path: &Path) -> Outcome<Option<u32>> {
+    let file = path.join(NUMBER_FILE);
+    let damaged = || {
+        Failure::new(format!(
+            "{} is not the number of a device: restore it from 'cellar osd list'",
+            file.display()
+        ))
+    };
+    match fs::read_to_string(&file) {
+        Ok(text) => text.trim().parse().map(Some).map_err(|_| damaged()),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(Failure::new(format!("{}: {cause}", file.display()))),
+    }
+}
+
+/// Writes the number of a device into its directory, unless one is there.
+pub(crate) fn set_number(path: &Path, number: u32) -> Outcome {
+    match known_number(path)? {
+        Some(known) if known == number => Ok(()),
+        Some(known) => Err(Failure::new(format!(
+            "{} is device {known} of its cell, not {number}",
+            path.display()
+        ))),
+        None => {
+            let text = format!("{number}\n");
+            Ok(replace_file(
+                &path.join(NUMBER_FILE),
+                text.as_bytes(),
+                PUBLIC,
+            )?)
+        }
+    }
+}
+
+/// Makes the entry of a new device in the cell's database, or finds the one that was made.
+fn enter(place: &Place, identity: &Identity, table: &dyn OsdTable) -> Result<u32, String> {
+    let host = identity.address;
+    let name = format!("osd{}@{host}", place.index);
+    let name = OsdName::new(name).map_err(|_| "its name is too long".to_owned())?;
+    let asked = GetOsd {
+        id: 0,
+        name: name.clone(),
+    };
+    if let Ok(entry) = table.get(asked) {
+        return Ok(entry.id);
+    }
+    let entry = OsdEntry {
+        name,
+        addresses: List::from_iter_cut([address_words(host)]),
+        port: port(&identity.cell.ports).into(),
+        partition: place.index - 1,
+        allocation_priority: PRIORITY,
+        read_priority: PRIORITY,
+        ..OsdEntry::default()
+    };
+    let refused = |code| format!("the OSD database makes no entry for it ({code})");
+    table.create(entry).map_err(refused)
+}
+
+/// The devices that are there.
+fn find(directory: &Path) -> Outcome<Vec<Place>> {
+    let unreadable =
+        |cause: std::io::Error| Failure::new(format!("{}: {cause}", directory.display()));
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_prefix("osd"));
+        let Some(index) = digits.and_then(|digits| digits.parse().ok()) else {
+            continue;
+        };
+        if index > 0 && entry.path().is_dir() {
+            let path = entry.path();
+            found.push(Place { path, index });
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Table(RefCell<Vec<OsdEntry>>);
+
+    impl OsdTable for Table {
+        fn get(&self, asked: GetOsd) -> Result<OsdEntry, AbortCode> {
+            let entries = self.0.borrow();
+            let found = entries.iter().find(|entry| entry.name == asked.name);
+            found.cloned().ok_or(AbortCode::ENOENT)
+        }
+
+        fn create(&self, mut entry: OsdEntry) -> Result<u32, AbortCode> {
+            let mut entries = self.0.borrow_mut();
+            entry.id = entries.len() as u32 + 2;
+            entries.push(entry.clone());
+            Ok(entry.id)
+        }
+    }
+
+    fn identity() -> Identity {
+        Identity {
+            cell: cellar_client::Cell {
+                name: cellar_client::CellName::new("demo.cell").expect("name"),
+                database_servers: vec![IpAddr::from([192, 0, 2, 1])],
+                ports: Ports::default(),
+            },
+            part: crate::cell_directory::Part::Whole,
+            server_uuid: [1; 16],
+            address: IpAddr::from([192, 0, 2, 1]),
+            bind: IpAddr::from([192, 0, 2, 1]),
+            complete: true,
+        }
+    }
+
+    #[test]
+    fn devices_are_made_once_and_keep_their_numbers() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let etc = directory.path().join("server-etc");
+        fs::create_dir(&etc).expect("etc");
+        let authority = Authority::open(&etc, "demo.cell").expect("authority");
+        let keys = keys(&authority, &etc).expect("keys");
+        let table = Table::default();
+        let open = |wanted| {
+            let (path, identity) = (directory.path(), identity());
+            let opened = open(
+                path,
+                &identity,
+                &authority,
+                keys.clone(),
+                Durability::Strict,
+                wanted,
+                &table,
+            );
+            let server = opened.expect("open")?;
+            let devices = server.devices();
+            server.stop().expect("stop");
+            Some(devices)
+        };
+        assert_eq!(open(0), None);
+        assert_eq!(open(2), Some(vec![2, 3]));
+        assert_eq!(open(0), Some(vec![2, 3]));
+        assert_eq!(open(3), Some(vec![2, 3, 4]));
+        // The entry was made, and then the power went.
+        fs::remove_file(directory.path().join("osd2").join(NUMBER_FILE)).expect("remove");
+        assert_eq!(open(3), Some(vec![2, 3, 4]));
+        let entries = table.0.borrow();
+        assert_eq!((entries.len(), entries[2].partition), (3, 2));
+        assert_eq!(entries[0].port, 7006);
+    }
+}
