@@ -1,8 +1,8 @@
 //! The cache manager shown to programs through FUSE.
 //!
 //! What is cached and why it is true is [`cellar_client::cache`]'s business; here it becomes inodes
-//! ([`inodes`]), answers to the kernel's requests ([`filesystem`]), and notices to the kernel that what it
-//! keeps is no longer true ([`notices`]).
+//! (`inodes`), answers to the kernel's requests (`filesystem`), and notices to the kernel that what it
+//! keeps is no longer true (`notices`).
 //!
 //! 1. The kernel may keep names and attributes exactly as long as the promise behind them, and file
 //!    contents until it is told otherwise or the file is opened in another version: so what is warm

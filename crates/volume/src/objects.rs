@@ -3,7 +3,7 @@
 //! An [`ObjectStore`] is a directory full of objects behind a [`Disk`], kept as volumes are: the same
 //! journal, table, block map and checksums, and the same argument why a crash leaves every change
 //! done or not done (`docs/format/volume.md`). Every operation is synchronous and returns a
-//! [`Ticket`] that resolves when it is durable.
+//! [`Ticket`](crate::Ticket) that resolves when it is durable.
 //!
 //! 1. An object is found by its name; its record has a number given here, its versions with their
 //!    lengths, and dates. Its bytes are pieces by (number, piece, version): a version sees of each

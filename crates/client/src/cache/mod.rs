@@ -6,7 +6,7 @@
 //! stored on close, on `fsync`, when there are many, and after a while.
 //!
 //! 1. *A break that races an answer wins*: breaks are counted, and an answer that was under way when one
-//!    came promises nothing ([`Vnode::heard`](vnode)).
+//!    came promises nothing (`Vnode::heard`).
 //! 2. *Whoever shows the cache to the kernel is told* of each break and each change that did not come from
 //!    him ([`Watcher`]), and the server's break is answered after he has acted on it, or a moment later:
 //!    the kernel may hold a lock that only an answer of the same server releases.
