@@ -75,10 +75,8 @@ impl Client {
         let call = course.connection().call_with(&RepairStatus {}, options);
         let knows = match call.await {
             Ok(_) => true,
-            Err(CallError::Aborted(code)) => !matches!(
-                code,
-                AbortCode::RXGEN_OPCODE | AbortCode::RX_INVALID_OPERATION
-            ),
+            // Other servers have no such service; one of ours may have no repair queue.
+            Err(CallError::Aborted(code)) => code != AbortCode::RX_INVALID_OPERATION,
             Err(_) => false,
         };
         servers.lock().insert(server, knows);
