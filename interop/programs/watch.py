@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """watch.py NAME SHARE   reads $AFS/NAME until it says "new".
 
-SHARE/cached appears once it has been read; SHARE/seen, with the time, when the change is seen. 30 seconds at most.
+SHARE/cached appears once it has been read; SHARE/seen, with the time, when the change is seen. 150 seconds at most: the writer may need a minute to start.
 """
 import os
 import sys
@@ -11,7 +11,7 @@ import time
 def main():
     path = os.path.join(os.environ["AFS"], sys.argv[1])
     share = sys.argv[2]
-    for i in range(1200):
+    for i in range(3000):
         with open(path) as f:
             text = f.read().strip()
         if i == 20:
