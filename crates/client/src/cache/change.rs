@@ -9,7 +9,7 @@ use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
-use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, FileType};
+use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, Callback, FileType};
 
 use super::Cache;
 use super::names::path_error;
@@ -44,9 +44,8 @@ impl Cache {
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
-        let vnode = self.vnode(&directory.volume, reply.fid)?;
-        self.heard(user, &vnode, &reply.status, Some((reply.callback, asked)));
-        Ok(vnode)
+        let promise = Some((reply.callback, asked));
+        self.made(user, directory, reply.fid, &reply.status, promise)
     }
 
     /// Makes a directory.
@@ -69,9 +68,8 @@ impl Cache {
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
-        let vnode = self.vnode(&directory.volume, reply.fid)?;
-        self.heard(user, &vnode, &reply.status, Some((reply.callback, asked)));
-        Ok(vnode)
+        let promise = Some((reply.callback, asked));
+        self.made(user, directory, reply.fid, &reply.status, promise)
     }
 
     /// Makes a symbolic link; a mount point, if the text is one's.
@@ -100,8 +98,7 @@ impl Cache {
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
-        let vnode = self.vnode(&directory.volume, reply.fid)?;
-        self.heard(user, &vnode, &reply.status, None);
+        let vnode = self.made(user, directory, reply.fid, &reply.status, None)?;
         let text = Bytes::copy_from_slice(text);
         vnode.state.lock().link = Some((reply.status.data_version, text));
         Ok(vnode)
@@ -327,6 +324,20 @@ impl Cache {
             .get(name)
             .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
         self.vnode(&directory.volume, *fid)
+    }
+
+    /// What was just made in a directory.
+    fn made(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        fid: Fid,
+        status: &AfsFetchStatus,
+        promise: Option<(Callback, Asked)>,
+    ) -> Result<Arc<Vnode>> {
+        let vnode = self.vnode(&directory.volume, fid)?;
+        self.heard(user, &vnode, status, promise);
+        Ok(vnode)
     }
 
     fn entered(
