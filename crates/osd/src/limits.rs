@@ -28,7 +28,7 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a database may take to answer one; then the next is due.
 pub const HEARTBEAT_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Longest silence of a peer in the middle of a stream.
+/// Longest time that a peer may take to send or to take a piece of a stream.
 pub const STREAM_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time between two looks at what was removed softly.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use cellar_auth::capability::Act;
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::objects::ObjectWriter;
+use cellar_wire::AbortCode;
 use cellar_wire::osd::{Truncate, TruncateReply, Write, WriteReply};
 use tokio::time::timeout;
 
@@ -37,17 +38,17 @@ impl Server {
             end,
         };
         let device = self.admit(call, &capability, object, act)?;
-        let mut incoming = Incoming { left: length };
+        let mut left = length;
         let store = device.store.clone();
         let ticket = if length <= SMALL_BYTES {
-            let data = incoming.gather(call, length).await?;
+            let data = gather(call, &mut left, length).await?;
             on_disk(move || store.write(object, base, version, position, &data)).await?
         } else {
             let client = call.peer().address.ip();
             let _stream = self.streams.begin(client).ok_or(Refusal::Busy)?;
             let writer =
                 on_disk(move || store.writer(object, base, version, position, length)).await?;
-            let writer = incoming.bring(call, writer).await?;
+            let writer = bring(call, left, writer).await?;
             on_disk(move || writer.finish()).await?
         };
         ticket.await?;
@@ -79,49 +80,33 @@ impl Server {
     }
 }
 
-/// The bytes that a client announced.
-struct Incoming {
-    left: u64,
+/// At least `wanted` of the bytes that a client announced, of which `left` are still to come.
+async fn gather(
+    call: &mut IncomingCall,
+    left: &mut u64,
+    wanted: u64,
+) -> Result<Vec<Bytes>, Refusal> {
+    match timeout(STREAM_PATIENCE, call.gather(left, wanted)).await {
+        Ok(Ok(pieces)) => Ok(pieces),
+        Ok(Err(AbortCode::RX_CALL_DEAD)) | Err(_) => Err(Refusal::StoppedSending),
+        Ok(Err(code)) => Err(Refusal::Call(code)),
+    }
 }
 
-impl Incoming {
-    /// At least `wanted` bytes in pieces as they came, or what is left.
-    async fn gather(
-        &mut self,
-        call: &mut IncomingCall,
-        wanted: u64,
-    ) -> Result<Vec<Bytes>, Refusal> {
-        let (mut pieces, mut gathered) = (Vec::new(), 0);
-        while self.left > 0 && gathered < wanted {
-            let chunk = timeout(STREAM_PATIENCE, call.read_chunk()).await;
-            let chunk = chunk.map_err(|_| Refusal::StoppedSending)??;
-            let mut chunk = chunk.ok_or(Refusal::StoppedSending)?;
-            // More than was announced is not ours to read.
-            chunk.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
-            self.left -= chunk.len() as u64;
-            gathered += chunk.len() as u64;
-            if !chunk.is_empty() {
-                pieces.push(chunk);
-            }
-        }
-        Ok(pieces)
+/// Takes all that comes to `writer`.
+async fn bring(
+    call: &mut IncomingCall,
+    mut left: u64,
+    mut writer: ObjectWriter,
+) -> Result<ObjectWriter, Refusal> {
+    let mut pieces = gather(call, &mut left, WRITE_PIECE_BYTES).await?;
+    while left > 0 {
+        let next = gather(call, &mut left, WRITE_PIECE_BYTES);
+        let (next, pushed) = tokio::join!(next, push(writer, pieces));
+        writer = pushed?;
+        pieces = next?;
     }
-
-    /// Takes all that comes to `writer`.
-    async fn bring(
-        &mut self,
-        call: &mut IncomingCall,
-        mut writer: ObjectWriter,
-    ) -> Result<ObjectWriter, Refusal> {
-        let mut pieces = self.gather(call, WRITE_PIECE_BYTES).await?;
-        while self.left > 0 {
-            let next = self.gather(call, WRITE_PIECE_BYTES);
-            let (next, pushed) = tokio::join!(next, push(writer, pieces));
-            writer = pushed?;
-            pieces = next?;
-        }
-        push(writer, pieces).await
-    }
+    push(writer, pieces).await
 }
 
 /// Takes bytes to the store.

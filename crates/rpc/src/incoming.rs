@@ -232,6 +232,30 @@ impl IncomingCall {
         Ok(())
     }
 
+    /// At least `wanted` of the `left` bytes of the stream that were announced and are still to come, in pieces
+    /// as they arrive; fewer when `left` is less. `left` becomes less by what was read, and nothing behind it
+    /// is read.
+    ///
+    /// # Errors
+    /// `RX_CALL_DEAD` when the request ends before, as when its client is gone; else as
+    /// [`Self::read_chunk`].
+    pub async fn gather(&mut self, left: &mut u64, wanted: u64) -> Result<Vec<Bytes>, AbortCode> {
+        let (mut pieces, mut gathered) = (Vec::new(), 0);
+        while *left > 0 && gathered < wanted {
+            let chunk = self.read_chunk().await?;
+            let mut chunk = chunk.ok_or(AbortCode::RX_CALL_DEAD)?;
+            if chunk.len() as u64 > *left {
+                self.received = chunk.split_off(usize::try_from(*left).unwrap_or(chunk.len()));
+            }
+            *left -= chunk.len() as u64;
+            gathered += chunk.len() as u64;
+            if !chunk.is_empty() {
+                pieces.push(chunk);
+            }
+        }
+        Ok(pieces)
+    }
+
     /// Appends `results` to the reply. They leave when the handler returns, or before the next
     /// [`Self::write`].
     pub fn reply<R: Encode + ?Sized>(&mut self, results: &R) {

@@ -59,6 +59,34 @@ fn failures_have_their_codes() {
 }
 
 #[test]
+fn what_was_announced_is_gathered_and_no_more() {
+    run(async {
+        let server = Server::start(1);
+        let client = Runtime::client_only().unwrap();
+        let connection = server.connect(&client);
+        let gather = async |announced, wanted, sent: usize| {
+            let mut call = connection.open(&Gather { announced, wanted }).await?;
+            call.write(pattern_bytes(0, sent)).await?;
+            call.results::<GatherReply>().await
+        };
+        let reply = gather(100_000, 30_000, 100_000).await.unwrap();
+        assert!((30_000..100_000).contains(&reply.gathered), "{reply:?}");
+        assert_eq!((reply.gathered + reply.left, reply.behind), (100_000, 0));
+        let reply = gather(100_000, u64::MAX, 150_001).await.unwrap();
+        let GatherReply {
+            gathered,
+            left,
+            behind,
+        } = reply;
+        assert_eq!((gathered, left, behind), (100_000, 0, 50_001));
+        let reply = gather(0, 10, 7).await.unwrap();
+        assert_eq!((reply.gathered, reply.behind), (0, 7));
+        let early = gather(100, 100, 99).await.unwrap_err();
+        assert_eq!(early.code(), AbortCode::RX_CALL_DEAD);
+    });
+}
+
+#[test]
 fn streams_arrive_whole_both_ways() {
     run(async {
         let server = Server::start(1);

@@ -124,13 +124,13 @@ async fn store(
 ) -> Result<(AfsFetchStatus, VolSync), Refusal> {
     let session = server.session(call).await?;
     let begun = Instant::now();
-    let mut incoming = Incoming { left: asked.length };
+    let mut left = asked.length;
     let outcome = if asked.length <= SMALL_STORE {
-        small(server, call, &session, asked, &mut incoming).await
+        small(server, call, &session, asked, &mut left).await
     } else {
-        Box::pin(large(server, call, &session, asked, &mut incoming)).await
+        Box::pin(large(server, call, &session, asked, &mut left)).await
     };
-    trace(&asked, &incoming, &outcome, begun);
+    trace(&asked, left, &outcome, begun);
     let whole = outcome.is_ok();
     server
         .statistics
@@ -146,7 +146,7 @@ async fn store(
 /// One line a store, for whoever looks for bytes that were not stored.
 fn trace(
     asked: &Asked,
-    incoming: &Incoming,
+    missing: u64,
     outcome: &Result<(VnodeStatus, Access), Refusal>,
     begun: Instant,
 ) {
@@ -157,7 +157,6 @@ fn trace(
         file_length,
         ..
     } = *asked;
-    let missing = incoming.left;
     match outcome {
         Ok((status, _)) => {
             let (now, version) = (status.length, status.data_version);
@@ -237,10 +236,10 @@ async fn small(
     call: &mut IncomingCall,
     session: &Session,
     asked: Asked,
-    incoming: &mut Incoming,
+    left: &mut u64,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let data = {
-        let mut gathered = pin!(incoming.gather(call, asked.length));
+        let mut gathered = pin!(gather(call, left, asked.length));
         match poll_fn(|cx| Poll::Ready(gathered.as_mut().poll(cx))).await {
             // All here already: what is checked below is enough.
             Poll::Ready(data) => data?,
@@ -363,14 +362,14 @@ impl Source for Gathered {
 /// Bytes as the client sends them; those of the beginning came before.
 struct Arriving<'a> {
     call: &'a mut IncomingCall,
-    incoming: &'a mut Incoming,
+    left: &'a mut u64,
     gathered: VecDeque<Bytes>,
 }
 
 impl Source for Arriving<'_> {
     async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
         if self.gathered.is_empty() {
-            self.gathered = self.incoming.gather(self.call, 1).await?.into();
+            self.gathered = gather(self.call, self.left, 1).await?.into();
         }
         Ok(self.gathered.pop_front())
     }
@@ -381,7 +380,7 @@ async fn large(
     call: &mut IncomingCall,
     session: &Session,
     asked: Asked,
-    incoming: &mut Incoming,
+    left: &mut u64,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let (store, allowed) = {
         let (server, session) = (server.clone(), session.clone());
@@ -398,17 +397,17 @@ async fn large(
     };
     let Some(mut store) = store else {
         // Whoever sends slowly does not keep others waiting with the beginning.
-        let begun = incoming.gather(call, STORE_PIECE_BYTES as u64).await?;
+        let begun = gather(call, left, STORE_PIECE_BYTES as u64).await?;
         let mut bytes = Arriving {
             call,
-            incoming,
+            left,
             gathered: begun.into(),
         };
         return Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await;
     };
     loop {
-        let pieces = incoming.gather(call, STORE_PIECE_BYTES as u64).await?;
-        if incoming.left == 0 {
+        let pieces = gather(call, left, STORE_PIECE_BYTES as u64).await?;
+        if *left == 0 {
             let (changed, pending) = commit(server, session, asked.fid, store, pieces).await?;
             allowed.count(session);
             let status = finish(server, changed, pending).await?;
@@ -443,34 +442,14 @@ async fn commit(
     .await
 }
 
-/// The bytes that a client announced.
-struct Incoming {
-    left: u64,
-}
-
-impl Incoming {
-    /// At least `wanted` bytes in pieces as they came, or what is left.
-    async fn gather(
-        &mut self,
-        call: &mut IncomingCall,
-        wanted: u64,
-    ) -> Result<Vec<Bytes>, Refusal> {
-        let (mut pieces, mut gathered) = (Vec::new(), 0);
-        while self.left > 0 && gathered < wanted {
-            let mut piece = match call.read_chunk().await {
-                Ok(Some(piece)) => piece,
-                Ok(None) => return Err(Refusal::StoppedSending),
-                Err(AbortCode::RX_CALL_DEAD) => return Err(Refusal::StoppedSending),
-                Err(code) => return Err(Refusal::Call(code)),
-            };
-            // More than was announced is not ours to read.
-            piece.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
-            self.left -= piece.len() as u64;
-            gathered += piece.len() as u64;
-            if !piece.is_empty() {
-                pieces.push(piece);
-            }
-        }
-        Ok(pieces)
-    }
+/// At least `wanted` of the bytes that a client announced, of which `left` are still to come.
+async fn gather(
+    call: &mut IncomingCall,
+    left: &mut u64,
+    wanted: u64,
+) -> Result<Vec<Bytes>, Refusal> {
+    call.gather(left, wanted).await.map_err(|code| match code {
+        AbortCode::RX_CALL_DEAD => Refusal::StoppedSending,
+        code => Refusal::Call(code),
+    })
 }

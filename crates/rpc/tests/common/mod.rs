@@ -39,6 +39,7 @@ pub static PACKAGE: Package = Package {
         procedure(9, "Late", 8),
         procedure(10, "Whole", 9),
         procedure(11, "Hasty", 10),
+        procedure(12, "Gather", 11),
     ],
 };
 
@@ -80,6 +81,7 @@ procedures! {
     9 Late { millis: u32 } -> LateReply { };
     10 Whole { bytes: cellar_xdr::Opaque<10000000> } -> WholeReply { len: u32 };
     11 Hasty { len: u64 } -> HastyReply { };
+    12 Gather { announced: u64, wanted: u64 } -> GatherReply { gathered: u64, left: u64, behind: u64 };
 }
 
 /// What tests look at.
@@ -191,6 +193,24 @@ impl Service for Test {
                     let patience = Duration::from_millis(100);
                     let _late = tokio::time::timeout(patience, call.write(bytes)).await;
                     return Err(AbortCode(4712));
+                }
+                12 => {
+                    let Gather { announced, wanted } = call.arguments().await?;
+                    let mut left = announced;
+                    let bytes = call.gather(&mut left, wanted).await?.concat();
+                    let gathered = bytes.len() as u64;
+                    assert_eq!(bytes, pattern_bytes(0, bytes.len()));
+                    let missing = left;
+                    call.gather(&mut left, u64::MAX).await?;
+                    let mut behind = 0;
+                    while let Some(chunk) = call.read_chunk().await? {
+                        behind += chunk.len() as u64;
+                    }
+                    call.reply(&GatherReply {
+                        gathered,
+                        left: missing,
+                        behind,
+                    });
                 }
                 _ => return Err(AbortCode::RXGEN_OPCODE),
             }
