@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell bench bench-volumes clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell bench bench-volumes bench-objects clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
+	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
 
 run: build
@@ -66,6 +67,9 @@ bench: build
 
 bench-volumes: build
 	@bench/volumes $(ARGS)
+
+bench-objects: build
+	@bench/objects $(ARGS)
 
 clean-interop:
 	rm -rf "$${CELLAR_CACHE:-$(HOME)/.cache/cellar}"

@@ -126,6 +126,7 @@ enum Command {
   cellar bench walk --help
   cellar bench make-volumes --help
   cellar bench first-answer --help
+  cellar bench objects --help
 docs/developing/performance.md has figures, and how they are made.")]
     Bench(BenchOptions),
 }
@@ -157,6 +158,8 @@ enum Bench {
     MakeVolumes(cellar_bench::make_volumes::Options),
     /// Ask for volumes until they are answered for, and say when that was.
     FirstAnswer(cellar_bench::first_answer::Options),
+    /// Large files, striped or not, by many clients; and what the machine could do.
+    Objects(cellar_bench::objects::Options),
 }
 
 impl Command {
@@ -216,6 +219,7 @@ impl Command {
                     0 => Ok(()),
                     silent => Err(failure::Failure::new(format!("{silent} not answered for"))),
                 },
+                Bench::Objects(options) => Ok(cellar_bench::objects::run(&options)?),
             },
         }
     }
