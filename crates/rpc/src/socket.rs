@@ -6,18 +6,20 @@
 //!    goes to the first.
 //! 2. Received runs (GRO) of some size are handed on as slices of the buffer that the kernel filled,
 //!    small datagrams in buffers of their own, so that one queued packet of 100 bytes does not keep
-//!    64 KiB alive. Filled buffers come back into use when nobody refers to them.
+//!    64 KiB alive. Filled buffers come back when nobody refers to them, and the one that came last is used
+//!    next: it is still in the processor's cache.
 //! 3. A source address is named on sending when the socket is bound to none, so that a reply leaves
 //!    from where its request came to.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use parking_lot::Mutex;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
@@ -263,10 +265,35 @@ const MAY_BE_ANOTHERS: [libc::c_int; 5] = [
 
 /// Where received datagrams are put; one for each shard, shared by its ports.
 pub(crate) struct ReceiveBuffers {
-    ready: Vec<BytesMut>,
+    ready: Vec<Vec<u8>>,
     meta: Vec<RecvMeta>,
-    /// Buffers that were handed on; unique again when everybody has dropped their slices.
-    lent: VecDeque<Bytes>,
+    idle: Arc<Idle>,
+}
+
+/// Buffers that were handed on and came back.
+#[derive(Default)]
+struct Idle(Mutex<Vec<Vec<u8>>>);
+
+/// A buffer that was handed on.
+struct Lent {
+    buffer: Vec<u8>,
+    idle: Arc<Idle>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut idle = self.idle.0.lock();
+        if idle.len() < IDLE_MAX {
+            idle.push(buffer);
+        }
+    }
 }
 
 /// A run of datagrams from one sender.
@@ -283,7 +310,7 @@ impl ReceiveBuffers {
         Self {
             ready: (0..BATCH_SIZE).map(|_| fresh()).collect(),
             meta: vec![RecvMeta::default(); BATCH_SIZE],
-            lent: VecDeque::new(),
+            idle: Arc::default(),
         }
     }
 
@@ -336,25 +363,15 @@ impl ReceiveBuffers {
         if len < COPY_BELOW {
             return Bytes::copy_from_slice(&self.ready[index][..len]);
         }
-        let next = self.reclaim().unwrap_or_else(fresh);
-        let whole = std::mem::replace(&mut self.ready[index], next).freeze();
-        let bytes = whole.slice(..len);
-        if self.lent.len() < LENT_MAX {
-            self.lent.push_back(whole);
-        }
+        let next = self.idle.0.lock().pop();
+        let next = next.unwrap_or_else(fresh);
+        let lent = Lent {
+            buffer: std::mem::replace(&mut self.ready[index], next),
+            idle: self.idle.clone(),
+        };
+        let mut bytes = Bytes::from_owner(lent);
+        bytes.truncate(len);
         bytes
-    }
-
-    /// A buffer that was lent and that nobody refers to any more.
-    fn reclaim(&mut self) -> Option<BytesMut> {
-        for _ in 0..RECLAIM_TRIES.min(self.lent.len()) {
-            let whole = self.lent.pop_front()?;
-            match whole.try_into_mut() {
-                Ok(buffer) => return Some(buffer),
-                Err(whole) => self.lent.push_back(whole),
-            }
-        }
-        None
     }
 }
 
@@ -362,14 +379,34 @@ fn would_block<T>() -> io::Result<T> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
-fn fresh() -> BytesMut {
-    BytesMut::zeroed(RUN_BYTES)
+fn fresh() -> Vec<u8> {
+    vec![0; RUN_BYTES]
 }
 
 /// Largest run that the kernel assembles.
 const RUN_BYTES: usize = 65_535;
 /// Runs shorter than this are copied out.
 const COPY_BELOW: usize = 8192;
-/// Lent buffers that are remembered: 16 MiB a shard.
-const LENT_MAX: usize = 256;
-const RECLAIM_TRIES: usize = 4;
+/// Buffers that wait for their next use: 16 MiB a shard.
+const IDLE_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_when_the_last_slice_is_gone() {
+        let mut buffers = ReceiveBuffers::new();
+        buffers.ready[0][..4].copy_from_slice(b"left");
+        let run = buffers.take(0, RUN_BYTES);
+        let slice = run.slice(1..4);
+        let address = run.as_ptr();
+        drop(run);
+        assert!(buffers.idle.0.lock().is_empty());
+        assert_eq!(&slice[..], b"eft");
+        drop(slice);
+        let _other = buffers.take(1, COPY_BELOW);
+        assert_eq!(buffers.ready[1].as_ptr(), address);
+        assert!(buffers.idle.0.lock().is_empty());
+    }
+}

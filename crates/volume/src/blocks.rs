@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::engine::Engine;
 use crate::engine::batch::Run;
 use crate::engine::space::Allocation;
 use crate::error::Result;
-use crate::record::{BLOCK, BlockRef, PieceBlocks, block_checksum};
+use crate::record::{BLOCK, BlockRef, PIECE_BLOCKS, PieceBlocks, block_checksum};
 use crate::ticket::is_nonblocking;
 
 /// Bytes gathered before blocks are written.
@@ -90,6 +90,21 @@ pub(crate) fn read_blocks(
         }
     }
     Ok(())
+}
+
+/// Whether pieces name all of `count` blocks of the body from `first` on: else there are holes.
+pub(crate) fn are_whole<'p>(
+    pieces: impl Iterator<Item = (u64, &'p PieceBlocks)>,
+    first: u64,
+    count: usize,
+) -> bool {
+    let named = pieces.map(|(number, piece)| {
+        let base = number * PIECE_BLOCKS as u64;
+        let inside = |index: u64| index.saturating_sub(base).min(PIECE_BLOCKS as u64) as usize;
+        let there = &piece.0[inside(first)..inside(first + count as u64)];
+        there.iter().filter(|slot| slot.is_some()).count()
+    });
+    named.sum::<usize>() == count
 }
 
 /// What is wrong with a block, read from the device.
@@ -177,34 +192,22 @@ impl Gathered {
         self.pending_at + self.pending_bytes as u64
     }
 
-    /// Takes `count` bytes off the front of what is pending, as one run of bytes.
-    fn take_pending(&mut self, count: usize) -> Bytes {
+    /// Takes `count` bytes off the front of what is pending, in pieces as they came.
+    fn take_pending(&mut self, count: usize) -> Vec<Bytes> {
         self.pending_bytes -= count;
         self.pending_at += count as u64;
-        if self
-            .pending
-            .first()
-            .is_some_and(|first| first.len() >= count)
+        let (mut left, mut whole) = (count, 0);
+        while let Some(piece) = self.pending.get(whole)
+            && piece.len() <= left
         {
-            let first = self.pending[0].split_to(count);
-            if self.pending[0].is_empty() {
-                self.pending.remove(0);
-            }
-            return first;
+            left -= piece.len();
+            whole += 1;
         }
-        let mut bytes = BytesMut::with_capacity(count);
-        let mut used = 0;
-        for chunk in &mut self.pending {
-            let wanted = (count - bytes.len()).min(chunk.len());
-            bytes.extend_from_slice(&chunk[..wanted]);
-            if wanted < chunk.len() {
-                let _ = chunk.split_to(wanted);
-                break;
-            }
-            used += 1;
+        let mut taken: Vec<Bytes> = self.pending.drain(..whole).collect();
+        if left > 0 {
+            taken.extend(self.pending.first_mut().map(|piece| piece.split_to(left)));
         }
-        self.pending.drain(..used);
-        bytes.freeze()
+        taken
     }
 
     /// Writes the whole blocks among the pending bytes to new places.
@@ -214,23 +217,45 @@ impl Gathered {
             return Ok(());
         }
         if lead > 0 {
-            self.head = self.take_pending(lead);
+            self.head = self.take_pending(lead).concat().into();
         }
         let count = self.pending_bytes / BLOCK;
-        let first = self.pending_at / BLOCK as u64;
-        let bytes = self.take_pending(count * BLOCK);
-        let runs = self.allocate(engine, count as u32)?;
-        let mut done = 0;
-        for run in &runs {
-            let length = run.count as usize * BLOCK;
-            engine.space.write(run.start, &bytes[done..done + length])?;
-            done += length;
-        }
-        let places = runs.iter().flat_map(|run| run.start..run.end());
-        for ((index, block), bytes) in (first..).zip(places).zip(bytes.chunks_exact(BLOCK)) {
-            self.blocks.push((index, self.place(index, block, bytes)));
+        for run in self.allocate(engine, count as u32)? {
+            let first = self.pending_at / BLOCK as u64;
+            let pieces = self.take_pending(run.count as usize * BLOCK);
+            engine.space.write_pieces(run.start, &pieces)?;
+            self.name(first, run, &pieces);
         }
         Ok(())
+    }
+
+    /// Names the blocks of a run, which hold these bytes, from block `first` of the body on.
+    fn name(&mut self, first: u64, run: Run, pieces: &[Bytes]) {
+        let mut pieces = pieces.iter();
+        let mut rest: &[u8] = &[];
+        for (index, block) in (first..).zip(run.start..run.end()) {
+            let mut checksum = self.owner.checksum(index, &[]);
+            let mut missing = BLOCK;
+            while missing > 0 {
+                if rest.is_empty() {
+                    match pieces.next() {
+                        Some(piece) => rest = piece,
+                        None => break,
+                    }
+                }
+                let (part, behind) = rest.split_at(missing.min(rest.len()));
+                checksum = crc32c::crc32c_append(checksum, part);
+                missing -= part.len();
+                rest = behind;
+            }
+            let epoch = EPOCH_UNKNOWN;
+            let place = BlockRef {
+                block,
+                checksum,
+                epoch,
+            };
+            self.blocks.push((index, place));
+        }
     }
 
     fn place(&self, index: u64, block: u64, bytes: &[u8]) -> BlockRef {

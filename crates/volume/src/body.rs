@@ -15,6 +15,7 @@ use crate::dir::DirImage;
 use crate::engine::key::Key;
 use crate::engine::space::Pin;
 use crate::error::{Error, Result};
+use crate::memory::Memory;
 use crate::pieces::PieceName;
 use crate::record::{BLOCK, Body, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks, VnodeRecord};
 use crate::txn::OldPiece;
@@ -336,15 +337,20 @@ impl Volume {
         let end = position + length as u64;
         let first_block = position / BLOCK as u64;
         let blocks = (end.div_ceil(BLOCK as u64) - first_block) as usize;
-        let mut buffer = BytesMut::zeroed(blocks * BLOCK);
-        for (number, piece) in pieces {
+        let mut memory = Memory::take(blocks * BLOCK);
+        let named = pieces
+            .iter()
+            .filter_map(|(number, piece)| Some((*number, piece.blocks()?)));
+        if !blocks::are_whole(named.clone(), first_block, blocks) {
+            memory.zero();
+        }
+        let buffer = memory.bytes_mut();
+        for (number, blocks) in named {
             let base = number * PIECE_BLOCKS as u64;
-            if let Piece::Blocks(blocks) = piece.as_ref() {
-                self.read_blocks(fid, blocks, base, first_block, &mut buffer)?;
-            }
+            self.read_blocks(fid, blocks, base, first_block, buffer)?;
         }
         let skip = (position - first_block * BLOCK as u64) as usize;
-        Ok(buffer.freeze().slice(skip..skip + length))
+        Ok(memory.freeze(skip..skip + length))
     }
 
     /// Reads the blocks of a piece that fall into a buffer that begins at block `first` of the file.

@@ -16,6 +16,8 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 pub(crate) use aligned::Aligned;
 pub use real::FileDisk;
 pub use sim::{Fault, SimDisk};
@@ -62,6 +64,10 @@ pub trait DiskFile: Send + Sync + Debug {
     }
     /// Writes all of `bytes` at `offset`; the file grows as needed.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// [`DiskFile::write_at`] of bytes that lie in several places, one after the other.
+    fn write_pieces_at(&self, pieces: &[Bytes], offset: u64) -> io::Result<()> {
+        self.write_at(&pieces.concat(), offset)
+    }
     /// Makes all that was written, and the length, durable.
     fn sync(&self) -> io::Result<()>;
     /// Writes `bytes` over what is there and makes them, and all that was written before, durable:

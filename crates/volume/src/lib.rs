@@ -29,6 +29,7 @@ mod frozen;
 mod history;
 mod hold;
 mod layout;
+mod memory;
 pub mod objects;
 mod options;
 mod partition;

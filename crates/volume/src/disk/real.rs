@@ -3,17 +3,21 @@
 mod direct;
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::ReadWriteFlags;
 
 use super::{Disk, DiskFile, Space};
 use direct::Direct;
+
+/// Pieces that the system takes with one call (IOV_MAX).
+const SLICES_MAX: usize = 1024;
 
 /// A directory of the machine's file system.
 #[derive(Debug)]
@@ -148,6 +152,26 @@ impl DiskFile for RealFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
+    }
+
+    fn write_pieces_at(&self, pieces: &[Bytes], mut offset: u64) -> io::Result<()> {
+        let mut slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let mut left = &mut slices[..];
+        // Nothing is left of empty pieces.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let some = &left[..left.len().min(SLICES_MAX)];
+            match rustix::io::pwritev(&self.file, some, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    offset += written as u64;
+                    IoSlice::advance_slices(&mut left, written);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cellar_wire::object::ObjectId;
 
 use super::cells::ObjectCell;
@@ -11,6 +11,7 @@ use crate::blocks::{self, Owner, Unread};
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
+use crate::memory::Memory;
 use crate::record::{BLOCK, ObjectRecord, PIECE_BLOCKS, PIECE_BYTES, Piece, PieceBlocks};
 use crate::ticket::may_block;
 
@@ -152,13 +153,18 @@ impl Shared {
         };
         let first_block = position / BLOCK as u64;
         let blocks = (end.div_ceil(BLOCK as u64) - first_block) as usize;
-        let mut buffer = BytesMut::zeroed(blocks * BLOCK);
+        let mut memory = Memory::take(blocks * BLOCK);
+        let named = pieces.iter().map(|(number, blocks)| (*number, blocks));
+        if !blocks::are_whole(named, first_block, blocks) {
+            memory.zero();
+        }
+        let buffer = memory.bytes_mut();
         for (number, blocks) in &pieces {
             let base = number * PIECE_BLOCKS as u64;
-            self.read_blocks(cell.id, owner, blocks, base, first_block, &mut buffer)?;
+            self.read_blocks(cell.id, owner, blocks, base, first_block, buffer)?;
         }
         let skip = (position - first_block * BLOCK as u64) as usize;
-        Ok(buffer.freeze().slice(skip..skip + length))
+        Ok(memory.freeze(skip..skip + length))
     }
 
     pub(super) fn read_blocks(

@@ -11,6 +11,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{BLOCK_BYTES, FILE_REGIONS, Load, REGION_BLOCKS, Space, region_of};
 use crate::disk::{DiskFile, is_full};
 use crate::engine::batch::Run;
@@ -133,6 +135,17 @@ impl Space {
         });
         opened
             .and_then(|(file, offset)| file.write_at(bytes, offset))
+            .map_err(|error| block_error(&error))
+    }
+
+    /// [`Space::write`] of bytes that lie in several places.
+    pub(crate) fn write_pieces(&self, block: u64, pieces: &[Bytes]) -> Result<()> {
+        let opened = self.with_file(block, |file, offset| {
+            file.dirty = true;
+            Ok((Arc::clone(&file.file), offset))
+        });
+        opened
+            .and_then(|(file, offset)| file.write_pieces_at(pieces, offset))
             .map_err(|error| block_error(&error))
     }
 
