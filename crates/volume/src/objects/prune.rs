@@ -18,7 +18,7 @@ use crate::engine::key::Key;
 use crate::engine::space::BLOCK_BYTES;
 use crate::error::Result;
 use crate::reap::collect_unseen;
-use crate::record::{ObjectRecord, Piece, VersionRecord};
+use crate::record::{ObjectRecord, Piece, PieceBlocks, VersionRecord};
 use crate::ticket::Ticket;
 
 /// Records of pieces looked at in one change, about.
@@ -117,8 +117,10 @@ impl Shared {
                 let Some((key, value)) = next else {
                     break;
                 };
-                // What a damaged record names is not known; its blocks stay out of use.
-                same.push((key, Piece::decode(&value).unwrap_or(Piece::Gone)));
+                // What a damaged record names is not known; its blocks stay out of use. It is no hole:
+                // it stays while somebody sees it, who would read zeros without it.
+                let damaged = |_| Piece::Blocks(PieceBlocks::empty());
+                same.push((key, Piece::decode(&value).unwrap_or_else(damaged)));
                 looked += 1;
             }
             ranges.pop_front();
@@ -171,7 +173,16 @@ fn forget_ended(record: &mut ObjectRecord) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use cellar_wire::List;
+
     use super::*;
+    use crate::disk::SimDisk;
+    use crate::error::Error;
+    use crate::options::Options;
+    use crate::record::{PIECE_BLOCKS, PIECE_BYTES};
 
     fn version(version: u64, ending: bool, changed: Range<u64>) -> VersionRecord {
         VersionRecord {
@@ -210,5 +221,79 @@ mod tests {
             version(6, true, 0..1),
         ];
         assert_eq!(unneeded(&versions), [0..1, 4..8, 20..30]);
+    }
+
+    /// An object of two pieces in versions 5 and 10, of which 10 wrote to the first, and its id.
+    fn two_versions() -> (ObjectStore, ObjectId) {
+        let disk = Arc::new(SimDisk::new(64 << 20));
+        let store = ObjectStore::open(disk, Options::default()).unwrap();
+        let id = ObjectId {
+            serial: 1,
+            ..ObjectId::default()
+        };
+        let bytes = |seed: u8, length| Bytes::from(vec![seed; length]);
+        let whole = bytes(5, PIECE_BYTES as usize * 2);
+        store.write(id, 0, 5, 0, &[whole]).unwrap().wait().unwrap();
+        let part = bytes(10, 5000);
+        store
+            .write(id, 5, 10, 100, &[part])
+            .unwrap()
+            .wait()
+            .unwrap();
+        (store, id)
+    }
+
+    /// Makes the record of the first piece in a version one that does not decode.
+    fn damage(store: &ObjectStore, id: ObjectId, version: u64) {
+        let shared = store.shared();
+        let number = {
+            let cell = shared.cells.of(id);
+            cell.read(shared).unwrap().present(id).unwrap().number
+        };
+        let mut batch = Batch::new();
+        batch.put(
+            Key::object_piece(number, 0, version),
+            Bytes::from_static(b"?"),
+        );
+        shared.engine.commit(batch).unwrap().wait().unwrap();
+    }
+
+    fn let_go(store: &ObjectStore, id: ObjectId, keep: &[u64], below: u64) {
+        let needed = Needed {
+            object: id,
+            keep: List::from_iter_cut(keep.iter().copied()),
+            below,
+        };
+        store.prune(&[needed]).unwrap().1.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_damaged_does_not_become_zeros_when_others_are_let_go() {
+        let (store, id) = two_versions();
+        damage(&store, id, 10);
+        let_go(&store, id, &[], 10);
+        let read = |version, at| store.read(id, version, at, 4096);
+        assert!(matches!(read(10, 0), Err(Error::ObjectIo { .. })));
+        assert_eq!(read(10, PIECE_BYTES).unwrap(), vec![5; 4096]);
+        // One that nobody sees any more goes.
+        let (store, id) = two_versions();
+        damage(&store, id, 10);
+        let_go(&store, id, &[5], 11);
+        let kept = store.write(id, 5, 12, PIECE_BYTES, &[Bytes::from_static(b"x")]);
+        kept.unwrap().wait().unwrap();
+        assert_eq!(store.read(id, 12, 0, 4096).unwrap(), vec![5; 4096]);
+    }
+
+    #[test]
+    fn what_is_damaged_can_be_cut_off() {
+        let (store, id) = two_versions();
+        damage(&store, id, 10);
+        store.truncate(id, 10, 12, 0).unwrap().wait().unwrap();
+        let again = Bytes::from_static(b"again");
+        let written = store.write(id, 10, 12, 3 * PIECE_BLOCKS as u64, &[again]);
+        written.unwrap().wait().unwrap();
+        let bytes = store.read(id, 12, 0, 4096).unwrap();
+        assert!(bytes[..3 * PIECE_BLOCKS].iter().all(|byte| *byte == 0));
+        assert!(bytes.ends_with(b"again"));
     }
 }

@@ -352,10 +352,13 @@ impl Shared {
             }
             // No record is newer than this version: the first is what it sees. Of what is damaged the
             // blocks are not known; they stay out of use.
-            if !matches!(Piece::decode(&value), Ok(Piece::Gone)) {
+            let damaged = |_| Piece::Blocks(PieceBlocks::empty());
+            let piece = Piece::decode(&value).unwrap_or_else(damaged);
+            if piece != Piece::Gone {
                 if cut == CUT_STEP {
                     return Ok((false, change.commit(state)?));
                 }
+                change.old.insert(number, Some((key.epoch(), piece)));
                 change.replace(number, PieceBlocks::empty())?;
                 cut += 1;
             }
