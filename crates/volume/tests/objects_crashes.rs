@@ -216,3 +216,93 @@ fn an_object_brought_back() {
 fn soft_deletes_that_end() {
     crash_everywhere(|store| store.purge(u64::MAX)?.1.wait());
 }
+
+/// Pieces of an object, of which one change takes a part.
+const PIECES: u64 = 2600;
+const PIECE: u64 = 256 << 10;
+
+/// What a version has at the begin of each piece.
+fn heads(store: &ObjectStore, version: u64) -> Vec<Bytes> {
+    let read = |piece| store.read(id(1), version, piece * PIECE, 12).unwrap();
+    (0..PIECES).map(read).collect()
+}
+
+fn has(store: &ObjectStore, version: u64) -> bool {
+    let info = store.examine(id(1)).unwrap();
+    info.versions.iter().any(|known| known.version == version)
+}
+
+/// Runs `operation`, which takes several changes, with the power gone at some of them, and then to its end.
+/// `holds` looks at what is there in between.
+fn in_steps(operation: Operation, holds: impl Fn(&ObjectStore)) -> ObjectStore {
+    let start = SimDisk::new(128 << 20);
+    let store = open(&start).unwrap();
+    for version in [5, 10] {
+        let mut last = None;
+        for piece in 0..PIECES {
+            let bytes = pattern(12, (piece + version) as u8);
+            let written = store.write(id(1), version - 5, version, piece * PIECE, &[bytes]);
+            last = Some(written.unwrap());
+        }
+        last.unwrap().wait().unwrap();
+    }
+    store.close().unwrap();
+    let start = start.power_cut(None);
+    // Numbers that grow as the Fibonacci numbers do: few runs, and each a while into the operation.
+    let (mut n, mut next) = (1, 2);
+    loop {
+        let disk = start.power_cut(None);
+        let fault = Fault::Dead(n);
+        let acknowledged = attempt(&disk, operation, false, fault);
+        let store = open(&disk.power_cut(Some(n))).unwrap();
+        holds(&store);
+        let report = store.check().unwrap();
+        assert!(report.faults.is_empty(), "{fault:?}: {:#?}", report.faults);
+        if acknowledged.is_none() {
+            assert!(n > 1, "nothing failed");
+            return store;
+        }
+        // It is begun again, and ends.
+        operation(&store).unwrap();
+        holds(&store);
+        let report = store.check().unwrap();
+        assert!(report.faults.is_empty(), "{fault:?}: {:#?}", report.faults);
+        (n, next) = (next, n + next);
+    }
+}
+
+#[test]
+fn versions_let_go_in_many_steps() {
+    let new: Vec<Bytes> = (0..PIECES).map(|n| pattern(12, (n + 10) as u8)).collect();
+    let store = in_steps(
+        |store| {
+            let needed = Needed {
+                object: id(1),
+                keep: List::default(),
+                below: 10,
+            };
+            store.prune(&[needed])?.1.wait()
+        },
+        |store| assert!(heads(store, 10) == new),
+    );
+    assert!(!has(&store, 5));
+    assert_eq!(store.check().unwrap().blocks, PIECES);
+}
+
+#[test]
+fn a_version_cut_short_in_many_steps() {
+    let old: Vec<Bytes> = (0..PIECES).map(|n| pattern(12, (n + 10) as u8)).collect();
+    let store = in_steps(
+        |store| store.truncate(id(1), 10, NEW, PIECE + 5)?.wait(),
+        |store| assert!(heads(store, 10) == old),
+    );
+    store
+        .truncate(id(1), 10, NEW, PIECES * PIECE)
+        .unwrap()
+        .wait()
+        .unwrap();
+    let new = heads(&store, NEW);
+    assert_eq!(new[0], old[0]);
+    assert_eq!((&new[1][..5], &new[1][5..]), (&old[1][..5], &[0; 7][..]));
+    assert!(new[2..].iter().all(|bytes| *bytes == [0; 12][..]));
+}

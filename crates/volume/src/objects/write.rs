@@ -127,12 +127,13 @@ impl ObjectStore {
             let mut state = cell.write(shared)?;
             shared.make_version(id, &mut state, base, version)?;
         }
+        let mut from = length.div_ceil(PIECE_BYTES);
         loop {
             let _room = shared.engine.admit(CUT_STEP as u64 * 64)?;
             let mut state = cell.write(shared)?;
-            let (done, ticket) = shared.cut(id, &mut state, version, length)?;
-            if done {
-                return Ok(ticket);
+            match shared.cut(id, &mut state, version, length, from)? {
+                Cut::Done(ticket) => return Ok(ticket),
+                Cut::GoOn(next) => from = next,
             }
         }
     }
@@ -321,15 +322,16 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// Takes some of what lies behind `length` off a version, and says whether that was all; then the
-    /// version has that length.
+    /// Takes some of what lies behind `length` off a version, of the pieces from `from` on; when there
+    /// is no more, in any piece, the version has that length.
     fn cut(
         &self,
         id: ObjectId,
         state: &mut Write<'_>,
         version: u64,
         length: u64,
-    ) -> Result<(bool, Ticket)> {
+        from: u64,
+    ) -> Result<Cut> {
         let record = state.present(id)?;
         if !is_newest(record, version) {
             return Err(Error::Superseded(id));
@@ -338,12 +340,12 @@ impl Shared {
         let mut change = Change::begin(self, id, record, version);
         if length >= known {
             change.set_length(|_| length);
-            return Ok((true, change.commit(state)?));
+            return Ok(Cut::Done(change.commit(state)?));
         }
         let whole = length.div_ceil(PIECE_BYTES);
         let prefix = Key::object_pieces(record.number);
-        let from = Key::object_piece_prefix(record.number, whole);
-        let mut scan = self.engine.scan(&from, &prefix)?;
+        let begin = Key::object_piece_prefix(record.number, from);
+        let mut scan = self.engine.scan(&begin, &prefix)?;
         let (mut last, mut cut) = (None, 0);
         while let Some((key, value)) = scan.next()? {
             let number = key.u64_at(9);
@@ -356,12 +358,18 @@ impl Shared {
             let piece = Piece::decode(&value).unwrap_or_else(damaged);
             if piece != Piece::Gone {
                 if cut == CUT_STEP {
-                    return Ok((false, change.commit(state)?));
+                    change.commit(state)?;
+                    return Ok(Cut::GoOn(number));
                 }
                 change.old.insert(number, Some((key.epoch(), piece)));
                 change.replace(number, PieceBlocks::empty())?;
                 cut += 1;
             }
+        }
+        if from > whole {
+            // Others may have written meanwhile where the look had gone by.
+            change.commit(state)?;
+            return Ok(Cut::GoOn(whole));
         }
         let mut place = None;
         if !length.is_multiple_of(PIECE_BYTES) {
@@ -374,7 +382,7 @@ impl Shared {
                 allocation.keep();
             }
         }
-        Ok((true, ticket))
+        Ok(Cut::Done(ticket))
     }
 
     /// Takes the blocks behind `length` out of the piece in which it lies, and zeros the rest of the
@@ -410,6 +418,14 @@ impl Shared {
         }
         Ok(place)
     }
+}
+
+/// How far a version was cut.
+enum Cut {
+    /// It has its new length.
+    Done(Ticket),
+    /// Not yet: from this piece on.
+    GoOn(u64),
 }
 
 /// Whether a version is the newest, and can be seen.
