@@ -38,6 +38,8 @@ pub enum Fault {
     Abort(AbortCode),
     /// Reads give half of the bytes and end with this code; writes end with it when all has come.
     Midway(AbortCode),
+    /// Reads give all bytes and end with this code, writes do not fail.
+    AtEnd(AbortCode),
     /// Writes end with this code, reads do not fail.
     Writes(AbortCode),
 }
@@ -142,7 +144,7 @@ impl Service for FakeService {
                 Fault::Silent => std::future::pending::<()>().await,
                 Fault::Slow(time) => tokio::time::sleep(time).await,
                 Fault::Abort(code) => return Err(code),
-                Fault::None | Fault::Midway(_) | Fault::Writes(_) => {}
+                Fault::None | Fault::Midway(_) | Fault::AtEnd(_) | Fault::Writes(_) => {}
             }
             match call.opcode().await? {
                 Read::OPCODE => self.read(call, fault).await,
@@ -174,6 +176,9 @@ impl FakeService {
         }
         if !bytes.is_empty() {
             call.write(bytes).await?;
+        }
+        if let Fault::AtEnd(code) = fault {
+            return Err(code);
         }
         call.reply(&ReadReply {});
         Ok(())

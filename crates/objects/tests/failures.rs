@@ -203,3 +203,15 @@ async fn a_small_store_touches_only_what_it_must() {
         assert_eq!(same, !written.touched[place]);
     }
 }
+
+#[tokio::test]
+async fn bytes_count_when_their_call_has_ended_well() {
+    let cell = Cell::start(2);
+    let (file, bytes) = file(&cell, striped(1, 2, 4096), 30_000).await;
+    cell.osd(2).set_fault(Fault::AtEnd(AbortCode::EIO));
+    let mut reader = file.reader(&cell, 0..30_000);
+    assert!(reader.rest().await.unwrap().concat() == bytes);
+    let problems = reader.problems();
+    assert_eq!((problems.len(), problems[0].place), (1, 0));
+    assert!(problems[0].is_damage());
+}

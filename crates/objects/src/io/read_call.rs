@@ -112,9 +112,9 @@ impl ReadCall {
             self.coming = Some(coming - bytes.len() as u64);
         }
         if self.coming == Some(0) {
-            // Only now the call has succeeded: a wrong checksum at its end would have aborted it.
-            if let Some(mut call) = self.call.take() {
-                let _results: ReadReply = call.read().await?;
+            // Only when it has ended the call has succeeded: who finds at its end that bytes were wrong aborts it.
+            if let Some(call) = self.call.take() {
+                call.results::<ReadReply>().await?;
             }
             if bytes.is_empty() {
                 bytes = zeros(max);
