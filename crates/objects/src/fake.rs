@@ -42,6 +42,8 @@ pub enum Fault {
     AtEnd(AbortCode),
     /// Writes end with this code, reads do not fail.
     Writes(AbortCode),
+    /// Writes are done after this time, reads at once.
+    SlowWrites(Duration),
 }
 
 type Versions = BTreeMap<u64, Vec<u8>>;
@@ -144,7 +146,8 @@ impl Service for FakeService {
                 Fault::Silent => std::future::pending::<()>().await,
                 Fault::Slow(time) => tokio::time::sleep(time).await,
                 Fault::Abort(code) => return Err(code),
-                Fault::None | Fault::Midway(_) | Fault::AtEnd(_) | Fault::Writes(_) => {}
+                Fault::None | Fault::Midway(_) | Fault::AtEnd(_) => {}
+                Fault::Writes(_) | Fault::SlowWrites(_) => {}
             }
             match call.opcode().await? {
                 Read::OPCODE => self.read(call, fault).await,
@@ -191,6 +194,9 @@ impl FakeService {
             .await?;
         if let Fault::Midway(code) | Fault::Writes(code) = fault {
             return Err(code);
+        }
+        if let Fault::SlowWrites(time) = fault {
+            tokio::time::sleep(time).await;
         }
         let (object, base, version) = (arguments.object, arguments.base, arguments.version);
         self.change(object, base, version, |whole| {

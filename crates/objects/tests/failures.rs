@@ -215,3 +215,26 @@ async fn bytes_count_when_their_call_has_ended_well() {
     assert_eq!((problems.len(), problems[0].place), (1, 0));
     assert!(problems[0].is_damage());
 }
+
+#[tokio::test]
+async fn a_run_reads_no_version_that_its_device_has_yet_to_make() {
+    let cell = Cell::start(3);
+    let (mut file, mut bytes) = file(&cell, erasure(2, 1, 4096), 100_000).await;
+    for osd in &cell.osds {
+        osd.set_fault(Fault::SlowWrites(Duration::from_millis(300)));
+    }
+    file.patience = Duration::from_secs(60);
+    let mut writer = file.writer(&cell);
+    for position in [10, 50_000] {
+        writer.begin(position, 100).await.unwrap();
+        writer.push(vec![7; 100].into()).await.unwrap();
+        bytes[position as usize..][..100].fill(7);
+    }
+    let written = writer.finish().await.unwrap();
+    assert!(written.problems.is_empty(), "{:?}", written.problems);
+    file.take(written);
+    compare(&cell, &file, &bytes).await;
+    // The parity too.
+    cell.osd(2).objects(|objects| objects.clear());
+    compare(&cell, &file, &bytes).await;
+}

@@ -175,8 +175,10 @@ impl Writer {
             None => position,
             Some(_) => position / row * row,
         };
-        if safe < self.high {
-            // Calls may overtake each other: nothing of the same bytes may be under way.
+        let keeps = self.code.is_some() && self.keeps_some(&run);
+        if safe < self.high || (keeps && self.high > 0) {
+            // Calls may overtake each other: nothing of the same bytes may be under way, nor may what is
+            // read be of a version that its device has yet to make.
             self.drain().await?;
         }
         if !run.is_empty() && self.code.is_some() {
@@ -419,17 +421,32 @@ impl Writer {
         self.enough()
     }
 
-    /// What stays of the first and last row of a run.
-    async fn read_old(&self, run: &Range<u64>) -> Result<VecDeque<(u64, Old)>> {
+    /// The first and the last row of a run, which it need not fill.
+    fn edge_rows(&self, run: &Range<u64>) -> Vec<u64> {
+        if run.is_empty() {
+            return Vec::new();
+        }
         let row = self.striping.row();
         let (first, last) = (run.start / row, (run.end - 1) / row);
-        let mut old = VecDeque::new();
-        let rows = if first == last {
+        if first == last {
             vec![first]
         } else {
             vec![first, last]
-        };
-        for number in rows {
+        }
+    }
+
+    /// Whether bytes of the file stay in the rows of a run, which are read then.
+    fn keeps_some(&self, run: &Range<u64>) -> bool {
+        let rows = self.edge_rows(run).into_iter();
+        let mut kept = rows.flat_map(|number| not_brought(&self.striping, number, run));
+        let is_there = |range: &Range<u64>| !range.is_empty() && range.start < self.length;
+        kept.any(|(before, behind)| is_there(&before) || is_there(&behind))
+    }
+
+    /// What stays of the first and last row of a run.
+    async fn read_old(&self, run: &Range<u64>) -> Result<VecDeque<(u64, Old)>> {
+        let mut old = VecDeque::new();
+        for number in self.edge_rows(run) {
             let ranges = not_brought(&self.striping, number, run);
             let before = ranges.iter().map(|(before, _)| self.read(before.clone()));
             let behind = ranges.iter().map(|(_, behind)| self.read(behind.clone()));
