@@ -247,7 +247,7 @@ async fn shards(
             let (place, range) = (*place, range.clone());
             async move {
                 let read = async {
-                    let mut call = ReadCall::open(devices, set, place, range).await?;
+                    let mut call = ReadCall::open(devices, set, place, range, None).await?;
                     Ok(call.rest(patience).await?.take(length))
                 };
                 (place, read.await)

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use cellar_auth::capability::CapabilityKeys;
 use cellar_auth::{Authority, Enctype, SecretKey};
+use cellar_objects::arithmetic::length_at;
 use cellar_objects::repair::{Pace, Target, rebuild};
 use cellar_objects::{
     Capabilities, Devices, ObjectSet, ReadOptions, Reader, Result, WriteOptions, Writer, words_of,
@@ -18,7 +19,9 @@ use cellar_volume::Options;
 use cellar_volume::disk::SimDisk;
 use cellar_volume::objects::ObjectStore;
 use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
-use cellar_wire::object::{CapabilityBody, Layout, MAY_ALL, Placed, Scheme, Shape};
+use cellar_wire::object::{
+    CapabilityBody, Layout, MAY_ALL, MAY_READ, MAY_WRITE, Placed, Scheme, Shape,
+};
 use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -169,6 +172,25 @@ impl File<'_> {
     }
 }
 
+/// A layout of that shape, of which nothing is written yet.
+fn layout_of(shape: Shape) -> Layout {
+    let objects: Vec<Placed> = (0..shape.objects() as u32)
+        .map(|place| Placed {
+            osd: 2 + place,
+            serial: 1 + place,
+            version: 0,
+            stale: false,
+        })
+        .collect();
+    Layout {
+        shape,
+        version: 0,
+        serial: objects.len() as u32,
+        volume: VolumeId(536_870_912),
+        objects: objects.try_into().unwrap(),
+    }
+}
+
 #[tokio::test]
 async fn files_on_real_devices_are_files() {
     let cell = Cell::start();
@@ -187,25 +209,10 @@ async fn files_on_real_devices_are_files() {
     ];
     let mut files = Vec::new();
     for (number, shape) in shapes.into_iter().enumerate() {
-        let objects: Vec<Placed> = (0..shape.objects() as u32)
-            .map(|place| Placed {
-                osd: 2 + place,
-                serial: 1 + place,
-                version: 0,
-                stale: false,
-            })
-            .collect();
-        let layout = Layout {
-            shape,
-            version: 0,
-            serial: objects.len() as u32,
-            volume: VolumeId(536_870_912),
-            objects: objects.try_into().unwrap(),
-        };
         let mut file = File {
             cell: &cell,
             vnode: 2 + 2 * number as u32,
-            layout,
+            layout: layout_of(shape),
             model: Vec::new(),
         };
         for _ in 0..12 {
@@ -255,4 +262,64 @@ async fn files_on_real_devices_are_files() {
     for server in &cell.servers {
         server.stop().unwrap();
     }
+}
+
+/// As a file server gives them out: the versions of this store, and no byte behind the file's end.
+fn of_a_store(cell: &Cell, layout: &Layout, vnode: u32, length: u64) -> Capabilities {
+    let set = cell.set(layout, vnode);
+    let seal = |(place, placed): (usize, &Placed)| {
+        let body = CapabilityBody {
+            cell: Default::default(),
+            osd: placed.osd,
+            object: layout.object(set.vnode, set.uniquifier, placed),
+            rights: MAY_READ | MAY_WRITE,
+            base: placed.version,
+            version: layout.version,
+            begin: 0,
+            end: length_at(&layout.shape, place, length),
+            expires: clock().as_secs() + 600,
+            clients: Default::default(),
+            user: 0,
+        };
+        cell.keys.seal(&body).unwrap()
+    };
+    let all: Vec<_> = layout.objects.iter().enumerate().map(seal).collect();
+    Capabilities::Listed(Arc::new(all.try_into().unwrap()))
+}
+
+#[tokio::test]
+async fn a_store_without_a_device_asks_for_no_more_than_it_may() {
+    let cell = Cell::start();
+    let shape = Shape {
+        scheme: Scheme::Erasure,
+        stripes: 4,
+        copies: 2,
+        unit: 4096,
+    };
+    let mut file = File {
+        cell: &cell,
+        vnode: 2,
+        layout: layout_of(shape),
+        model: Vec::new(),
+    };
+    // The last row ends within its first unit.
+    file.write(0, vec![3; 4 * 4096 + 100]).await;
+    cell.ports[0].close();
+    file.compare().await;
+    file.layout.version += 1;
+    let end = file.model.len() as u64 + 50;
+    let capabilities = of_a_store(&cell, &file.layout, 2, end);
+    let set = ObjectSet {
+        capabilities,
+        ..cell.set(&file.layout, 2)
+    };
+    let (devices, options) = (cell.devices.clone(), WriteOptions::default());
+    let mut writer = Writer::new(devices, set, end - 50, options).unwrap();
+    writer.begin(end - 50, 50).await.unwrap();
+    writer.push(vec![4; 50].into()).await.unwrap();
+    file.layout = writer.finish().await.unwrap().layout;
+    assert!(file.layout.objects[0].stale);
+    file.model.resize(end as usize, 4);
+    file.compare().await;
+    cell.runtime.shutdown();
 }

@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::{ObjectSet, zeros};
+use crate::arithmetic::length_at;
 use crate::devices::Devices;
 
 /// How long a device may always take, even if it had time before: the caller may have been busy and not
@@ -24,6 +25,8 @@ pub(crate) struct ReadCall {
     call: Option<OutgoingCall>,
     /// Bytes that the device still sends; `None`: it has not said yet.
     coming: Option<u64>,
+    /// Bytes that it may send.
+    asked: u64,
     /// Bytes of the range that are still to be handed out.
     left: u64,
     /// When something was heard last.
@@ -31,23 +34,28 @@ pub(crate) struct ReadCall {
 }
 
 impl ReadCall {
-    /// Asks for `range` of the object at `place`. An object that was never written is zeros.
+    /// Asks for `range` of the object at `place`. An object that was never written is zeros. `file_length`: that
+    /// of the file if it is known; what lies behind is zeros and not asked for, a capability may not allow it.
     pub(crate) async fn open(
         devices: &Devices,
         set: &ObjectSet,
         place: usize,
         range: std::ops::Range<u64>,
+        file_length: Option<u64>,
     ) -> Result<Self, CallError> {
         let left = range.end.saturating_sub(range.start);
+        let there = file_length.map(|length| length_at(&set.layout.shape, place, length));
+        let asked = there.map_or(left, |there| there.saturating_sub(range.start).min(left));
         let mut opened = Self {
             place,
             call: None,
             coming: Some(0),
+            asked,
             left,
             heard: Instant::now(),
         };
         let placed = set.layout.objects.get(place).copied().unwrap_or_default();
-        if placed.version == 0 || left == 0 {
+        if placed.version == 0 || asked == 0 {
             return Ok(opened);
         }
         let refused = CallError::Aborted(AbortCode::EACCES);
@@ -58,7 +66,7 @@ impl ReadCall {
             object: set.object(&placed),
             version: placed.version,
             position: range.start,
-            length: left,
+            length: asked,
         };
         let mut call = connection.open(&arguments).await?;
         // The device may begin now, not when somebody asks for the first byte.
@@ -96,7 +104,7 @@ impl ReadCall {
             Some(coming) => coming,
             None => {
                 let coming: u64 = call.read().await?;
-                if coming > self.left {
+                if coming > self.asked {
                     let surplus = DecodeError::Invalid("more bytes than asked for");
                     return Err(CallError::BadReply(surplus));
                 }

@@ -45,6 +45,8 @@ pub struct Reader {
     options: ReadOptions,
     striping: Striping,
     code: Option<Code>,
+    /// That of the file, if it is known.
+    file_length: Option<u64>,
     /// The next byte to hand out.
     position: u64,
     end: u64,
@@ -95,6 +97,7 @@ impl Reader {
         Ok(Self {
             striping: Striping::of(&set.layout.shape),
             code: None,
+            file_length: None,
             tried: tried.collect(),
             devices,
             set,
@@ -107,6 +110,13 @@ impl Reader {
             problems: Vec::new(),
             last: CallError::Dead,
         })
+    }
+
+    /// The file is that long: nothing behind is asked for, whatever is computed together.
+    #[must_use]
+    pub fn of_file(mut self, length: u64) -> Self {
+        self.file_length = Some(length);
+        self
     }
 
     /// What failed so far and was read elsewhere: to be repaired.
@@ -239,7 +249,7 @@ impl Reader {
             let Some((_, place)) = best else {
                 return Err(self.nothing_left(stripe));
             };
-            match ReadCall::open(&self.devices, &self.set, place, range).await {
+            match ReadCall::open(&self.devices, &self.set, place, range, self.file_length).await {
                 Ok(call) => calls[stripe] = Some(call),
                 Err(cause) => return Ok(Err(Failure { place, cause })),
             }
@@ -263,7 +273,8 @@ impl Reader {
             first * unit..(last + 1) * unit
         };
         let open = places.iter().map(|place| async {
-            ReadCall::open(&self.devices, &self.set, *place, range.clone())
+            let range = range.clone();
+            ReadCall::open(&self.devices, &self.set, *place, range, self.file_length)
                 .await
                 .map_err(|cause| Failure {
                     place: *place,

@@ -463,7 +463,8 @@ impl Writer {
         if !there.is_empty() {
             let options = ReadOptions::default();
             let devices = self.devices.clone();
-            let mut reader = Reader::new(devices, self.set.clone(), there, options)?;
+            let reader = Reader::new(devices, self.set.clone(), there, options)?;
+            let mut reader = reader.of_file(self.length);
             while let Some(piece) = reader.next().await? {
                 chunks.push(piece);
             }
