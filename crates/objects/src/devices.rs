@@ -70,7 +70,17 @@ pub struct Devices(Arc<Shared>);
 struct Shared {
     port: Port,
     security: Security,
+    idle_time: RwLock<Duration>,
     devices: RwLock<HashMap<u32, Device>>,
+}
+
+/// What the silence of a server that is alive means.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Silence {
+    /// After [`IDLE_TIME`] the call has failed.
+    Fails,
+    /// It works; the caller knows for how long it may.
+    Works,
 }
 
 struct Device {
@@ -78,8 +88,8 @@ struct Device {
     addresses: Vec<SocketAddr>,
     /// Which of them is called.
     current: usize,
-    /// By shard; `None`: callers on other threads.
-    connections: HashMap<Option<usize>, Connection>,
+    /// By shard (`None`: callers on other threads), and whether silence ends their calls.
+    connections: HashMap<(Option<usize>, Silence), Connection>,
     suspect_until: Option<Instant>,
 }
 
@@ -96,8 +106,15 @@ impl Devices {
         Self(Arc::new(Shared {
             port,
             security,
+            idle_time: RwLock::new(IDLE_TIME),
             devices: RwLock::default(),
         }))
+    }
+
+    /// Another time than [`IDLE_TIME`] for connections that are made from now on.
+    #[cfg(feature = "fake")]
+    pub fn set_idle_time(&self, time: Duration) {
+        *self.0.idle_time.write() = time;
     }
 
     /// This is the whole list now.
@@ -186,10 +203,21 @@ impl Devices {
     /// A connection to a device's server; `None` if it is not listed, or without addresses.
     #[must_use]
     pub fn connection(&self, osd: u32) -> Option<Connection> {
-        let shard = self.0.port.shard_here();
+        self.connected(osd, Silence::Fails)
+    }
+
+    /// The same for calls that are answered when much work is done, and until then not heard of: the caller
+    /// bounds their time.
+    #[must_use]
+    pub fn connection_for_work(&self, osd: u32) -> Option<Connection> {
+        self.connected(osd, Silence::Works)
+    }
+
+    fn connected(&self, osd: u32, silence: Silence) -> Option<Connection> {
+        let key = (self.0.port.shard_here(), silence);
         {
             let devices = self.0.devices.read();
-            if let Some(connection) = devices.get(&osd)?.connections.get(&shard) {
+            if let Some(connection) = devices.get(&osd)?.connections.get(&key) {
                 return Some(connection.clone());
             }
         }
@@ -199,14 +227,17 @@ impl Devices {
         let make = || {
             let options = ConnectionOptions {
                 dead_time: Some(DEAD_TIME),
-                idle_dead_time: Some(IDLE_TIME),
+                idle_dead_time: match silence {
+                    Silence::Fails => Some(*self.0.idle_time.read()),
+                    Silence::Works => None,
+                },
                 calls_max: Some(CALLS_MAX),
                 ..ConnectionOptions::default()
             };
             let (port, security) = (&self.0.port, self.0.security.clone());
             port.connect_with(address, osd::PACKAGE.service_id, security, options)
         };
-        Some(device.connections.entry(shard).or_insert_with(make).clone())
+        Some(device.connections.entry(key).or_insert_with(make).clone())
     }
 
     /// A call to a device failed. Wrong bytes or an object that is not there say nothing about the device.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_rpc::CallError;
+use cellar_rpc::{CallError, CallOptions};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::{ObjectId, Placed, Scheme};
 use cellar_wire::osd::{Checksum, ChecksumReply, Copy};
@@ -32,6 +32,15 @@ const STEP_BYTES: u64 = 1 << 20;
 
 /// Silence after which another object is used.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Slower than that no device copies, in bytes a second.
+const WORK_RATE_MIN: u64 = 1 << 20;
+
+/// Time for an object, however short.
+const WORK_TIME: Duration = Duration::from_secs(120);
+
+/// Time for an object, however long.
+const WORK_TIME_MAX: Duration = Duration::from_secs(2 * 86_400);
 
 /// Where an object is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +80,7 @@ pub async fn rebuild(
     let mut failure = None;
     for source in sources(devices, set, place) {
         pace.take(bytes).await;
-        match copy(devices, set, source, &made).await {
+        match copy(devices, set, source, &made, bytes).await {
             Ok(()) => return Ok(made),
             Err(cause) => {
                 tracing::info!(place, source, osd = target.osd, %cause, "copying an object failed");
@@ -110,12 +119,14 @@ async fn copy(
     set: &ObjectSet,
     source: usize,
     made: &Placed,
+    length: u64,
 ) -> std::result::Result<(), CallError> {
     let from = set.layout.objects[source];
     let refused = CallError::Aborted(AbortCode::EACCES);
     let may = |osd| set.capabilities.at(usize::MAX, osd).ok_or(refused.clone());
     let address = devices.address(from.osd).ok_or(CallError::Dead)?;
-    let connection = devices.connection(made.osd).ok_or(CallError::Dead)?;
+    let connection = devices.connection_for_work(made.osd);
+    let connection = connection.ok_or(CallError::Dead)?;
     let arguments = Copy {
         capability: may(made.osd)?,
         object: set.object(made),
@@ -126,9 +137,9 @@ async fn copy(
         host: words_of(address.ip()),
         port: u32::from(address.port()),
     };
-    connection.call(&arguments).await?;
-    let there = sum(devices, set, &from).await?;
-    let here = sum(devices, set, made).await?;
+    connection.call_with(&arguments, working_on(length)).await?;
+    let there = sum(devices, set, &from, length).await?;
+    let here = sum(devices, set, made, length).await?;
     if (there.length, there.crc32c, there.sha256) != (here.length, here.crc32c, here.sha256) {
         return Err(CallError::Aborted(AbortCode::EIO));
     }
@@ -139,10 +150,12 @@ async fn sum(
     devices: &Devices,
     set: &ObjectSet,
     placed: &Placed,
+    length: u64,
 ) -> std::result::Result<ChecksumReply, CallError> {
     let refused = CallError::Aborted(AbortCode::EACCES);
     let capability = set.capabilities.at(usize::MAX, placed.osd).ok_or(refused)?;
-    let connection = devices.connection(placed.osd).ok_or(CallError::Dead)?;
+    let connection = devices.connection_for_work(placed.osd);
+    let connection = connection.ok_or(CallError::Dead)?;
     let object: ObjectId = set.object(placed);
     let version = placed.version;
     let arguments = Checksum {
@@ -150,7 +163,15 @@ async fn sum(
         object,
         version,
     };
-    connection.call(&arguments).await
+    connection.call_with(&arguments, working_on(length)).await
+}
+
+/// How long a device may take to copy an object or to sum it up: it says nothing until that is done.
+fn working_on(length: u64) -> CallOptions {
+    let slow = Duration::from_secs(length / WORK_RATE_MIN);
+    CallOptions {
+        timeout: Some((WORK_TIME + slow).min(WORK_TIME_MAX)),
+    }
 }
 
 /// Computes the object at `place` of an erasure code from others and writes it.
@@ -211,7 +232,7 @@ async fn compute(
     if length == 0 {
         lane.truncate(0, None).await.map_err(target)?;
     }
-    let there = sum(devices, set, made).await.map_err(target)?;
+    let there = sum(devices, set, made, length).await.map_err(target)?;
     let digest = sha.finalize();
     let mut same = there.length == length && there.crc32c == crc;
     for (word, bytes) in there.sha256.iter().zip(digest.chunks_exact(4)) {

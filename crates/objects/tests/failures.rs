@@ -238,3 +238,19 @@ async fn a_run_reads_no_version_that_its_device_has_yet_to_make() {
     cell.osd(2).objects(|objects| objects.clear());
     compare(&cell, &file, &bytes).await;
 }
+
+#[tokio::test]
+async fn a_copy_may_take_longer_than_a_device_may_be_silent() {
+    let cell = Cell::start(3);
+    let (mut file, bytes) = file(&cell, striped(1, 2, 4096), 50_000).await;
+    // Of connections that are there already it is longer.
+    cell.devices.set_idle_time(Duration::from_millis(100));
+    cell.osd(4).set_fault(Fault::Slow(Duration::from_secs(2)));
+    let set = file.set(file.layout.clone());
+    let (target, pace) = (Target { osd: 4, serial: 9 }, Pace::new(0));
+    let made = rebuild(&cell.devices, &set, 0, target, file.length, &pace).await;
+    file.layout.objects.as_mut_slice()[0] = made.unwrap();
+    cell.osd(4).set_fault(Fault::None);
+    cell.osd(3).objects(|objects| objects.clear());
+    compare(&cell, &file, &bytes).await;
+}
