@@ -79,7 +79,7 @@ struct Shared {
 enum Silence {
     /// After [`IDLE_TIME`] the call has failed.
     Fails,
-    /// It works; the caller knows for how long it may.
+    /// Nothing: it works, or it is we who are silent.
     Works,
 }
 
@@ -115,6 +115,11 @@ impl Devices {
     #[cfg(feature = "fake")]
     pub fn set_idle_time(&self, time: Duration) {
         *self.0.idle_time.write() = time;
+    }
+
+    /// How long a server that is alive may be silent.
+    pub(crate) fn idle_time(&self) -> Duration {
+        *self.0.idle_time.read()
     }
 
     /// This is the whole list now.
@@ -206,8 +211,8 @@ impl Devices {
         self.connected(osd, Silence::Fails)
     }
 
-    /// The same for calls that are answered when much work is done, and until then not heard of: the caller
-    /// bounds their time.
+    /// The same for calls in which a long silence is no failure: the server has much to do, or the caller has
+    /// nothing to send yet. Who waits for the server bounds that himself.
     #[must_use]
     pub fn connection_for_work(&self, osd: u32) -> Option<Connection> {
         self.connected(osd, Silence::Works)
@@ -228,7 +233,7 @@ impl Devices {
             let options = ConnectionOptions {
                 dead_time: Some(DEAD_TIME),
                 idle_dead_time: match silence {
-                    Silence::Fails => Some(*self.0.idle_time.read()),
+                    Silence::Fails => Some(self.idle_time()),
                     Silence::Works => None,
                 },
                 calls_max: Some(CALLS_MAX),

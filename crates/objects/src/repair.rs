@@ -188,19 +188,13 @@ async fn compute(
         cause,
     };
     let mut code = Code::of(&set.layout.shape).ok_or(Error::Misused("no erasure code"))?;
-    let connection = devices.connection(made.osd);
-    let connection = connection.ok_or_else(|| target(CallError::Dead))?;
     let capability = set.capabilities.at(usize::MAX, made.osd);
     let refused = CallError::Aborted(AbortCode::EACCES);
     let capability = capability.ok_or_else(|| target(refused))?;
     let (object, versions) = (set.object(made), (0, made.version));
-    let mut lane = Lane::new(
-        connection,
-        capability,
-        object,
-        versions,
-        WriteOptions::default(),
-    );
+    let options = WriteOptions::default();
+    let lane = Lane::new(devices, made.osd, capability, object, versions, options);
+    let mut lane = lane.ok_or_else(|| target(CallError::Dead))?;
     lane.begin(0..length);
     let mut usable: Vec<usize> = (0..set.layout.objects.len())
         .filter(|other| *other != place && !set.layout.objects[*other].stale)

@@ -254,3 +254,40 @@ async fn a_copy_may_take_longer_than_a_device_may_be_silent() {
     cell.osd(3).objects(|objects| objects.clear());
     compare(&cell, &file, &bytes).await;
 }
+
+#[tokio::test]
+async fn who_takes_his_time_reads_to_the_end() {
+    let cell = Cell::start(1);
+    let idle = Duration::from_secs(4);
+    cell.devices.set_idle_time(idle);
+    let length = 12 << 20;
+    let (mut file, bytes) = file(&cell, striped(1, 1, 65536), length).await;
+    file.patience = Duration::from_secs(60);
+    let mut reader = file.reader(&cell, 0..length as u64);
+    let mut read = reader.next().await.unwrap().unwrap().to_vec();
+    // Calls hold a part of what was asked for and stand still.
+    tokio::time::sleep(idle + Duration::from_secs(1)).await;
+    read.extend(reader.rest().await.unwrap().concat());
+    assert!(read == bytes);
+    assert!(reader.problems().is_empty(), "{:?}", reader.problems());
+}
+
+#[tokio::test]
+async fn who_has_nothing_to_send_for_long_stores_all_the_same() {
+    let cell = Cell::start(2);
+    let idle = Duration::from_secs(4);
+    cell.devices.set_idle_time(idle);
+    let (mut file, mut bytes) = file(&cell, striped(2, 1, 65536), 1).await;
+    bytes = [bytes, pattern(400_000)].concat();
+    file.patience = Duration::from_secs(60);
+    let mut writer = file.writer(&cell);
+    writer.begin(1, 400_000).await.unwrap();
+    let part = |range: std::ops::Range<usize>| bytes::Bytes::copy_from_slice(&bytes[range]);
+    writer.push(part(1..70_000)).await.unwrap();
+    // Both objects have got a part of what was announced.
+    tokio::time::sleep(idle + Duration::from_secs(1)).await;
+    writer.push(part(70_000..400_001)).await.unwrap();
+    let written = writer.finish().await.unwrap();
+    file.take(written);
+    compare(&cell, &file, &bytes).await;
+}

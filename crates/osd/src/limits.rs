@@ -28,8 +28,12 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a database may take to answer one; then the next is due.
 pub const HEARTBEAT_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Longest time that a peer may take to send or to take a piece of a stream.
+/// Longest time that a peer takes nothing of what it reads, or sends nothing of what is copied from it.
 pub const STREAM_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest silence of a peer that writes. It may have to wait for its own source: between two units of one
+/// object those of all others come, 64 MiB over a line of 1 Mbit/s.
+pub const WRITE_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Time between two looks at what was removed softly.
 pub const PURGE_INTERVAL: Duration = Duration::from_secs(600);

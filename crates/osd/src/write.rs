@@ -14,7 +14,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::osd::{Truncate, TruncateReply, Write, WriteReply};
 use tokio::time::timeout;
 
-use crate::limits::{SMALL_BYTES, STREAM_PATIENCE, WRITE_PIECE_BYTES};
+use crate::limits::{SMALL_BYTES, WRITE_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::service::{Answered, on_disk};
@@ -86,7 +86,7 @@ async fn gather(
     left: &mut u64,
     wanted: u64,
 ) -> Result<Vec<Bytes>, Refusal> {
-    match timeout(STREAM_PATIENCE, call.gather(left, wanted)).await {
+    match timeout(WRITE_PATIENCE, call.gather(left, wanted)).await {
         Ok(Ok(pieces)) => Ok(pieces),
         Ok(Err(AbortCode::RX_CALL_DEAD)) | Err(_) => Err(Refusal::StoppedSending),
         Ok(Err(code)) => Err(Refusal::Call(code)),

@@ -31,6 +31,9 @@ pub(crate) struct ReadCall {
     left: u64,
     /// When something was heard last.
     heard: Instant,
+    /// How long nobody may listen before it is no fault of the device that the call ended.
+    patient: Duration,
+    left_alone: bool,
 }
 
 impl ReadCall {
@@ -53,6 +56,8 @@ impl ReadCall {
             asked,
             left,
             heard: Instant::now(),
+            patient: devices.idle_time() / 4,
+            left_alone: false,
         };
         let placed = set.layout.objects.get(place).copied().unwrap_or_default();
         if placed.version == 0 || asked == 0 {
@@ -83,6 +88,7 @@ impl ReadCall {
         max: u64,
         patience: Option<Duration>,
     ) -> Result<Bytes, CallError> {
+        self.left_alone |= self.heard.elapsed() >= self.patient;
         let Some(patience) = patience else {
             return self.take(max).await;
         };
@@ -130,6 +136,12 @@ impl ReadCall {
             }
         }
         Ok(bytes)
+    }
+
+    /// Whether the caller had not listened for so long that the device may have given the call up, or we: it was
+    /// read ahead, and is to be asked again.
+    pub(crate) fn was_left_alone(&self) -> bool {
+        self.left_alone
     }
 
     /// Whether nothing was heard for about as long as `patience`: not all calls were opened in the same moment.

@@ -10,7 +10,9 @@
 //!    can be taken at most a few times for each object.
 //! 3. If of an erasure code an object that is needed is not to be had, the span is read *whole*: the same
 //!    range of as many objects as there are data objects, from which the missing ones are computed.
-//! 4. Silence counts from the last byte heard on that call, not from when we began to wait for it: two devices
+//! 4. A caller who takes his time lets calls that were read ahead end unheard, by our limits or the server's.
+//!    These are opened anew and count for nothing.
+//! 5. Silence counts from the last byte heard on that call, not from when we began to wait for it: two devices
 //!    that die together cost one wait.
 
 use std::collections::VecDeque;
@@ -77,6 +79,8 @@ type Survived<T> = std::result::Result<T, Vec<Failure>>;
 struct Failure {
     place: usize,
     cause: CallError,
+    /// Nobody had listened for long: the object is asked again, and nothing is held against it.
+    left_alone: bool,
 }
 
 impl Reader {
@@ -189,7 +193,11 @@ impl Reader {
                 self.ready.push_back(bytes);
                 Ok(Ok(()))
             }
-            Err(cause) => Ok(Err(vec![Failure { place, cause }])),
+            Err(cause) => Ok(Err(vec![Failure {
+                place,
+                cause,
+                left_alone: call.was_left_alone(),
+            }])),
         }
     }
 
@@ -251,7 +259,13 @@ impl Reader {
             };
             match ReadCall::open(&self.devices, &self.set, place, range, self.file_length).await {
                 Ok(call) => calls[stripe] = Some(call),
-                Err(cause) => return Ok(Err(Failure { place, cause })),
+                Err(cause) => {
+                    return Ok(Err(Failure {
+                        place,
+                        cause,
+                        left_alone: false,
+                    }));
+                }
             }
         }
         Ok(Ok(Span {
@@ -279,6 +293,7 @@ impl Reader {
                 .map_err(|cause| Failure {
                     place: *place,
                     cause,
+                    left_alone: false,
                 })
         });
         let calls = try_join_all(open).await?;
@@ -304,7 +319,11 @@ impl Reader {
             let patience = patience(&shape, tried, place, options);
             match call.rest(patience).await {
                 Ok(mut chunks) => Ok((place, chunks.take(length))),
-                Err(cause) => Err(Failure { place, cause }),
+                Err(cause) => Err(Failure {
+                    place,
+                    cause,
+                    left_alone: call.was_left_alone(),
+                }),
             }
         });
         // Of all, not the first that fails: devices that died together cost one wait.
@@ -414,7 +433,8 @@ impl Reader {
     }
 
     /// Leaves objects out, and begins anew at the current position.
-    fn failed(&mut self, failures: Vec<Failure>) {
+    fn failed(&mut self, mut failures: Vec<Failure>) {
+        failures.retain(|failure| !failure.left_alone);
         let mut failed: Vec<usize> = failures.iter().map(|failure| failure.place).collect();
         let silence = failures
             .iter()
@@ -438,14 +458,17 @@ impl Reader {
             let fresh = self.tried.get(place) == Some(&0) && !failed.contains(&place);
             if fresh && call.is_silent(self.options.patience) {
                 failed.push(place);
-                let cause = CallError::Timeout;
-                self.leave_out(Failure { place, cause });
+                self.leave_out(Failure {
+                    place,
+                    cause: CallError::Timeout,
+                    left_alone: false,
+                });
             }
         }
     }
 
     fn leave_out(&mut self, failure: Failure) {
-        let Failure { place, cause } = failure;
+        let Failure { place, cause, .. } = failure;
         let placed = self.set.layout.objects.get(place).copied();
         let placed = placed.unwrap_or_default();
         tracing::debug!(osd = placed.osd, place, %cause, "reading an object failed");

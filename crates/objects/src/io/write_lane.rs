@@ -3,6 +3,9 @@
 //! Bytes come in ascending order. They go into a `Write` call of known length; when it is full the next is opened
 //! and the answer to the first (all is durable) is waited for later: at the latest when
 //! [`super::WriteOptions::calls_ahead`] are unanswered. A failure ends the lane: nothing more is sent.
+//!
+//! Between two pieces of one object lie those of all others, which may take minutes to come: that a call stands
+//! still is no failure as long as nobody waits for the device.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,6 +18,7 @@ use cellar_wire::osd::{Truncate, Write, WriteReply};
 use tokio::time::timeout;
 
 use super::WriteOptions;
+use crate::devices::Devices;
 
 /// An object that a store touches.
 pub(crate) struct Lane {
@@ -24,6 +28,8 @@ pub(crate) struct Lane {
     base: u64,
     version: u64,
     options: WriteOptions,
+    /// How long the device may keep us waiting at all.
+    idle_time: Duration,
     /// The call that takes bytes, and how many it still takes.
     call: Option<(OutgoingCall, u64)>,
     unanswered: VecDeque<OutgoingCall>,
@@ -34,15 +40,18 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
+    /// `None`: the device is not listed.
     pub(crate) fn new(
-        connection: Connection,
+        devices: &Devices,
+        osd: u32,
         capability: Capability,
         object: ObjectId,
         (base, version): (u64, u64),
         options: WriteOptions,
-    ) -> Self {
-        Self {
-            connection,
+    ) -> Option<Self> {
+        Some(Self {
+            connection: devices.connection_for_work(osd)?,
+            idle_time: devices.idle_time(),
             capability,
             object,
             base,
@@ -53,7 +62,7 @@ impl Lane {
             cut: None,
             position: 0,
             end: 0,
-        }
+        })
     }
 
     /// What proves the right of calls from now on.
@@ -83,10 +92,10 @@ impl Lane {
             if fits == 0 {
                 return Err(CallError::AnsweredEarly);
             }
-            match within(patience, call.write(part)).await {
+            match self.within(patience, call.write(part)).await {
                 // The device has answered already: its answer says why.
                 Err(CallError::AnsweredEarly) => {
-                    answer(call, patience).await?;
+                    self.answer(call, patience).await?;
                     return Err(CallError::AnsweredEarly);
                 }
                 other => other?,
@@ -106,7 +115,7 @@ impl Lane {
     async fn open(&mut self, patience: Option<Duration>) -> Result<(OutgoingCall, u64), CallError> {
         while self.unanswered.len() >= self.options.calls_ahead.max(1) {
             if let Some(call) = self.unanswered.pop_front() {
-                answer(call, patience).await?;
+                self.answer(call, patience).await?;
             }
         }
         let length = (self.end - self.position).min(self.options.call_bytes.max(1));
@@ -135,7 +144,7 @@ impl Lane {
             self.truncate(length, patience).await?;
         }
         while let Some(call) = self.unanswered.pop_front() {
-            answer(call, patience).await?;
+            self.answer(call, patience).await?;
         }
         Ok(())
     }
@@ -153,25 +162,28 @@ impl Lane {
             version: self.version,
             length,
         };
-        within(patience, self.connection.call(&arguments)).await?;
+        let cut = self.connection.call(&arguments);
+        self.within(patience, cut).await?;
         Ok(())
     }
-}
 
-async fn answer(call: OutgoingCall, patience: Option<Duration>) -> Result<(), CallError> {
-    within(patience, call.results::<WriteReply>()).await?;
-    Ok(())
-}
+    async fn answer(
+        &self,
+        call: OutgoingCall,
+        patience: Option<Duration>,
+    ) -> Result<(), CallError> {
+        self.within(patience, call.results::<WriteReply>()).await?;
+        Ok(())
+    }
 
-/// A failure if it takes longer than anybody has patience for.
-async fn within<T>(
-    patience: Option<Duration>,
-    work: impl Future<Output = Result<T, CallError>>,
-) -> Result<T, CallError> {
-    match patience {
-        None => work.await,
-        Some(patience) => timeout(patience, work)
-            .await
-            .unwrap_or(Err(CallError::Timeout)),
+    /// A failure if it takes longer than anybody has patience for; without one, than any device may take.
+    async fn within<T>(
+        &self,
+        patience: Option<Duration>,
+        work: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let patience = patience.unwrap_or(self.idle_time);
+        let done = timeout(patience, work).await;
+        done.unwrap_or(Err(CallError::Timeout))
     }
 }

@@ -332,19 +332,19 @@ impl Writer {
             lane.begin(range);
             return;
         }
-        let connection = match self.devices.condition(placed.osd) {
-            Condition::Dead => None,
-            _ => self.devices.connection(placed.osd),
-        };
-        let Some(connection) = connection else {
+        if self.devices.condition(placed.osd) == Condition::Dead {
             return self.fail(place, CallError::Dead);
-        };
+        }
         let Some(capability) = self.set.capabilities.at(place, placed.osd) else {
             return self.fail(place, CallError::Aborted(AbortCode::EACCES));
         };
         let object = self.set.object(&placed);
         let versions = (self.bases[place], version);
-        let mut lane = Lane::new(connection, capability, object, versions, self.options);
+        let (devices, osd) = (&self.devices, placed.osd);
+        let lane = Lane::new(devices, osd, capability, object, versions, self.options);
+        let Some(mut lane) = lane else {
+            return self.fail(place, CallError::Dead);
+        };
         lane.begin(range);
         self.lanes[place] = Some(lane);
     }
