@@ -7,13 +7,12 @@ use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use cellar_auth::capability::Act;
-use cellar_rpc::{CallError, Connection, IncomingCall, Security};
+use cellar_rpc::{CallError, Connection, ConnectionOptions, IncomingCall, Security};
 use cellar_volume::Ticket;
 use cellar_wire::osd::{self, Copy, CopyReply, Examine, Read, ReadReply};
 
 use crate::device::Device;
-use crate::limits::{COPY_RANGE_BYTES, WRITE_PIECE_BYTES};
+use crate::limits::{COPY_RANGE_BYTES, STREAM_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::service::{Answered, on_disk};
@@ -34,13 +33,8 @@ impl Server {
     pub(crate) async fn copy(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
         let arguments: Copy = call.arguments().await?;
         let (object, version) = (arguments.object, arguments.version);
-        let act = |end| Act::Write {
-            base: 0,
-            version,
-            begin: 0,
-            end,
-        };
-        let device = self.admit(call, &arguments.capability, object, act(0))?;
+        // Of servers of the cell only: this server calls whom they name.
+        let device = self.admit_all(call, &arguments.capability)?;
         let client = call.peer().address.ip();
         let _stream = self.streams.begin(client).ok_or(Refusal::Busy)?;
         let source = self.other_server(call, &arguments)?;
@@ -54,8 +48,6 @@ impl Server {
         let length = known
             .ok_or(Refusal::Call(cellar_wire::AbortCode::ENOENT))?
             .length;
-        // It may write that much.
-        self.admit(call, &arguments.capability, object, act(length))?;
         let store = device.store.clone();
         // What an earlier try has left is not of this copy.
         let made = on_disk(move || store.truncate(object, 0, version, 0)).await?;
@@ -86,7 +78,13 @@ impl Server {
         let port = call.port().or_else(|| self.port.get());
         let port = port.ok_or(Refusal::Invalid)?;
         let service = osd::PACKAGE.service_id;
-        Ok(port.connect(SocketAddr::new(address, number), service, Security::null()))
+        // A source that stops sending must not hold a stream here.
+        let options = ConnectionOptions {
+            idle_dead_time: Some(STREAM_PATIENCE),
+            ..ConnectionOptions::default()
+        };
+        let address = SocketAddr::new(address, number);
+        Ok(port.connect_with(address, service, Security::null(), options))
     }
 }
 

@@ -36,12 +36,12 @@ impl Server {
             object,
             version,
         } = call.arguments().await?;
-        let act = Act::Read {
+        let act = |end| Act::Read {
             version,
             begin: 0,
-            end: 0,
+            end,
         };
-        let device = self.admit(call, &capability, object, act)?;
+        let device = self.admit(call, &capability, object, act(0))?;
         let client = call.peer().address.ip();
         let _stream = self
             .streams
@@ -50,6 +50,8 @@ impl Server {
         let store = device.store.clone();
         let reader = on_disk(move || store.reader(object, version, 0, u64::MAX)).await?;
         let length = reader.left();
+        // It tells something of each of these bytes.
+        self.admit(call, &capability, object, act(length))?;
         let (mut crc32c, mut sha256) = (0, Sha256::new());
         let mut state = (reader, crc32c, sha256);
         while state.0.left() > 0 {

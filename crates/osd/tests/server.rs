@@ -5,7 +5,7 @@ mod common;
 
 use cellar_rpc::CallError;
 use cellar_wire::AbortCode;
-use cellar_wire::object::{Capability, MAY_ALL, MAY_READ, MAY_WRITE, device_only};
+use cellar_wire::object::{Capability, CapabilityBody, MAY_ALL, MAY_READ, MAY_WRITE, device_only};
 use cellar_wire::osd::{
     Checksum, Copy, Examine, GetSpace, GetStatistics, LIST_REMOVED, ListObjects, Needed, Prune,
     Purge, REMOVE_SOFT, Remove, Scrub, ScrubStatus, Truncate, Undelete,
@@ -247,6 +247,14 @@ fn objects_are_copied_between_servers_and_summed() {
             object,
             version,
         };
+        let of_part = CapabilityBody {
+            base: 10,
+            end: 20_000_000,
+            ..body(1, object, MAY_READ)
+        };
+        let of_part = capability_for(&cell.keys, &of_part);
+        let refused = cell.osd.call(&checksum(of_part, object, 10)).await;
+        assert_eq!(aborted(refused), AbortCode::EACCES);
         let here = cell.osd.call(&checksum(all, object, 10)).await.unwrap();
         let there = cell
             .second
@@ -258,9 +266,20 @@ fn objects_are_copied_between_servers_and_summed() {
         assert_eq!(here.length, bytes.len() as u64);
         let lost = Copy {
             source_version: 99,
-            ..copy
+            ..copy.clone()
         };
         assert_eq!(aborted(cell.second.call(&lost).await), AbortCode::ENOENT);
+        // Whoever may only write the object cannot have the server call whom he likes.
+        let of_client = CapabilityBody {
+            version: 11,
+            ..body(2, id(9), MAY_WRITE)
+        };
+        let by_client = Copy {
+            capability: capability_for(&cell.keys, &of_client),
+            ..copy
+        };
+        let refused = cell.second.call(&by_client).await;
+        assert_eq!(aborted(refused), AbortCode::EACCES);
     });
 }
 

@@ -104,8 +104,8 @@ package! {
     /// Makes version `version` have that length: cut off, or with zeros behind. As Write otherwise.
     3 Truncate { capability: Capability, object: ObjectId, base: u64, version: u64, length: u64 }
         -> TruncateReply {};
-    /// Copies a version of an object of another device into an object here, with one version, as
-    /// `source_capability` allows. The other device's server is at `host` (IPv4 mapped) and `port`.
+    /// Servers of the cell: copies a version of an object of another device into an object here, with one
+    /// version, as `source_capability` allows. The other device's server is at `host` (IPv4 mapped) and `port`.
     4 Copy {
         capability: Capability, object: ObjectId, version: u64, source_capability: Capability,
         source: ObjectId, source_version: u64, host: [u32; 4], port: u32
