@@ -15,7 +15,7 @@ pub(crate) struct Device {
     /// Its number in the cell.
     pub(crate) id: u32,
     pub(crate) store: ObjectStore,
-    /// The cell's database says that removals are soft.
+    /// Removals are soft: the cell's database says so, or has not been heard yet.
     pub(crate) soft_delete: AtomicBool,
     pub(crate) scrub: Mutex<ScrubState>,
 }
@@ -28,11 +28,11 @@ pub(crate) struct ScrubState {
 }
 
 impl Device {
-    pub(crate) fn new(id: u32, store: ObjectStore) -> Self {
+    pub(crate) fn new(id: u32, store: ObjectStore, soft_delete: bool) -> Self {
         Self {
             id,
             store,
-            soft_delete: AtomicBool::new(false),
+            soft_delete: AtomicBool::new(soft_delete),
             scrub: Mutex::default(),
         }
     }

@@ -85,8 +85,10 @@ impl OsdServer {
     #[must_use]
     pub fn new(config: Config, devices: Vec<(u32, ObjectStore)>) -> Self {
         let devices = devices.into_iter().take(DEVICES_MAX);
+        // Until a database says that removals are for good, they can be undone.
+        let soft = !config.databases.is_empty();
         let mut devices: Vec<_> = devices
-            .map(|(id, store)| Arc::new(Device::new(id, store)))
+            .map(|(id, store)| Arc::new(Device::new(id, store, soft)))
             .collect();
         devices.sort_by_key(|device| device.id);
         Self(Arc::new(Server {

@@ -284,6 +284,30 @@ fn objects_are_copied_between_servers_and_summed() {
 }
 
 #[test]
+fn removals_are_soft_until_a_database_says_otherwise() {
+    // Nobody answers there.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let cell = Cell::start_with(vec![silent.local_addr().unwrap()]);
+    cell.run(async |cell| {
+        let all = capability_for(&cell.keys, &body(1, id(1), MAY_ALL));
+        cell.write(&all, id(1), 0, 3, 0, b"bytes").await.unwrap();
+        let objects: List<_, _> = List::from_iter_cut([id(1)]);
+        let remove = Remove {
+            capability: all.clone(),
+            objects: objects.clone(),
+            flags: 0,
+        };
+        assert_eq!(cell.osd.call(&remove).await.unwrap().removed, 1);
+        let undelete = Undelete {
+            capability: all.clone(),
+            objects,
+        };
+        assert_eq!(cell.osd.call(&undelete).await.unwrap().restored, 1);
+        assert_eq!(cell.read(&all, id(1), 3, 0, 5).await.unwrap(), b"bytes");
+    });
+}
+
+#[test]
 fn what_is_removed_softly_comes_back_until_it_is_purged() {
     let cell = Cell::start();
     cell.run(async |cell| {

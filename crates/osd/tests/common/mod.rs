@@ -73,6 +73,11 @@ pub(crate) fn pattern(length: usize, seed: u8) -> Vec<u8> {
 
 impl Cell {
     pub(crate) fn start() -> Self {
+        Self::start_with(Vec::new())
+    }
+
+    /// With servers that send heartbeats to these databases.
+    pub(crate) fn start_with(databases: Vec<SocketAddr>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path(), "example.org").unwrap();
         let key = SecretKey::new(Enctype::Aes256Sha1, &[7; 32]).unwrap();
@@ -87,7 +92,10 @@ impl Cell {
         for device in 1..=2 {
             let disk = SimDisk::new(256 << 20);
             let store = ObjectStore::open(Arc::new(disk.clone()), Options::default()).unwrap();
-            let config = Config::new(authority.clone(), Arc::new(open_keys()), clock);
+            let config = Config {
+                databases: databases.clone(),
+                ..Config::new(authority.clone(), Arc::new(open_keys()), clock)
+            };
             let server = OsdServer::new(config, vec![(device, store)]);
             let address = SocketAddr::from(([127, 0, 0, 1], 0));
             let port = PortConfig::new(address).service(server.service());
