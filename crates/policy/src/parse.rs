@@ -28,7 +28,7 @@ use crate::error::ParseError;
 use crate::pattern::{Kind, Pattern};
 use crate::rule::{
     COPIES, Condition, DATA, Outcome, PARITY, Place, Policy, Rule, STRIPES, Spread, Verdict,
-    is_unit,
+    is_unit, unit_max,
 };
 use crate::text::Text;
 
@@ -292,8 +292,20 @@ fn outcome(text: &mut Text<'_>) -> Result<Outcome, ParseError> {
         text.sign(",");
         if !property(text, &mut outcome)? {
             *text = before;
-            return Ok(outcome);
+            return check_row(text, outcome);
         }
+    }
+}
+
+/// That a verdict describes no row of an erasure code that nobody could hold in memory.
+fn check_row(here: &Text<'_>, outcome: Outcome) -> Result<Outcome, ParseError> {
+    match (outcome.spread, outcome.unit) {
+        (Spread::Erasure { data, .. }, Some(unit)) if unit > unit_max(data) => {
+            let most = unit_max(data) >> 10;
+            let expected = format!("a stripe size of at most {most}k with {data} objects of data");
+            Err(here.error(expected, format!("{}k", unit >> 10)))
+        }
+        _ => Ok(outcome),
     }
 }
 

@@ -4,7 +4,9 @@
 //! those fields of the outcome that its verdict names; one that says `stop` ends the policy, and all
 //! policies that use it.
 
-use cellar_wire::object::{COPIES_MAX, PARITY_MAX, STRIPES_MAX, Scheme, Shape, UNIT_MAX, UNIT_MIN};
+use cellar_wire::object::{
+    COPIES_MAX, ERASURE_ROW_MAX, PARITY_MAX, STRIPES_MAX, Scheme, Shape, UNIT_MAX, UNIT_MIN,
+};
 
 use crate::pattern::Pattern;
 
@@ -153,7 +155,8 @@ impl Outcome {
     }
 
     /// The shape that these fields describe; `None` if none of them is about shape. What is not said
-    /// is as in a plain object: one stripe, one copy, units of 1 MiB.
+    /// is as in a plain object: one stripe, one copy, units of 1 MiB. Where an erasure code and a unit
+    /// were said by different rules whose row would be too large, units are as large as they may be.
     pub fn shape(&self) -> Option<Shape> {
         let plain = Shape::default();
         let (scheme, stripes, copies) = match self.spread {
@@ -166,13 +169,26 @@ impl Outcome {
             ),
             Spread::Erasure { data, parity } => (Scheme::Erasure, data, parity),
         };
+        let unit = self.unit.unwrap_or(plain.unit);
         Some(Shape {
             scheme,
             stripes,
             copies,
-            unit: self.unit.unwrap_or(plain.unit),
+            unit: match scheme {
+                Scheme::Striped => unit,
+                Scheme::Erasure => unit.min(unit_max(stripes)),
+            },
         })
     }
+}
+
+/// The largest unit of an erasure code with so many objects of data.
+pub(crate) fn unit_max(data: u32) -> u32 {
+    let share = ERASURE_ROW_MAX / u64::from(data.max(1));
+    u32::try_from(share).map_or(UNIT_MAX, |share| {
+        // The power of two below.
+        (1 << share.checked_ilog2().unwrap_or(0)).min(UNIT_MAX)
+    })
 }
 
 /// Whether that is a stripe unit.

@@ -283,3 +283,15 @@ fn what_does_not_go_together_is_refused() {
     let chain: Vec<(u32, &str)> = chain.iter().map(|(id, text)| (*id, &**text)).collect();
     assert!(matches!(refused(&chain), PolicyError::TooLarge { .. }));
 }
+
+#[test]
+fn a_row_is_never_larger_than_a_writer_can_hold() {
+    for data in [1, 4, 5, 8, 31, 32] {
+        let text = format!("=> osd, stripe_size=16m; => ec={data}+2;");
+        let shape = verdict(&text, &named("a")).shape.expect("a shape");
+        shape.check().expect("a shape that can be stored");
+        assert_eq!((shape.stripes, shape.scheme), (data, Scheme::Erasure));
+    }
+    let said = verdict("=> osd, stripe_size=16m; => ec=4+2;", &named("a"));
+    assert_eq!(said.shape.map(|shape| shape.unit), Some(16 << 20));
+}

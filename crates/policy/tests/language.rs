@@ -211,6 +211,12 @@ const REFUSED: &[(&str, u32, u32, &str)] = &[
         "steps are the only verdict",
     ),
     ("=> steps { 1m o; };", 1, 15, "expected :"),
+    (
+        "=> ec=8+2, stripe_size=16m;",
+        1,
+        27,
+        "expected a stripe size of at most 8192k with 8 objects of data, found 16384k",
+    ),
     ("# two\n  ümlaut => osd;", 2, 3, "found \"ü\""),
     ("=> class=;", 1, 10, "a string in quotes"),
 ];
