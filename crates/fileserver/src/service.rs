@@ -28,17 +28,24 @@ pub(crate) trait Handlers: Send + Sync + 'static {
     /// Answers one call, or says why not.
     async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered;
 
-    /// Limits and habits.
+    /// Whether clients call it, and not administrators and other servers alone.
+    const FOR_CLIENTS: bool = true;
+
+    /// Limits and habits. A forged address must not make this server ask somebody else who they are, which
+    /// it does of clients.
     fn options() -> ServiceOptions {
-        ServiceOptions::default()
+        ServiceOptions {
+            reach_check: Self::FOR_CLIENTS,
+            ..ServiceOptions::default()
+        }
     }
 
     /// A call has ended, after so long; `procedure` is its index in the package, if it is there.
     fn ended(_server: &Server, _procedure: Option<usize>, _outcome: &Answered, _took: Duration) {}
 
     /// Whether errors travel to the caller as universal errno codes.
-    fn understands_uae(_server: &Server, _call: &IncomingCall) -> bool {
-        false
+    fn understands_uae(server: &Server, call: &IncomingCall) -> bool {
+        Self::FOR_CLIENTS && server.understands_uae(call)
     }
 }
 

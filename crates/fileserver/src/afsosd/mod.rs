@@ -13,17 +13,23 @@ mod store;
 
 use std::sync::Arc;
 
-use cellar_rpc::{IncomingCall, LocalBoxFuture, ServiceOptions};
+use cellar_rpc::{IncomingCall, LocalBoxFuture};
+use cellar_volume::{VnodeStatus, Volume};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::{CapabilityBody, Layout, MAY_READ, Placed, Scheme};
 use cellar_wire::osddb::OsdListed;
 use cellar_wire::{AbortCode, AfsTime, List, Package, afsosd};
 
 use crate::abort_map::Refusal;
+use crate::access::Identity;
 use crate::limits::CLIENT_CAPABILITY_LIFE;
 use crate::objects::Storage;
+use crate::rxafs::common::look;
 use crate::server::Server;
 use crate::service::{Answered, Handlers, route};
 use crate::session::Session;
+use crate::volumes::Want;
 
 /// AFSOSD.
 pub(crate) struct ObjectService;
@@ -33,18 +39,6 @@ impl Handlers for ObjectService {
 
     async fn dispatch(server: &Arc<Server>, opcode: u32, call: &mut IncomingCall) -> Answered {
         dispatched(server, opcode, call).await
-    }
-
-    fn options() -> ServiceOptions {
-        // As of RXAFS: a forged address must not make this server ask somebody else who they are.
-        ServiceOptions {
-            reach_check: true,
-            ..ServiceOptions::default()
-        }
-    }
-
-    fn understands_uae(server: &Server, call: &IncomingCall) -> bool {
-        server.understands_uae(call)
     }
 }
 
@@ -88,7 +82,7 @@ fn access(
     storage: &Storage,
     call: &IncomingCall,
     session: &Session,
-    fid: cellar_wire::Fid,
+    fid: Fid,
     layout: &Layout,
     grant: Grant,
 ) -> afsosd::Access {
@@ -152,6 +146,23 @@ fn store_rights(layout: &Layout) -> u32 {
     match layout.shape.scheme {
         Scheme::Striped => cellar_wire::object::MAY_WRITE,
         Scheme::Erasure => cellar_wire::object::MAY_WRITE | MAY_READ,
+    }
+}
+
+/// A vnode that somebody asks about or changes, if `may` says so of his rights and the volume's owner.
+fn judged(
+    server: &Server,
+    session: &Session,
+    (fid, want): (Fid, Want),
+    may: impl FnOnce(&Identity, &VnodeStatus, Rights, ViceId) -> bool,
+) -> Result<(Arc<Volume>, VnodeStatus), Refusal> {
+    let attached = server.volume_of(fid, want)?;
+    let (status, _, access) = look(server, session, &attached, fid)?;
+    let volume = attached.volume;
+    if may(session.identity(), &status, access.caller, volume.owner()) {
+        Ok((volume, status))
+    } else {
+        Err(Refusal::NoRight)
     }
 }
 

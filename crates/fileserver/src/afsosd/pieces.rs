@@ -6,9 +6,10 @@ use cellar_rpc::IncomingCall;
 use cellar_wire::List;
 use cellar_wire::afsosd::{GetPieces, GetPiecesReply};
 
-use super::devices;
+use super::{devices, judged};
 use crate::abort_map::Refusal;
-use crate::rxafs::common::{look, run};
+use crate::access::Identity;
+use crate::rxafs::common::run;
 use crate::server::Server;
 use crate::service::Answered;
 use crate::volumes::Want;
@@ -19,15 +20,10 @@ pub(super) async fn get_pieces(server: &Arc<Server>, call: &mut IncomingCall) ->
     let (status, layout) = {
         let (server, session) = (server.clone(), session.clone());
         run(move || {
-            let attached = server.volume_of(fid, Want::Read)?;
-            let volume = &attached.volume;
-            let (status, _, access) = look(&server, &session, &attached, fid)?;
-            let identity = session.identity();
-            if !identity.administrator
-                && !identity.may_fetch_data(&status, access.caller, volume.owner())
-            {
-                return Err(Refusal::NoRight);
-            }
+            let may = |identity: &Identity, status: &_, rights, owner| {
+                identity.administrator || identity.may_fetch_data(status, rights, owner)
+            };
+            let (volume, _) = judged(&server, &session, (fid, Want::Read), may)?;
             Ok(volume.status_and_layout(fid)?)
         })
         .await?

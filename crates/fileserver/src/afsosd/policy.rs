@@ -9,9 +9,11 @@ use cellar_wire::afsosd::{
 };
 use cellar_wire::ids::Fid;
 
+use super::judged;
 use crate::abort_map::Refusal;
+use crate::access::Identity;
 use crate::audit;
-use crate::rxafs::common::{Touched, change, look, run};
+use crate::rxafs::common::{Touched, change, run};
 use crate::server::Server;
 use crate::service::Answered;
 use crate::volumes::Want;
@@ -22,13 +24,8 @@ pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
     let (directory, volume) = {
         let (server, session) = (server.clone(), session.clone());
         run(move || {
-            let attached = server.volume_of(fid, Want::Read)?;
-            let volume = &attached.volume;
-            let (status, _, access) = look(&server, &session, &attached, fid)?;
-            let identity = session.identity();
-            if !identity.may_fetch_status(&status, access.caller, volume.owner()) {
-                return Err(Refusal::NoRight);
-            }
+            let may = Identity::may_fetch_status;
+            let (volume, status) = judged(&server, &session, (fid, Want::Read), may)?;
             let dir = match status.kind {
                 FileType::Directory => fid,
                 _ => Fid {
@@ -52,15 +49,11 @@ pub(super) async fn set_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
     let work = {
         let (server, session) = (server.clone(), session.clone());
         move || {
-            let attached = server.volume_of(fid, Want::Change)?;
-            let volume = &attached.volume;
-            let (status, _, access) = look(&server, &session, &attached, fid)?;
+            let may =
+                |identity: &Identity, _: &_, rights, owner| identity.may_store_acl(rights, owner);
+            let (volume, status) = judged(&server, &session, (fid, Want::Change), may)?;
             if status.kind != FileType::Directory {
                 return Err(Refusal::Store(Error::NotDirectory));
-            }
-            let identity = session.identity();
-            if !identity.may_store_acl(access.caller, volume.owner()) {
-                return Err(Refusal::NoRight);
             }
             let Changed { outcome, durable } = volume.set_policy(fid, policy, session.context())?;
             Ok((Changed { outcome, durable }, Touched::changed([fid])))

@@ -47,6 +47,7 @@ type Answered = Result<(), AbortCode>;
 
 impl Handlers for VolumeService {
     const PACKAGE: &'static Package = &afsvol::PACKAGE;
+    const FOR_CLIENTS: bool = false;
 
     async fn dispatch(
         server: &Arc<Server>,

@@ -36,7 +36,7 @@ mod symlink;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_rpc::{IncomingCall, LocalBoxFuture, ServiceOptions};
+use cellar_rpc::{IncomingCall, LocalBoxFuture};
 use cellar_wire::{Package, Procedure, rxafs};
 
 use crate::server::Server;
@@ -57,14 +57,6 @@ impl Handlers for FileService {
         }
     }
 
-    fn options() -> ServiceOptions {
-        // A forged address must not make this server ask somebody else who they are.
-        ServiceOptions {
-            reach_check: true,
-            ..ServiceOptions::default()
-        }
-    }
-
     fn ended(server: &Server, procedure: Option<usize>, outcome: &Answered, took: Duration) {
         if let Some(index) = procedure {
             server.statistics.operation(index, outcome.is_err(), took);
@@ -72,10 +64,6 @@ impl Handlers for FileService {
         if let Err(refusal) = outcome {
             server.statistics.refused(refusal.kind());
         }
-    }
-
-    fn understands_uae(server: &Server, call: &IncomingCall) -> bool {
-        server.understands_uae(call)
     }
 }
 
