@@ -236,9 +236,14 @@ impl Cell {
             .security(stated::INDEX, Arc::new(stated::Everybody));
         let port = runtime.open(at).unwrap();
         port.add_service(&server.volume_service());
+        port.add_service(&server.object_service());
         server.start(&runtime, &port);
         let socket = dir.path().join("admin.socket");
-        let services = vec![server.file_service(), server.volume_service()];
+        let services = vec![
+            server.file_service(),
+            server.volume_service(),
+            server.object_service(),
+        ];
         let listener = local::Listener::bind(&runtime, &socket, services).unwrap();
         Self {
             server,

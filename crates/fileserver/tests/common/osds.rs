@@ -10,7 +10,8 @@ use cellar_fileserver::{ObjectConfig, PolicyList};
 use cellar_objects::fake::FakeOsd;
 use cellar_objects::{DeviceList, Devices};
 use cellar_rpc::CallError;
-use cellar_wire::ids::VolumeId;
+use cellar_wire::afsosd::SetVolumePolicy;
+use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::{Capability, CapabilityBody};
 use cellar_wire::osddb::{OsdEntry, OsdListed, PolicyEntry};
 use cellar_wire::{AfsString, Encode};
@@ -97,7 +98,9 @@ impl Osds {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(devices.list().len() as u32, count + 1);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        if let Some((policy, _)) = policies.first() {
+            know_policy(cell, *policy).await;
+        }
         Self {
             fakes,
             database,
@@ -112,6 +115,23 @@ impl Osds {
             .map(|fake| fake.objects(|objects| objects.len()))
             .sum()
     }
+}
+
+/// Waits until the file server has the policies: nobody may set one before.
+async fn know_policy(cell: &Cell, policy: u32) {
+    let admin = cell.admin().await;
+    let set = |policy| SetVolumePolicy {
+        fid: Fid::root(super::OPEN),
+        policy,
+    };
+    for _ in 0..2000 {
+        if admin.call(&set(policy)).await.is_ok() {
+            admin.call(&set(0)).await.unwrap();
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the file server has no policies");
 }
 
 /// Sets the policy of a volume.
