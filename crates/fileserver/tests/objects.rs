@@ -377,3 +377,41 @@ fn policies_decide_by_name_directory_and_group() {
         }
     });
 }
+
+#[test]
+fn a_large_store_of_a_file_that_goes_to_objects_meanwhile_is_told_to_come_again() {
+    let cell = Cell::start();
+    let (slow, other) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
+    run(async {
+        let _osds = Osds::start(&cell, 1, &[(2, "=> osd;")]).await;
+        let fid = slow.create(Fid::root(OPEN), "f").await;
+        let mut bytes = pattern(1000, 1);
+        store(&slow, fid, 0, &bytes, KEEP).await.unwrap();
+        let new = pattern(BIG, 2);
+        let call = rxafs::StoreData64 {
+            fid,
+            in_status: AfsStoreStatus::default(),
+            position: 500,
+            length: BIG as u64,
+            file_length: KEEP,
+        };
+        let mut call = slow.connection.open(&call).await.unwrap();
+        call.write(new[..BIG - 1].to_vec().into()).await.unwrap();
+        // Long enough for the server to have begun with it here, or not: it is right either way.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        set_policy(&cell, OPEN, 2);
+        store(&other, fid, 0, b"moved", KEEP).await.unwrap();
+        assert!(layout(&cell, fid).is_some());
+        call.write(new[BIG - 1..].to_vec().into()).await.unwrap();
+        call.finish();
+        let reply: Result<rxafs::StoreData64Reply, _> = call.results().await;
+        if reply.is_err() {
+            assert_eq!(code(reply), AbortCode::VBUSY.0);
+            store(&slow, fid, 500, &new, KEEP).await.unwrap();
+        }
+        bytes.truncate(500);
+        bytes[..5].copy_from_slice(b"moved");
+        bytes.extend_from_slice(&new);
+        assert!(read(&other, fid).await == bytes);
+    });
+}

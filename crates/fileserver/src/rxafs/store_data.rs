@@ -434,7 +434,13 @@ async fn commit(
 ) -> Result<(Changed<VnodeStatus>, Pending), Refusal> {
     let (server, session) = (server.clone(), session.clone());
     blocking(move || {
-        let changed = push(store, pieces)?.commit(session.context())?;
+        let changed = match push(store, pieces)?.commit(session.context()) {
+            // It has gone to objects while the bytes came: the next try finds it so.
+            Err(Error::InObjects(_)) if server.objects.storage().is_some() => {
+                return Err(Refusal::Busy);
+            }
+            changed => changed?,
+        };
         let touched = Touched::changed([fid]);
         let pending = collect(&server, &touched, session.host_slot(), session.now.0);
         Ok((changed, pending))
