@@ -415,3 +415,24 @@ fn a_large_store_of_a_file_that_goes_to_objects_meanwhile_is_told_to_come_again(
         assert!(read(&other, fid).await == bytes);
     });
 }
+
+#[test]
+fn a_policy_asks_for_the_name_that_a_file_has_now() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let _osds = Osds::start(&cell, 1, &[(2, "~'*.root' => osd;")]).await;
+        set_policy(&cell, OPEN, 2);
+        let root = Fid::root(OPEN);
+        let fid = machine.create(root, "f.part").await;
+        let rename = rxafs::Rename {
+            old_dir_fid: root,
+            old_name: name("f.part"),
+            new_dir_fid: root,
+            new_name: name("f.root"),
+        };
+        machine.ok(&rename).await;
+        store(&machine, fid, 0, b"bytes", KEEP).await.unwrap();
+        assert!(layout(&cell, fid).is_some());
+    });
+}

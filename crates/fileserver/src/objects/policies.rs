@@ -3,8 +3,8 @@
 //! 1. The volume's policy 0, which is what volumes begin with, means here: nothing is asked at all.
 //! 2. Else the policies of volume and directory are asked at each store of a file that lies here, with the
 //!    length that it will have. A file that is in objects stays there: nothing is asked any more.
-//! 3. The name is known best when the file is made: it is remembered then, if any policy asks for names.
-//!    Otherwise it is looked for in the file's directory.
+//! 3. The name is known best when the file is made: it is remembered until it is another, if any policy asks
+//!    for names. Otherwise it is looked for in the file's directory.
 //! 4. By size means: more than the file server keeps itself, and some device takes such files.
 
 use std::collections::HashMap;
@@ -75,6 +75,11 @@ impl PolicyBook {
             }
             names.insert(fid, Bytes::copy_from_slice(name));
         }
+    }
+
+    /// A file has another name now.
+    pub(crate) fn renamed(&self, fid: Fid) {
+        self.names.lock().remove(&fid);
     }
 
     /// Where a file that will have `length` bytes shall be. `ids`: the caller's id and groups. `threshold`:

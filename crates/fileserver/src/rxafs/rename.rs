@@ -66,6 +66,7 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
                 Err(Error::Exists) if !may_replace => return Err(Refusal::NoRight),
                 other => other?,
             };
+            server.objects.policies.renamed(outcome.moved.fid);
             let (origin, by) = (session.origin(), session.context());
             volume.count_change(origin, &old_before, by);
             if new_dir_fid == old_dir_fid {
