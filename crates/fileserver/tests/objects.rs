@@ -9,11 +9,12 @@ use std::time::Duration;
 use cellar_objects::fake::Fault;
 use cellar_rpc::CallError;
 use cellar_wire::AbortCode;
+use cellar_wire::afsosd::ListOnDevice;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{Layout, Scheme};
 use cellar_wire::rxafs::{self, AfsFetchStatus, AfsStoreStatus};
 use common::osds::{Osds, THRESHOLD, set_policy};
-use common::{CLONE, Cell, Machine, OPEN, name, run};
+use common::{ANYUSER, CLONE, Cell, Machine, OPEN, SHUT, list, name, run};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -434,5 +435,32 @@ fn a_policy_asks_for_the_name_that_a_file_has_now() {
         machine.ok(&rename).await;
         store(&machine, fid, 0, b"bytes", KEEP).await.unwrap();
         assert!(layout(&cell, fid).is_some());
+    });
+}
+
+#[test]
+fn files_on_a_device_are_listed_of_every_volume() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let _osds = Osds::start(&cell, 1, &[(2, "=> osd;")]).await;
+        let mut expected = Vec::new();
+        for volume in [OPEN, SHUT] {
+            cell.set_list(Fid::root(volume), list(&[(ANYUSER, "rlidwka")]));
+            set_policy(&cell, volume, 2);
+            let fid = machine.create(Fid::root(volume), "f").await;
+            store(&machine, fid, 0, b"bytes", KEEP).await.unwrap();
+            expected.push(fid);
+        }
+        // The same numbers in both.
+        assert_eq!(expected[0].vnode, expected[1].vnode);
+        assert_eq!(expected[0].uniquifier, expected[1].uniquifier);
+        let call = ListOnDevice {
+            osd: 2,
+            after: Fid::new(0, 0, 0),
+            limit: 100,
+        };
+        let reply = cell.admin().await.call(&call).await.unwrap();
+        assert_eq!(reply.files.into_vec(), expected);
     });
 }

@@ -108,6 +108,12 @@ impl Server {
             from = Some(attached.volume.place_of(after.vnode) + 1);
         }
         let mut files: Vec<Fid> = Vec::new();
+        // A number is a volume's own: other volumes have the same.
+        let place_of = |fid: Fid| {
+            let found = self.volumes.find(fid.volume).ok().flatten();
+            let place = found.map(|(id, attached)| (id, attached.volume.place_of(fid.vnode)));
+            (place, fid.uniquifier)
+        };
         for (_, partition) in partitions.iter().skip(number) {
             while let Some(place) = from {
                 let named = |layout: &cellar_wire::object::Layout| {
@@ -116,10 +122,8 @@ impl Server {
                 let (found, next) = partition.holders(place, LOOKS_MAX, named)?;
                 for holder in found {
                     // Clones with other objects of the same file are told once.
-                    let same = files.last().is_some_and(|last| {
-                        (last.vnode, last.uniquifier) == (holder.fid.vnode, holder.fid.uniquifier)
-                    });
-                    if same {
+                    let same = |last: &Fid| place_of(*last) == place_of(holder.fid);
+                    if files.last().is_some_and(same) {
                         continue;
                     }
                     if files.len() >= limit {
