@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cellar_objects::arithmetic::stripe_of;
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::{
     Changed, Error, FileType, LayoutChange, SetStatus, StoreSpec, VnodeStatus, Volume,
@@ -347,6 +348,22 @@ fn after(next: &Layout, failed: &[Failed]) -> Result<Layout, Refusal> {
             None => placed.version = version,
         }
     }
+    // Of what was written all copies have to be, and the parity: one that was left out lacks the store.
+    let touched: Vec<usize> = (0..objects.len())
+        .filter(|&at| said[at] != Some(0))
+        .collect();
+    for (place, placed) in objects.iter_mut().enumerate() {
+        let stripe = stripe_of(&layout.shape, place);
+        let lacks = |other: &usize| match stripe {
+            Some(_) if layout.shape.scheme == Scheme::Erasure => false,
+            Some(_) => stripe_of(&layout.shape, *other) == stripe,
+            None => true,
+        };
+        if said[place] == Some(0) && touched.iter().any(lacks) {
+            placed.version = version;
+            placed.stale = true;
+        }
+    }
     if holds_everything(&layout) {
         Ok(layout)
     } else {
@@ -364,5 +381,68 @@ fn holds_everything(layout: &Layout) -> bool {
             all.any(|placed| !placed.stale)
         }),
         Scheme::Erasure => objects.iter().filter(|placed| placed.stale).count() <= copies,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::List;
+
+    use super::*;
+
+    /// Which objects are stale after a store of version 9 over version 8.
+    fn stale(
+        scheme: Scheme,
+        stripes: u32,
+        copies: u32,
+        failed: &[(u32, i32)],
+    ) -> Result<Vec<usize>, i32> {
+        let shape = Shape {
+            scheme,
+            stripes,
+            copies,
+            ..Shape::default()
+        };
+        let placed = |number: usize| Placed {
+            osd: number as u32,
+            serial: 1,
+            version: 8,
+            stale: false,
+        };
+        let next = Layout {
+            shape,
+            version: 9,
+            serial: 1,
+            volume: cellar_wire::VolumeId(1),
+            objects: List::from_iter_cut((0..shape.objects()).map(placed)),
+        };
+        let failed: Vec<_> = failed
+            .iter()
+            .map(|&(place, code)| Failed { place, code })
+            .collect();
+        let layout = after(&next, &failed).map_err(|refusal| refusal.code(false).0)?;
+        let objects = layout.objects.iter().enumerate();
+        Ok(objects
+            .filter(|(_, placed)| placed.stale)
+            .map(|(at, _)| at)
+            .collect())
+    }
+
+    #[test]
+    fn a_copy_that_was_left_out_lacks_the_store() {
+        let striped = |failed: &[(u32, i32)]| stale(Scheme::Striped, 2, 2, failed);
+        assert_eq!(striped(&[]), Ok(vec![]));
+        assert_eq!(striped(&[(1, 28)]), Ok(vec![1]));
+        assert_eq!(
+            striped(&[(1, 0), (3, 0)]),
+            Ok(vec![]),
+            "a stripe of which nothing came"
+        );
+        assert_eq!(striped(&[(1, 0)]), Ok(vec![1]));
+        assert_eq!(striped(&[(1, 28), (3, 0)]), Err(5));
+        let erasure = |failed: &[(u32, i32)]| stale(Scheme::Erasure, 3, 2, failed);
+        assert_eq!(erasure(&[(0, 0), (1, 0)]), Ok(vec![]));
+        assert_eq!(erasure(&[(0, 0), (4, 0)]), Ok(vec![4]));
+        assert_eq!(erasure(&[(2, 5), (3, 0), (4, 0)]), Err(5));
     }
 }
