@@ -165,7 +165,7 @@ async fn mounted(options: Options) -> Outcome {
     if let Some(root) = &root {
         cache.attributes(&user, root).await?;
     }
-    let keeper = tokio::spawn(cache.clone().keep_storing());
+    let keeper = tokio::spawn(cache.clone().keep());
     let how = cellar_fuse::Options {
         all_users,
         threads: 2,

@@ -18,7 +18,7 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
 use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
 use cellar_wire::package::{Package, Procedure};
-use cellar_wire::vl;
+use cellar_wire::{rxafs, vl};
 
 const VOLUME: VolumeId = VolumeId(536_870_912);
 const NOW: AfsTime = AfsTime(1_800_000_000);
@@ -43,7 +43,8 @@ impl Protection for Nobody {
         &'a self,
         names: &'a [Bytes],
     ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
-        Box::pin(async { Ok(vec![None; names.len()]) })
+        let id = |name: &Bytes| (name == "system:anyuser").then_some(ViceId::ANYUSER);
+        Box::pin(async move { Ok(names.iter().map(id).collect()) })
     }
 
     fn names_of<'a>(
@@ -415,7 +416,7 @@ async fn large_files_pass_through_a_small_cache() {
         length: Some(1_000_001),
         ..Wanted::default()
     };
-    let set = b.cache.set_attributes(&b.user, &seen, wanted).await;
+    let set = b.cache.set_attributes(&b.user, &seen, wanted, false).await;
     assert_eq!(set.expect("cut").status.length, 1_000_001);
     assert!(a.get(&file).await == bytes[..1_000_001]);
     bench.end();
@@ -446,5 +447,176 @@ async fn what_cannot_be_stored_stays() {
     let b = bench.client().await;
     let seen = b.find("file").await;
     assert_eq!(b.get(&seen).await, b"kept");
+    bench.end();
+}
+
+#[tokio::test]
+async fn who_may_not_write_cuts_nothing() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    let file = a.make("file").await;
+    a.put(&file, b"kept").await.expect("stored");
+    bench.allow(Rights::READ.union(Rights::LOOKUP));
+    let b = bench.client().await;
+    let seen = b.find("file").await;
+    // open(2) with O_RDONLY and O_TRUNC.
+    let cut = b.cache.open(&b.user, &seen, Rights::READ, true).await;
+    assert_eq!(errno(&cut.expect_err("no right")), 13);
+    // truncate(2), while somebody has it open.
+    let open = b.cache.open(&b.user, &seen, Rights::READ, false).await;
+    let handle = open.expect("open");
+    let wanted = Wanted {
+        length: Some(0),
+        ..Wanted::default()
+    };
+    let cut = b.cache.set_attributes(&b.user, &seen, wanted, false).await;
+    assert_eq!(errno(&cut.expect_err("no right")), 13);
+    assert!(b.cache.unstored().is_empty());
+    assert_eq!(handle.read(0, 10).await.expect("read"), b"kept");
+    handle.close().await;
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_file_that_others_cut_below_what_is_dirty_can_be_read() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    let file = a.make("file").await;
+    a.put(&file, &[7; 100]).await.expect("stored");
+    let both = Rights::READ.union(Rights::WRITE);
+    let open = a.cache.open(&a.user, &file, both, false).await;
+    let handle = open.expect("open");
+    handle.write(90, b"0123456789").await.expect("write");
+    let seen = b.find("file").await;
+    let wanted = Wanted {
+        length: Some(50),
+        ..Wanted::default()
+    };
+    let cut = b.cache.set_attributes(&b.user, &seen, wanted, false).await;
+    cut.expect("cut");
+    let expected = [&[7; 50][..], &[0; 40], b"0123456789"].concat();
+    assert_eq!(handle.read(0, 200).await.expect("read"), expected);
+    handle.store(false).await.expect("stored");
+    handle.close().await;
+    assert_eq!(b.get(&seen).await, expected);
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_nobody_waited_for_is_seen() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    let root = bench.volume.root();
+    for number in 0..20 {
+        let name = format!("file{number}");
+        a.names().await;
+        let create = a
+            .cache
+            .create_file(&a.user, &a.root, name.as_bytes(), 0o644);
+        let there = async {
+            while bench.volume.lookup(root, name.as_bytes()).is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        // Whoever waits gives up as soon as the server has made it.
+        tokio::select! {
+            biased;
+            () = there => {}
+            made = create => drop(made.expect("made")),
+        }
+        assert!(a.names().await.contains(&name));
+    }
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_directory_s_new_list_counts_for_files_that_are_known() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    let file = a.make("file").await;
+    a.put(&file, b"secret").await.expect("stored");
+    let seen = b.find("file").await;
+    assert_eq!(b.get(&seen).await, b"secret");
+    let list = b"1\n0\nsystem:anyuser 8\n\0".to_vec();
+    let set = rxafs::StoreACL {
+        fid: a.root.fid(),
+        access_list: rxafs::AfsOpaque::new(list).expect("short"),
+    };
+    let volume = a.root.volume();
+    let reply = a.user.client().call_volume(volume, &"list", &set).await;
+    reply.expect("list");
+    let open = b
+        .cache
+        .open(&b.user, &seen, Rights::READ, false)
+        .await
+        .map(|_| ());
+    assert_eq!(errno(&open.expect_err("no right")), 13);
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_another_file_by_now_is_found() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    a.make("name").await;
+    let new = a.make("new").await;
+    assert_eq!(b.names().await, ["name", "new"]);
+    // Nobody is told, as if that were still under way.
+    let (volume, root) = (&bench.volume, bench.volume.root());
+    let context = Context {
+        author: ViceId(1),
+        now: NOW,
+    };
+    let renamed = volume.rename(root, b"new", root, b"name", context);
+    renamed.expect("rename").wait().expect("rename");
+    assert_eq!(b.find("name").await.fid(), new.fid());
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_file_read_backwards_stays_within_the_cache() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client_with(8 << 20, None).await);
+    let bytes: Vec<u8> = (0..20_000_000u32).map(|i| (i >> 8) as u8).collect();
+    let file = a.make("large").await;
+    a.put(&file, &bytes).await.expect("stored");
+    let seen = b.find("large").await;
+    let open = b.cache.open(&b.user, &seen, Rights::READ, false).await;
+    let handle = open.expect("open");
+    for start in (0..bytes.len()).step_by(500_000).rev() {
+        let read = handle.read(start as u64, 500_000).await.expect("read");
+        assert!(read == bytes[start..start + 500_000], "at {start}");
+        // What was just fetched comes on top.
+        let used = b.cache.used();
+        assert!(used <= 12 << 20, "{used} bytes are kept at {start}");
+    }
+    handle.close().await;
+    bench.end();
+}
+
+#[tokio::test]
+async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    let told = Arc::new(Told::default());
+    a.cache.watch(told.clone());
+    let (open, closed) = (a.make("open").await, a.make("closed").await);
+    // Asked for once more: the server's first call to a new client ends what it promised until then.
+    for name in ["open", "closed"] {
+        a.find(name).await;
+    }
+    let handle = a.cache.opened(&a.user, &open);
+    let count = || told.0.load(Ordering::SeqCst);
+    let before = count();
+    let now = tokio::time::Instant::now();
+    a.cache.tell_expired(now);
+    assert_eq!(count(), before);
+    let later = now + Duration::from_secs(1_000_000);
+    a.cache.tell_expired(later);
+    a.cache.tell_expired(later);
+    assert_eq!(count(), before + 1, "once, and of the open file only");
+    assert!(open.attributes().expect("known").valid.is_zero());
+    assert!(!closed.attributes().expect("known").valid.is_zero());
+    handle.close().await;
     bench.end();
 }

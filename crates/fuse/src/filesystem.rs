@@ -131,21 +131,30 @@ impl fuser::Filesystem for Filesystem {
         let (uid, name) = (request.uid(), bytes(name));
         let requests = self.requests.clone();
         self.run(async move {
-            let found = requests.within(requests.lookup(uid, parent, &name)).await;
-            match found {
+            let seen = match requests.seen(parent) {
+                Ok(seen) => seen,
+                Err(errno) => return reply.error(errno),
+            };
+            let lookup = requests.lookup(uid, parent, &name, &seen);
+            match requests.within(lookup).await {
                 Ok(entry) => reply.entry_with_ttls(
                     &entry.attr_time,
                     &entry.entry_time,
                     &entry.attr,
                     Generation(entry.generation),
                 ),
-                Err(errno) => match requests.absent(parent, &name) {
-                    Some(time) if errno.code() == Errno::ENOENT.code() => {
-                        reply.entry(&time, &crate::requests::nothing(), Generation(0));
+                Err(errno) => {
+                    let is_absent = errno.code() == Errno::ENOENT.code();
+                    let time = is_absent.then(|| requests.absent(parent, &name, &seen));
+                    match time.flatten() {
+                        Some(time) => {
+                            reply.entry(&time, &crate::requests::nothing(), Generation(0));
+                        }
+                        None => reply.error(errno),
                     }
-                    _ => reply.error(errno),
-                },
+                }
             }
+            requests.answered(&seen);
         });
     }
 
@@ -180,7 +189,7 @@ impl fuser::Filesystem for Filesystem {
         _atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -199,7 +208,8 @@ impl fuser::Filesystem for Filesystem {
         };
         let (requests, uid) = (self.requests.clone(), request.uid());
         self.run(async move {
-            let set = requests.set_attributes(uid, number, wanted);
+            let handle = handle.map(|handle| handle.0);
+            let set = requests.set_attributes(uid, number, wanted, handle);
             match requests.within(set).await {
                 Ok((attr, time)) => reply.attr(&time, &attr),
                 Err(errno) => reply.error(errno),

@@ -42,6 +42,20 @@ enum Opened {
     Vnode(Arc<Vnode>, Arc<Listing>),
 }
 
+/// A directory at a moment: what is found in it is true for as long as no promise about it is broken since.
+pub(crate) struct Seen {
+    /// And how many had been broken then. `None`: the dynamic root.
+    directory: Option<(Arc<Vnode>, u64)>,
+}
+
+impl Seen {
+    /// Whether it need not be as it was any more.
+    fn is_over(&self) -> bool {
+        let directory = self.directory.as_ref();
+        directory.is_some_and(|(vnode, breaks)| vnode.breaks() != *breaks)
+    }
+}
+
 /// A name's answer.
 pub(crate) struct Entry {
     pub(crate) attr: FileAttr,
@@ -115,14 +129,17 @@ impl Requests {
         }
     }
 
-    fn entry(&self, parent: INodeNo, name: &[u8], found: &Found) -> Answer<Entry> {
+    /// `seen`: the directory before it was asked for the name.
+    fn entry(&self, parent: INodeNo, name: &[u8], found: &Found, seen: &Seen) -> Answer<Entry> {
         let vnode = &found.vnode;
         let attributes = vnode.attributes().ok_or(Errno::EIO)?;
-        let entry_time = match self.node(parent)? {
-            Node::Cells => CROSSING_TIME,
-            Node::Vnode(directory) => {
-                let time = self.entry_time(&directory);
-                if found.crossed {
+        let entry_time = match &seen.directory {
+            None => CROSSING_TIME,
+            Some((directory, _)) => {
+                let time = self.entry_time(directory);
+                if seen.is_over() {
+                    Duration::ZERO
+                } else if found.crossed {
                     time.min(CROSSING_TIME)
                 } else {
                     time
@@ -140,7 +157,33 @@ impl Requests {
         })
     }
 
-    pub(crate) async fn lookup(&self, uid: u32, parent: INodeNo, name: &[u8]) -> Answer<Entry> {
+    /// A directory as it is before it is asked for a name, or changed.
+    pub(crate) fn seen(&self, parent: INodeNo) -> Answer<Seen> {
+        let directory = match self.node(parent)? {
+            Node::Cells => None,
+            Node::Vnode(directory) => {
+                let breaks = directory.breaks();
+                Some((directory, breaks))
+            }
+        };
+        Ok(Seen { directory })
+    }
+
+    /// The kernel was answered. What was told to it before, it may have heard before the answer, which it
+    /// believes then: it is told again.
+    pub(crate) fn answered(&self, seen: &Seen) {
+        if let Some((directory, _)) = seen.directory.as_ref().filter(|_| seen.is_over()) {
+            self.cache.tell(directory, false);
+        }
+    }
+
+    pub(crate) async fn lookup(
+        &self,
+        uid: u32,
+        parent: INodeNo,
+        name: &[u8],
+        seen: &Seen,
+    ) -> Answer<Entry> {
         let user = self.user(uid).await?;
         let found = match self.node(parent)? {
             Node::Cells => self.cache.lookup_cell(&user, name).await.map_err(code)?,
@@ -154,16 +197,15 @@ impl Requests {
             .attributes(&user, &found.vnode)
             .await
             .map_err(code)?;
-        self.entry(parent, name, &found)
+        self.entry(parent, name, &found, seen)
     }
 
     /// A name is not there: for how long the kernel may remember that, if at all.
-    pub(crate) fn absent(&self, parent: INodeNo, name: &[u8]) -> Option<Duration> {
-        let Ok(Node::Vnode(directory)) = self.node(parent) else {
-            return None;
-        };
-        let time = self.entry_time(&directory);
-        (!time.is_zero() && self.inodes.absent(parent.0, name)).then_some(time)
+    pub(crate) fn absent(&self, parent: INodeNo, name: &[u8], seen: &Seen) -> Option<Duration> {
+        let (directory, _) = seen.directory.as_ref()?;
+        let time = self.entry_time(directory);
+        let may = !time.is_zero() && !seen.is_over();
+        (may && self.inodes.absent(parent.0, name)).then_some(time)
     }
 
     pub(crate) async fn attributes(
@@ -186,12 +228,15 @@ impl Requests {
         uid: u32,
         number: INodeNo,
         wanted: Wanted,
+        handle: Option<u64>,
     ) -> Answer<(FileAttr, Duration)> {
         let vnode = self.vnode(number)?;
         let user = self.user(uid).await?;
+        // ftruncate(2), which the kernel allows to who has the file open to write.
+        let open = handle.is_some_and(|handle| self.handle(handle).is_ok());
         let attributes = self
             .cache
-            .set_attributes(&user, &vnode, wanted)
+            .set_attributes(&user, &vnode, wanted, open)
             .await
             .map_err(code)?;
         Ok((attr(number.0, &attributes.status), attributes.valid))
@@ -213,7 +258,8 @@ impl Requests {
         };
         let user = self.user(uid).await?;
         let status = self.cache.status(&user, &vnode).await.map_err(code)?;
-        let has = |rights: Rights| status.caller_access.intersects(rights);
+        let granted = self.cache.rights(&user, &vnode).await.map_err(code)?;
+        let has = |rights: Rights| granted.intersects(rights);
         let (read, write, execute) = if status.file_type == Kind::Directory {
             let change = Rights::INSERT.union(Rights::DELETE).union(Rights::WRITE);
             (has(Rights::LOOKUP), has(change), has(Rights::LOOKUP))
@@ -276,6 +322,7 @@ impl Requests {
     ) -> Answer<(Entry, u64)> {
         let directory = self.vnode(parent)?;
         let user = self.user(uid).await?;
+        let seen = self.seen(parent)?;
         let made = self.cache.create_file(&user, &directory, name, mode).await;
         let (vnode, handle) = match made {
             Ok(vnode) => {
@@ -284,7 +331,8 @@ impl Requests {
             }
             // Another client was faster.
             Err(error) if errno(&error) == Errno::EEXIST.code() && flags & O_EXCL == 0 => {
-                let entry = self.lookup(uid, parent, name).await?;
+                let seen = self.seen(parent)?;
+                let entry = self.lookup(uid, parent, name, &seen).await?;
                 let (handle, _) = self.open(uid, entry.attr.ino, flags).await?;
                 return Ok((entry, handle));
             }
@@ -295,7 +343,7 @@ impl Requests {
             vnode,
             crossed: false,
         };
-        let entry = match self.entry(parent, name, &found) {
+        let entry = match self.entry(parent, name, &found, &seen) {
             Ok(entry) => entry,
             Err(error) => {
                 handle.close().await;
@@ -339,13 +387,14 @@ impl Requests {
         parent: INodeNo,
         name: &[u8],
         vnode: Arc<Vnode>,
+        seen: &Seen,
     ) -> Answer<Entry> {
         self.cache.attributes(user, &vnode).await.map_err(code)?;
         let found = Found {
             vnode,
             crossed: false,
         };
-        self.entry(parent, name, &found)
+        self.entry(parent, name, &found, seen)
     }
 
     pub(crate) async fn make_node(
@@ -357,8 +406,10 @@ impl Requests {
     ) -> Answer<Entry> {
         let directory = self.vnode(parent)?;
         let user = self.user(uid).await?;
+        let seen = self.seen(parent)?;
         let made = self.cache.create_file(&user, &directory, name, mode).await;
-        self.made(&user, parent, name, made.map_err(code)?).await
+        let made = made.map_err(code)?;
+        self.made(&user, parent, name, made, &seen).await
     }
 
     pub(crate) async fn make_dir(
@@ -370,8 +421,10 @@ impl Requests {
     ) -> Answer<Entry> {
         let directory = self.vnode(parent)?;
         let user = self.user(uid).await?;
+        let seen = self.seen(parent)?;
         let made = self.cache.make_dir(&user, &directory, name, mode).await;
-        self.made(&user, parent, name, made.map_err(code)?).await
+        let made = made.map_err(code)?;
+        self.made(&user, parent, name, made, &seen).await
     }
 
     pub(crate) async fn symlink(
@@ -383,12 +436,13 @@ impl Requests {
     ) -> Answer<Entry> {
         let directory = self.vnode(parent)?;
         let user = self.user(uid).await?;
+        let seen = self.seen(parent)?;
         let made = self.cache.symlink(&user, &directory, name, text).await;
         let made = made.map_err(code)?;
         match self.cache.lookup(&user, &directory, name).await {
             // A mount point is entered as where it leads.
-            Ok(found) => self.entry(parent, name, &found),
-            Err(_) => self.made(&user, parent, name, made).await,
+            Ok(found) => self.entry(parent, name, &found, &seen),
+            Err(_) => self.made(&user, parent, name, made, &seen).await,
         }
     }
 
@@ -401,9 +455,10 @@ impl Requests {
     ) -> Answer<Entry> {
         let (file, directory) = (self.vnode(number)?, self.vnode(parent)?);
         let user = self.user(uid).await?;
+        let seen = self.seen(parent)?;
         let linked = self.cache.link(&user, &directory, name, &file).await;
         linked.map_err(code)?;
-        self.made(&user, parent, name, file).await
+        self.made(&user, parent, name, file, &seen).await
     }
 
     pub(crate) async fn unlink(&self, uid: u32, parent: INodeNo, name: &[u8]) -> Answer<()> {

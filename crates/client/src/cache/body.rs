@@ -7,8 +7,11 @@
 //!    was, and is told to the server before bytes beyond it.
 //! 3. What is being stored is in `storing`, in neither `dirty` nor lost: a store that fails puts it back,
 //!    and bytes written meanwhile are dirty anew.
+//! 4. While a store is under way, nobody can say whether a newer version is its doing: what was met is
+//!    judged when the store is answered, or has failed.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,6 +52,8 @@ pub(crate) struct Body {
     cut: Option<u64>,
     /// A store is under way: versions rise because of it.
     in_flight: bool,
+    /// The newest status that was met meanwhile.
+    meanwhile: Option<AfsFetchStatus>,
     /// There is something to be stored, or being stored.
     changed: bool,
     /// When our own programs changed it.
@@ -82,6 +87,7 @@ impl Body {
             storing: Ranges::default(),
             cut: None,
             in_flight: false,
+            meanwhile: None,
             changed: false,
             modified: None,
         }
@@ -144,7 +150,12 @@ impl Body {
     /// The server says this about the file. Answers whether bytes that were here are no longer true.
     pub(crate) fn meet(&mut self, status: &AfsFetchStatus) -> bool {
         if self.in_flight {
-            // Our own store raises version and length; its answer settles both.
+            let newest = self
+                .meanwhile
+                .is_none_or(|known| known.data_version <= status.data_version);
+            if newest {
+                self.meanwhile = Some(*status);
+            }
             return false;
         }
         let newer = self.version != status.data_version;
@@ -177,16 +188,16 @@ impl Body {
         }
     }
 
-    /// Drops clean bytes before `position`, to make room in the middle of a file larger than the cache.
-    pub(crate) fn forget_before(&mut self, position: u64) -> io::Result<()> {
+    /// Drops clean bytes in `range`, to make room in the middle of a file larger than the cache.
+    pub(crate) fn forget_range(&mut self, range: Range<u64>) -> io::Result<()> {
         let clean: Vec<_> = {
             let mut own = self.dirty.clone();
             own.insert_all(&self.storing);
             let of_others = |(start, end): (u64, u64)| own.gaps(start, end);
             self.valid
                 .iter()
-                .take_while(|(start, _)| *start < position)
-                .map(|(start, end)| (start, end.min(position)))
+                .map(|(start, end)| (start.max(range.start), end.min(range.end)))
+                .filter(|(start, end)| start < end)
                 .flat_map(of_others)
                 .collect()
         };
@@ -204,23 +215,36 @@ impl Body {
         Ok(buffer)
     }
 
-    /// Takes bytes that were fetched in `version`; only what is not here already. Answers whether they
-    /// are of the version that is here: else they are of no use.
-    pub(crate) fn fill(&mut self, version: u64, start: u64, pieces: &[Bytes]) -> io::Result<bool> {
-        if self.version != version {
+    /// Takes bytes that were fetched of a range, with the status at that moment; only what is not here
+    /// already. Behind the server's end our own programs made the file longer: there it is zero. Answers
+    /// whether the bytes are of the version that is here: else they are of no use.
+    pub(crate) fn fill(
+        &mut self,
+        status: &AfsFetchStatus,
+        range: Range<u64>,
+        pieces: &[Bytes],
+    ) -> io::Result<bool> {
+        if self.version != status.data_version {
             return Ok(false);
         }
-        let mut at = start;
+        let mut at = range.start;
         for piece in pieces {
-            let end = at + piece.len() as u64;
-            for (from, to) in self.valid.gaps(at, end.min(self.length.max(at))) {
-                let part = &piece[(from - at) as usize..(to - at) as usize];
-                self.backing.write(from, part)?;
-                self.account(|body| body.valid.insert(from, to));
-            }
-            at = end;
+            at = self.fill_one(at, piece)?;
+        }
+        if at >= status.length && at < range.end {
+            self.fill_one(at, &vec![0; (range.end - at) as usize])?;
         }
         Ok(true)
+    }
+
+    fn fill_one(&mut self, at: u64, piece: &[u8]) -> io::Result<u64> {
+        let end = at + piece.len() as u64;
+        for (from, to) in self.valid.gaps(at, end.min(self.length.max(at))) {
+            let part = &piece[(from - at) as usize..(to - at) as usize];
+            self.backing.write(from, part)?;
+            self.account(|body| body.valid.insert(from, to));
+        }
+        Ok(end)
     }
 
     /// Our own programs write.
@@ -248,7 +272,7 @@ impl Body {
                 body.dirty.cut(length);
             });
             // What is being stored beyond it is cut off again afterwards.
-            if length < self.server_length || !self.storing.is_empty() {
+            if length < self.server_length || self.in_flight {
                 self.cut = Some(self.cut.map_or(length, |cut| cut.min(length)));
             }
         } else {
@@ -328,24 +352,38 @@ impl Body {
         self.version = status.data_version;
         self.met = status.data_version;
         self.server_length = status.length;
-        if ours_alone {
-            return false;
+        if !ours_alone {
+            self.contents += 1;
+            self.account(|body| body.valid = body.dirty.clone());
         }
-        self.contents += 1;
-        self.account(|body| body.valid = body.dirty.clone());
-        true
+        let later = self
+            .meanwhile
+            .take()
+            .filter(|met| met.data_version > status.data_version);
+        let Some(met) = later else {
+            return !ours_alone;
+        };
+        // If nothing of ours is left to be stored, the length is what others made of it since.
+        self.changed = self.changed && self.choose_piece().is_some();
+        self.meet(&met) || !ours_alone
     }
 
-    /// The server did not take a piece: it is dirty again.
-    pub(crate) fn not_stored(&mut self, piece: &Piece) {
+    /// The server did not take a piece: it is dirty again. Answers whether bytes that were here are no
+    /// longer true.
+    pub(crate) fn not_stored(&mut self, piece: &Piece) -> bool {
         self.in_flight = false;
         self.account(|body| {
             body.storing.remove(piece.start, piece.end);
-            body.dirty.insert(piece.start, piece.end.min(body.length));
+            // Unless it was given up meanwhile.
+            if body.changed {
+                body.dirty.insert(piece.start, piece.end.min(body.length));
+            }
         });
         if let Some(cut) = piece.cut {
             self.cut = Some(self.cut.map_or(cut, |later| later.min(cut)));
         }
+        let met = self.meanwhile.take();
+        met.is_some_and(|met| self.meet(&met))
     }
 
     /// The file is gone: there is nobody who could take what is dirty.
@@ -357,6 +395,7 @@ impl Body {
         });
         self.changed = false;
         self.cut = None;
+        self.meanwhile = None;
         self.backing.remove();
         self.version = NO_VERSION;
     }
@@ -397,7 +436,9 @@ mod tests {
     fn body(version: u64, bytes: &[u8]) -> Body {
         let mut body = Body::new(Backing::memory(), Arc::default());
         body.meet(&status(version, bytes.len() as u64));
-        body.fill(version, 0, &[Bytes::copy_from_slice(bytes)])
+        let whole = 0..bytes.len() as u64;
+        let bytes = [Bytes::copy_from_slice(bytes)];
+        body.fill(&status(version, whole.end), whole, &bytes)
             .expect("memory");
         body
     }
@@ -409,17 +450,25 @@ mod tests {
         fn take(&mut self, body: &mut Body) -> usize {
             let mut calls = 0;
             while let Some(piece) = body.next_piece() {
-                let bytes = body.read(piece.start, piece.end).expect("memory");
-                self.0.truncate(piece.file_length as usize);
-                if self.0.len() < piece.end as usize {
-                    self.0.resize(piece.end as usize, 0);
-                }
-                self.0[piece.start as usize..piece.end as usize].copy_from_slice(&bytes);
-                self.1 += 1;
-                assert!(!body.stored(&piece, &status(self.1, self.0.len() as u64)));
+                self.apply(body, &piece);
+                assert!(!body.stored(&piece, &self.status()));
                 calls += 1;
             }
             calls
+        }
+
+        fn apply(&mut self, body: &mut Body, piece: &Piece) {
+            let bytes = body.read(piece.start, piece.end).expect("memory");
+            self.0.truncate(piece.file_length as usize);
+            if self.0.len() < piece.end as usize {
+                self.0.resize(piece.end as usize, 0);
+            }
+            self.0[piece.start as usize..piece.end as usize].copy_from_slice(&bytes);
+            self.1 += 1;
+        }
+
+        fn status(&self) -> AfsFetchStatus {
+            status(self.1, self.0.len() as u64)
         }
     }
 
@@ -461,23 +510,42 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) % limit
         };
-        for round in 0..3_000u32 {
-            match next(4) {
+        // A store that is under way, and whether the server has taken it.
+        let mut under_way: Option<(Piece, bool)> = None;
+        for round in 0..10_000u32 {
+            match next(5) {
                 0 => {
                     let length = next(200);
                     body.set_length(length, NOW).expect("length");
                     model.resize(length as usize, 0);
                 }
                 1 => {
+                    if let Some((piece, taken)) = under_way.take() {
+                        if !taken {
+                            server.apply(&mut body, &piece);
+                        }
+                        assert!(!body.stored(&piece, &server.status()));
+                    }
                     server.take(&mut body);
                     assert_eq!(server.0, model, "round {round}");
                 }
-                2 => {
-                    // A store that fails after the first call.
-                    if let Some(piece) = body.next_piece() {
-                        body.not_stored(&piece);
-                    }
+                2 if under_way.is_none() => {
+                    under_way = body.next_piece().map(|piece| {
+                        let taken = next(2) == 0;
+                        if taken {
+                            server.apply(&mut body, &piece);
+                        }
+                        (piece, taken)
+                    });
                 }
+                // It is answered, or failed before the server had it.
+                2 | 3 => match under_way.take() {
+                    Some((piece, true)) => {
+                        assert!(!body.stored(&piece, &server.status()));
+                    }
+                    Some((piece, false)) => assert!(!body.not_stored(&piece)),
+                    None => {}
+                },
                 _ => {
                     let (at, length) = (next(200) as usize, 1 + next(30) as usize);
                     let bytes = vec![round as u8; length];
@@ -492,6 +560,52 @@ mod tests {
             assert_eq!(body.gaps(0, 1000), [], "round {round}");
             assert_eq!(body.read(0, body.length()).expect("read"), model);
         }
+    }
+
+    #[test]
+    fn a_cut_while_an_extension_is_stored_is_stored_after_it() {
+        let mut server = Server(vec![7; 10], 3);
+        let mut body = body(3, &server.0);
+        body.set_length(20, NOW).expect("extend");
+        let piece = body.next_piece().expect("a piece");
+        body.set_length(15, NOW).expect("cut");
+        server.apply(&mut body, &piece);
+        assert!(!body.stored(&piece, &server.status()));
+        server.take(&mut body);
+        assert_eq!((server.0.len(), body.length()), (15, 15));
+    }
+
+    #[test]
+    fn what_others_stored_while_a_store_failed_is_met() {
+        let mut body = body(3, b"0123456789");
+        body.write(2, b"ab", NOW).expect("write");
+        let piece = body.next_piece().expect("a piece");
+        assert!(!body.meet(&status(4, 10)), "it may be our own");
+        assert!(body.not_stored(&piece), "it was not");
+        assert_eq!(body.gaps(0, 10), [(0, 2), (4, 10)]);
+    }
+
+    #[test]
+    fn what_others_stored_behind_our_store_is_met_when_it_is_answered() {
+        let mut body = body(3, b"0123456789");
+        body.write(2, b"ab", NOW).expect("write");
+        let piece = body.next_piece().expect("a piece");
+        body.meet(&status(5, 3));
+        assert!(body.stored(&piece, &status(4, 10)));
+        assert_eq!(body.next_piece(), None, "what they cut stays cut");
+        assert_eq!((body.length(), body.gaps(0, 10)), (3, vec![(0, 3)]));
+    }
+
+    #[test]
+    fn what_the_server_has_not_is_zero() {
+        let mut body = body(3, &[7; 100]);
+        body.write(90, b"0123456789", NOW).expect("write");
+        assert!(body.meet(&status(4, 50)));
+        let filled = body.fill(&status(4, 50), 0..90, &[Bytes::from(vec![8; 50])]);
+        assert!(filled.expect("memory"));
+        assert_eq!(body.gaps(0, 100), []);
+        let bytes = body.read(40, 100).expect("read");
+        assert_eq!(bytes, [&[8; 10][..], &[0; 40], b"0123456789"].concat());
     }
 
     #[test]

@@ -16,9 +16,35 @@ use super::names::path_error;
 use super::status::{Asked, refused};
 use super::user::User;
 use super::vnode::{Leftover, Listing, Vnode};
-use crate::error::{PathProblem, Result};
+use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::{MOUNT_POINT_MODE, MountPoint};
 use crate::path::NAME_BYTES_MAX;
+
+/// A change that is under way. Whoever hears no answer to it, because the server was silent or he gave up
+/// waiting, does not know whether it was made; and nobody breaks his own promise for it.
+struct Doubt<'a> {
+    cache: &'a Cache,
+    vnodes: Vec<&'a Arc<Vnode>>,
+}
+
+impl Doubt<'_> {
+    /// It was made, or the server says that it was not.
+    fn settle<T>(&mut self, outcome: &Result<T>) {
+        let answered = match outcome {
+            Ok(_) => true,
+            Err(error) => error.code().is_some_and(|code| code.0 > 0),
+        };
+        if answered {
+            self.vnodes.clear();
+        }
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        self.cache.doubt(&self.vnodes);
+    }
+}
 
 /// How often a name for a removed open file is looked for.
 const LEFTOVER_TRIES: u32 = 100;
@@ -37,10 +63,12 @@ impl Cache {
     ) -> Result<Arc<Vnode>> {
         let asked = self.asked_about_new();
         let reply = self
-            .change(user, directory, name, |dir_fid, name| rxafs::CreateFile {
-                dir_fid,
-                name,
-                in_status: self.new_status(mode),
+            .change(user, (directory, None), name, |dir_fid, name| {
+                rxafs::CreateFile {
+                    dir_fid,
+                    name,
+                    in_status: self.new_status(mode),
+                }
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
@@ -61,10 +89,12 @@ impl Cache {
     ) -> Result<Arc<Vnode>> {
         let asked = self.asked_about_new();
         let reply = self
-            .change(user, directory, name, |dir_fid, name| rxafs::MakeDir {
-                dir_fid,
-                name,
-                in_status: self.new_status(mode),
+            .change(user, (directory, None), name, |dir_fid, name| {
+                rxafs::MakeDir {
+                    dir_fid,
+                    name,
+                    in_status: self.new_status(mode),
+                }
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
@@ -90,11 +120,13 @@ impl Cache {
             None => 0o755,
         };
         let reply = self
-            .change(user, directory, name, |dir_fid, name| rxafs::Symlink {
-                dir_fid,
-                name,
-                link_contents,
-                in_status: self.new_status(mode),
+            .change(user, (directory, None), name, |dir_fid, name| {
+                rxafs::Symlink {
+                    dir_fid,
+                    name,
+                    link_contents,
+                    in_status: self.new_status(mode),
+                }
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
@@ -120,10 +152,12 @@ impl Cache {
         }
         let existing_fid = file.fid();
         let reply = self
-            .change(user, directory, name, |dir_fid, name| rxafs::Link {
-                dir_fid,
-                name,
-                existing_fid,
+            .change(user, (directory, Some(file)), name, |dir_fid, name| {
+                rxafs::Link {
+                    dir_fid,
+                    name,
+                    existing_fid,
+                }
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, existing_fid);
@@ -166,9 +200,8 @@ impl Cache {
         name: &[u8],
     ) -> Result<()> {
         let reply = self
-            .change(user, directory, name, |dir_fid, name| rxafs::RemoveDir {
-                dir_fid,
-                name,
+            .change(user, (directory, None), name, |dir_fid, name| {
+                rxafs::RemoveDir { dir_fid, name }
             })
             .await?;
         self.directory_changed(user, directory, &reply.dir_status, |listing| {
@@ -219,14 +252,17 @@ impl Cache {
         }
         let new = afs_name(new_name)?;
         let reply = self
-            .change(user, old_dir, old_name, |old_dir_fid, old_name| {
-                rxafs::Rename {
+            .change(
+                user,
+                (old_dir, Some(new_dir)),
+                old_name,
+                |old_dir_fid, old_name| rxafs::Rename {
                     old_dir_fid,
                     old_name,
                     new_dir_fid: new_dir.fid(),
                     new_name: new,
-                }
-            })
+                },
+            )
             .await?;
         let fid = moved.fid();
         let name = Bytes::copy_from_slice(new_name);
@@ -268,11 +304,17 @@ impl Cache {
             in_status: set,
         };
         let what = format!("attributes of {}", vnode.fid());
-        let reply = user
+        let mut doubt = Doubt {
+            cache: self,
+            vnodes: vec![vnode],
+        };
+        let outcome = user
             .client()
             .call_volume(&vnode.volume, &what, &arguments)
             .await
-            .inspect_err(|error| self.note_failure(vnode, error))?;
+            .inspect_err(|error| self.note_failure(vnode, error));
+        doubt.settle(&outcome);
+        let reply = outcome?;
         self.heard(user, vnode, &reply.status, None);
         if let Some(time) = set.client_mod_time {
             vnode.body.lock().set_modified(time);
@@ -288,28 +330,32 @@ impl Cache {
         }
     }
 
+    /// A change in a directory, and of `other`.
     async fn change<P: cellar_wire::package::Procedure>(
         &self,
         user: &Arc<User>,
-        directory: &Arc<Vnode>,
+        (directory, other): (&Arc<Vnode>, Option<&Arc<Vnode>>),
         name: &[u8],
         arguments: impl FnOnce(Fid, AfsName) -> P,
     ) -> Result<P::Reply> {
         let arguments = arguments(directory.fid(), afs_name(name)?);
         let what = String::from_utf8_lossy(name).into_owned();
-        user.client()
-            .call_volume(&directory.volume, &what, &arguments)
-            .await
-            .inspect_err(|error| {
-                // A name that is there after all, or not: our copy of the directory is wrong.
-                let about_name = matches!(
-                    error.code(),
-                    Some(AbortCode::EEXIST | AbortCode::ENOENT | AbortCode::VNOVNODE)
-                );
-                if about_name || error.code().is_none_or(|code| code.0 < 0) {
-                    directory.broken();
-                }
-            })
+        let mut doubt = Doubt {
+            cache: self,
+            vnodes: std::iter::once(directory).chain(other).collect(),
+        };
+        let client = user.client();
+        let outcome = client.call_volume(&directory.volume, &what, &arguments);
+        let outcome = outcome.await;
+        // A name that is there after all, or not: our copy of the directory is wrong.
+        let about_name = matches!(
+            outcome.as_ref().err().and_then(Error::code),
+            Some(AbortCode::EEXIST | AbortCode::ENOENT | AbortCode::VNOVNODE)
+        );
+        if !about_name {
+            doubt.settle(&outcome);
+        }
+        outcome
     }
 
     /// The vnode of a name, not followed.
@@ -380,9 +426,8 @@ impl Cache {
         name: &[u8],
     ) -> Result<()> {
         let reply = self
-            .change(user, directory, name, |dir_fid, name| rxafs::RemoveFile {
-                dir_fid,
-                name,
+            .change(user, (directory, None), name, |dir_fid, name| {
+                rxafs::RemoveFile { dir_fid, name }
             })
             .await?;
         self.directory_changed(user, directory, &reply.dir_status, |listing| {
@@ -399,7 +444,7 @@ impl Cache {
                     link_count: status.link_count - 1,
                     ..status
                 };
-                file.heard(user, &status, None);
+                file.heard(user.id(), &status, None);
             }
             _ => {
                 file.vanished();
@@ -430,7 +475,7 @@ impl Cache {
         drop(listing);
         let new = afs_name(&leftover)?;
         let reply = self
-            .change(user, directory, name, |old_dir_fid, old_name| {
+            .change(user, (directory, None), name, |old_dir_fid, old_name| {
                 rxafs::Rename {
                     old_dir_fid,
                     old_name,
@@ -471,24 +516,48 @@ impl Cache {
         file.vanished();
     }
 
+    /// A user's rights to a vnode. A file is governed by the list of its directory: what is promised about the
+    /// directory says whether that has changed. `a` says of a file that he owns it.
+    ///
+    /// # Errors
+    /// As [`Cache::status`].
+    pub async fn rights(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Rights> {
+        let status = self.status(user, vnode).await?;
+        if vnode.is_directory() {
+            return Ok(status.caller_access);
+        }
+        let directory = Fid {
+            volume: vnode.fid().volume,
+            vnode: status.parent_vnode,
+            uniquifier: status.parent_uniquifier,
+        };
+        let directory = self.vnode(&vnode.volume, directory)?;
+        let of_directory = self.status(user, &directory).await?.caller_access;
+        let rest = of_directory.difference(Rights::ADMINISTER);
+        Ok(match status.caller_access.contains(Rights::ADMINISTER) {
+            true => rest.union(Rights::ADMINISTER),
+            false => rest,
+        })
+    }
+
     /// Whether a user may do what these rights allow in a directory or with a file.
     ///
     /// # Errors
     /// `EACCES`; as [`Cache::status`].
     pub async fn may(&self, user: &Arc<User>, vnode: &Arc<Vnode>, wanted: Rights) -> Result<()> {
+        let rights = self.rights(user, vnode).await?;
         let status = self.status(user, vnode).await?;
-        let owner = status.caller_access.contains(Rights::ADMINISTER);
+        let owner = rights.contains(Rights::ADMINISTER);
         let is_file = status.file_type == FileType::File;
         let of_mode = |bits: u32| !is_file || owner || status.unix_mode & bits != 0;
         let has = |right: Rights| {
-            status.caller_access.contains(right)
-                || (is_file && owner && status.caller_access.contains(Rights::INSERT))
+            rights.contains(right) || (is_file && owner && rights.contains(Rights::INSERT))
         };
         let refused_read = wanted.contains(Rights::READ) && !(has(Rights::READ) && of_mode(0o500));
         let refused_write = wanted.contains(Rights::WRITE)
             && !(has(Rights::WRITE) && (!is_file || status.unix_mode & 0o200 != 0));
         let rest = wanted.difference(Rights::READ.union(Rights::WRITE));
-        if refused_read || refused_write || !status.caller_access.contains(rest) {
+        if refused_read || refused_write || !rights.contains(rest) {
             return Err(refused(
                 format!("access to {}", vnode.fid()),
                 AbortCode::EACCES,

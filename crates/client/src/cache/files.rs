@@ -78,6 +78,11 @@ impl Cache {
         if status.file_type == FileType::Directory {
             return Err(refused("opening a directory", AbortCode::EISDIR));
         }
+        // open(2) lets a program cut what it opens to read.
+        let wanted = match cut {
+            true => wanted.union(Rights::WRITE),
+            false => wanted,
+        };
         if wanted.contains(Rights::WRITE) && vnode.volume.is_read_only() {
             return Err(refused("opening a file to write", AbortCode::EROFS));
         }
@@ -108,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// Changes attributes.
+    /// Changes attributes. `open`: the program has the file open to write, whatever its mode is now.
     ///
     /// # Errors
     /// The server's refusal; `EISDIR` for the length of a directory.
@@ -117,6 +122,7 @@ impl Cache {
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         wanted: Wanted,
+        open: bool,
     ) -> Result<Attributes> {
         if let Some(length) = wanted.length {
             let status = self.status(user, vnode).await?;
@@ -129,7 +135,7 @@ impl Cache {
             if vnode.volume.is_read_only() {
                 return Err(refused("a length", AbortCode::EROFS));
             }
-            if vnode.state.lock().opens == 0 {
+            if !open {
                 self.may(user, vnode, Rights::WRITE).await?;
             }
             let now = self.now();

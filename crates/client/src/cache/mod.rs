@@ -17,6 +17,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -268,8 +269,8 @@ impl Cache {
     }
 
     /// Makes room when there is more than may be: whole files, those used least first; dirty bytes stay.
-    pub(crate) fn make_room(&self, reading: Option<(&Vnode, u64)>) {
-        let used = || self.space.used.load(Ordering::Relaxed);
+    pub(crate) fn make_room(&self, reading: Option<(&Vnode, Range<u64>)>) {
+        let used = || self.used();
         if used() <= self.options.size {
             return;
         }
@@ -280,7 +281,7 @@ impl Cache {
             with_bytes.cloned().collect()
         };
         all.sort_by_key(|vnode| vnode.used.load(Ordering::Relaxed));
-        let current = reading.map(|(vnode, _)| vnode.key);
+        let current = reading.as_ref().map(|(vnode, _)| vnode.key);
         for vnode in &all {
             if used() <= goal {
                 return;
@@ -292,23 +293,39 @@ impl Cache {
                 }
             }
         }
-        // A file that alone is larger than the cache: what was read of it goes.
-        if let Some((vnode, position)) = reading
-            && used() > self.options.size
-            && let Err(cause) = vnode.body.lock().forget_before(position)
-        {
-            tracing::warn!(%cause, "the cache cannot make room");
+        // A file that alone is larger than the cache: what was read of it goes, and where that is read
+        // backwards what lies farther on.
+        let Some((vnode, range)) = reading else {
+            return;
+        };
+        let ahead = range
+            .end
+            .saturating_add((self.ahead_max() + 1) * read::CHUNK);
+        for range in [0..range.start, ahead..u64::MAX] {
+            if used() <= self.options.size {
+                return;
+            }
+            if let Err(cause) = vnode.body.lock().forget_range(range) {
+                tracing::warn!(%cause, "the cache cannot make room");
+            }
         }
     }
 
-    pub(crate) fn forget_rights(&self, user: u32) {
-        for vnode in self.vnodes.lock().values() {
-            vnode.forget_rights(user);
+    /// Bytes that are kept now.
+    pub fn used(&self) -> u64 {
+        self.space.used.load(Ordering::Relaxed)
+    }
+
+    /// What was promised about these may no longer be true, without anybody telling.
+    pub(crate) fn doubt(&self, vnodes: &[&Arc<Vnode>]) {
+        for vnode in vnodes {
+            vnode.broken();
+            self.tell(vnode, false);
         }
     }
 
     /// Tells the watcher.
-    pub(crate) fn tell(&self, vnode: &Arc<Vnode>, contents: bool) {
+    pub fn tell(&self, vnode: &Arc<Vnode>, contents: bool) {
         if let Some(watcher) = self.watcher.get() {
             watcher.changed(vnode, contents);
         }

@@ -119,13 +119,41 @@ impl Cache {
         directory: &Arc<Vnode>,
         name: &[u8],
     ) -> Result<Found> {
-        let listing = self.listing(user, directory).await?;
-        let (name, fid) = self
-            .find(&listing, name)
-            .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
+        for _ in 0..TRIES {
+            let listing = self.listing(user, directory).await?;
+            let (found, fid) = self
+                .find(&listing, name)
+                .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
+            let followed = self.follow(user, directory, &listing, &found, fid).await;
+            let gone = self.vnode(&directory.volume, fid)?.is_gone();
+            if followed.is_ok() || !gone {
+                return followed;
+            }
+            // Replaced by another file, perhaps, of which we are told a moment later.
+            self.doubt(&[directory]);
+            let now = self.listing(user, directory).await?;
+            if self.find(&now, name).is_some_and(|(_, again)| again == fid) {
+                return followed;
+            }
+        }
+        Err(refused(
+            format!("{}: it is replaced all the time", directory.fid()),
+            AbortCode::from_errno(11),
+        ))
+    }
+
+    /// Where a name leads that was found in a listing.
+    async fn follow(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        listing: &Listing,
+        name: &Bytes,
+        fid: Fid,
+    ) -> Result<Found> {
         let vnode = self.vnode(&directory.volume, fid)?;
         if vnode.promised(user).is_none() && directory.state.lock().walked {
-            let neighbours = self.neighbours(user, directory, &listing, &name, &vnode)?;
+            let neighbours = self.neighbours(user, directory, listing, name, &vnode)?;
             if neighbours.len() > 1 {
                 self.statuses(user, &neighbours).await?;
             }

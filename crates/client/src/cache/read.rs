@@ -110,7 +110,7 @@ impl Cache {
             for chunk in chunks {
                 self.fetch_chunk(user, vnode, chunk).await?;
             }
-            self.make_room(Some((vnode, start)));
+            self.make_room(Some((vnode, start..start + length)));
         }
         Err(refused(
             format!("reading {}: it changes all the time", vnode.fid()),
@@ -146,7 +146,7 @@ impl Cache {
             }
         };
         let (pieces, status) = self.fetch(user, vnode, start, end).await?;
-        let filled = vnode.body.lock().fill(status.data_version, start, &pieces);
+        let filled = vnode.body.lock().fill(&status, start..end, &pieces);
         if !filled.map_err(|cause| local(vnode, cause))? {
             // A store of ours is under way: what was fetched is either side of it.
             drop(vnode.storing.lock().await);
@@ -157,7 +157,7 @@ impl Cache {
     /// Fetches chunks that will be wanted, if nobody does already.
     fn read_ahead(&self, user: &Arc<User>, vnode: &Arc<Vnode>, from: u64, chunks: u64) {
         let first = from.div_ceil(CHUNK);
-        let chunks = chunks.min(self.options.size / CHUNK / 4);
+        let chunks = chunks.min(self.ahead_max());
         for chunk in first..first + chunks {
             let wanted = !vnode
                 .body
@@ -177,10 +177,16 @@ impl Cache {
                 if let Err(error) = cache.fetch_chunk(&user, &vnode, chunk).await {
                     tracing::debug!(%error, "reading ahead");
                 }
-                cache.make_room(Some((&vnode, from)));
+                cache.make_room(Some((&vnode, from..from)));
+                vnode.rest();
                 drop(permit);
             });
         }
+    }
+
+    /// Chunks fetched ahead of a reader at most, of a cache of this size.
+    pub(crate) fn ahead_max(&self) -> u64 {
+        AHEAD_MAX.min(self.options.size / CHUNK / 4)
     }
 
     pub(crate) fn touch(&self, vnode: &Vnode) {

@@ -25,8 +25,10 @@ pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
 /// When a call was begun, and how many promises had been broken then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    at: Instant,
-    breaks: u64,
+    pub(crate) at: Instant,
+    pub(crate) breaks: u64,
+    /// How many changes of our own had been answered.
+    pub(crate) own: u64,
     /// Where the vnode was not known yet: how many breaks of unknown ones there had been.
     strays: Option<u64>,
 }
@@ -36,6 +38,7 @@ impl Asked {
         Self {
             at: Instant::now(),
             breaks: vnode.breaks.load(Ordering::Acquire),
+            own: vnode.own.load(Ordering::Acquire),
             strays: None,
         }
     }
@@ -45,6 +48,7 @@ impl Asked {
         Self {
             at: Instant::now(),
             breaks: 0,
+            own: 0,
             strays: Some(strays),
         }
     }
@@ -63,9 +67,9 @@ impl Cache {
         let promise = promise.map(|(callback, asked)| {
             let missed = asked.strays.is_some_and(|before| before != strays);
             let callback = if missed { Callback::NONE } else { callback };
-            (callback, asked.at, asked.breaks)
+            (callback, asked)
         });
-        if vnode.heard(user, status, promise) {
+        if vnode.heard(user.id(), status, promise) {
             self.tell(vnode, true);
         }
     }

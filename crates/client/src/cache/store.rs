@@ -5,12 +5,16 @@
 //!    store begins while the program still writes; what stays open is stored after [`AGE`].
 //! 3. What failed stays dirty and is tried again every [`RETRY`]. Only when the file is gone there is
 //!    nobody to take it.
+//! 4. A program that has a file open and reads what the kernel keeps of it asks nobody. When the promise runs
+//!    out, of which no server tells, the kernel is told within [`EXPIRY_TIME`]: that much earlier a
+//!    promise ends here than there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cellar_wire::rxafs::{AfsStoreStatus, StoreData64};
+use tokio::time::Instant;
 
 use super::Cache;
 use super::body::{Piece, STORE_BYTES};
@@ -26,16 +30,24 @@ use crate::store::send;
 const BACKGROUND_BYTES: u64 = 2 * STORE_BYTES;
 /// How long dirty bytes of an open file wait.
 const AGE: Duration = Duration::from_secs(30);
+/// How often it is looked for open files whose promise has run out.
+const EXPIRY_TIME: Duration = Duration::from_secs(5);
 /// How often what failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A piece that is being stored.
-struct UnderWay<'a>(Option<(&'a Vnode, Piece)>);
+struct UnderWay<'a> {
+    cache: &'a Cache,
+    vnode: &'a Arc<Vnode>,
+    piece: Option<Piece>,
+}
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        if let Some((vnode, piece)) = self.0.take() {
-            vnode.body.lock().not_stored(&piece);
+        if let Some(piece) = self.piece.take()
+            && self.vnode.body.lock().not_stored(&piece)
+        {
+            self.cache.tell(self.vnode, true);
         }
     }
 }
@@ -105,11 +117,15 @@ impl Cache {
                 break;
             };
             // Whoever waits may be told to give up: the piece is dirty again then.
-            let mut under_way = UnderWay(Some((vnode, piece.clone())));
+            let mut under_way = UnderWay {
+                cache: self,
+                vnode,
+                piece: Some(piece.clone()),
+            };
             let stored = self.store_piece(&user, vnode, &piece, durable).await;
             match stored {
                 Ok(status) => {
-                    under_way.0 = None;
+                    under_way.piece = None;
                     let others = vnode.body.lock().stored(&piece, &status);
                     vnode.state.lock().failed = None;
                     self.heard(&user, vnode, &status, None);
@@ -129,6 +145,8 @@ impl Cache {
         if !vnode.body.lock().is_changed() {
             unstored.remove(&vnode.key);
         }
+        drop(unstored);
+        vnode.rest();
         Ok(())
     }
 
@@ -181,8 +199,38 @@ impl Cache {
             .collect()
     }
 
-    /// Rules 2 and 3, for as long as the cache lives. To be run once, beside everything else.
-    pub async fn keep_storing(self: Arc<Self>) {
+    /// What has to be done all the time, for as long as the cache lives. To be run once, beside everything
+    /// else.
+    pub async fn keep(self: Arc<Self>) {
+        let cache = Arc::downgrade(&self);
+        let expiring = async move {
+            loop {
+                tokio::time::sleep(EXPIRY_TIME).await;
+                let Some(cache) = cache.upgrade() else {
+                    return;
+                };
+                cache.tell_expired(Instant::now());
+            }
+        };
+        tokio::join!(self.keep_storing(), expiring);
+    }
+
+    /// Rule 4: whoever shows open files is told that nothing is promised about them by `now`.
+    pub fn tell_expired(&self, now: Instant) {
+        let all = self.vnodes.lock();
+        let expired: Vec<_> = all
+            .values()
+            .filter(|vnode| vnode.ran_out(now))
+            .cloned()
+            .collect();
+        drop(all);
+        for vnode in expired {
+            self.tell(&vnode, true);
+        }
+    }
+
+    /// Rules 2 and 3.
+    async fn keep_storing(self: Arc<Self>) {
         let cache = Arc::downgrade(&self);
         drop(self);
         loop {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cellar_rpc::Security;
@@ -90,7 +91,11 @@ impl User {
 
 /// Those who were seen.
 #[derive(Debug, Default)]
-pub(crate) struct Users(Mutex<HashMap<u32, Known>>);
+pub(crate) struct Users {
+    known: Mutex<HashMap<u32, Known>>,
+    /// Who has other tokens gets another number: what was known of his rights is not known of him now.
+    next: AtomicU32,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -102,7 +107,7 @@ struct Known {
 impl Users {
     /// All that call servers.
     pub(crate) fn all(&self) -> Vec<Arc<User>> {
-        self.0
+        self.known
             .lock()
             .values()
             .map(|known| known.user.clone())
@@ -111,14 +116,15 @@ impl Users {
 }
 
 impl Cache {
-    fn new_user(&self, id: u32, security: HashMap<CellName, Security>) -> Result<Arc<User>> {
+    fn new_user(&self, uid: u32, security: HashMap<CellName, Security>) -> Result<Arc<User>> {
         let config = Config {
             cells: self.cells().to_vec(),
             administrator: None,
             security,
-            renewal: self.identities().renewal(id),
+            renewal: self.identities().renewal(uid),
         };
         let client = Client::without_callbacks(self.port().clone(), config)?;
+        let id = self.users().next.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(User { id, client }))
     }
 
@@ -128,8 +134,8 @@ impl Cache {
     /// No cell is known.
     pub async fn user(&self, uid: u32) -> Result<Arc<User>> {
         let now = Instant::now();
-        let (id, known) = {
-            let mut users = self.users().0.lock();
+        let known = {
+            let mut users = self.users().known.lock();
             match users.get_mut(&uid) {
                 Some(known) if now.duration_since(known.asked) < STAMP_TIME => {
                     return Ok(known.user.clone());
@@ -137,9 +143,9 @@ impl Cache {
                 Some(known) => {
                     // Others go on with what is known while one asks.
                     known.asked = now;
-                    (uid, Some((known.user.clone(), known.stamp)))
+                    Some((known.user.clone(), known.stamp))
                 }
-                None => (uid, None),
+                None => None,
             }
         };
         let stamp = self.identities().stamp(uid);
@@ -152,12 +158,11 @@ impl Cache {
             Some(_) => self.identities().securities(uid).await,
             None => HashMap::new(),
         };
-        let full = self.users().0.lock().len() >= USERS_MAX && known.is_none();
+        let full = self.users().known.lock().len() >= USERS_MAX && known.is_none();
         let user = if security.is_empty() || full {
             self.anybody()?
         } else {
-            self.forget_rights(id);
-            self.new_user(id, security)?
+            self.new_user(uid, security)?
         };
         if !full {
             let known = Known {
@@ -165,7 +170,7 @@ impl Cache {
                 stamp,
                 asked: now,
             };
-            self.users().0.lock().insert(uid, known);
+            self.users().known.lock().insert(uid, known);
         }
         Ok(user)
     }
@@ -175,11 +180,11 @@ impl Cache {
     /// # Errors
     /// No cell is known.
     pub fn anybody(&self) -> Result<Arc<User>> {
-        if let Some(known) = self.users().0.lock().get(&ANYBODY) {
+        if let Some(known) = self.users().known.lock().get(&ANYBODY) {
             return Ok(known.user.clone());
         }
         let user = self.new_user(ANYBODY, HashMap::new())?;
-        let mut users = self.users().0.lock();
+        let mut users = self.users().known.lock();
         let known = users.entry(ANYBODY).or_insert_with(|| Known {
             user,
             stamp: None,

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::body::Body;
+use super::status::Asked;
 use super::user::User;
 use crate::mount_point::is_mount_point;
 use crate::volume::Volume;
@@ -40,6 +41,9 @@ pub struct Vnode {
     pub(crate) storing: tokio::sync::Mutex<()>,
     /// Promises broken so far: an answer that was under way meanwhile promises nothing.
     pub(crate) breaks: AtomicU64,
+    /// Changes of our own that were answered so far: nobody breaks a promise for them, so an answer that was
+    /// under way meanwhile may be of before.
+    pub(crate) own: AtomicU64,
     /// When it was last used, by the cache's count.
     pub(crate) used: AtomicU64,
 }
@@ -94,6 +98,7 @@ impl Vnode {
             asking: tokio::sync::Mutex::default(),
             storing: tokio::sync::Mutex::default(),
             breaks: AtomicU64::new(0),
+            own: AtomicU64::new(0),
             used: AtomicU64::new(0),
         }
     }
@@ -163,45 +168,58 @@ impl Vnode {
         status
     }
 
-    /// A server answered `status` for `user` to a call that was begun at `asked`, before which
-    /// `breaks` promises had been broken. Answers whether contents that were here are no longer true.
+    /// A server answered `status` for a user, to a question or, without a promise, to a change of our own.
+    /// Answers whether contents that were here are no longer true.
+    ///
+    /// Answers may overtake each other. What our own change came to is newer than any lower version; a
+    /// promise given before it holds all the same, as others would have broken it.
     pub(crate) fn heard(
         &self,
-        user: &User,
+        user: u32,
         status: &AfsFetchStatus,
-        promise: Option<(Callback, Instant, u64)>,
+        promise: Option<(Callback, Asked)>,
     ) -> bool {
-        // The body first: whoever sees the status sees contents of that version or newer.
-        let stale = status.file_type == FileType::File && self.body.lock().meet(status);
         let mut state = self.state.lock();
         let state = &mut *state;
-        let older = state
-            .status
-            .is_some_and(|known| known.data_version > status.data_version)
-            && promise.is_none();
-        if older {
-            return stale;
+        let overtaken = match &promise {
+            Some((_, asked)) => self.own.load(Ordering::Acquire) != asked.own,
+            None => {
+                self.own.fetch_add(1, Ordering::AcqRel);
+                true
+            }
+        };
+        let known = state.status.map(|known| known.data_version);
+        let older = overtaken && known.is_some_and(|known| known > status.data_version);
+        if older && promise.is_none() {
+            return false;
+        }
+        let mut stale = false;
+        if !older {
+            stale = status.file_type == FileType::File && self.body.lock().meet(status);
+            state.status = Some(*status);
+            state.gone = false;
         }
         // Who may do what changes without the data: what was known of others holds no longer than
         // the promise, which an access list's change breaks.
         if state.expires.is_none_or(|at| at <= Instant::now()) {
             state.rights.clear();
         }
-        state.status = Some(*status);
-        state.gone = false;
-        state.rights.retain(|(id, _)| *id != user.id());
+        state.rights.retain(|(id, _)| *id != user);
         if state.rights.len() >= RIGHTS_MAX {
             state.rights.remove(0);
         }
-        state.rights.push((user.id(), status.caller_access));
-        if let Some((callback, asked, breaks)) = promise {
-            let broken = self.breaks.load(Ordering::Acquire) != breaks;
+        state.rights.push((user, status.caller_access));
+        if let Some((callback, asked)) = promise {
+            let broken = self.breaks.load(Ordering::Acquire) != asked.breaks;
+            // Of the same version, either may be the newer one: a mode changes without it.
+            let doubtful = overtaken && known == Some(status.data_version);
             let given = callback.expires_in_secs > 0
                 && callback.callback_type != Callback::DROPPED
-                && !broken;
+                && !broken
+                && !doubtful;
             let lifetime = Duration::from_secs(callback.expires_in_secs.into());
             let lifetime = lifetime.saturating_sub(MARGIN.min(lifetime / 10));
-            state.expires = given.then(|| asked + lifetime);
+            state.expires = given.then(|| asked.at + lifetime);
         }
         stale
     }
@@ -213,16 +231,40 @@ impl Vnode {
         state.expires = None;
     }
 
+    /// How many promises were broken so far. What was true before [`Vnode::breaks`] became another number need
+    /// not be true any more.
+    pub fn breaks(&self) -> u64 {
+        self.breaks.load(Ordering::Acquire)
+    }
+
+    /// Whether it is open, and its promise has run out by `now`: that is said once of each promise.
+    pub(crate) fn ran_out(&self, now: Instant) -> bool {
+        let mut state = self.state.lock();
+        let out = state.opens > 0 && state.expires.is_some_and(|at| at <= now);
+        if out {
+            state.expires = None;
+        }
+        out
+    }
+
+    /// If no program has it open, no descriptor is kept for it.
+    pub(crate) fn rest(&self) {
+        let state = self.state.lock();
+        if state.opens == 0 {
+            self.body.lock().close();
+        }
+    }
+
+    /// Whether the server said that it is no more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state.lock().gone
+    }
+
     /// The server says that there is no such vnode any more.
     pub(crate) fn vanished(&self) {
         let mut state = self.state.lock();
         state.expires = None;
         state.gone = true;
-    }
-
-    /// The rights of a user who has other tokens now are no longer known.
-    pub(crate) fn forget_rights(&self, user: u32) {
-        self.state.lock().rights.retain(|(id, _)| *id != user);
     }
 
     /// Whether a symbolic link with this status is a mount point.
@@ -239,5 +281,90 @@ impl Vnode {
     pub fn unstored_since(&self) -> Option<AfsTime> {
         let body = self.body.lock();
         body.modified().filter(|_| body.is_changed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cellar_wire::abort::AbortCode;
+    use cellar_wire::ids::VolumeId;
+
+    use super::*;
+    use crate::cache::backing::Backing;
+    use crate::cell::CellName;
+    use crate::mount_point::VolumeKind;
+
+    const USER: u32 = 1;
+
+    fn vnode() -> Vnode {
+        let volume = Volume {
+            cell: CellName::new("test.cell").expect("name"),
+            name: "volume".to_owned(),
+            kind: VolumeKind::ReadWrite,
+            id: VolumeId(5),
+        };
+        let body = Body::new(Backing::memory(), Arc::default());
+        Vnode::new((0, Fid::new(5, 2, 1)), Arc::new(volume), body)
+    }
+
+    fn status(version: u64, length: u64, mode: u32) -> AfsFetchStatus {
+        AfsFetchStatus {
+            file_type: FileType::File,
+            length,
+            data_version: version,
+            unix_mode: mode,
+            ..AfsFetchStatus::failed(AbortCode(0))
+        }
+    }
+
+    fn promise(asked: Asked) -> Option<(Callback, Asked)> {
+        let callback = Callback {
+            version: 1,
+            expires_in_secs: 3600,
+            callback_type: Callback::SHARED,
+        };
+        Some((callback, asked))
+    }
+
+    fn known(vnode: &Vnode) -> (u64, u64, u32, bool) {
+        let Attributes { status, valid } = vnode.attributes().expect("known");
+        let promised = !valid.is_zero();
+        assert_eq!(vnode.body.lock().length(), status.length);
+        (
+            status.data_version,
+            status.length,
+            status.unix_mode,
+            promised,
+        )
+    }
+
+    #[test]
+    fn an_answer_from_before_our_own_change_does_not_undo_it() {
+        let vnode = vnode();
+        let early = Asked::about(&vnode);
+        vnode.heard(USER, &status(4, 10, 0o644), promise(early));
+        let asked = Asked::about(&vnode);
+        // We store meanwhile, and are answered first.
+        vnode.heard(USER, &status(5, 20, 0o644), None);
+        vnode.heard(USER, &status(4, 10, 0o644), promise(asked));
+        assert_eq!(known(&vnode), (5, 20, 0o644, true));
+        // The other way round it is newer.
+        vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
+        assert_eq!(known(&vnode), (6, 30, 0o644, true));
+        // A change of the mode leaves the version: which of both is newer cannot be said.
+        let asked = Asked::about(&vnode);
+        vnode.heard(USER, &status(6, 30, 0o600), None);
+        vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
+        assert!(!known(&vnode).3);
+    }
+
+    #[test]
+    fn answers_to_our_own_changes_may_overtake_each_other() {
+        let vnode = vnode();
+        vnode.heard(USER, &status(5, 20, 0o644), None);
+        vnode.heard(USER, &status(4, 10, 0o600), None);
+        assert_eq!(known(&vnode), (5, 20, 0o644, false));
     }
 }
