@@ -3,11 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_client::cache::{self, Anonymous, Cache, Root, User, Vnode, Wanted, Watcher};
+use cellar_client::cache::{
+    self, Anonymous, Cache, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
+};
 use cellar_client::{Cell, CellName, Ports, errno};
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
@@ -97,9 +99,15 @@ struct Bench {
     volume: Arc<Volume>,
     files: Port,
     cell: Cell,
+    clock: Arc<AtomicU64>,
 }
 
 impl Bench {
+    /// The server's clock goes on by so many seconds.
+    fn later(&self, seconds: u64) {
+        self.clock.fetch_add(seconds, Ordering::SeqCst);
+    }
+
     fn start() -> Self {
         let runtime = Runtime::client_only().expect("runtime");
         let any = "127.0.0.1:0".parse().expect("address");
@@ -113,7 +121,9 @@ impl Bench {
         let spec = VolumeSpec::new(VOLUME, "root.cell", ViceId(1), NOW);
         let volume = partition.create_volume(&spec).expect("volume").wait();
         let volume = volume.expect("volume");
-        let wall = Arc::new(|| Duration::from_secs(NOW.0.into()));
+        let clock = Arc::new(AtomicU64::new(NOW.0.into()));
+        let now = clock.clone();
+        let wall = Arc::new(move || Duration::from_secs(now.load(Ordering::SeqCst)));
         let server = FileServer::new(Config::new(AfsUuid([7; 16]), wall), Arc::new(Nobody));
         server.add_partition(PartitionId::new(0).expect("a"), partition);
         let files = PortConfig::new(any).service(server.file_service());
@@ -136,6 +146,7 @@ impl Bench {
             volume,
             files,
             cell,
+            clock,
         };
         bench.allow(Rights::ALL);
         bench
@@ -618,5 +629,108 @@ async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
     assert!(open.attributes().expect("known").valid.is_zero());
     assert!(!closed.attributes().expect("known").valid.is_zero());
     handle.close().await;
+    bench.end();
+}
+
+fn lock(owner: u64, kind: LockKind) -> Lock {
+    Lock {
+        owner,
+        pid: 1,
+        first: 0,
+        last: i64::MAX as u64,
+        kind,
+    }
+}
+
+impl Client {
+    /// What a program that asks for a lock is told: 0 or an errno.
+    async fn lock(&self, vnode: &Arc<Vnode>, owner: u64, kind: LockKind) -> i32 {
+        let set = self.cache.set_lock(&self.user, vnode, lock(owner, kind));
+        set.await.map_or_else(|error| errno(&error), |()| 0)
+    }
+
+    async fn unlock(&self, vnode: &Arc<Vnode>, owner: u64) {
+        self.cache.unlock(vnode, owner, 0, u64::MAX).await;
+    }
+}
+
+#[tokio::test]
+async fn locks_keep_programs_of_two_machines_apart() {
+    use LockKind::{Read, Write};
+    const EAGAIN: i32 = 11;
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    let file = a.make("file").await;
+    let seen = b.find("file").await;
+    assert_eq!(a.lock(&file, 1, Write).await, 0);
+    assert_eq!(a.lock(&file, 2, Read).await, EAGAIN, "on the same machine");
+    assert_eq!(b.lock(&seen, 1, Read).await, EAGAIN, "on another");
+    let test = b.cache.test_lock(&b.user, &seen, lock(1, Read)).await;
+    assert_eq!(test.expect("asked").expect("in the way").kind, Write);
+    a.unlock(&file, 1).await;
+    let test = b.cache.test_lock(&b.user, &seen, lock(1, Write)).await;
+    assert_eq!(test.expect("asked"), None);
+    // Readers share; neither of them gets more, and neither loses what he has.
+    assert_eq!(a.lock(&file, 1, Read).await, 0);
+    assert_eq!(a.lock(&file, 2, Read).await, 0);
+    assert_eq!(b.lock(&seen, 1, Read).await, 0);
+    assert_eq!(b.lock(&seen, 1, Write).await, EAGAIN);
+    a.unlock(&file, 1).await;
+    assert_eq!(b.lock(&seen, 1, Write).await, EAGAIN, "one is left");
+    a.unlock(&file, 2).await;
+    assert_eq!(
+        a.lock(&file, 1, Write).await,
+        EAGAIN,
+        "the other is left, too"
+    );
+    assert_eq!(b.lock(&seen, 1, Write).await, 0);
+    // Who waits has it when it is given back, with what was written under it.
+    let open = b.cache.open(&b.user, &seen, Rights::WRITE, false).await;
+    let handle = open.expect("open");
+    handle.write(0, b"under the lock").await.expect("write");
+    let open = a.cache.open(&a.user, &file, Rights::READ, false).await;
+    let reading = open.expect("open");
+    let wait = a
+        .cache
+        .wait_for_lock(&a.user, &file, lock(1, Read), || false);
+    let (waited, ()) = tokio::join!(wait, b.unlock(&seen, 1));
+    waited.expect("locked");
+    let read = reading.read(0, 100).await.expect("read");
+    assert_eq!(read, b"under the lock");
+    let wait = b
+        .cache
+        .wait_for_lock(&b.user, &seen, lock(1, Write), || true);
+    assert_eq!(errno(&wait.await.expect_err("gave up")), 4);
+    // The last close gives back what is left.
+    reading.close().await;
+    assert_eq!(b.lock(&seen, 1, Write).await, 0);
+    b.unlock(&seen, 1).await;
+    handle.close().await;
+    bench.end();
+}
+
+#[tokio::test]
+async fn locks_last_as_long_as_they_are_extended() {
+    use LockKind::Write;
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    let file = a.make("file").await;
+    let seen = b.find("file").await;
+    assert_eq!(a.lock(&file, 1, Write).await, 0);
+    for _ in 0..3 {
+        bench.later(200);
+        a.cache.extend_locks().await;
+        assert_eq!(b.lock(&seen, 1, Write).await, 11);
+    }
+    // The server forgot it, as when it is started again: it is set again.
+    bench.later(400);
+    a.cache.extend_locks().await;
+    assert_eq!(b.lock(&seen, 1, Write).await, 11);
+    // Somebody else was faster: it is lost, and what he has stays.
+    bench.later(400);
+    assert_eq!(b.lock(&seen, 1, Write).await, 0);
+    a.cache.extend_locks().await;
+    a.unlock(&file, 1).await;
+    assert_eq!(a.lock(&file, 2, Write).await, 11);
     bench.end();
 }

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::SystemTime;
 
-use cellar_client::cache::{Cache, Wanted};
+use cellar_client::cache::{Cache, Lock, LockKind, Wanted};
 use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
+    TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
@@ -104,6 +104,29 @@ impl Filesystem {
     }
 }
 
+/// Kinds of locks. Source: fcntl(2).
+const F_RDLCK: i32 = 0;
+const F_WRLCK: i32 = 1;
+const F_UNLCK: i32 = 2;
+/// All of a file.
+const WHOLE: (u64, u64) = (0, u64::MAX);
+
+/// The lock that is meant; `None`: none.
+fn lock(owner: LockOwner, (first, last): (u64, u64), kind: i32, pid: u32) -> Option<Lock> {
+    let kind = match kind {
+        F_RDLCK => LockKind::Read,
+        F_WRLCK => LockKind::Write,
+        _ => return None,
+    };
+    Some(Lock {
+        owner: owner.0,
+        pid,
+        first,
+        last,
+        kind,
+    })
+}
+
 fn bytes(name: &OsStr) -> Vec<u8> {
     name.as_bytes().to_vec()
 }
@@ -114,6 +137,8 @@ impl fuser::Filesystem for Filesystem {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_POSIX_LOCKS
+            | InitFlags::FUSE_FLOCK_LOCKS
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
         // What an older kernel lacks, it lacks: it asks more often then.
         let _lacking = config.add_capabilities(wanted & config.capabilities());
@@ -412,10 +437,10 @@ impl fuser::Filesystem for Filesystem {
         _request: &Request,
         _number: INodeNo,
         handle: FileHandle,
-        _owner: LockOwner,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.store(handle, false, reply);
+        self.store(handle, false, Some(owner), reply);
     }
 
     fn fsync(
@@ -426,7 +451,7 @@ impl fuser::Filesystem for Filesystem {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.store(handle, true, reply);
+        self.store(handle, true, None, reply);
     }
 
     fn release(
@@ -435,12 +460,16 @@ impl fuser::Filesystem for Filesystem {
         _number: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let requests = self.requests.clone();
         self.run(async move {
+            // Whose flock(2) ends with the last descriptor.
+            if let Some(owner) = owner {
+                let _closed = requests.unlock(handle.0, owner.0, WHOLE).await;
+            }
             requests.release(handle.0).await;
             reply.ok();
         });
@@ -511,6 +540,64 @@ impl fuser::Filesystem for Filesystem {
         });
     }
 
+    fn getlk(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let requests = self.requests.clone();
+        self.run(async move {
+            let Some(lock) = lock(owner, (start, end), kind, pid) else {
+                return reply.error(Errno::EINVAL);
+            };
+            match requests.test_lock(handle.0, lock).await {
+                Ok(None) => reply.locked(start, end, F_UNLCK, 0),
+                Ok(Some(found)) => {
+                    let kind = match found.kind {
+                        LockKind::Read => F_RDLCK,
+                        LockKind::Write => F_WRLCK,
+                    };
+                    reply.locked(found.first, found.last, kind, found.pid);
+                }
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn setlk(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let requests = self.requests.clone();
+        self.run(async move {
+            // No longest time: who waits can be interrupted, and servers are not waited for.
+            let done = match lock(owner, (start, end), kind, pid) {
+                Some(lock) => requests.set_lock(handle.0, lock, sleep).await,
+                None => requests.unlock(handle.0, owner.0, (start, end)).await,
+            };
+            match done {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
     fn access(&self, request: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let (uid, mask) = (request.uid(), mask.bits());
         self.empty(reply, |requests| async move {
@@ -520,11 +607,22 @@ impl fuser::Filesystem for Filesystem {
 }
 
 impl Filesystem {
-    fn store(&self, handle: FileHandle, durable: bool, reply: ReplyEmpty) {
+    /// With `owner`: a descriptor is closed, and with it go the locks by fcntl(2) of whoever closes it.
+    fn store(
+        &self,
+        handle: FileHandle,
+        durable: bool,
+        owner: Option<LockOwner>,
+        reply: ReplyEmpty,
+    ) {
         let requests = self.requests.clone();
         self.run(async move {
             // No longest time: what is large takes long; a server that is silent ends it.
-            match requests.store(handle.0, durable).await {
+            let stored = requests.store(handle.0, durable).await;
+            if let Some(owner) = owner {
+                let _closed = requests.unlock(handle.0, owner.0, WHOLE).await;
+            }
+            match stored {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Found, Handle, Listing, User, Vnode, Wanted};
+use cellar_client::cache::{Attributes, Cache, Found, Handle, Listing, Lock, User, Vnode, Wanted};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
@@ -371,6 +371,37 @@ impl Requests {
         handle.store(durable).await.map_err(code)
     }
 
+    // ---- locks
+
+    /// Sets a lock; with `wait` as soon as nothing is in the way.
+    pub(crate) async fn set_lock(&self, handle: u64, lock: Lock, wait: bool) -> Answer<()> {
+        let handle = self.handle(handle)?;
+        let (user, vnode) = (handle.user(), handle.vnode());
+        let set = if wait {
+            let gave_up = || is_signalled(lock.pid);
+            let waited = self.cache.wait_for_lock(user, vnode, lock, gave_up);
+            waited.await
+        } else {
+            self.cache.set_lock(user, vnode, lock).await
+        };
+        set.map_err(code)
+    }
+
+    /// What is in the way of a lock.
+    pub(crate) async fn test_lock(&self, handle: u64, lock: Lock) -> Answer<Option<Lock>> {
+        let handle = self.handle(handle)?;
+        let test = self.cache.test_lock(handle.user(), handle.vnode(), lock);
+        test.await.map_err(code)
+    }
+
+    /// An owner gives back what it has of a range.
+    pub(crate) async fn unlock(&self, handle: u64, owner: u64, range: (u64, u64)) -> Answer<()> {
+        let handle = self.handle(handle)?;
+        let (first, last) = range;
+        self.cache.unlock(handle.vnode(), owner, first, last).await;
+        Ok(())
+    }
+
     pub(crate) async fn release(&self, handle: u64) {
         let handle = self.files.lock().remove(&handle);
         // Reads that are under way end first: the last of them closes.
@@ -630,6 +661,22 @@ impl Requests {
             }
         }
     }
+}
+
+/// Whether a signal waits for a thread that waits for us. The kernel would let it go if it were told that the
+/// request can be interrupted, which [`fuser`] does not tell it. Source: proc(5).
+fn is_signalled(thread: u32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
+        // It is gone, or in another container: nothing is known.
+        return false;
+    };
+    let signals = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .unwrap_or(0)
+    };
+    let waiting = signals("SigPnd:") | signals("ShdPnd:");
+    waiting & !(signals("SigBlk:") | signals("SigIgn:")) != 0
 }
 
 /// Flags of open(2) and renameat2(2). Source: Linux.

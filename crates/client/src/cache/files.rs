@@ -230,6 +230,11 @@ impl Handle {
         self.cache.store(&self.vnode, durable).await
     }
 
+    /// Who has it open.
+    pub fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
     /// The file is open once less.
     pub async fn close(mut self) {
         self.open = false;
@@ -245,6 +250,7 @@ impl Handle {
         if let Err(error) = self.cache.store(&self.vnode, false).await {
             tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; it is tried again");
         }
+        self.cache.forget_locks(&self.vnode).await;
         self.vnode.body.lock().close();
         self.cache.make_room(None);
     }

@@ -38,6 +38,7 @@ mod backing;
 mod body;
 mod change;
 mod files;
+mod locks;
 mod names;
 mod ranges;
 mod read;
@@ -49,6 +50,7 @@ mod vnode;
 use backing::Backing;
 use body::{Body, Space};
 pub use files::{Handle, Usage, Wanted};
+pub use locks::{Lock, LockKind};
 pub use names::{Found, Root};
 use user::Users;
 pub use user::{Anonymous, Identities, User};
@@ -97,6 +99,8 @@ pub struct Cache {
     vnodes: Mutex<HashMap<Key, Arc<Vnode>>>,
     /// Those with something to store.
     unstored: Mutex<HashMap<Key, Arc<Vnode>>>,
+    /// Those that somebody here has a lock on.
+    locked: Mutex<HashMap<Key, Arc<Vnode>>>,
     /// Chunks that are being fetched.
     fetching: Mutex<HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
@@ -158,6 +162,7 @@ impl Cache {
             users: Users::default(),
             vnodes: Mutex::default(),
             unstored: Mutex::default(),
+            locked: Mutex::default(),
             fetching: Mutex::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
             space: Arc::default(),
@@ -331,8 +336,8 @@ impl Cache {
         }
     }
 
-    /// Stores what is dirty, as long as that works, and takes leave of the file servers. Answers what
-    /// could not be stored.
+    /// Stores what is dirty, as long as that works, gives back locks, and takes leave of the file servers.
+    /// Answers what could not be stored.
     pub async fn close(&self) -> Vec<(Arc<Vnode>, Error)> {
         let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
         let mut failed = Vec::new();
@@ -340,6 +345,10 @@ impl Cache {
             if let Err(error) = self.store(&vnode, false).await {
                 failed.push((vnode, error));
             }
+        }
+        let locked: Vec<_> = self.locked.lock().values().cloned().collect();
+        for vnode in locked {
+            self.forget_locks(&vnode).await;
         }
         for user in self.users.all() {
             user.client().goodbye().await;

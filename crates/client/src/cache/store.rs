@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::body::{Piece, STORE_BYTES};
+use super::locks::EXTEND_TIME;
 use super::read::{in_chunks, local};
 use super::user::User;
 use super::vnode::Vnode;
@@ -212,7 +213,17 @@ impl Cache {
                 cache.tell_expired(Instant::now());
             }
         };
-        tokio::join!(self.keep_storing(), expiring);
+        let cache = Arc::downgrade(&self);
+        let extending = async move {
+            loop {
+                tokio::time::sleep(EXTEND_TIME).await;
+                let Some(cache) = cache.upgrade() else {
+                    return;
+                };
+                cache.extend_locks().await;
+            }
+        };
+        tokio::join!(self.keep_storing(), expiring, extending);
     }
 
     /// Rule 4: whoever shows open files is told that nothing is promised about them by `now`.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::body::Body;
+use super::locks::Locks;
 use super::status::Asked;
 use super::user::User;
 use crate::mount_point::is_mount_point;
@@ -39,6 +40,7 @@ pub struct Vnode {
     pub(crate) asking: tokio::sync::Mutex<()>,
     /// Held by whoever stores.
     pub(crate) storing: tokio::sync::Mutex<()>,
+    pub(crate) locks: Locks,
     /// Promises broken so far: an answer that was under way meanwhile promises nothing.
     pub(crate) breaks: AtomicU64,
     /// Changes of our own that were answered so far: nobody breaks a promise for them, so an answer that was
@@ -97,6 +99,7 @@ impl Vnode {
             body: Mutex::new(body),
             asking: tokio::sync::Mutex::default(),
             storing: tokio::sync::Mutex::default(),
+            locks: Locks::default(),
             breaks: AtomicU64::new(0),
             own: AtomicU64::new(0),
             used: AtomicU64::new(0),
