@@ -77,12 +77,7 @@ impl Filesystem {
         let work = work(requests.clone());
         self.run(async move {
             match requests.within(work).await {
-                Ok(entry) => reply.entry_with_ttls(
-                    &entry.attr_time,
-                    &entry.entry_time,
-                    &entry.attr,
-                    Generation(entry.generation),
-                ),
+                Ok(entry) => give(reply, &entry),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -102,6 +97,16 @@ impl Filesystem {
             }
         });
     }
+}
+
+/// Answers with what a name leads to.
+fn give(reply: ReplyEntry, entry: &Entry) {
+    reply.entry_with_ttls(
+        &entry.attr_time,
+        &entry.entry_time,
+        &entry.attr,
+        Generation(entry.generation),
+    );
 }
 
 /// Kinds of locks. Source: fcntl(2).
@@ -162,12 +167,7 @@ impl fuser::Filesystem for Filesystem {
             };
             let lookup = requests.lookup(uid, parent, &name, &seen);
             match requests.within(lookup).await {
-                Ok(entry) => reply.entry_with_ttls(
-                    &entry.attr_time,
-                    &entry.entry_time,
-                    &entry.attr,
-                    Generation(entry.generation),
-                ),
+                Ok(entry) => give(reply, &entry),
                 Err(errno) => {
                     let is_absent = errno.code() == Errno::ENOENT.code();
                     let time = is_absent.then(|| requests.absent(parent, &name, &seen));
@@ -269,7 +269,7 @@ impl fuser::Filesystem for Filesystem {
         }
         let (uid, name) = (request.uid(), bytes(name));
         self.entry(reply, |requests| async move {
-            requests.make_node(uid, parent, &name, mode).await
+            requests.make(uid, parent, &name, mode, false).await
         });
     }
 
@@ -284,7 +284,7 @@ impl fuser::Filesystem for Filesystem {
     ) {
         let (uid, name) = (request.uid(), bytes(name));
         self.entry(reply, |requests| async move {
-            requests.make_dir(uid, parent, &name, mode).await
+            requests.make(uid, parent, &name, mode, true).await
         });
     }
 

@@ -428,32 +428,22 @@ impl Requests {
         self.entry(parent, name, &found, seen)
     }
 
-    pub(crate) async fn make_node(
+    /// Makes a file, or a directory.
+    pub(crate) async fn make(
         &self,
         uid: u32,
         parent: INodeNo,
         name: &[u8],
         mode: u32,
+        is_directory: bool,
     ) -> Answer<Entry> {
         let directory = self.vnode(parent)?;
         let user = self.user(uid).await?;
         let seen = self.seen(parent)?;
-        let made = self.cache.create_file(&user, &directory, name, mode).await;
-        let made = made.map_err(code)?;
-        self.made(&user, parent, name, made, &seen).await
-    }
-
-    pub(crate) async fn make_dir(
-        &self,
-        uid: u32,
-        parent: INodeNo,
-        name: &[u8],
-        mode: u32,
-    ) -> Answer<Entry> {
-        let directory = self.vnode(parent)?;
-        let user = self.user(uid).await?;
-        let seen = self.seen(parent)?;
-        let made = self.cache.make_dir(&user, &directory, name, mode).await;
+        let made = match is_directory {
+            true => self.cache.make_dir(&user, &directory, name, mode).await,
+            false => self.cache.create_file(&user, &directory, name, mode).await,
+        };
         let made = made.map_err(code)?;
         self.made(&user, parent, name, made, &seen).await
     }

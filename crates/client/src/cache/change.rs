@@ -20,6 +20,14 @@ use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::{MOUNT_POINT_MODE, MountPoint};
 use crate::path::NAME_BYTES_MAX;
 
+/// What a server says of something that it has just made.
+struct Made {
+    fid: Fid,
+    status: AfsFetchStatus,
+    directory: AfsFetchStatus,
+    callback: Callback,
+}
+
 /// A change that is under way. Whoever hears no answer to it, because the server was silent or he gave up
 /// waiting, does not know whether it was made; and nobody breaks his own promise for it.
 struct Doubt<'a> {
@@ -61,19 +69,19 @@ impl Cache {
         name: &[u8],
         mode: u32,
     ) -> Result<Arc<Vnode>> {
-        let asked = self.asked_about_new();
-        let reply = self
-            .change(user, (directory, None), name, |dir_fid, name| {
-                rxafs::CreateFile {
-                    dir_fid,
-                    name,
-                    in_status: self.new_status(mode),
-                }
-            })
-            .await?;
-        self.entered(user, directory, &reply.dir_status, name, reply.fid);
-        let promise = Some((reply.callback, asked));
-        self.made(user, directory, reply.fid, &reply.status, promise)
+        let in_status = self.new_status(mode);
+        let create = |dir_fid, name| rxafs::CreateFile {
+            dir_fid,
+            name,
+            in_status,
+        };
+        let taken = |reply: rxafs::CreateFileReply| Made {
+            fid: reply.fid,
+            status: reply.status,
+            directory: reply.dir_status,
+            callback: reply.callback,
+        };
+        self.make(user, directory, name, create, taken).await
     }
 
     /// Makes a directory.
@@ -87,19 +95,36 @@ impl Cache {
         name: &[u8],
         mode: u32,
     ) -> Result<Arc<Vnode>> {
+        let in_status = self.new_status(mode);
+        let make = |dir_fid, name| rxafs::MakeDir {
+            dir_fid,
+            name,
+            in_status,
+        };
+        let taken = |reply: rxafs::MakeDirReply| Made {
+            fid: reply.fid,
+            status: reply.status,
+            directory: reply.dir_status,
+            callback: reply.callback,
+        };
+        self.make(user, directory, name, make, taken).await
+    }
+
+    /// Makes a file or directory, of which something is promised from then on.
+    async fn make<P: cellar_wire::package::Procedure>(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        arguments: impl FnOnce(Fid, AfsName) -> P,
+        taken: impl FnOnce(P::Reply) -> Made,
+    ) -> Result<Arc<Vnode>> {
         let asked = self.asked_about_new();
-        let reply = self
-            .change(user, (directory, None), name, |dir_fid, name| {
-                rxafs::MakeDir {
-                    dir_fid,
-                    name,
-                    in_status: self.new_status(mode),
-                }
-            })
-            .await?;
-        self.entered(user, directory, &reply.dir_status, name, reply.fid);
-        let promise = Some((reply.callback, asked));
-        self.made(user, directory, reply.fid, &reply.status, promise)
+        let reply = self.change(user, (directory, None), name, arguments);
+        let made = taken(reply.await?);
+        self.entered(user, directory, &made.directory, name, made.fid);
+        let promise = Some((made.callback, asked));
+        self.made(user, directory, made.fid, &made.status, promise)
     }
 
     /// Makes a symbolic link; a mount point, if the text is one's.
