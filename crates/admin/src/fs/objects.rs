@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Files;
 use crate::error::{Error, Result, is_unknown_there};
-use crate::osd::Device;
+use crate::osd::{Device, State};
 use crate::table::{Side, Table};
 
 /// Seconds that a new policy is given to become known to a file server.
@@ -118,14 +118,19 @@ fn is_well(piece: &Piece) -> bool {
     matches!(&*piece.state, "well" | "empty" | "draining")
 }
 
-/// Whether each stripe has a copy that is well; of an erasure code, as many objects as there are of data.
+/// Whether it can be read, at least: a device whose store takes no writes still gives what it has.
+fn is_there(piece: &Piece) -> bool {
+    is_well(piece) || piece.state == State::Readonly.word()
+}
+
+/// Whether each stripe has a copy that can be read; of an erasure code, as many objects as there are of data.
 fn is_readable(layout: &Layout, pieces: &[Piece]) -> bool {
     let stripes = layout.shape.stripes as usize;
     match layout.shape.scheme {
-        Scheme::Erasure => pieces.iter().filter(|piece| is_well(piece)).count() >= stripes,
+        Scheme::Erasure => pieces.iter().filter(|piece| is_there(piece)).count() >= stripes,
         Scheme::Striped => (0..stripes).all(|stripe| {
             let mut copies = pieces.iter().skip(stripe).step_by(stripes);
-            copies.any(is_well)
+            copies.any(is_there)
         }),
     }
 }
@@ -146,7 +151,7 @@ fn pieces(fid: Fid, layout: &Layout, devices: &[OsdListed]) -> Vec<Piece> {
         let state = match &device {
             _ if placed.stale => "stale",
             None => "device is gone",
-            Some(device) if device.state != crate::osd::State::Up => device.state.word(),
+            Some(device) if device.state != State::Up => device.state.word(),
             Some(_) if placed.version == 0 => "empty",
             Some(_) => "well",
         };
@@ -283,4 +288,44 @@ async fn call<P: Procedure>(
         }
         _ => error.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::List;
+    use cellar_wire::object::{Placed, Shape};
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_takes_no_writes_can_be_read() {
+        let fid = Fid::new(1, 2, 3);
+        let reply = |writable, dead, stale| {
+            let mut device = OsdListed::default();
+            (device.entry.id, device.dead, device.state.writable) = (4, dead, writable);
+            let layout = Layout {
+                shape: Shape::default(),
+                version: 9,
+                serial: 1,
+                volume: fid.volume,
+                objects: List::from_iter_cut([Placed {
+                    osd: 4,
+                    serial: 1,
+                    version: 9,
+                    stale,
+                }]),
+            };
+            let reply = GetPiecesReply {
+                length: 10,
+                layout: List::from_iter_cut([layout]),
+                devices: List::from_iter_cut([device]),
+            };
+            let pieces = Pieces::of("file", fid, &reply);
+            (pieces.readable, pieces.redundant)
+        };
+        assert_eq!(reply(true, false, false), (true, true));
+        assert_eq!(reply(false, false, false), (true, false));
+        assert_eq!(reply(false, true, false), (false, false));
+        assert_eq!(reply(true, false, true), (false, false));
+    }
 }
