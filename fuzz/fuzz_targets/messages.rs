@@ -5,7 +5,8 @@
 
 use bytes::Bytes;
 use cellar_wire::{
-    AnyRequest, Decoder, afsvol, bozo, disk, pr, rxafs, rxafscb, rxperf, rxstats, vl, vote,
+    AnyRequest, Decoder, afsosd, afsvol, bozo, disk, osd, osddb, pr, rxafs, rxafscb, rxperf,
+    rxstats, vl, vote,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -33,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let [package, procedure, bytes @ ..] = data else {
         return;
     };
-    match package % 10 {
+    match package % 13 {
         0 => check::<rxafs::Request>(*procedure, bytes),
         1 => check::<rxafscb::Request>(*procedure, bytes),
         2 => check::<vl::Request>(*procedure, bytes),
@@ -43,6 +44,9 @@ fuzz_target!(|data: &[u8]| {
         6 => check::<vote::Request>(*procedure, bytes),
         7 => check::<disk::Request>(*procedure, bytes),
         8 => check::<rxstats::Request>(*procedure, bytes),
-        _ => check::<rxperf::Request>(*procedure, bytes),
+        9 => check::<rxperf::Request>(*procedure, bytes),
+        10 => check::<osd::Request>(*procedure, bytes),
+        11 => check::<osddb::Request>(*procedure, bytes),
+        _ => check::<afsosd::Request>(*procedure, bytes),
     }
 });

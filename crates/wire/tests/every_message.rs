@@ -147,5 +147,5 @@ fn tables_are_in_order_and_names_unique() {
         }
         assert_eq!(message.package.procedure(0xffff_0000), None);
     }
-    assert_eq!(packages.len(), 10);
+    assert_eq!(packages.len(), 13);
 }

@@ -8,8 +8,8 @@
 
 use bytes::Bytes;
 use cellar_wire::{
-    AnyRequest, Decoder, Package, ProcedureInfo, RequestError, afsvol, bozo, disk, pr, rxafs,
-    rxafscb, rxperf, rxstats, vl, vote,
+    AnyRequest, Decoder, Package, ProcedureInfo, RequestError, afsosd, afsvol, bozo, disk, osd,
+    osddb, pr, rxafs, rxafscb, rxperf, rxstats, vl, vote,
 };
 
 use crate::seeded::Random;
@@ -50,9 +50,14 @@ impl Message {
     /// Up to `wanted` different canonical forms.
     pub(crate) fn samples(&self, random: &mut Random, wanted: usize) -> Vec<Bytes> {
         let mut samples = Vec::new();
-        for _ in 0..400 * wanted {
-            let words = (0..3000).map(|_| plausible_word(random));
-            let bytes: Vec<u8> = words.flat_map(u32::to_be_bytes).collect();
+        for turn in 0..4000 * wanted {
+            let mut words: Vec<u32> = (0..3000).map(|_| plausible_word(random)).collect();
+            if turn >= 400 * wanted {
+                // What chance does not make: somewhere among the first words there is a layout.
+                let at = random.below(40) as usize;
+                words.splice(at..at, LAYOUT);
+            }
+            let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
             if let Ok(decoded) = self.decode(&bytes) {
                 samples.push(decoded.canonical);
                 if samples.len() == wanted {
@@ -63,6 +68,9 @@ impl Message {
         samples
     }
 }
+
+/// A layout of two stripes: its units are a power of two, and it has as many objects as places.
+const LAYOUT: [u32; 19] = [1, 2, 1, 4096, 0, 7, 2, 5, 2, 3, 1, 0, 6, 0, 4, 2, 0, 7, 1];
 
 fn plausible_word(random: &mut Random) -> u32 {
     match random.below(40) {
@@ -126,5 +134,8 @@ pub(crate) fn all_messages() -> Vec<Message> {
         .chain(messages_of::<disk::Request>())
         .chain(messages_of::<rxstats::Request>())
         .chain(messages_of::<rxperf::Request>())
+        .chain(messages_of::<osd::Request>())
+        .chain(messages_of::<osddb::Request>())
+        .chain(messages_of::<afsosd::Request>())
         .collect()
 }
