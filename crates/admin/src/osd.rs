@@ -7,6 +7,7 @@ mod contents;
 mod device;
 mod policies;
 mod preview;
+mod upkeep;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -23,6 +24,7 @@ pub use contents::{Contents, FilesOn, ObjectView, RepairView, VersionView, objec
 pub use device::{Device, State, devices_long, devices_table};
 pub use policies::{PolicyView, policies_table};
 pub use preview::{Decided, Preview, Question};
+pub use upkeep::{ScrubView, Sums};
 
 use crate::error::{Error, Result, is_unknown_there};
 

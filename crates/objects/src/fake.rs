@@ -296,6 +296,7 @@ impl FakeService {
             length: whole.len() as u64,
             crc32c: crc32c::crc32c(whole),
             sha256,
+            md5: [0; 4],
         });
         Ok(())
     }

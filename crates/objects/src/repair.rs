@@ -15,7 +15,7 @@ use bytes::Bytes;
 use cellar_rpc::{CallError, CallOptions};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::{ObjectId, Placed, Scheme};
-use cellar_wire::osd::{Checksum, ChecksumReply, Copy};
+use cellar_wire::osd::{Checksum, ChecksumReply, Copy, SUM_SHA256};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -140,7 +140,7 @@ async fn copy(
     connection.call_with(&arguments, working_on(length)).await?;
     let there = sum(devices, set, &from, length).await?;
     let here = sum(devices, set, made, length).await?;
-    if (there.length, there.crc32c, there.sha256) != (here.length, here.crc32c, here.sha256) {
+    if there != here {
         return Err(CallError::Aborted(AbortCode::EIO));
     }
     Ok(())
@@ -162,6 +162,7 @@ async fn sum(
         capability,
         object,
         version,
+        sums: SUM_SHA256,
     };
     connection.call_with(&arguments, working_on(length)).await
 }

@@ -8,11 +8,12 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::objects::ObjectReader;
 use cellar_wire::List;
 use cellar_wire::osd::{
-    Checksum, ChecksumReply, Examine, ExamineReply, GetSpace, GetSpaceReply, GetStatistics,
+    Checksum, ChecksumReply, Examine, ExamineReply, Figure, GetSpace, GetSpaceReply, GetStatistics,
     GetStatisticsReply, LIST_REMOVED, ListObjects, ListObjectsReply, Prune, PruneReply, Purge,
-    PurgeReply, REMOVE_SOFT, Remove, RemoveReply, Scrub, ScrubReply, ScrubStatus, ScrubStatusReply,
-    Undelete, UndeleteReply,
+    PurgeReply, REMOVE_SOFT, Remove, RemoveReply, SUM_CRC32C, SUM_MD5, SUM_SHA256, Scrub,
+    ScrubReply, ScrubStatus, ScrubStatusReply, Undelete, UndeleteReply,
 };
+use md5::Md5;
 use sha2::{Digest, Sha256};
 
 use crate::limits::{LIST_MAX, READ_PIECE_BYTES};
@@ -35,6 +36,7 @@ impl Server {
             capability,
             object,
             version,
+            sums,
         } = call.arguments().await?;
         let act = |end| Act::Read {
             version,
@@ -52,22 +54,23 @@ impl Server {
         let length = reader.left();
         // It tells something of each of these bytes.
         self.admit(call, &capability, object, act(length))?;
-        let (mut crc32c, mut sha256) = (0, Sha256::new());
-        let mut state = (reader, crc32c, sha256);
-        while state.0.left() > 0 {
+        let mut summing = Summing {
+            reader,
+            crc32c: (sums & SUM_CRC32C != 0).then_some(0),
+            sha256: (sums & SUM_SHA256 != 0).then(Sha256::new),
+            md5: (sums & SUM_MD5 != 0).then(Md5::new),
+        };
+        while summing.reader.left() > 0 {
             // Not for long on one thread: others wait for it.
-            state = on_disk(move || sum_piece(state)).await?;
+            summing = on_disk(move || summing.more()).await?;
         }
-        (_, crc32c, sha256) = state;
-        let digest: [u8; 32] = sha256.finalize().into();
-        let mut words = [0; 8];
-        for (word, bytes) in words.iter_mut().zip(digest.as_chunks::<4>().0) {
-            *word = u32::from_be_bytes(*bytes);
-        }
+        let sha256 = summing.sha256.map(|sum| words(&sum.finalize()));
+        let md5 = summing.md5.map(|sum| words(&sum.finalize()));
         call.reply(&ChecksumReply {
             length,
-            crc32c,
-            sha256: words,
+            crc32c: summing.crc32c.unwrap_or_default(),
+            sha256: sha256.unwrap_or_default(),
+            md5: md5.unwrap_or_default(),
         });
         Ok(())
     }
@@ -154,6 +157,13 @@ impl Server {
 
     pub(crate) async fn get_statistics(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
         let GetStatistics {} = call.arguments().await?;
+        let figures = List::from_iter_cut(self.figures());
+        call.reply(&GetStatisticsReply { figures });
+        Ok(())
+    }
+
+    /// Every counter.
+    pub(crate) fn figures(&self) -> Vec<Figure> {
         let mut figures = self.statistics.figures();
         figures.push(figure("streams", self.streams.count() as u64));
         let refused = self.config.keys.refused();
@@ -162,9 +172,7 @@ impl Server {
             let damaged = device.store.damaged().len() as u64;
             figures.push(figure(&format!("damaged_objects_{}", device.id), damaged));
         }
-        let figures = List::from_iter_cut(figures);
-        call.reply(&GetStatisticsReply { figures });
-        Ok(())
+        figures
     }
 
     pub(crate) async fn scrub(self: &Arc<Self>, call: &mut IncomingCall) -> Answered {
@@ -212,16 +220,40 @@ impl Server {
     }
 }
 
-type Summing = (ObjectReader, u32, Sha256);
+/// A version being read, and the sums that are asked for.
+struct Summing {
+    reader: ObjectReader,
+    crc32c: Option<u32>,
+    sha256: Option<Sha256>,
+    md5: Option<Md5>,
+}
 
-/// Adds some more bytes to the sums.
-fn sum_piece((mut reader, mut crc32c, mut sha256): Summing) -> cellar_volume::Result<Summing> {
-    for _ in 0..16 {
-        let Some(piece) = reader.next(READ_PIECE_BYTES)? else {
-            break;
-        };
-        crc32c = crc32c::crc32c_append(crc32c, &piece);
-        sha256.update(&piece);
+impl Summing {
+    /// Adds some more bytes.
+    fn more(mut self) -> cellar_volume::Result<Self> {
+        for _ in 0..16 {
+            let Some(piece) = self.reader.next(READ_PIECE_BYTES)? else {
+                break;
+            };
+            if let Some(sum) = &mut self.crc32c {
+                *sum = crc32c::crc32c_append(*sum, &piece);
+            }
+            if let Some(sum) = &mut self.sha256 {
+                sum.update(&piece);
+            }
+            if let Some(sum) = &mut self.md5 {
+                sum.update(&piece);
+            }
+        }
+        Ok(self)
     }
-    Ok((reader, crc32c, sha256))
+}
+
+/// A sum as the wire has it.
+fn words<const N: usize>(sum: &[u8]) -> [u32; N] {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(sum.as_chunks::<4>().0) {
+        *word = u32::from_be_bytes(*bytes);
+    }
+    words
 }

@@ -9,6 +9,7 @@ use cellar_auth::Authority;
 use cellar_auth::capability::CapabilityKeys;
 use cellar_rpc::{Port, Runtime, Service};
 use cellar_volume::objects::ObjectStore;
+use cellar_wire::osd::Figure;
 
 use crate::device::Device;
 use crate::limits::{DEVICES_MAX, STREAMS_MAX};
@@ -111,6 +112,12 @@ impl OsdServer {
     #[must_use]
     pub fn devices(&self) -> Vec<u32> {
         self.0.devices.iter().map(|device| device.id).collect()
+    }
+
+    /// Its counters, as `GetStatistics` answers them.
+    #[must_use]
+    pub fn figures(&self) -> Vec<Figure> {
+        self.0.figures()
     }
 
     /// Starts heartbeats and upkeep in the background. `port` is the one with the service.

@@ -8,10 +8,13 @@ use cellar_wire::AbortCode;
 use cellar_wire::object::{Capability, CapabilityBody, MAY_ALL, MAY_READ, MAY_WRITE, device_only};
 use cellar_wire::osd::{
     Checksum, Copy, Examine, GetSpace, GetStatistics, LIST_REMOVED, ListObjects, Needed, Prune,
-    Purge, REMOVE_SOFT, Remove, Scrub, ScrubStatus, Truncate, Undelete,
+    Purge, REMOVE_SOFT, Remove, SUM_CRC32C, SUM_MD5, SUM_SHA256, Scrub, ScrubStatus, Truncate,
+    Undelete,
 };
 use cellar_wire::{AfsString, List};
 use common::{Cell, body, capability_for, id, pattern};
+use md5::Md5;
+use sha2::{Digest, Sha256};
 
 fn aborted<T: std::fmt::Debug>(result: Result<T, CallError>) -> AbortCode {
     match result {
@@ -246,6 +249,7 @@ fn objects_are_copied_between_servers_and_summed() {
             capability,
             object,
             version,
+            sums: SUM_CRC32C | SUM_SHA256 | SUM_MD5,
         };
         let of_part = CapabilityBody {
             base: 10,
@@ -263,6 +267,12 @@ fn objects_are_copied_between_servers_and_summed() {
             .unwrap();
         assert_eq!(here, there);
         assert_eq!(here.crc32c, crc32c::crc32c(&bytes));
+        let words = |sum: &[u8]| -> Vec<u32> {
+            let words = sum.as_chunks::<4>().0.iter();
+            words.map(|word| u32::from_be_bytes(*word)).collect()
+        };
+        assert_eq!(here.sha256[..], words(&Sha256::digest(&bytes)));
+        assert_eq!(here.md5[..], words(&Md5::digest(&bytes)));
         assert_eq!(here.length, bytes.len() as u64);
         let lost = Copy {
             source_version: 99,

@@ -21,6 +21,12 @@ pub const VERSIONS_MAX: usize = 256;
 
 /// `Remove`: can be brought back with `Undelete` until the retention time of the device is over.
 pub const REMOVE_SOFT: u32 = 1;
+/// `Checksum`: the CRC-32C.
+pub const SUM_CRC32C: u32 = 1;
+/// `Checksum`: the SHA-256.
+pub const SUM_SHA256: u32 = 2;
+/// `Checksum`: the MD5, for who has one from elsewhere to compare with; it proves nothing.
+pub const SUM_MD5: u32 = 4;
 /// `List`: those that were removed and can be brought back, instead of those that are there.
 pub const LIST_REMOVED: u32 = 1;
 
@@ -111,9 +117,9 @@ package! {
         source: ObjectId, source_version: u64, host: [u32; 4], port: u32
     } -> CopyReply { length: u64 };
     5 Examine { capability: Capability, object: ObjectId } -> ExamineReply { info: ObjectInfo };
-    /// Reads a version and answers the CRC-32C and the SHA-256 of its bytes.
-    6 Checksum { capability: Capability, object: ObjectId, version: u64 }
-        -> ChecksumReply { length: u64, crc32c: u32, sha256: [u32; 8] };
+    /// Reads a version and answers those sums of its bytes that `sums` (`SUM_*`) asks for; the others are 0.
+    6 Checksum { capability: Capability, object: ObjectId, version: u64, sums: u32 }
+        -> ChecksumReply { length: u64, crc32c: u32, sha256: [u32; 8], md5: [u32; 4] };
     /// The objects of a volume (0: of all) behind `after`, ascending; `LIST_*`.
     7 ListObjects { capability: Capability, volume: u32, after: ObjectId, limit: u32, flags: u32 }
         -> ListObjectsReply { objects: List<ObjectInfo, NAMED_MAX>, more: bool };

@@ -135,7 +135,7 @@ pub(crate) fn object_name(id: &ObjectId) -> String {
 }
 
 /// An object's name, read.
-fn parse_object(text: &str) -> Result<ObjectId> {
+pub(super) fn parse_object(text: &str) -> Result<ObjectId> {
     let parts: Vec<Option<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
     match parts[..] {
         [Some(volume), Some(vnode), Some(uniquifier), Some(serial)] => Ok(ObjectId {

@@ -7,6 +7,7 @@ mod commands;
 mod contents;
 mod devices;
 mod policy;
+mod upkeep;
 
 use cellar_admin::osd::Osds;
 use commands::{POLICY_SUITE, SUITE};
@@ -67,6 +68,10 @@ async fn run_in(suite: &'static Suite, words: &[String]) -> Outcome {
         ("osd", "objects") => osd.objects().await,
         ("osd", "volumes") => osd.volumes().await,
         ("osd", "files") => osd.files().await,
+        ("osd", "checksum") => osd.checksum().await,
+        ("osd", "undelete") => osd.undelete().await,
+        ("osd", "purge") => osd.purge().await,
+        ("osd", "scrub") => osd.scrub().await,
         ("osd", _) => osd.repair_status().await,
         (_, "list") => osd.list_policies().await,
         (_, "show") => osd.show_policies().await,

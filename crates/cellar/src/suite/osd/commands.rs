@@ -183,6 +183,53 @@ pub(super) static SUITE: Suite = Suite {
             examples: &["4 -max 100"],
         },
         Command {
+            name: "checksum",
+            aliases: &["md5sum"],
+            about: "Have a device read an object and show its CRC-32C, MD5 and SHA-256.",
+            parameters: &[
+                DEVICE,
+                one("object", "object: volume.vnode.uniquifier.serial"),
+                optional("version", "number: default: the newest"),
+            ],
+            examples: &["4 536870918.2.3.1"],
+        },
+        Command {
+            name: "undelete",
+            aliases: &[],
+            about: "Bring back objects that were removed from a device with -dont_unlink.",
+            parameters: &[
+                DEVICE,
+                expands(
+                    "object",
+                    "object: as 'objects -onlyunlinked' lists those there are",
+                ),
+            ],
+            examples: &["4 536870918.2.3.1"],
+        },
+        Command {
+            name: "purge",
+            aliases: &[],
+            about: "Give up removed objects of a device before their time.",
+            parameters: &[
+                DEVICE,
+                optional("before", "date: those that were removed before it"),
+                flag("all", ": every one"),
+            ],
+            examples: &["4 -before 2026-11-01", "4 -all"],
+        },
+        Command {
+            name: "scrub",
+            aliases: &[],
+            about: "Have a device verify all that it holds, in the background.",
+            parameters: &[
+                DEVICE,
+                optional("rate", "KiB/s: default: as fast as it can"),
+                flag("wait", ": until it has ended"),
+                flag("status", ": begin nothing, show how far the last one is"),
+            ],
+            examples: &["4 -rate 20000", "4 -wait", "4 -status -json"],
+        },
+        Command {
             name: "repair-status",
             aliases: &["repairstatus"],
             about: "Show what the repair queues of the file servers are doing.",
