@@ -45,6 +45,9 @@ pub(crate) struct Identity {
     pub(crate) address: IpAddr,
     /// The address that its ports are bound to; unspecified for all of this machine's.
     pub(crate) bind: IpAddr,
+    /// Where this server is, `site/room/rack/host` or less of it, and whose; empty: not known.
+    pub(crate) location: String,
+    pub(crate) owner: String,
     /// Its first volumes were made: not so after a crash during the very first start.
     pub(crate) complete: bool,
 }
@@ -222,6 +225,8 @@ fn print(identity: &Identity) -> String {
         server_uuid,
         address,
         bind,
+        location,
+        owner,
         complete,
     } = identity;
     let addresses: Vec<_> = cell
@@ -241,6 +246,8 @@ fn print(identity: &Identity) -> String {
         "address": address.to_string(),
         "server_uuid": uuid,
         "bind": bind.to_string(),
+        "location": location,
+        "owner": owner,
         "complete": complete,
         "ports": {
             "fileserver": cell.ports.fileserver,
@@ -272,7 +279,7 @@ fn parse(text: &str) -> Option<Identity> {
         *byte = u8::from_str_radix(uuid.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     let database_servers = addresses.filter(|list| !list.is_empty())?;
-    // Cells that were made before there were parts have neither of the two.
+    // Cells that were made before there were parts have neither of these two.
     let part = match &value["part"] {
         Value::Null => Part::Whole,
         part => Part::of_name(part.as_str()?)?,
@@ -281,9 +288,16 @@ fn parse(text: &str) -> Option<Identity> {
         Value::Null => *database_servers.first()?,
         address => address.as_str()?.parse().ok()?,
     };
+    // Nor these.
+    let word = |name: &str| match &value[name] {
+        Value::Null => Some(String::new()),
+        text => text.as_str().map(str::to_owned),
+    };
     Some(Identity {
         part,
         address,
+        location: word("location")?,
+        owner: word("owner")?,
         cell: Cell {
             name: CellName::new(value["cell"].as_str()?).ok()?,
             database_servers,
@@ -316,6 +330,8 @@ mod tests {
             server_uuid: *b"0123456789abcdef",
             address: IpAddr::from([192, 0, 2, 1]),
             bind: IpAddr::from([0, 0, 0, 0]),
+            location: "hq/r1".to_owned(),
+            owner: "physics".to_owned(),
             complete: true,
         }
     }
@@ -346,10 +362,18 @@ mod tests {
         let lines = print(&identity());
         let old: Vec<_> = lines
             .lines()
-            .filter(|line| !line.contains("\"part\"") && !line.contains("\"address\""))
+            .filter(|line| {
+                let new = ["part", "address", "location", "owner"];
+                !new.iter().any(|name| line.contains(&format!("\"{name}\"")))
+            })
             .collect();
-        assert_eq!(old.len() + 2, lines.lines().count());
-        assert_eq!(parse(&old.join("\n")), Some(identity()));
+        assert_eq!(old.len() + 4, lines.lines().count());
+        let nowhere = Identity {
+            location: String::new(),
+            owner: String::new(),
+            ..identity()
+        };
+        assert_eq!(parse(&old.join("\n")), Some(nowhere));
     }
 
     #[test]

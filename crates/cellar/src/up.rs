@@ -72,6 +72,14 @@ pub(crate) struct Options {
     /// there run in any case.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=64))]
     osds: u32,
+    /// Where this server is, as much of it as is known: objects of its files go to devices of the same
+    /// site, if there are enough. Default: what was said last. '' is nowhere.
+    #[arg(long, value_name = "SITE/ROOM/RACK/HOST", value_parser = osds::location)]
+    location: Option<String>,
+    /// Whose server this is: objects of its files go first to devices of that owner and of nobody.
+    /// Default: what was said last. '' is nobody's.
+    #[arg(long, value_name = "NAME", value_parser = osds::owner)]
+    owner: Option<String>,
     /// Network threads; default: one a processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
@@ -240,8 +248,15 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
             |known| known.server_uuid,
         ),
         bind,
+        location: said(&options.location, known.map(|known| &known.location)),
+        owner: said(&options.owner, known.map(|known| &known.owner)),
         complete: known.is_some_and(|known| known.complete),
     })
+}
+
+/// What is said now, or else what was said last.
+fn said(now: &Option<String>, last: Option<&String>) -> String {
+    now.as_ref().or(last).cloned().unwrap_or_default()
 }
 
 /// The address of this machine that others see: the one packets to elsewhere leave from.
@@ -307,6 +322,8 @@ mod tests {
             fileserver_port: None,
             durability: cellar_volume::Durability::Strict,
             osds: 0,
+            location: None,
+            owner: None,
             shards: None,
         }
     }
@@ -339,9 +356,18 @@ mod tests {
         assert_eq!(again, known);
         let moved = Options {
             bind: Some(IpAddr::from([192, 0, 2, 2])),
+            location: Some("hq/r1".to_owned()),
+            owner: Some("physics".to_owned()),
             ..options()
         };
         let moved = decide(&moved, Some(&known)).expect("moved");
+        assert_eq!((&*moved.location, &*moved.owner), ("hq/r1", "physics"));
+        let nobodys = Options {
+            owner: Some(String::new()),
+            ..options()
+        };
+        let nobodys = decide(&nobodys, Some(&moved)).expect("nobody's");
+        assert_eq!((&*nobodys.location, &*nobodys.owner), ("hq/r1", ""));
         assert_eq!(moved.server_uuid, known.server_uuid);
         assert_eq!(moved.cell.database_servers, [IpAddr::from([192, 0, 2, 2])]);
         let renamed = Options {

@@ -38,6 +38,8 @@ pub struct Figures {
     pub callbacks: CallbackFigures,
     /// Talks with hosts.
     pub contacts: ContactFigures,
+    /// Files in objects.
+    pub objects: ObjectFigures,
     /// File locks held.
     pub locks: usize,
     /// Volume transactions open.
@@ -107,6 +109,25 @@ pub struct ContactFigures {
     pub expired: u64,
 }
 
+/// Figures of files in objects.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ObjectFigures {
+    /// Reads from objects for clients that do not know them.
+    pub fetched: u64,
+    /// Those that failed.
+    pub fetches_failed: u64,
+    /// Stores into objects for such clients.
+    pub stored: u64,
+    /// Those that failed.
+    pub stores_failed: u64,
+    /// Files whose bytes went from here to objects.
+    pub moved_out: u64,
+    /// Objects that could not be used and were done without.
+    pub problems: u64,
+    /// Versions were given up so often.
+    pub pruned: u64,
+}
+
 /// A host that called within this many seconds is active.
 const ACTIVE_SECS: u32 = 15 * 60;
 
@@ -117,6 +138,7 @@ impl Figures {
         let (breaks, contacts) = (&server.breaker.counters, &server.contacts.counters);
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let promises = server.callbacks.counts();
+        let objects = &server.objects.figures;
         let [looks_at_directories, looks_at_files] = server.statistics.looks();
         let mut store = StoreFigures::default();
         for (_, partition) in server.volumes.partitions() {
@@ -164,6 +186,15 @@ impl Figures {
                 breaks_told: load(&contacts.breaks_told),
                 silences: load(&contacts.silences),
                 expired: load(&contacts.expired),
+            },
+            objects: ObjectFigures {
+                fetched: load(&objects.fetched),
+                fetches_failed: load(&objects.fetches_failed),
+                stored: load(&objects.stored),
+                stores_failed: load(&objects.stores_failed),
+                moved_out: load(&objects.moved_out),
+                problems: load(&objects.problems),
+                pruned: load(&objects.pruned),
             },
             locks: server.locks.held(),
             transactions: server.transactions.count(),

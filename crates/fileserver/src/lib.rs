@@ -39,7 +39,7 @@ mod status;
 mod volumes;
 
 pub use config::{Config, WallClock};
-pub use figures::{CallbackFigures, ContactFigures, Figures, StoreFigures};
+pub use figures::{CallbackFigures, ContactFigures, Figures, ObjectFigures, StoreFigures};
 pub use locations::Locations;
 pub use objects::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
 pub use protection::{Cps, Protection, ProtectionError};

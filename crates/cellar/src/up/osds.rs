@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cellar_auth::Authority;
 use cellar_auth::capability::{CapabilityKeys, address_words};
-use cellar_client::{Cell, Ports};
+use cellar_client::Ports;
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{FileServer, ObjectConfig, PolicyList};
 use cellar_objects::DeviceList;
@@ -95,9 +95,10 @@ pub(super) fn use_objects(
     fileserver: &FileServer,
     runtime: &Runtime,
     port: &Port,
-    cell: &Cell,
+    identity: &Identity,
     keys: &Arc<CapabilityKeys>,
 ) {
+    let cell = &identity.cell;
     let tables = || {
         let service = osddb::PACKAGE.service_id;
         let connect = |peer| port.connect(peer, service, Security::null());
@@ -115,8 +116,8 @@ pub(super) fn use_objects(
         devices: tables(),
         policies: tables(),
         seal: Arc::new(seal),
-        location: String::new(),
-        owner: String::new(),
+        location: identity.location.clone(),
+        owner: identity.owner.clone(),
     };
     fileserver.use_objects(runtime, port, config);
 }
@@ -126,6 +127,24 @@ pub(crate) fn keys(authority: &Authority, server_etc: &Path) -> Outcome<Arc<Capa
     let keys = CapabilityKeys::open(server_etc, authority);
     let at = |cause| Failure::new(format!("{}: {cause}", server_etc.display()));
     keys.map(Arc::new).map_err(at)
+}
+
+/// A location, as the database takes one.
+pub(crate) fn location(text: &str) -> Result<String, String> {
+    word::<256>(text)
+}
+
+/// An owner.
+pub(crate) fn owner(text: &str) -> Result<String, String> {
+    word::<64>(text)
+}
+
+fn word<const MAX: usize>(text: &str) -> Result<String, String> {
+    let fits = AfsString::<MAX>::new(text.to_owned()).is_ok();
+    match fits && !text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a word without blanks, of at most {MAX} bytes")),
+    }
 }
 
 /// A device's directory.
@@ -257,6 +276,8 @@ fn enter(place: &Place, identity: &Identity, table: &dyn OsdTable) -> Result<u32
         partition: place.index - 1,
         allocation_priority: PRIORITY,
         read_priority: PRIORITY,
+        location: AfsString::new(identity.location.clone()).unwrap_or_default(),
+        owner: AfsString::new(identity.owner.clone()).unwrap_or_default(),
         ..OsdEntry::default()
     };
     let refused = |code| format!("the OSD database makes no entry for it ({code})");
@@ -319,6 +340,8 @@ mod tests {
             server_uuid: [1; 16],
             address: IpAddr::from([192, 0, 2, 1]),
             bind: IpAddr::from([192, 0, 2, 1]),
+            location: "hq/r1/rack7".to_owned(),
+            owner: "physics".to_owned(),
             complete: true,
         }
     }
@@ -357,5 +380,7 @@ mod tests {
         let entries = table.0.borrow();
         assert_eq!((entries.len(), entries[2].partition), (3, 2));
         assert_eq!(entries[0].port, 7006);
+        assert_eq!(entries[0].location.as_bytes(), b"hq/r1/rack7");
+        assert_eq!(entries[0].owner.as_bytes(), b"physics");
     }
 }

@@ -116,6 +116,7 @@ impl Roles {
                     partitions: self.partitions.clone(),
                     authority: self.trust.authority.clone(),
                     audit: self.trust.audit.clone(),
+                    osds: self.osds.clone(),
                     ports,
                 };
                 services.listen(&self.runtime, directory, Arc::new(statistics))
@@ -236,8 +237,7 @@ impl Services {
             }
             if number == ports.fileserver {
                 fileserver.start(runtime, &port);
-                let (cell, keys) = (&identity.cell, &self.keys);
-                osds::use_objects(fileserver, runtime, &port, cell, keys);
+                osds::use_objects(fileserver, runtime, &port, identity, &self.keys);
             }
             if let Some((server, _)) = self.osds.as_ref().filter(|_| name == "objects") {
                 server.start(runtime, &port);

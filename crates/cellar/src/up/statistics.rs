@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cellar_auth::Authority;
 use cellar_auth::audit::Audit;
-use cellar_fileserver::{CallbackFigures, ContactFigures, FileServer};
+use cellar_fileserver::{CallbackFigures, ContactFigures, FileServer, ObjectFigures};
+use cellar_osd::OsdServer;
 use cellar_rpc::{Caller, IncomingCall, LocalBoxFuture, Port, Service, TransportStatistics};
 use cellar_volume::Partition;
 use cellar_wire::abort::AbortCode;
@@ -22,6 +23,7 @@ pub(super) struct Statistics {
     pub(super) partitions: Vec<(PartitionId, Arc<Partition>)>,
     pub(super) authority: Authority,
     pub(super) audit: Audit,
+    pub(super) osds: Option<OsdServer>,
     /// With what answers there.
     pub(super) ports: Vec<(&'static str, Port)>,
 }
@@ -96,6 +98,8 @@ impl Statistics {
             },
             "callbacks": show_callbacks(figures.callbacks),
             "contacts": show_contacts(figures.contacts),
+            "files_in_objects": show_objects(figures.objects),
+            "osds": self.osds.as_ref().map(show_osds),
             "partitions": partitions,
             "ports": ports,
         })
@@ -178,6 +182,36 @@ fn show_contacts(figures: ContactFigures) -> Value {
         "silences": silences,
         "expired": expired,
     })
+}
+
+fn show_objects(figures: ObjectFigures) -> Value {
+    let ObjectFigures {
+        fetched,
+        fetches_failed,
+        stored,
+        stores_failed,
+        moved_out,
+        problems,
+        pruned,
+    } = figures;
+    json!({
+        "fetched": fetched,
+        "fetches_failed": fetches_failed,
+        "stored": stored,
+        "stores_failed": stores_failed,
+        "moved_out": moved_out,
+        "problems": problems,
+        "pruned": pruned,
+    })
+}
+
+fn show_osds(osds: &OsdServer) -> Value {
+    let figures = osds.figures();
+    let figures = figures.iter();
+    let figures: Map<_, _> = figures
+        .map(|figure| (figure.name.to_string(), Value::from(figure.value)))
+        .collect();
+    json!({ "devices": osds.devices(), "figures": figures })
 }
 
 fn show_port(name: &str, port: &Port, transport: &TransportStatistics) -> Value {
