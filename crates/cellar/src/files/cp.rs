@@ -236,8 +236,13 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     if !nothing_to_do {
         let progress = |bytes| copy.progress.add(bytes);
         let what = (begin..length, copy.layout);
-        to.fill_range(&copy.client, &made, &mut source, what, progress)
-            .await?;
+        let filled = to
+            .fill_range(&copy.client, &made, &mut source, what, progress)
+            .await;
+        if filled.is_err() {
+            to.give_up(&copy.client, &made).await;
+        }
+        filled?;
     }
     if copy.verify {
         verify(copy, from, to, &made).await?;

@@ -158,8 +158,10 @@ impl Target {
                     ..Default::default()
                 };
                 let made = place.on(client)?.create_file(status).await;
+                let is_new = made.is_ok();
                 let node = place.or_there(client, made).await?;
-                Ok(OpenFile::Afs(node, modified))
+                let about = About { modified, is_new };
+                Ok(OpenFile::Afs(node, about))
             }
         }
     }
@@ -189,10 +191,10 @@ impl Target {
     ) -> Outcome {
         match file {
             OpenFile::Local(out, _) => self.write(out, 0, source, progress).await,
-            OpenFile::Afs(node, modified) => {
-                let (path, modified) = (self.path(), *modified);
+            OpenFile::Afs(node, about) => {
+                let path = self.path();
                 client
-                    .store(node, &path, source, modified, progress)
+                    .store(node, &path, source, about.modified, progress)
                     .await?;
                 Ok(())
             }
@@ -216,10 +218,10 @@ impl Target {
                     out.set_modified(when).map_err(self.at())?;
                 }
             }
-            OpenFile::Afs(node, modified) => {
+            OpenFile::Afs(node, about) => {
                 let upload = Upload {
                     range,
-                    modified: *modified,
+                    modified: about.modified,
                     shape,
                 };
                 let path = self.path();
@@ -229,6 +231,22 @@ impl Target {
             }
         }
         Ok(())
+    }
+
+    /// Removes a file that was made for a copy of which nothing is there. A part of one stays: `--resume` goes
+    /// on with it.
+    pub(super) async fn give_up(&self, client: &Client, file: &OpenFile) {
+        let (Self::Afs(place), OpenFile::Afs(node, About { is_new: true, .. })) = (self, file)
+        else {
+            return;
+        };
+        let now = client.node(&node.volume, node.fid).await;
+        if now.is_ok_and(|now| now.status.length == 0)
+            && let Ok(place) = place.on(client)
+            && let Err(failure) = place.remove_file().await
+        {
+            tracing::debug!(%failure, "an empty file stays");
+        }
     }
 
     /// Writes to a file of this machine, which ends then. While one piece is written the next is fetched.
@@ -265,10 +283,19 @@ impl Target {
     }
 }
 
-/// A file to be filled, and the modification time that it shall have.
+/// A file to be filled.
 pub(super) enum OpenFile {
+    /// And the modification time that it shall have.
     Local(fs::File, Option<AfsTime>),
-    Afs(Node, Option<AfsTime>),
+    Afs(Node, About),
+}
+
+/// What is known of a file of AFS that is to be filled.
+pub(super) struct About {
+    /// The modification time that it shall have.
+    modified: Option<AfsTime>,
+    /// It was made for this copy.
+    is_new: bool,
 }
 
 impl OpenFile {
