@@ -80,6 +80,17 @@ impl Cell {
         cell
     }
 
+    /// Makes and starts a cell with these options of `up`.
+    pub(crate) fn with(options: &[&str]) -> Self {
+        let ports = Ports::reserve();
+        let mut all = vec!["--cell", "test.cell"];
+        all.extend(options);
+        let mut cell = Self::prepared(ports.first, &all);
+        cell._ports = Some(ports);
+        cell.first_start();
+        cell
+    }
+
     /// Makes and starts a server at these ports with these options of `up`.
     pub(crate) fn with_options(port: u16, options: &[&str]) -> Self {
         let mut cell = Self::prepared(port, options);
