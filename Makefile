@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell bench bench-volumes bench-objects clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects bench bench-volumes bench-objects clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -19,6 +19,7 @@ help:
 	@echo 'make test-kernel-client    those that use the client inside the Linux kernel'
 	@echo 'make test-client           our own: the cache manager, and cellar mount'
 	@echo 'make test-kerberos         tickets, tokens, who may do what: attack list, real KDC, kernel guest'
+	@echo 'make test-objects          object storage: its crates, stock clients over devices that are killed (20 minutes)'
 	@echo 'make test-mixed-cell       OpenAFS and Cellar file servers in one cell: moves, releases, dumps, stock vos'
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
@@ -61,6 +62,9 @@ test-kerberos:
 
 test-mixed-cell:
 	@dev/test mixed-cell
+
+test-objects:
+	@dev/test objects
 
 bench: build
 	@bench/side-by-side $(ARGS)

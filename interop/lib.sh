@@ -17,20 +17,22 @@ skip() { echo "skip: $*"; exit 77; }
 at_server() { ip netns exec "$IT_NETNS" "$@"; }
 at_client() { ip netns exec "$IT_NETNS-c1" "$@"; }
 
-# on_fuse [-2] [--root VOL | --dynroot] [-- ] COMMAND...: in afsd.fuse, the scratch volume (or VOL) mounted at $AFS.
+# on_fuse [-2] [--root VOL | --dynroot] [--blocks KB] [-- ] COMMAND...: in afsd.fuse, the scratch volume (or VOL) mounted
+# at $AFS; --blocks is the size of its cache.
 on_fuse() {
-    local n=1 root=(--root "${IT_VOLUME:-scratch}")
+    local n=1 root=(--root "${IT_VOLUME:-scratch}") more=()
     while :; do
         case $1 in
         -2) n=2; shift ;;
         --root) root=(--root "$2"); shift 2 ;;
         --dynroot) root=(); shift ;;
+        --blocks) more=(--blocks "$2"); shift 2 ;;
         --) shift; break ;;
         *) break ;;
         esac
     done
     "$interop/fuse-client/run" --netns "$IT_NETNS-c$n" --cell "$IT_CELL" --vl "$IT_ADDR" ${root[@]+"${root[@]}"} \
-        --log "$IT_DIR/afsd-$n.log" -- "$@"
+        ${more[@]+"${more[@]}"} --log "$IT_DIR/afsd-$n.log" -- "$@"
 }
 
 # on_kernel [-2] [--root VOL | --dynroot] [--timeout S] [--memory MB] [--] COMMAND...: in the kernel guest.

@@ -1,0 +1,110 @@
+# failures_test READER WRITER: two clients of files in objects, on seven devices of which some are killed (the system says
+# so to whoever calls) and some stopped (nobody says anything). What is compared must be right at the first time. How long
+# READER waits is another matter on a machine that has much to do: the limit must be kept in one of three tries.
+# shellcheck disable=SC2016
+
+# Longest wait of a program that reads what has copies or parity, in milliseconds.
+LIMIT=2000
+
+failures_test() {
+    local reader=$1 writer=$2 d
+    devices 7
+    objects_volume
+    for d in read write alone; do
+        cellar mkdir "$mounted/$d" && cellar fs setacl "$mounted/$d" system:anyuser rlidwk || fail "directory $d"
+    done
+    for d in read/copies read/ec write/copies write/ec alone/plain; do objects_directory $d; done
+    export IT_VOLUME=objects
+    on $reader bash -c '"$0/objects.py" fill "$AFS/read" "$1/read" --bytes 6000000 --files 3 &&
+        "$0/objects.py" fill "$AFS/write" "$1/write" --bytes 1000000 --files 4 &&
+        "$0/objects.py" fill "$AFS/alone" "$1/alone" --bytes 300000 --files 12' "$programs" "$share" || fail "files are made"
+    choose_victim
+    under . KILL:$victim || fail "a device is killed"
+    killed=$longest
+    under . STOP:$victim || fail "a device falls silent"
+    silent=$longest
+    # An erasure code of two more does without two.
+    under ec KILL:$victim STOP:$other || fail "a device is killed, another falls silent"
+    without_copies "$reader"
+    on $writer bash -c '"$0/objects.py" compare "$AFS" "$1"' "$programs" "$share/all" || fail "not all is what was stored"
+    say "longest wait of a reader $killed ms with a device killed, $silent ms with one silent, $longest ms with one of each"
+    say "longest wait of a writer $stored ms; $(cat "$IT_DIR/alone")"
+}
+
+# The device with most of the files that have nothing else, and another.
+choose_victim() {
+    local files id n
+    files=$(seq 0 11 | sed "s|^|$mounted/alone/plain/|")
+    cellar fs osd $files -json >"$IT_DIR/alone.json" || fail "where are the files?"
+    id=$(json 'max(range(99), key=lambda o: sum(o == p["osd"] for f in d for p in f["pieces"]))' <"$IT_DIR/alone.json")
+    json "'\n'.join(f['path'].rsplit('/', 1)[1] for f in d if f['pieces'][0]['osd'] == $id)" <"$IT_DIR/alone.json" >"$IT_DIR/lost"
+    for n in 1 2 3 4 5 6 7; do
+        if [ "$(cat "$IT_DIR/disk$n.id")" = "$id" ]; then victim=$n; else other=$n; fi
+    done
+    [ -n "${victim:-}" ] || fail "device $id is none of ours"
+}
+
+# under DIRECTORY SIGNAL:DEVICE...: READER in read/DIRECTORY and WRITER in write/DIRECTORY go on while the devices are away;
+# $longest and $stored are their longest waits in milliseconds. Three tries of a reader that does not wait too long.
+under() {
+    local try was=''
+    for try in 1 2 3; do
+        under_once "$@" || return 1
+        [ "$longest" -gt $LIMIT ] || return 0
+        was+=" $longest"
+    done
+    echo "a program waited$was ms in three tries"
+    return 1
+}
+
+under_once() {
+    local directory=$1 pids rc=0 f
+    shift
+    rm -f "$share"/stop*
+    on $reader bash -c '"$0/objects.py" read "$AFS/read/$2" "$1/read/$2" "$1/stop-reading"' "$programs" "$share" $directory \
+        >"$IT_DIR/reading" 2>&1 &
+    pids=$!
+    on $writer bash -c '"$0/objects.py" write "$AFS/write/$2" "$1/write/$2" "$1/stop-writing" --seed $3' "$programs" "$share" $directory $RANDOM \
+        >"$IT_DIR/writing" 2>&1 &
+    pids+=" $!"
+    wait_for_file "$share/stop-reading.rounds" 60 && wait_for_file "$share/stop-writing.rounds" 60 || rc=1
+    if [ $rc = 0 ]; then
+        for f; do device_signal ${f#*:} ${f%:*}; done
+        # Long enough for everybody to have heard that they are dead, and to read all files once more.
+        devices_are $((7 - $#))
+        sleep 5
+    fi
+    touch "$share/stop-reading" "$share/stop-writing"
+    for f in $pids; do wait $f || rc=1; done
+    cat "$IT_DIR/reading" "$IT_DIR/writing"
+    for f; do
+        case $f in
+        KILL:*) device_start ${f#*:} ;;
+        STOP:*) device_signal ${f#*:} CONT ;;
+        esac
+    done
+    devices_are 7
+    longest=$(longest_in "$IT_DIR/reading") stored=$(longest_in "$IT_DIR/writing")
+    return $rc
+}
+
+longest_in() { sed -n 's/.*longest \([0-9]*\)\.\([0-9][0-9]\) s.*/\1\20/p' "$1" | sed 's/^0*\([0-9]\)/\1/'; }
+
+# What has no copy fails while its device is away, everything else is there, and all comes back with the device.
+without_copies() {
+    local files lost
+    files=$(xargs <"$IT_DIR/lost")
+    device_signal $victim KILL
+    on $1 bash -c '"$0/objects.py" fails "$AFS/alone/plain" '"$files" "$programs" >"$IT_DIR/alone" || { cat "$IT_DIR/alone"; fail "without a device"; }
+    device_start $victim
+    devices_are 7
+    # The file server hears it some seconds after the databases.
+    lost=$(sed "s|^|$mounted/alone/plain/|" "$IT_DIR/lost" | xargs)
+    for _ in $(seq 150); do
+        [ "$(cellar fs osd $lost -json | json 'all(f["readable"] for f in d)')" != True ] || break
+        sleep 0.2
+    done
+    sed -i '1s/^/one that is away: file /;1q' "$IT_DIR/alone"
+    mkdir "$share/all"
+    mv "$share/read" "$share/write" "$share/alone" "$share/all/"
+}

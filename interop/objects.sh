@@ -1,0 +1,104 @@
+# What the tests of object storage share: a volume in whose directories files become objects of each shape, and devices
+# whose servers are processes that can be killed one by one.
+
+cellar() { at_server env CELLAR_DIR="$IT_DIR/server" "$CELLAR" "$@"; }
+
+# json EXPRESSION: of the document d that comes in, in Python
+json() { /usr/bin/python3 -c 'import json, sys; d = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"; }
+
+shapes="bysize stripes copies ec"
+mounted=/afs/.$IT_CELL/objects
+
+# objects_volume: volume "objects", mounted in the cell, and a policy for each shape. By size, what is over 256 KiB becomes
+# an object.
+objects_volume() {
+    new_volume objects
+    {
+        cellar fs mkmount "$mounted" objects && cellar osd set local_disk -maxsize 256k &&
+            cellar osd policy add plain "=> osd;" && cellar osd policy add stripes "=> osd, stripes=4, stripe_size=64k;" &&
+            cellar osd policy add copies "=> osd, stripes=2, copies=2, stripe_size=64k;" &&
+            cellar osd policy add ec "=> osd, ec=4+2, stripe_size=64k;" && cellar vos setfields objects -osdpolicy 1
+    } >"$IT_DIR/objects-volume.log" 2>&1 || { cat "$IT_DIR/objects-volume.log"; fail "no volume with policies"; }
+    # The file server hears of devices some seconds after the databases do.
+    local i
+    for i in $(seq 300); do
+        cellar cp --admin --layout stripes=7 "$interop/objects.sh" "$mounted/probe" 2>"$IT_DIR/objects-volume.log" &&
+            cellar rm --admin "$mounted/probe" && return
+        sleep 0.2
+    done
+    cat "$IT_DIR/objects-volume.log"
+    fail "the file server finds no room on seven devices"
+}
+
+# objects_directory PATH: everything in it has the shape that its last name says.
+objects_directory() {
+    {
+        cellar mkdir "$mounted/$1" && cellar fs setacl "$mounted/$1" system:anyuser rlidwk &&
+            { [ "${1##*/}" = bysize ] || cellar fs setpolicy "${1##*/}" "$mounted/$1"; }
+    } >"$IT_DIR/objects-volume.log" 2>&1 || { cat "$IT_DIR/objects-volume.log"; fail "no directory $1"; }
+}
+
+# shape_of FILE: how its bytes are spread, or "local".
+shape_of() { cellar fs osd "$mounted/$1" -json | json 'd[0]["shape"] or "local"'; }
+
+# Each shape is what its directory's policy says.
+check_shapes() { # DIRECTORY...
+    local directory name want got
+    for directory; do
+        for name in small grown middle; do
+            got=$(shape_of "$directory/$name") || fail "where is $directory/$name?"
+            case $directory/$name in
+            bysize/small) want='local' ;;
+            bysize/* | plain/*) want='one object' ;;
+            stripes/*) want='4 stripes' ;;
+            copies/*) want='2 copies' ;;
+            ec/*) want='4 data and 2 parity' ;;
+            esac
+            [[ $got == *"$want"* ]] || fail "$directory/$name: $got"
+        done
+    done
+}
+
+# ---- devices by themselves
+
+# devices N: disk1 to diskN, each a process of its own. They end with the test.
+devices() {
+    local n id
+    trap devices_end EXIT
+    for n in $(seq "$1"); do
+        id=$(cellar osd create "disk$n" "$IT_ADDR" -port $((7010 + n)) -json | json 'd["id"]') || fail "no device disk$n"
+        echo "$id" >"$IT_DIR/disk$n.id"
+        device_start "$n"
+    done
+    devices_are "$1"
+}
+
+device_start() { # N
+    ip netns exec "$IT_NETNS" "$CELLAR" osd serve --dir "$IT_DIR/disk$1" --id "$(cat "$IT_DIR/disk$1.id")" \
+        --join "$IT_DIR/server/server-etc" --bind "$IT_ADDR" --port $((7010 + $1)) </dev/null >>"$IT_DIR/disk$1.log" 2>&1 &
+    echo $! >"$IT_DIR/disk$1.pid"
+    # Bash has nothing to say when it is killed.
+    disown
+}
+
+device_signal() { kill "-$2" "$(cat "$IT_DIR/disk$1.pid")"; } # N SIGNAL
+
+devices_end() {
+    local f
+    for f in "$IT_DIR"/disk*.pid; do
+        kill -CONT "$(cat "$f")" 2>/dev/null
+        kill -9 "$(cat "$f")" 2>/dev/null
+    done
+}
+
+# devices_are COUNT: waits until so many are up, as the cell sees them.
+devices_are() {
+    local i up
+    for i in $(seq 300); do
+        up=$(cellar osd list -json | json 'sum(1 for o in d if o["state"] == "up")')
+        [ "$up" != "$1" ] || return 0
+        sleep 0.2
+    done
+    cellar osd list
+    fail "$up devices are up, not $1"
+}
