@@ -1,45 +1,101 @@
 //! GetNewVolumeId: ids that no volume has.
+//!
+//! Stock `vos create` asks three times, so an id must not cost a commit of the database. Ids are
+//! reserved ahead: the row `max_volume_id` is the first id that nobody hands out before he has raised
+//! it, durably, and those below that are reserved here are handed out from memory. So no id is
+//! handed out twice, whatever crashes; a server that starts knows of no reservation and goes on
+//! behind the row, and what was left is skipped. Several servers would have a reservation each.
+
+use std::ops::Range;
 
 use cellar_wire::vl::{GetNewVolumeId, GetNewVolumeIdReply};
 use cellar_wire::{AbortCode, VolumeId};
 
 use super::Vl;
-use super::limits::BUMP_MAX;
+use super::limits::{BUMP_MAX, RESERVED_IDS};
+use super::model::Locations;
 use super::tables::Tables;
 use crate::{Answer, Error, Identity};
+
+/// Ids that are this server's to hand out: from the next one to the row, if it has not been raised by
+/// another.
+#[derive(Default)]
+pub(crate) struct Reserved(Range<u32>);
+
+impl Reserved {
+    /// Takes a run of `count` ids that no entry has out of what is reserved, if there is one.
+    fn take(&mut self, count: u32, model: &Locations) -> Option<u32> {
+        while self.0.end - self.0.start >= count {
+            let first = self.0.start;
+            match model.highest_used_id(first..first + count) {
+                Some(used) => self.0.start = used + 1,
+                None => {
+                    self.0.start += count;
+                    return Some(first);
+                }
+            }
+        }
+        None
+    }
+}
 
 impl Answer<Vl> for GetNewVolumeId {
     const BLOCKS: bool = true;
 
     fn answer(self, vl: &Vl, who: Identity) -> Result<GetNewVolumeIdReply, Error> {
         Vl::check_administrator(who)?;
-        if self.bump > BUMP_MAX {
-            return Err(AbortCode::VL_BADVOLIDBUMP.into());
+        let first = match self.bump {
+            0 => vl.next_volume_id().0,
+            1..=BUMP_MAX => vl.take_volume_ids(self.bump)?,
+            _ => return Err(AbortCode::VL_BADVOLIDBUMP.into()),
+        };
+        Ok(GetNewVolumeIdReply {
+            newvolumid: VolumeId(first),
+        })
+    }
+}
+
+impl Vl {
+    /// The id that would be handed out next.
+    fn next_volume_id(&self) -> VolumeId {
+        let reserved = self.reserved_ids.lock();
+        if reserved.0.is_empty() {
+            self.replica.read().max_volume_id()
+        } else {
+            VolumeId(reserved.0.start)
         }
-        let first = vl.replica.write(|transaction| {
+    }
+
+    fn take_volume_ids(&self, count: u32) -> Result<u32, Error> {
+        let mut reserved = self.reserved_ids.lock();
+        if count <= RESERVED_IDS
+            && let Some(first) = reserved.take(count, &self.replica.read())
+        {
+            return Ok(first);
+        }
+        let here = reserved.0.clone();
+        let (first, left) = self.replica.write(|transaction| {
             let mut tables = Tables(transaction);
             let mut first = tables.max_volume_id()?;
-            if self.bump == 0 {
-                return Ok(first);
+            if first == here.end {
+                first = here.start;
             }
             // A run without a used id: each turn begins after the highest one found.
             loop {
-                let next = first
-                    .checked_add(self.bump)
-                    .ok_or(AbortCode::VL_BADVOLIDBUMP)?;
+                let next = first.checked_add(count).ok_or(AbortCode::VL_BADVOLIDBUMP)?;
                 match tables.highest_used_id(first, next - 1)? {
                     Some(used) => {
                         first = used.checked_add(1).ok_or(AbortCode::VL_BADVOLIDBUMP)?;
                     }
                     None => {
-                        tables.set_max_volume_id(next);
-                        return Ok(first);
+                        let end = next.saturating_add(RESERVED_IDS);
+                        tables.set_max_volume_id(end);
+                        return Ok((first, next..end));
                     }
                 }
             }
         })?;
-        Ok(GetNewVolumeIdReply {
-            newvolumid: VolumeId(first),
-        })
+        reserved.0 = left;
+        Ok(first)
     }
 }

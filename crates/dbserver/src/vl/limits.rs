@@ -6,7 +6,9 @@ pub(crate) const SERVERS_MAX: usize = 255;
 pub(crate) const ADDRESSES_MAX: usize = 15;
 /// The highest value of a site's flags.
 pub(crate) const SITE_FLAGS_MAX: u8 = 0x80;
-/// Ids that one call may reserve.
+/// Ids that are reserved at a time, to be handed out from memory: so many are skipped at a restart.
+pub(crate) const RESERVED_IDS: u32 = 100;
+/// Ids that one call may take.
 pub(crate) const BUMP_MAX: u32 = 0x7fff_ffff;
 /// The first id that a new cell hands out.
 pub(crate) const FIRST_VOLUME_ID: u32 = 0x2000_0000;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cellar_celldb::CellDb;
 use cellar_wire::{AbortCode, AfsTime, Procedure, vl as wire};
+use parking_lot::Mutex;
 
 use crate::answer::{Answer, Server};
 use crate::replica::Replica;
@@ -65,6 +66,7 @@ pub struct Vl {
     replica: Replica<model::Locations>,
     clock: Clock,
     counters: get_stats::Counters,
+    reserved_ids: Mutex<get_new_volume_id::Reserved>,
 }
 
 impl Vl {
@@ -80,6 +82,7 @@ impl Vl {
             replica,
             clock,
             counters,
+            reserved_ids: Mutex::default(),
         })
     }
 

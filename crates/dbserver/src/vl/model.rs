@@ -6,7 +6,7 @@
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use cellar_celldb::{Error as DatabaseError, Table};
@@ -164,9 +164,18 @@ impl Locations {
         [self.ids[0].len(), self.ids[1].len(), self.ids[2].len()]
     }
 
-    /// The next volume id.
+    /// The first volume id that nobody hands out yet.
     pub(crate) fn max_volume_id(&self) -> VolumeId {
         VolumeId(self.max_volume_id)
+    }
+
+    /// The highest of these ids that an entry has. Looks each of them up.
+    pub(crate) fn highest_used_id(&self, mut ids: Range<u32>) -> Option<u32> {
+        let is_used = |id: &u32| {
+            let mut indexes = self.ids.iter();
+            indexes.any(|index| index.contains_key(&VolumeId(*id)))
+        };
+        ids.rfind(is_used)
     }
 
     /// The servers in the order of their numbers.

@@ -1,7 +1,7 @@
 //! The tables of the location database, inside a transaction.
 //!
 //! `vl.entry` holds the entries by number, `vl.name` and `vl.id` lead to them, `vl.server` holds the
-//! servers by number, `vl.meta` the next entry number and the next volume id. Every change of an
+//! servers by number, `vl.meta` the next entry number and the volume ids handed out. Every change of an
 //! entry goes through [`Tables::insert`], [`Tables::replace`] or [`Tables::remove`], which keep the
 //! three in step.
 
@@ -23,7 +23,7 @@ pub(crate) const META: Table = Table::new("vl.meta");
 /// Who locked, by the entry's number; see [`super::lock`].
 const LOCK: Table = Table::new("vl.lock");
 
-/// Key in `vl.meta`: the next volume id to hand out.
+/// Key in `vl.meta`: the first volume id that nobody hands out yet.
 pub(crate) const MAX_VOLUME_ID: &[u8] = b"max_volume_id";
 const NEXT_ENTRY: &[u8] = b"next_entry";
 
@@ -265,14 +265,14 @@ impl Tables<'_, '_> {
         free.ok_or(AbortCode::VL_BADSERVER.into())
     }
 
-    /// The next volume id to hand out.
+    /// The first volume id that nobody hands out yet.
     pub(crate) fn max_volume_id(&self) -> Result<u32, DatabaseError> {
         Ok(self
             .number_at(META, MAX_VOLUME_ID)?
             .unwrap_or(FIRST_VOLUME_ID))
     }
 
-    /// Sets the next volume id to hand out.
+    /// Reserves the volume ids below this one.
     pub(crate) fn set_max_volume_id(&mut self, id: u32) {
         self.put_number(META, MAX_VOLUME_ID, id);
     }

@@ -324,6 +324,62 @@ fn volume_ids_are_new() {
     cell.check();
 }
 
+/// What is handed out is reserved before, a hundred ids at a time: most calls change nothing in the
+/// database, and whoever opens it anew hands out none of them again.
+#[test]
+fn volume_ids_are_reserved_ahead_and_never_come_twice() {
+    let cell = cell();
+    let next = |vl: &Vl, bump| {
+        let reply = vl.ask(ADMIN, GetNewVolumeId { bump }).unwrap();
+        reply.newvolumid.0
+    };
+    let again = || Vl::open(Arc::clone(&cell.db), Arc::clone(&cell.vl.clock)).unwrap();
+    assert_eq!(next(&cell.vl, 1), 0x2000_0000);
+    let commits = cell.db.revision();
+    for n in 1..=100 {
+        assert_eq!(next(&cell.vl, 1), 0x2000_0000 + n);
+    }
+    assert_eq!(cell.db.revision(), commits, "a hundred from memory");
+    assert_eq!(next(&cell.vl, 3), 0x2000_0000 + 101);
+    assert!(cell.db.revision() > commits);
+    // As after a crash, and as a second server of the same database would.
+    let other = again();
+    assert_eq!(next(&other, 0), 0x2000_0000 + 204);
+    assert_eq!(next(&other, 2), 0x2000_0000 + 204);
+    assert_eq!(next(&cell.vl, 100), 0x2000_0000 + 104, "its own are left");
+    assert_eq!(
+        next(&cell.vl, 1),
+        0x2000_0000 + 306,
+        "the other's are the other's"
+    );
+    // Ids that somebody uses without having asked are passed over, among those reserved too.
+    cell.create(volume("v", 0x2000_0000 + 308)).unwrap();
+    assert_eq!(next(&cell.vl, 1), 0x2000_0000 + 307);
+    assert_eq!(next(&cell.vl, 1), 0x2000_0000 + 311);
+    cell.check();
+}
+
+#[test]
+fn volume_ids_asked_for_at_once_are_all_different() {
+    let cell = cell();
+    let taken: Vec<u32> = std::thread::scope(|scope| {
+        let one = || {
+            let ids = (0..60).map(|n| (n % 3 + 1, GetNewVolumeId { bump: n % 3 + 1 }));
+            let ids = ids.map(|(bump, asked)| (bump, cell.ask(asked).unwrap().newvolumid.0));
+            ids.flat_map(|(bump, first)| first..first + bump)
+                .collect::<Vec<u32>>()
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let different: std::collections::BTreeSet<_> = taken.iter().collect();
+    assert_eq!(different.len(), taken.len());
+    assert_eq!(taken.len(), 8 * 120);
+}
+
 #[test]
 fn fields_are_updated_one_by_one() {
     let cell = cell();
