@@ -80,6 +80,10 @@ pub(crate) struct Options {
     /// Default: what was said last. '' is nobody's.
     #[arg(long, value_name = "NAME", value_parser = osds::owner)]
     owner: Option<String>,
+    /// Seconds after which a volume transaction that nobody uses is ended: a restore or move whose
+    /// client died keeps others from its volume for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    transaction_idle: u64,
     /// Network threads; default: one a processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
@@ -324,6 +328,7 @@ mod tests {
             osds: 0,
             location: None,
             owner: None,
+            transaction_idle: 600,
             shards: None,
         }
     }

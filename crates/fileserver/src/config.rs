@@ -8,7 +8,7 @@ use cellar_auth::audit::Audit;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsUuid;
 
-use crate::limits::{CALLBACKS_DEFAULT, HOSTS_DEFAULT};
+use crate::limits::{CALLBACKS_DEFAULT, HOSTS_DEFAULT, VOLUME_TRANSACTION_IDLE};
 
 /// The wall clock: time since 1970. An argument, so that tests choose it.
 pub type WallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -34,6 +34,8 @@ pub struct Config {
     pub audit: Audit,
     /// Where callback state is saved over a clean restart; `None` saves nothing.
     pub callback_state: Option<std::path::PathBuf>,
+    /// A volume transaction that nobody used for this long, at least a second, is ended.
+    pub transaction_idle: Duration,
 }
 
 impl Config {
@@ -49,6 +51,7 @@ impl Config {
             authority: None,
             audit: Audit::none(),
             callback_state: None,
+            transaction_idle: VOLUME_TRANSACTION_IDLE,
         }
     }
 }

@@ -110,7 +110,8 @@ pub const PROMISE_TRIES: u32 = 4;
 /// Volume transactions open at a time.
 pub const VOLUME_TRANSACTIONS: usize = 4096;
 
-/// A volume transaction that nobody touched for this long is ended by the server.
+/// A volume transaction that nobody touched for this long is ended by the server, unless configured
+/// otherwise.
 pub const VOLUME_TRANSACTION_IDLE: Duration = Duration::from_secs(600);
 
 /// Bytes of a dump that are read, or gathered to be restored, at a time.
@@ -122,7 +123,7 @@ pub const VOLUME_STREAM_PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// How long another volume server may take to say which state of a volume it has.
 pub const VOLUME_QUESTION_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often volume transactions that nobody touches are looked for.
+/// How often volume transactions that nobody touches are looked for, at least.
 pub const TRANSACTION_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long the volume location server is asked nothing after it did not answer.

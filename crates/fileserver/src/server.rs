@@ -294,7 +294,8 @@ impl Server {
     async fn keep_house(self: Arc<Self>) {
         let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
         let mut rounds = tokio::time::interval(HOUSEKEEPING_INTERVAL);
-        let mut transactions = tokio::time::interval(TRANSACTION_SWEEP_INTERVAL);
+        let idle = self.config.transaction_idle.max(Duration::from_secs(1));
+        let mut transactions = tokio::time::interval(TRANSACTION_SWEEP_INTERVAL.min(idle / 2));
         loop {
             tokio::select! {
                 _ = sweeps.tick() => {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cellar_auth::capability::CapabilityKeys;
 use cellar_fileserver::{Config as FileConfig, FileServer};
@@ -30,6 +31,7 @@ pub(super) struct Roles {
     partitions: Vec<(PartitionId, Arc<Partition>)>,
     osds: Option<OsdServer>,
     keys: Arc<CapabilityKeys>,
+    transaction_idle: Duration,
     runtime: Runtime,
 }
 
@@ -74,6 +76,7 @@ impl Roles {
             databases,
             osds,
             keys,
+            transaction_idle: Duration::from_secs(options.transaction_idle),
             trust,
             partitions: partitions::open(directory, options.durability)?,
             runtime,
@@ -102,6 +105,7 @@ impl Roles {
         config.callback_state = Some(directory.callback_state());
         config.authority = Some(self.trust.authority.clone());
         config.audit = self.trust.audit.clone();
+        config.transaction_idle = self.transaction_idle;
         let fileserver = FileServer::new(config, self.databases.protection());
         fileserver.use_locations(self.databases.locations());
         for (id, partition) in &self.partitions {

@@ -14,6 +14,9 @@ use ports::Ports;
 /// How long a cell may take to stop, or whatever else is waited for, on a machine with much to do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The address of a second server of a cell.
+pub(crate) const SECOND: &str = "127.0.0.2";
+
 /// A running cell, ended when it is dropped.
 pub(crate) struct Cell {
     pub(crate) home: tempfile::TempDir,
@@ -98,6 +101,20 @@ impl Cell {
         cell
     }
 
+    /// Starts one more file server of the cell, at another address of this machine, and waits until
+    /// the location database knows it.
+    pub(crate) fn join(&self) -> Self {
+        let etc = self.directory().join("server-etc");
+        let etc = etc.to_str().expect("a path of this test");
+        let second = Self::with_options(self.port, &["--join", etc, "--bind", SECOND]);
+        let start = Instant::now();
+        while !self.ok("vos listaddrs -noresolve").contains(SECOND) {
+            assert!(start.elapsed() < PATIENCE, "not registered");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        second
+    }
+
     fn prepared(port: u16, options: &[&str]) -> Self {
         Self {
             home: tempfile::tempdir().expect("a temporary directory"),
@@ -138,6 +155,12 @@ impl Cell {
         let up = lines.any(|line| line.expect("a line").contains("Ctrl-C stops it"));
         assert!(up, "the server ended: {:?}", server.wait());
         self.server = Some(server);
+    }
+
+    /// The same with other options of `up`.
+    pub(crate) fn start_with(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|word| (*word).to_owned()).collect();
+        self.first_start();
     }
 
     /// Ends the server with a signal, by name, and answers its exit code if it has one.

@@ -1,8 +1,8 @@
 //! Volume transactions: who works on a volume, and what clients may do meanwhile.
 //!
 //! 1. One transaction for each volume of a partition. Every call that works in it holds an
-//!    [`InUse`]; one that nobody used for ten minutes, and in which no call is running, is ended by
-//!    the server. Looking at a transaction, which everybody may, is no use of it.
+//!    [`InUse`]; one that nobody used for ten minutes, or as long as is configured, and in which no
+//!    call is running, is ended by the server. Looking at a transaction, which everybody may, is no use of it.
 //! 2. A transaction that is ended while a call is running in it ends with that call, as OpenAFS's
 //!    do; a call that moves data gives up then.
 //! 3. One that ends keeps others from the volume until clients see that as its header says: the next
@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cellar_volume::Volume;
 use cellar_wire::AbortCode;
@@ -24,7 +25,7 @@ use tracing::{info, warn};
 use super::code;
 use super::progress::Progress;
 use crate::audit;
-use crate::limits::{VOLUME_TRANSACTION_IDLE, VOLUME_TRANSACTIONS};
+use crate::limits::VOLUME_TRANSACTIONS;
 use crate::server::Server;
 use crate::volumes::{Attached, Special};
 
@@ -204,9 +205,9 @@ impl Transactions {
         self.0.lock().volumes.contains_key(&(partition, volume))
     }
 
-    /// Ends those that nobody uses any more: they are to be closed.
-    fn end_idle(&self, now: u32) -> Vec<(i32, Transaction)> {
-        let longest = VOLUME_TRANSACTION_IDLE.as_secs();
+    /// Ends those that nobody used for the longest time that is allowed: they are to be closed.
+    fn end_idle(&self, now: u32, longest: Duration) -> Vec<(i32, Transaction)> {
+        let longest = longest.as_secs();
         let mut inner = self.0.lock();
         let open = inner.open.iter_mut();
         let idle = open.filter(|(_, open)| {
@@ -411,7 +412,10 @@ impl Server {
 
     /// Ends transactions that nobody uses any more.
     pub(crate) fn expire_transactions(self: &Arc<Self>, now: u32) {
-        for (number, transaction) in self.transactions.end_idle(now) {
+        for (number, transaction) in self
+            .transactions
+            .end_idle(now, self.config.transaction_idle)
+        {
             let server = self.clone();
             tokio::spawn(cellar_rpc::blocking(move || {
                 let volume = transaction.volume;
@@ -520,17 +524,15 @@ mod tests {
     #[test]
     fn only_idle_ones_time_out_and_looking_is_no_use() {
         let transactions = Transactions::default();
+        let end_idle = |now| transactions.end_idle(now, Duration::from_secs(600));
         let number = begin(&transactions, 1).unwrap();
-        assert!(
-            transactions.end_idle(100_000).is_empty(),
-            "a call is running"
-        );
+        assert!(end_idle(100_000).is_empty(), "a call is running");
         transactions.leave(number, 100);
         assert!(transactions.look(number).is_ok());
-        assert!(transactions.end_idle(699).is_empty());
+        assert!(end_idle(699).is_empty());
         assert!(transactions.look(number).is_ok());
-        assert_eq!(transactions.end_idle(700).len(), 1);
-        assert!(transactions.end_idle(700).is_empty(), "once");
+        assert_eq!(end_idle(700).len(), 1);
+        assert!(end_idle(700).is_empty(), "once");
         transactions.close(number);
         assert_eq!(transactions.count(), 0);
     }
