@@ -499,12 +499,10 @@ impl<'s> Change<'s> {
         if own {
             let prefix = Key::object_piece_prefix(self.record.number, number);
             let older = (self.shared.engine).first_version(&key.successor(), &prefix)?;
-            let older = match older {
-                Some((_, value)) => Some(Piece::decode(&value)?),
-                None => None,
-            };
             hides = older.is_some();
-            if let Some((_, Piece::Blocks(blocks))) = &before {
+            let older = older.map(|(_, value)| Piece::decode(&value)).transpose();
+            // Which blocks a damaged one has is not known: none goes that it may share.
+            if let (Ok(older), Some((_, Piece::Blocks(blocks)))) = (older, &before) {
                 let older = older.as_ref().and_then(Piece::blocks);
                 let others: Vec<_> = older.into_iter().chain([&after]).collect();
                 self.release(blocks.not_in(&others));
