@@ -61,6 +61,11 @@ fn outcome(rng: &mut StdRng) -> Outcome {
         (_, None, None) => Spread::Unsaid,
         _ => Spread::Striped { stripes, copies },
     };
+    // A row of an erasure code has 64 MiB at most.
+    let largest: u32 = match spread {
+        Spread::Erasure { data, .. } => 24.min(26 - data.next_power_of_two().ilog2()),
+        _ => 24,
+    };
     let places = [
         None,
         Some(Place::Local),
@@ -78,7 +83,9 @@ fn outcome(rng: &mut StdRng) -> Outcome {
     Outcome {
         place: one(rng, &places),
         spread,
-        unit: rng.random::<bool>().then(|| 1 << rng.random_range(12..=24)),
+        unit: rng
+            .random::<bool>()
+            .then(|| 1 << rng.random_range(12..=largest)),
         class: one(rng, &classes).map(str::to_owned),
     }
 }
