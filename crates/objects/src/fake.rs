@@ -181,6 +181,8 @@ impl FakeService {
             call.write(bytes).await?;
         }
         if let Fault::AtEnd(code) = fault {
+            // An abort at once would overtake the bytes.
+            tokio::time::sleep(Duration::from_millis(200)).await;
             return Err(code);
         }
         call.reply(&ReadReply {});
@@ -239,6 +241,10 @@ impl FakeService {
             None if base == 0 => objects.entry(object).or_default(),
             None => return Err(AbortCode::ENOENT),
         };
+        // A store that was given up may come late.
+        if versions.keys().any(|other| *other > version) {
+            return Err(AbortCode::ESTALE);
+        }
         versions.retain(|other, _| *other <= base || *other == version);
         if !versions.contains_key(&version) {
             let from = match versions.get(&base) {
