@@ -1,12 +1,14 @@
 //! Copy: an object of another device, pulled by several calls at a time.
 //!
 //! Ranges are taken in their order by four lanes, each a call to the other server and a writer of the
-//! new version here, so that the store sees whole pieces and no lane waits for another.
+//! new version here, so that the store sees whole pieces and no lane waits for another. Zeros that a range begins
+//! with are not written: a hole stays one.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cellar_rpc::{CallError, Connection, ConnectionOptions, IncomingCall, Security};
 use cellar_volume::Ticket;
 use cellar_wire::osd::{self, Copy, CopyReply, Examine, Read, ReadReply};
@@ -54,12 +56,16 @@ impl Server {
         let job = Job {
             arguments: &arguments,
             source,
-            device,
+            device: device.clone(),
             length,
             next: Cell::new(0),
         };
         tokio::try_join!(job.lane(), job.lane(), job.lane(), job.lane())?;
         made.await?;
+        // It may end with a hole.
+        let store = device.store.clone();
+        let ended = on_disk(move || store.truncate(object, 0, version, length)).await?;
+        ended.await?;
         add(&self.statistics.bytes_copied, length);
         call.reply(&CopyReply { length });
         Ok(())
@@ -125,11 +131,9 @@ impl Job<'_> {
             // The version became another while it was copied: it was not finished.
             return Err(Refusal::Call(cellar_wire::AbortCode::ESTALE));
         }
-        let store = self.device.store.clone();
-        let mut writer =
-            on_disk(move || store.writer(object, 0, version, position, length)).await?;
-        let mut left = length;
+        let (mut writer, mut left) = (None, length);
         while left > 0 {
+            let at = length - left;
             let (mut pieces, mut gathered) = (Vec::new(), 0);
             while left > 0 && gathered < WRITE_PIECE_BYTES {
                 let piece = reading.read_some(left).await.map_err(failed)?;
@@ -137,11 +141,30 @@ impl Job<'_> {
                 gathered += piece.len() as u64;
                 pieces.push(piece);
             }
-            writer = push(writer, pieces).await?;
+            let begun = match writer.take() {
+                Some(writer) => writer,
+                // What is not written reads as zeros.
+                None if pieces.iter().all(is_zero) => continue,
+                None => {
+                    let store = self.device.store.clone();
+                    let (position, length) = (position + at, length - at);
+                    on_disk(move || store.writer(object, 0, version, position, length)).await?
+                }
+            };
+            writer = Some(push(begun, pieces).await?);
         }
         reading.results::<ReadReply>().await.map_err(failed)?;
-        on_disk(move || writer.finish()).await
+        match writer {
+            Some(writer) => on_disk(move || writer.finish()).await,
+            None => Ok(Ticket::ready()),
+        }
     }
+}
+
+fn is_zero(piece: &Bytes) -> bool {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    let mut blocks = piece.chunks(ZEROS.len());
+    blocks.all(|block| *block == ZEROS[..block.len()])
 }
 
 fn failed(failure: CallError) -> Refusal {

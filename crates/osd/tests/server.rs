@@ -294,6 +294,47 @@ fn objects_are_copied_between_servers_and_summed() {
 }
 
 #[test]
+fn holes_are_copied_as_holes() {
+    let cell = Cell::start();
+    cell.run(async |cell| {
+        let all = capability_for(&cell.keys, &body(1, id(1), MAY_ALL));
+        let of_target = capability_for(&cell.keys, &body(2, id(9), MAY_ALL));
+        // More than a device has room for, with a hole before and behind.
+        let (at, length) = (300 << 20, 310 << 20);
+        cell.write(&all, id(1), 0, 10, at, b"bytes").await.unwrap();
+        let longer = Truncate {
+            capability: all.clone(),
+            object: id(1),
+            base: 0,
+            version: 10,
+            length,
+        };
+        cell.osd.call(&longer).await.unwrap();
+        let peer = cell.osd.peer().unwrap();
+        let copy = Copy {
+            capability: of_target.clone(),
+            object: id(9),
+            version: 11,
+            source_capability: all,
+            source: id(1),
+            source_version: 10,
+            host: cellar_auth::capability::address_words(peer.ip()),
+            port: peer.port().into(),
+        };
+        assert_eq!(cell.second.call(&copy).await.unwrap().length, length);
+        let examine = Examine {
+            capability: of_target.clone(),
+            object: id(9),
+        };
+        let info = cell.second.call(&examine).await.unwrap().info;
+        assert_eq!(info.versions[0].length, length);
+        assert!(info.allocated <= 9 << 20, "{info:?}");
+        let read = common::read(&cell.second, &of_target, id(9), 11, at - 1, 7).await;
+        assert_eq!(read.unwrap(), b"\0bytes\0");
+    });
+}
+
+#[test]
 fn removals_are_soft_until_a_database_says_otherwise() {
     // Nobody answers there.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
