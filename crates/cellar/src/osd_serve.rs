@@ -116,9 +116,11 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     let mut devices = Vec::with_capacity(options.ids.len());
     for &id in &options.ids {
         let path = options.dir.join(format!("osd{id}"));
+        osds::check_mounted(&options.dir, &path)?;
         roles::private_directory(&path).map_err(|cause| at(&cause))?;
         osds::set_number(&path, id)?;
         devices.push((id, osds::store(&path, options.durability)?));
+        osds::note_used(&options.dir, &path)?;
     }
     let mut config = osds::config(&authority, keys);
     config.databases = cell.location_servers().collect();

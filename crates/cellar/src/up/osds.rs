@@ -4,6 +4,9 @@
 //! A device has a number in the cell's OSD database, which stands in the file `number` beside what it
 //! holds. One that has none yet gets an entry there first, found again by its name if a crash came
 //! between the two. Nothing is ever given another's number.
+//!
+//! Which devices were used is noted beside them, in the server's own directory. One that was, and has no number,
+//! is a disk that is not mounted: what is below it must not be taken for the device, and is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +39,9 @@ use crate::failure::{Failure, Outcome};
 
 /// The file with a device's number.
 const NUMBER_FILE: &str = "number";
-/// The mode of that.
+/// The file in a server's directory with the names of the devices that were used.
+const USED_FILE: &str = "osds-used";
+/// The mode of these.
 const PUBLIC: u32 = 0o644;
 /// Weight of a new device in the choice of devices, as the original gives it.
 const PRIORITY: u32 = 64;
@@ -185,6 +190,7 @@ pub(crate) fn open(
         let at = |cause: &dyn std::fmt::Display| {
             Failure::new(format!("device {}: {cause}", place.path.display()))
         };
+        check_mounted(directory, &place.path)?;
         private_directory(&place.path).map_err(|cause| at(&cause))?;
         let number = match known_number(&place.path)? {
             Some(number) => number,
@@ -196,6 +202,7 @@ pub(crate) fn open(
             }
         };
         devices.push((number, store(&place.path, durability)?));
+        note_used(directory, &place.path)?;
     }
     let mut config = config(authority, keys);
     config.databases = identity.cell.location_servers().collect();
@@ -220,6 +227,46 @@ pub(crate) fn store(path: &Path, durability: Durability) -> Outcome<ObjectStore>
 pub(crate) fn config(authority: &Authority, keys: Arc<CapabilityKeys>) -> Config {
     let clock: fn() -> Duration = wall_clock;
     Config::new(authority.clone(), keys, clock)
+}
+
+/// The names of the devices in a server's directory that were used.
+fn used(directory: &Path) -> Outcome<Vec<String>> {
+    let file = directory.join(USED_FILE);
+    match fs::read_to_string(&file) {
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(cause) => Err(Failure::new(format!("{}: {cause}", file.display()))),
+    }
+}
+
+fn name_of(device: &Path) -> String {
+    let name = device.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Refuses a device that was used and is not there.
+pub(crate) fn check_mounted(directory: &Path, device: &Path) -> Outcome {
+    let name = name_of(device);
+    if !used(directory)?.contains(&name) || known_number(device)?.is_some() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "device {}: it was used before, and nothing of it is there: is its disk mounted? If the disk is lost, give its \
+         entry another name ('cellar osd set {name}@... -name lost') and take {name} out of {}",
+        device.display(),
+        directory.join(USED_FILE).display()
+    )))
+}
+
+/// Notes that a device is in use.
+pub(crate) fn note_used(directory: &Path, device: &Path) -> Outcome {
+    let (mut all, name) = (used(directory)?, name_of(device));
+    if !all.contains(&name) {
+        all.push(name);
+        let text = all.join("\n") + "\n";
+        replace_file(&directory.join(USED_FILE), text.as_bytes(), PUBLIC)?;
+    }
+    Ok(())
 }
 
 /// The number that a device's directory says.
@@ -376,7 +423,21 @@ mod tests {
         assert_eq!(open(3), Some(vec![2, 3, 4]));
         // The entry was made, and then the power went.
         fs::remove_file(directory.path().join("osd2").join(NUMBER_FILE)).expect("remove");
+        fs::write(directory.path().join(USED_FILE), "osd1\nosd3\n").expect("write");
         assert_eq!(open(3), Some(vec![2, 3, 4]));
+        // A disk that is not mounted is no new device.
+        let (mounted, away) = (directory.path().join("osd3"), directory.path().join("away"));
+        fs::rename(&mounted, &away).expect("unmounted");
+        fs::create_dir(&mounted).expect("what is below it");
+        let refused = check_mounted(directory.path(), &mounted).expect_err("not mounted");
+        assert!(
+            refused.to_string().contains("is its disk mounted?"),
+            "{refused}"
+        );
+        assert!(!mounted.join(NUMBER_FILE).exists());
+        fs::remove_dir(&mounted).expect("empty");
+        fs::rename(&away, &mounted).expect("mounted");
+        assert_eq!(open(0), Some(vec![2, 3, 4]));
         let entries = table.0.borrow();
         assert_eq!((entries.len(), entries[2].partition), (3, 2));
         assert_eq!(entries[0].port, 7006);
