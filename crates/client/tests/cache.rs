@@ -719,17 +719,18 @@ async fn locks_last_as_long_as_they_are_extended() {
     assert_eq!(a.lock(&file, 1, Write).await, 0);
     for _ in 0..3 {
         bench.later(200);
-        a.cache.extend_locks().await;
+        a.cache.extend_locks(NOW).await;
         assert_eq!(b.lock(&seen, 1, Write).await, 11);
     }
     // The server forgot it, as when it is started again: it is set again.
     bench.later(400);
-    a.cache.extend_locks().await;
+    a.cache.extend_locks(NOW).await;
     assert_eq!(b.lock(&seen, 1, Write).await, 11);
     // Somebody else was faster: it is lost, and what he has stays.
     bench.later(400);
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
-    a.cache.extend_locks().await;
+    let slept = AfsTime(NOW.0 + 400);
+    a.cache.extend_locks(slept).await;
     a.unlock(&file, 1).await;
     assert_eq!(a.lock(&file, 2, Write).await, 11);
     bench.end();

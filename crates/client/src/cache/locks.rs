@@ -4,14 +4,16 @@
 //!    locks on the file as a whole, to read or to write: this cache has it keep the strongest that its programs
 //!    need, and so keeps other machines from the whole file. In volumes that cannot be written nothing is
 //!    asked of servers.
-//! 2. A server forgets a lock after five minutes. It is extended every [`EXTEND_TIME`] for as long as somebody
+//! 2. A server forgets a lock after [`LOCK_SECS`]. It is extended every [`EXTEND_TIME`] for as long as somebody
 //!    here has one. If it was lost all the same (the server was started again) it is set again; if somebody else
 //!    has one by then, the log says so: there is nobody to tell.
-//! 3. A server knows no owners, and no way from one kind to the other. To write instead of to read, a lock is
+//! 3. A server knows no owners: who extends or gives back a lock that he has lost does it with another's. So
+//!    neither is done for one that was not extended in time, as on a machine that slept: it is set anew.
+//! 4. Nor is there a way from one kind to the other. To write instead of to read, a lock is
 //!    given back and another set; who is refused that has the old one again, unless somebody came between. From
 //!    writing to reading nothing is changed there until the last lock goes.
-//! 4. What was written under a lock is stored before the lock is given back.
-//! 5. Who waits asks again every [`ASK_TIME`], and at once when a lock is given back here.
+//! 5. What was written under a lock is stored before the lock is given back.
+//! 6. Who waits asks again every [`ASK_TIME`], and at once when a lock is given back here.
 //!
 //! Source: FS/CM specification, locks; `AFS_LOCKWAIT`.
 
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{ExtendLock, ReleaseLock, SetLock};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -32,6 +35,8 @@ use crate::error::Result;
 
 /// How often locks are extended.
 pub(crate) const EXTEND_TIME: Duration = Duration::from_secs(60);
+/// How long a server keeps a lock that is not extended, in seconds. Source: `AFS_LOCKWAIT`.
+const LOCK_SECS: u32 = 300;
 /// How often who waits for a lock asks again.
 const ASK_TIME: Duration = Duration::from_millis(500);
 /// Locks on one file.
@@ -83,12 +88,29 @@ impl Lock {
     }
 }
 
+/// A lock that a server keeps for us.
+#[derive(Clone, Debug)]
+struct Kept {
+    kind: LockKind,
+    /// Who set it.
+    user: Arc<User>,
+    /// When it was last set or extended.
+    at: AfsTime,
+}
+
+impl Kept {
+    /// Whether it may be another's by now.
+    fn is_over(&self, now: AfsTime) -> bool {
+        now.0.saturating_sub(self.at.0) >= LOCK_SECS
+    }
+}
+
 /// The locks on one file.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: Mutex<Vec<Lock>>,
-    /// What the server keeps for us, and who set it. Held by whoever asks the server.
-    server: tokio::sync::Mutex<Option<(LockKind, Arc<User>)>>,
+    /// What the server keeps for us. Held by whoever asks the server.
+    server: tokio::sync::Mutex<Option<Kept>>,
     /// One was given back.
     freed: Notify,
 }
@@ -237,60 +259,70 @@ impl Cache {
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
-        server: &mut Option<(LockKind, Arc<User>)>,
+        server: &mut Option<Kept>,
         kind: LockKind,
     ) -> Result<()> {
-        if vnode.volume.is_read_only() || server.as_ref().is_some_and(|(has, _)| *has >= kind) {
+        if vnode.volume.is_read_only() || server.as_ref().is_some_and(|kept| kept.kind >= kind) {
             return Ok(());
         }
         let before = server.take();
-        if let Some((_, user)) = &before {
-            self.call_release(user, vnode).await;
+        if let Some(kept) = &before {
+            self.call_release(kept, vnode).await;
         }
-        let set = self.call_set(user, vnode, kind).await;
-        match (&set, before) {
-            (Ok(()), _) => *server = Some((kind, user.clone())),
-            (Err(_), Some((kind, user))) => match self.call_set(&user, vnode, kind).await {
-                Ok(()) => *server = Some((kind, user)),
-                Err(error) => lost(vnode, &error),
-            },
-            (Err(_), None) => {}
+        match (self.call_set(user, vnode, kind).await, before) {
+            (Ok(kept), _) => *server = Some(kept),
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(before)) => {
+                match self.call_set(&before.user, vnode, before.kind).await {
+                    Ok(kept) => *server = Some(kept),
+                    Err(error) => lost(vnode, &error),
+                }
+                return Err(error);
+            }
         }
-        set
+        Ok(())
     }
 
     /// The server need not keep a lock that nobody here has.
-    async fn give_back(&self, vnode: &Arc<Vnode>, server: &mut Option<(LockKind, Arc<User>)>) {
+    async fn give_back(&self, vnode: &Arc<Vnode>, server: &mut Option<Kept>) {
         if !vnode.locks.is_empty() {
             return;
         }
         self.locked.lock().remove(&vnode.key);
-        if let Some((_, user)) = server.take() {
-            self.call_release(&user, vnode).await;
+        if let Some(kept) = server.take() {
+            self.call_release(&kept, vnode).await;
         }
     }
 
-    /// Rule 2: to be called every [`EXTEND_TIME`].
-    pub async fn extend_locks(&self) {
+    /// Rules 2 and 3: to be called every [`EXTEND_TIME`], with the time.
+    pub async fn extend_locks(&self, now: AfsTime) {
         let all: Vec<_> = self.locked.lock().values().cloned().collect();
         for vnode in all {
             let mut server = vnode.locks.server.lock().await;
-            let Some((kind, user)) = server.clone() else {
+            let Some(kept) = server.clone() else {
                 continue;
             };
-            let what = format!("extending a lock on {}", vnode.fid());
-            let extend = ExtendLock { fid: vnode.fid() };
-            let client = user.client();
-            let Err(error) = client.call_volume(&vnode.volume, &what, &extend).await else {
-                continue;
-            };
-            // A server that does not answer may have it still.
-            if error.code().is_none() {
-                tracing::info!(fid = %vnode.fid(), %error, "a lock is not extended");
-            } else if let Err(error) = self.call_set(&user, &vnode, kind).await {
-                *server = None;
-                lost(&vnode, &error);
+            if !kept.is_over(now) {
+                match self.call_extend(&kept, &vnode).await {
+                    Ok(()) => {
+                        *server = Some(Kept { at: now, ..kept });
+                        continue;
+                    }
+                    // A server that does not answer may have it still.
+                    Err(error) if error.code().is_none() => {
+                        tracing::info!(fid = %vnode.fid(), %error, "a lock is not extended");
+                        continue;
+                    }
+                    Err(_) => {}
+                }
             }
+            *server = match self.call_set(&kept.user, &vnode, kept.kind).await {
+                Ok(kept) => Some(kept),
+                Err(error) => {
+                    lost(&vnode, &error);
+                    None
+                }
+            };
         }
     }
 
@@ -305,7 +337,8 @@ impl Cache {
         vnode.locks.freed.notify_waiters();
     }
 
-    async fn call_set(&self, user: &Arc<User>, vnode: &Arc<Vnode>, kind: LockKind) -> Result<()> {
+    async fn call_set(&self, user: &Arc<User>, vnode: &Arc<Vnode>, kind: LockKind) -> Result<Kept> {
+        let at = self.now();
         let what = format!("a lock on {}", vnode.fid());
         let set = SetLock {
             fid: vnode.fid(),
@@ -313,13 +346,25 @@ impl Cache {
         };
         let client = user.client();
         client.call_volume(&vnode.volume, &what, &set).await?;
+        let user = user.clone();
+        Ok(Kept { kind, user, at })
+    }
+
+    async fn call_extend(&self, kept: &Kept, vnode: &Arc<Vnode>) -> Result<()> {
+        let what = format!("a lock on {}", vnode.fid());
+        let extend = ExtendLock { fid: vnode.fid() };
+        let client = kept.user.client();
+        client.call_volume(&vnode.volume, &what, &extend).await?;
         Ok(())
     }
 
-    async fn call_release(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
+    async fn call_release(&self, kept: &Kept, vnode: &Arc<Vnode>) {
+        if kept.is_over(self.now()) {
+            return;
+        }
         let what = format!("a lock on {}", vnode.fid());
         let release = ReleaseLock { fid: vnode.fid() };
-        let client = user.client();
+        let client = kept.user.client();
         if let Err(error) = client.call_volume(&vnode.volume, &what, &release).await {
             tracing::info!(fid = %vnode.fid(), %error, "a lock stays until it has run out");
         }

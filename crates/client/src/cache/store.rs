@@ -220,7 +220,7 @@ impl Cache {
                 let Some(cache) = cache.upgrade() else {
                     return;
                 };
-                cache.extend_locks().await;
+                cache.extend_locks(cache.now()).await;
             }
         };
         tokio::join!(self.keep_storing(), expiring, extending);
