@@ -9,13 +9,16 @@ pub const DEVICES_MAX: usize = 64;
 /// thread, which this holds for some 60 microseconds.
 pub const READ_PIECE_BYTES: usize = 256 << 10;
 
+/// Pieces of a stream that are read at a time when the disk has to be waited for.
+pub const PIECES_AHEAD: usize = 3;
+
 /// Bytes of a write gathered before they go to the store: what it writes to blocks at a time.
 pub const WRITE_PIECE_BYTES: u64 = 512 << 10;
 
 /// Reads and writes up to this long are done in one step, and do not count as streams.
 pub const SMALL_BYTES: u64 = 64 << 10;
 
-/// Streams of a process at a time, each with two pieces in memory at most; more are refused with
+/// Streams of a process at a time, each with a megabyte in memory at most; more are refused with
 /// VBUSY. One client gets as many as are free, so one alone half of them.
 pub const STREAMS_MAX: usize = 512;
 

@@ -1,8 +1,11 @@
 //! Read: bytes of a version, as they come from the store.
 //!
 //! Every block is checked before its bytes leave; a damaged one ends the call with EIO in the middle.
-//! A slow client holds its own call: pieces are read only when there is room for them.
+//! What the system has in memory is read when there is room for it. Where the device has to be waited for, it
+//! reads the next pieces while one is sent. A slow client holds its own call, and these pieces.
 
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +16,7 @@ use cellar_volume::{Error, nonblocking};
 use cellar_wire::osd::{Read, ReadReply};
 use tokio::time::timeout;
 
-use crate::limits::{READ_PIECE_BYTES, SMALL_BYTES, STREAM_PATIENCE};
+use crate::limits::{PIECES_AHEAD, READ_PIECE_BYTES, SMALL_BYTES, STREAM_PATIENCE};
 use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::service::{Answered, on_disk};
@@ -43,15 +46,14 @@ impl Server {
         };
         let store = device.store.clone();
         let begin = move || store.reader(object, version, position, length);
-        let mut reader = match nonblocking(&begin) {
+        let reader = match nonblocking(&begin) {
             Err(Error::WouldBlock) => on_disk(begin).await?,
             begun => begun?,
         };
         let length = reader.left();
         call.reply(&length);
-        while reader.left() > 0 {
-            let piece;
-            (reader, piece) = next(reader).await?;
+        let mut ahead = Ahead::new(reader);
+        while let Some(piece) = ahead.next().await? {
             if length <= SMALL_BYTES {
                 call.append(&piece);
             } else {
@@ -65,19 +67,40 @@ impl Server {
     }
 }
 
-/// The next piece of what is left, here if it needs not wait for the disk.
-pub(crate) async fn next(mut reader: ObjectReader) -> Result<(ObjectReader, Bytes), Refusal> {
-    let piece = match nonblocking(|| reader.next(READ_PIECE_BYTES)) {
-        Err(Error::WouldBlock) => {
-            let (back, piece) = cellar_rpc::blocking(move || {
-                let piece = reader.next(READ_PIECE_BYTES);
-                (reader, piece)
-            })
-            .await;
-            reader = back;
-            piece
+/// A range being read piece by piece, some ahead of who takes them.
+pub(crate) struct Ahead {
+    reader: ObjectReader,
+    /// On threads that may wait for the disk, in order.
+    coming: VecDeque<Coming>,
+}
+
+type Coming = Pin<Box<dyn Future<Output = cellar_volume::Result<Option<Bytes>>>>>;
+
+impl Ahead {
+    pub(crate) fn new(reader: ObjectReader) -> Self {
+        Self {
+            reader,
+            coming: VecDeque::new(),
         }
-        piece => piece,
-    };
-    Ok((reader, piece?.unwrap_or_default()))
+    }
+
+    /// The next piece; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        if self.coming.is_empty() {
+            match nonblocking(|| self.reader.next(READ_PIECE_BYTES)) {
+                Err(Error::WouldBlock) => {}
+                piece => return Ok(piece?),
+            }
+        }
+        while self.coming.len() < PIECES_AHEAD && self.reader.left() > 0 {
+            let mut part = self.reader.split(READ_PIECE_BYTES as u64);
+            let read = move || part.next(READ_PIECE_BYTES);
+            self.coming
+                .push_back(Box::pin(cellar_rpc::begin_blocking(read)));
+        }
+        match self.coming.pop_front() {
+            Some(piece) => Ok(piece.await?),
+            None => Ok(None),
+        }
+    }
 }

@@ -16,12 +16,27 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(failure) => match failure.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            // Only at shutdown: nobody is left to hear of it. Waiting ends with the task.
-            Err(_) => std::future::pending().await,
-        },
+    begin_blocking(work).await
+}
+
+/// [`blocking`] that begins now, not when its result is first asked for.
+///
+/// # Panics
+/// As there.
+pub fn begin_blocking<T, F>(work: F) -> impl Future<Output = T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let begun = tokio::task::spawn_blocking(work);
+    async move {
+        match begun.await {
+            Ok(result) => result,
+            Err(failure) => match failure.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // Only at shutdown: nobody is left to hear of it. Waiting ends with the task.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 }

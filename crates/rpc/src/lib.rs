@@ -35,7 +35,7 @@ mod shard;
 mod socket;
 mod statistics;
 
-pub use blocking::blocking;
+pub use blocking::{begin_blocking, blocking};
 pub use cellar_rx::{ServerSecurity, Statistics as TransportStatistics};
 pub use connection::{CallOptions, Connection, ConnectionOptions, Security};
 pub use error::CallError;

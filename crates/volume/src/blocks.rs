@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::engine::batch::Run;
 use crate::engine::space::Allocation;
 use crate::error::Result;
+use crate::memory::with_sheet;
 use crate::record::{BLOCK, BlockRef, PIECE_BLOCKS, PieceBlocks, block_checksum};
 use crate::ticket::is_nonblocking;
 
@@ -56,6 +57,15 @@ pub(crate) enum Unread {
     Damaged(String),
 }
 
+/// Whether bytes go through the system's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// They are kept there for whoever reads them next.
+    Cached,
+    /// Only what is there already is taken from there. Much that is read or written once goes this way.
+    Past,
+}
+
 /// Reads the blocks of a piece that fall into a buffer that begins at block `first` of the body. The
 /// piece begins at its block `base`.
 pub(crate) fn read_blocks(
@@ -65,6 +75,7 @@ pub(crate) fn read_blocks(
     base: u64,
     first: u64,
     buffer: &mut [u8],
+    way: Way,
 ) -> Result<(), Unread> {
     let last = first + (buffer.len() / BLOCK) as u64;
     for (place, run) in blocks.runs() {
@@ -76,7 +87,10 @@ pub(crate) fn read_blocks(
         let inside = run.start + (start - base - place as u64);
         let at = (start - first) as usize * BLOCK;
         let target = &mut buffer[at..at + (end - start) as usize * BLOCK];
-        let read = engine.space.read(inside, target, is_nonblocking());
+        let read = match way {
+            Way::Past if !is_nonblocking() => engine.space.read_past(inside, target),
+            _ => engine.space.read(inside, target, is_nonblocking()),
+        };
         read.map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => Unread::WouldBlock,
             _ => Unread::Damaged(error.to_string()),
@@ -129,6 +143,7 @@ fn mismatch(index: u64) -> String {
 /// Bytes that come in one after another: those in blocks already, and those in memory.
 pub(crate) struct Gathered {
     owner: Owner,
+    way: Way,
     /// Where the first byte belongs.
     position: u64,
     /// Bytes before the first whole block, once whole blocks were written.
@@ -143,9 +158,10 @@ pub(crate) struct Gathered {
 
 impl Gathered {
     /// None yet; the first will belong at `position`.
-    pub(crate) fn new(owner: Owner, position: u64) -> Self {
+    pub(crate) fn new(owner: Owner, way: Way, position: u64) -> Self {
         Self {
             owner,
+            way,
             position,
             head: Bytes::new(),
             blocks: Vec::new(),
@@ -173,7 +189,7 @@ impl Gathered {
         Self {
             pending: std::mem::take(&mut self.pending),
             pending_bytes: std::mem::take(&mut self.pending_bytes),
-            ..Self::new(self.owner, self.pending_at)
+            ..Self::new(self.owner, self.way, self.pending_at)
         }
     }
 
@@ -223,15 +239,26 @@ impl Gathered {
         for run in self.allocate(engine, count as u32)? {
             let first = self.pending_at / BLOCK as u64;
             let pieces = self.take_pending(run.count as usize * BLOCK);
-            engine.space.write_pieces(run.start, &pieces)?;
-            self.name(first, run, &pieces);
+            match self.way {
+                Way::Cached => {
+                    engine.space.write_pieces(run.start, &pieces)?;
+                    self.name(first, run, pieces.iter().map(|piece| &piece[..]));
+                }
+                Way::Past => with_sheet(|sheet| -> Result<()> {
+                    sheet.fill(run.count as usize * BLOCK, |out| {
+                        pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+                    });
+                    engine.space.write_past(run.start, sheet.bytes())?;
+                    self.name(first, run, std::iter::once(sheet.bytes()));
+                    Ok(())
+                })?,
+            }
         }
         Ok(())
     }
 
     /// Names the blocks of a run, which hold these bytes, from block `first` of the body on.
-    fn name(&mut self, first: u64, run: Run, pieces: &[Bytes]) {
-        let mut pieces = pieces.iter();
+    fn name<'p>(&mut self, first: u64, run: Run, mut pieces: impl Iterator<Item = &'p [u8]>) {
         let mut rest: &[u8] = &[];
         for (index, block) in (first..).zip(run.start..run.end()) {
             let mut checksum = self.owner.checksum(index, &[]);

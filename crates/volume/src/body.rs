@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use cellar_wire::dir::PAGE_SIZE;
 use cellar_wire::ids::Fid;
 
-use crate::blocks::{self, Owner, Unread};
+use crate::blocks::{self, Owner, Unread, Way};
 use crate::cells::Loaded;
 use crate::dir::DirImage;
 use crate::engine::key::Key;
@@ -363,12 +363,12 @@ impl Volume {
         buffer: &mut [u8],
     ) -> Result<()> {
         let owner = Owner::vnode(self.group.id.0, fid.vnode.0);
-        blocks::read_blocks(&self.core.engine, owner, pieces, base, first, buffer).map_err(
-            |unread| match unread {
-                Unread::WouldBlock => Error::WouldBlock,
-                Unread::Damaged(cause) => self.damaged(fid, &cause),
-            },
-        )
+        let engine = &self.core.engine;
+        let read = blocks::read_blocks(engine, owner, pieces, base, first, buffer, Way::Cached);
+        read.map_err(|unread| match unread {
+            Unread::WouldBlock => Error::WouldBlock,
+            Unread::Damaged(cause) => self.damaged(fid, &cause),
+        })
     }
 
     /// One block of a body as it is: zeros where there is none.

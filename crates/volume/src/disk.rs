@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub(crate) use aligned::Aligned;
+pub(crate) use aligned::{ALIGNMENT, Aligned};
 pub use real::FileDisk;
 pub use sim::{Fault, SimDisk};
 
@@ -67,6 +67,15 @@ pub trait DiskFile: Send + Sync + Debug {
     /// [`DiskFile::write_at`] of bytes that lie in several places, one after the other.
     fn write_pieces_at(&self, pieces: &[Bytes], offset: u64) -> io::Result<()> {
         self.write_at(&pieces.concat(), offset)
+    }
+    /// [`DiskFile::write_at`] of much that is not read soon: past the system's memory where that is possible. Memory,
+    /// length and offset should be multiples of 4096.
+    fn write_past_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(bytes, offset)
+    }
+    /// [`DiskFile::read_at`] of much that is not read again soon, likewise.
+    fn read_past_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buffer, offset)
     }
     /// Makes all that was written, and the length, durable.
     fn sync(&self) -> io::Result<()>;

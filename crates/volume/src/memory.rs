@@ -9,6 +9,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::disk::{ALIGNMENT, Aligned};
 use crate::record::{BLOCK, PIECE_BYTES};
 
 /// Room for a piece wherever it begins.
@@ -20,30 +21,52 @@ const KEPT_MAX: usize = 64;
 
 static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Bytes being read.
+/// Sheets that lie ready: 8 MiB for a process, if all were full.
+const SHEETS_MAX: usize = 16;
+
+static SHEETS: Mutex<Vec<Aligned>> = Mutex::new(Vec::new());
+
+/// Has `work` use memory in which bytes are put together for the device, where it wants them to lie.
+pub(crate) fn with_sheet<T>(work: impl FnOnce(&mut Aligned) -> T) -> T {
+    let kept = SHEETS.lock().pop();
+    let mut sheet = kept.unwrap_or_default();
+    let outcome = work(&mut sheet);
+    let mut kept = SHEETS.lock();
+    if kept.len() < SHEETS_MAX {
+        kept.push(sheet);
+    }
+    outcome
+}
+
+/// Bytes being read. What is as long as a piece, about, begins where devices want it to.
 #[derive(Debug)]
 pub(crate) struct Memory {
     bytes: Vec<u8>,
-    length: usize,
+    range: Range<usize>,
     /// All of it is zeros.
     zeroed: bool,
 }
 
+/// Memory that comes back.
+const WHOLE_BYTES: usize = KEPT_BYTES + ALIGNMENT;
+
 impl Memory {
     /// Room for `length` bytes. What is in it may be anything that was read before.
     pub(crate) fn take(length: usize) -> Self {
-        let kept = match length {
-            SHORT_BYTES..=KEPT_BYTES => KEPT.lock().pop(),
-            _ => None,
-        };
+        if !(SHORT_BYTES..=KEPT_BYTES).contains(&length) {
+            return Self {
+                bytes: vec![0; length],
+                range: 0..length,
+                zeroed: true,
+            };
+        }
+        let kept = KEPT.lock().pop();
         let zeroed = kept.is_none();
-        let room = match length {
-            SHORT_BYTES..=KEPT_BYTES => KEPT_BYTES,
-            _ => length,
-        };
+        let bytes = kept.unwrap_or_else(|| vec![0; WHOLE_BYTES]);
+        let start = bytes.as_ptr().addr().wrapping_neg() % ALIGNMENT;
         Self {
-            bytes: kept.unwrap_or_else(|| vec![0; room]),
-            length,
+            bytes,
+            range: start..start + length,
             zeroed,
         }
     }
@@ -51,7 +74,7 @@ impl Memory {
     /// Makes all of it zeros.
     pub(crate) fn zero(&mut self) {
         if !self.zeroed {
-            self.bytes[..self.length].fill(0);
+            self.bytes[self.range.clone()].fill(0);
             self.zeroed = true;
         }
     }
@@ -59,31 +82,31 @@ impl Memory {
     /// To be filled.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.zeroed = false;
-        &mut self.bytes[..self.length]
+        &mut self.bytes[self.range.clone()]
     }
 
     /// A part of what was filled in.
-    pub(crate) fn freeze(self, part: Range<usize>) -> Bytes {
-        if self.bytes.len() == KEPT_BYTES {
-            Bytes::from_owner(self).slice(part)
-        } else {
-            let mut memory = self;
-            let mut bytes = Bytes::from(std::mem::take(&mut memory.bytes));
-            bytes.truncate(part.end);
-            bytes.slice(part)
+    pub(crate) fn freeze(mut self, part: Range<usize>) -> Bytes {
+        if self.comes_back() {
+            return Bytes::from_owner(self).slice(part);
         }
+        Bytes::from(std::mem::take(&mut self.bytes)).slice(part)
+    }
+
+    fn comes_back(&self) -> bool {
+        self.bytes.len() == WHOLE_BYTES && self.range.len() <= KEPT_BYTES
     }
 }
 
 impl AsRef<[u8]> for Memory {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        &self.bytes[self.range.clone()]
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.bytes.len() != KEPT_BYTES {
+        if !self.comes_back() {
             return;
         }
         let bytes = std::mem::take(&mut self.bytes);
@@ -102,6 +125,8 @@ mod tests {
     fn what_was_read_before_does_not_show_in_holes() {
         let mut first = Memory::take(KEPT_BYTES);
         first.bytes_mut().fill(7);
+        let start = first.as_ref().as_ptr().addr();
+        assert!(start.is_multiple_of(ALIGNMENT));
         let sent = first.freeze(1..KEPT_BYTES);
         assert_eq!(sent.len(), KEPT_BYTES - 1);
         assert!(sent.iter().all(|byte| *byte == 7));
@@ -116,7 +141,7 @@ mod tests {
 
     #[test]
     fn other_lengths_have_memory_of_their_own() {
-        for length in [0, 1, SHORT_BYTES - 1, KEPT_BYTES + 1, 3 * KEPT_BYTES] {
+        for length in [0, 1, SHORT_BYTES - 1, KEPT_BYTES + 1, WHOLE_BYTES] {
             let mut memory = Memory::take(length);
             memory.bytes_mut().fill(3);
             memory.zero();

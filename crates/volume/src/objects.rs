@@ -52,6 +52,8 @@ use cells::ObjectCells;
 
 /// Damaged objects that are remembered, at most.
 const DAMAGED_MAX: usize = 1024;
+/// Reads and writes of that many bytes are parts of a stream.
+const STREAM_BYTES: u64 = 1 << 20;
 
 /// An open device. Clones share it; dropping the last closes it.
 #[derive(Clone)]

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use cellar_wire::ids::Fid;
 
 use crate::attributes::set_attributes;
-use crate::blocks::{Gathered, Owner};
+use crate::blocks::{Gathered, Owner, Way};
 use crate::cells::Loaded;
 use crate::create::grown;
 use crate::engine::key::Key;
@@ -158,7 +158,11 @@ impl Volume {
             spec: *spec,
             announced: length,
             received: 0,
-            gathered: Gathered::new(Owner::vnode(self.group.id.0, fid.vnode.0), spec.position),
+            gathered: Gathered::new(
+                Owner::vnode(self.group.id.0, fid.vnode.0),
+                Way::Cached,
+                spec.position,
+            ),
         })
     }
 

@@ -111,6 +111,13 @@ struct RealFile {
     direct: OnceLock<Option<Direct>>,
 }
 
+impl RealFile {
+    fn direct(&self) -> Option<&Direct> {
+        let open = || Direct::open(&self.path, &self.file);
+        self.direct.get_or_init(open).as_ref()
+    }
+}
+
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
@@ -174,18 +181,26 @@ impl DiskFile for RealFile {
         Ok(())
     }
 
+    fn write_past_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match self.direct() {
+            Some(direct) if direct.write(bytes, offset)? => Ok(()),
+            _ => self.write_at(bytes, offset),
+        }
+    }
+
+    fn read_past_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.direct() {
+            Some(direct) if direct.read(buffer, offset)? => Ok(()),
+            _ => self.read_at(buffer, offset),
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
     fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let direct = self
-            .direct
-            .get_or_init(|| Direct::open(&self.path, &self.file));
-        match direct {
-            Some(direct) if direct.write(bytes, offset)? => {}
-            _ => self.write_at(bytes, offset)?,
-        }
+        self.write_past_at(bytes, offset)?;
         self.sync()
     }
 

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use cellar_wire::object::ObjectId;
 
 use super::cells::ObjectCell;
-use super::{ObjectStore, Shared, key_of, now};
-use crate::blocks::{self, Owner, Unread};
+use super::{ObjectStore, STREAM_BYTES, Shared, key_of, now};
+use crate::blocks::{self, Owner, Unread, Way};
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
@@ -18,6 +18,10 @@ use crate::ticket::may_block;
 /// How old the date of the last access may be, in seconds.
 const ACCESSED_COARSE: u64 = 3600;
 
+/// Objects as long as this are not kept in the system's memory: reading one from its begin to its end would push out
+/// all that others use.
+const CACHED_MAX: u64 = 64 << 20;
+
 /// A range of one version of an object, read a part at a time.
 ///
 /// It holds nothing between parts: when the version is let go meanwhile, the next part says so.
@@ -27,6 +31,7 @@ pub struct ObjectReader {
     version: u64,
     position: u64,
     end: u64,
+    way: Way,
 }
 
 impl std::fmt::Debug for ObjectReader {
@@ -46,6 +51,20 @@ impl ObjectReader {
         self.end - self.position
     }
 
+    /// Takes the next part, up to `max` bytes, away, to be read by itself: several may be at the same time.
+    pub fn split(&mut self, max: u64) -> Self {
+        let begin = self.position;
+        self.position += self.left().min(max);
+        Self {
+            shared: Arc::clone(&self.shared),
+            cell: Arc::clone(&self.cell),
+            version: self.version,
+            position: begin,
+            end: self.position,
+            way: self.way,
+        }
+    }
+
     /// The next bytes, up to `max` of them; `None` after the last.
     pub fn next(&mut self, max: usize) -> Result<Option<Bytes>> {
         let length = self.left().min(max as u64) as usize;
@@ -53,7 +72,7 @@ impl ObjectReader {
             return Ok(None);
         }
         let (shared, cell) = (&self.shared, &self.cell);
-        let bytes = shared.read_range(cell, self.version, self.position, length)?;
+        let bytes = shared.read_range(cell, self.version, self.position, length, self.way)?;
         self.position += length as u64;
         Ok(Some(bytes))
     }
@@ -80,8 +99,13 @@ impl ObjectStore {
             (known.length, record.accessed)
         };
         shared.note_access(&cell, accessed)?;
+        let way = match end >= CACHED_MAX && length >= STREAM_BYTES {
+            true => Way::Past,
+            false => Way::Cached,
+        };
         let position = position.min(end);
         Ok(ObjectReader {
+            way,
             shared,
             cell,
             version,
@@ -131,6 +155,7 @@ impl Shared {
         version: u64,
         position: u64,
         length: usize,
+        way: Way,
     ) -> Result<Bytes> {
         // Before the pieces are looked up: what they name is not used for something else from now on.
         let _pin = self.engine.space.pin();
@@ -161,12 +186,13 @@ impl Shared {
         let buffer = memory.bytes_mut();
         for (number, blocks) in &pieces {
             let base = number * PIECE_BLOCKS as u64;
-            self.read_blocks(cell.id, owner, blocks, base, first_block, buffer)?;
+            self.read_blocks(cell.id, owner, blocks, base, first_block, buffer, way)?;
         }
         let skip = (position - first_block * BLOCK as u64) as usize;
         Ok(memory.freeze(skip..skip + length))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what, from where, to where, how")]
     pub(super) fn read_blocks(
         &self,
         id: ObjectId,
@@ -175,8 +201,9 @@ impl Shared {
         base: u64,
         first: u64,
         buffer: &mut [u8],
+        way: Way,
     ) -> Result<()> {
-        let read = blocks::read_blocks(&self.engine, owner, pieces, base, first, buffer);
+        let read = blocks::read_blocks(&self.engine, owner, pieces, base, first, buffer, way);
         read.map_err(|unread| match unread {
             Unread::WouldBlock => Error::WouldBlock,
             Unread::Damaged(cause) => self.damaged(id, &cause),

@@ -13,8 +13,8 @@ use cellar_wire::object::ObjectId;
 use cellar_wire::osd::VERSIONS_MAX;
 
 use super::cells::{ObjectCell, Write};
-use super::{ObjectStore, Shared, key_of, now};
-use crate::blocks::{Gathered, Owner};
+use super::{ObjectStore, STREAM_BYTES, Shared, key_of, now};
+use crate::blocks::{Gathered, Owner, Way};
 use crate::engine::batch::{Batch, Run};
 use crate::engine::key::Key;
 use crate::engine::room::Promise;
@@ -79,13 +79,17 @@ impl ObjectStore {
             return Err(Error::FileTooBig);
         }
         let room = shared.engine.admit(part_growth(length))?;
+        let way = match length >= STREAM_BYTES {
+            true => Way::Past,
+            false => Way::Cached,
+        };
         let cell = shared.cells.of(id);
         let (number, ticket) = {
             let mut state = cell.write(&shared)?;
             shared.make_version(id, &mut state, base, version)?
         };
         Ok(ObjectWriter {
-            gathered: Gathered::new(Owner::object(number), position),
+            gathered: Gathered::new(Owner::object(number), way, position),
             shared,
             cell,
             version,
@@ -401,7 +405,8 @@ impl Shared {
         if !inside.is_multiple_of(BLOCK) && slot.is_some() {
             let mut bytes = change.old_block(index)?;
             bytes[inside % BLOCK..].fill(0);
-            let mut written = Gathered::new(Owner::object(change.record.number), 0);
+            let owner = Owner::object(change.record.number);
+            let mut written = Gathered::new(owner, Way::Cached, 0);
             for (_, block) in written.write_edges(&self.engine, [(index, bytes)].into())? {
                 *slot = Some(BlockRef {
                     epoch: change.version,
@@ -483,8 +488,15 @@ impl<'s> Change<'s> {
         let mut bytes = vec![0; BLOCK];
         let base = number * PIECE_BLOCKS as u64;
         let owner = Owner::object(self.record.number);
-        self.shared
-            .read_blocks(self.id, owner, &pieces, base, index, &mut bytes)?;
+        self.shared.read_blocks(
+            self.id,
+            owner,
+            &pieces,
+            base,
+            index,
+            &mut bytes,
+            Way::Cached,
+        )?;
         Ok(bytes)
     }
 

@@ -1,4 +1,4 @@
-//! Writing past the page cache.
+//! Reading and writing past the page cache.
 //!
 //! A journal is written in whole blocks, once, and read only after a crash. Through the page cache
 //! such a write costs finding pages for it, marking them and finding them again for the sync: a
@@ -6,6 +6,9 @@
 //! takes memory and offsets for this in whole blocks only, so bytes that lie elsewhere go through a
 //! buffer that lies right. What has been written is not durable before the next sync: the disk has a cache of
 //! its own.
+//!
+//! Large objects go this way too: through the cache each of their bytes takes fresh memory, which costs more than all else
+//! that is done with it, and pushes out what others use.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,7 +24,7 @@ use crate::disk::aligned::{ALIGNMENT, Aligned};
 /// Bytes written at once if they have to be copied.
 const BUFFER: usize = 128 << 10;
 
-/// A file opened a second time, for writing past the page cache.
+/// A file opened a second time, for going past the page cache.
 #[derive(Debug)]
 pub(super) struct Direct {
     file: File,
@@ -32,6 +35,7 @@ impl Direct {
     /// Opens the file that `known` is. `None` where that does not work: on some file systems.
     pub(super) fn open(path: &Path, known: &File) -> Option<Self> {
         let file = OpenOptions::new()
+            .read(true)
             .write(true)
             .custom_flags(OFlags::DIRECT.bits() as i32)
             .open(path)
@@ -63,6 +67,19 @@ impl Direct {
             at += part.len() as u64;
         }
         Ok(true)
+    }
+
+    /// Fills `buffer`; false if it has to be read in the usual way.
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+        let place = [buffer.as_ptr().addr() as u64, buffer.len() as u64, offset];
+        if place.iter().any(|at| !at.is_multiple_of(ALIGNMENT as u64)) {
+            return Ok(false);
+        }
+        match self.file.read_exact_at(buffer, offset) {
+            Ok(()) => Ok(true),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn write_as_is(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
@@ -98,6 +115,19 @@ mod tests {
         let mut expected = blocks;
         expected[5000 - ALIGNMENT..][..7].copy_from_slice(b"between");
         assert!(read == expected);
+        let mut aligned = crate::disk::Aligned::default();
+        aligned.fill(expected.len(), |out| out.extend_from_slice(&expected));
+        file.write_past_at(aligned.bytes(), 2 * ALIGNMENT as u64)
+            .unwrap();
+        let mut memory = crate::memory::Memory::take(expected.len());
+        file.read_past_at(memory.bytes_mut(), 2 * ALIGNMENT as u64)
+            .unwrap();
+        assert!(memory.as_ref() == expected);
+        file.read_at(&mut read, 2 * ALIGNMENT as u64).unwrap();
+        assert!(read == expected);
+        let end = file.length().unwrap();
+        let behind = file.read_past_at(memory.bytes_mut(), end - ALIGNMENT as u64);
+        assert_eq!(behind.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let mut start = [0; 5];
         file.read_at(&mut start, 0).unwrap();
         assert_eq!(&start, b"\xffodd\xff");

@@ -149,6 +149,24 @@ impl Space {
             .map_err(|error| block_error(&error))
     }
 
+    /// [`Space::write`] past the system's memory.
+    pub(crate) fn write_past(&self, block: u64, bytes: &[u8]) -> Result<()> {
+        let opened = self.with_file(block, |file, offset| {
+            file.dirty = true;
+            Ok((Arc::clone(&file.file), offset))
+        });
+        opened
+            .and_then(|(file, offset)| file.write_past_at(bytes, offset))
+            .map_err(|error| block_error(&error))
+    }
+
+    /// Reads whole blocks past the system's memory.
+    pub(crate) fn read_past(&self, block: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        let (file, offset) =
+            self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
+        file.read_past_at(buffer, offset)
+    }
+
     /// Reads whole blocks. `at_once` refuses to wait for the device.
     pub(crate) fn read(&self, block: u64, buffer: &mut [u8], at_once: bool) -> std::io::Result<()> {
         let (file, offset) =
