@@ -76,6 +76,31 @@ fn bytes_go_in_and_come_out_in_every_size_and_place() {
 }
 
 #[test]
+fn bytes_that_the_device_is_waited_for_come_in_order() {
+    let cell = Cell::start();
+    cell.run(async |cell| {
+        // On the machine's disk what was written in one go is not in its memory.
+        let (object, all) = (id(1), capability_for(&cell.keys, &body(2, id(1), MAY_ALL)));
+        let bytes = pattern(5_000_003, 9);
+        let written = common::write(&cell.second, &all, object, (0, 10), 5, &bytes);
+        written.await.unwrap();
+        let model = [&[0; 5][..], &bytes].concat();
+        for (position, length) in [(300_000, 2_000_000), (0, usize::MAX), (4_999_000, 500)] {
+            let read = common::read(
+                &cell.second,
+                &all,
+                object,
+                10,
+                position as u64,
+                length as u64,
+            );
+            let end = position.saturating_add(length).min(model.len());
+            assert!(read.await.unwrap() == model[position..end], "{position}");
+        }
+    });
+}
+
+#[test]
 fn versions_are_apart_until_they_are_let_go() {
     let cell = Cell::start();
     cell.run(async |cell| {

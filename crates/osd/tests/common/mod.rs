@@ -1,4 +1,4 @@
-//! Two servers with a device each on disks in memory, and callers of them.
+//! Two servers with a device each, one in memory and one on the machine's disk, and callers of them.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use cellar_auth::{Authority, Enctype, Level, SecretKey};
 use cellar_osd::{Config, OsdServer};
 use cellar_rpc::{CallError, Connection, PortConfig, Runtime, RuntimeConfig, Security};
 use cellar_volume::Options;
-use cellar_volume::disk::SimDisk;
+use cellar_volume::disk::{Disk, FileDisk, SimDisk};
 use cellar_volume::objects::ObjectStore;
 use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::{Capability, CapabilityBody, ObjectId};
@@ -88,10 +88,12 @@ impl Cell {
             ..RuntimeConfig::default()
         })
         .unwrap();
-        let (mut servers, mut connections, mut disks) = (Vec::new(), Vec::new(), Vec::new());
-        for device in 1..=2 {
-            let disk = SimDisk::new(256 << 20);
-            let store = ObjectStore::open(Arc::new(disk.clone()), Options::default()).unwrap();
+        let (mut servers, mut connections) = (Vec::new(), Vec::new());
+        let memory = SimDisk::new(256 << 20);
+        let real = FileDisk::open(directory.path().join("device2")).unwrap();
+        let disks: [Arc<dyn Disk>; 2] = [Arc::new(memory.clone()), real];
+        for (device, disk) in (1..).zip(disks) {
+            let store = ObjectStore::open(disk, Options::default()).unwrap();
             let config = Config {
                 databases: databases.clone(),
                 ..Config::new(authority.clone(), Arc::new(open_keys()), clock)
@@ -112,14 +114,13 @@ impl Cell {
             connections.push(connect(Security::null()));
             connections.push(connect(authority.localauth(Level::Crypt).unwrap()));
             servers.push(server);
-            disks.push(disk);
         }
         Self {
             keys: open_keys(),
             runtime,
             servers,
             directory,
-            disk: disks[0].clone(),
+            disk: memory,
             osd: connections[0].clone(),
             superuser: connections[1].clone(),
             second: connections[2].clone(),
