@@ -71,6 +71,8 @@ enum Command {
     Files(files::Command),
     /// Mount the name space, through FUSE.
     Mount(mount::Options),
+    #[command(hide = true)]
+    MountGuard(mount::GuardOptions),
     /// Get a Kerberos ticket and a token: act as yourself.
     Login(login::Options),
     /// List the tokens that you have.
@@ -168,6 +170,7 @@ impl Command {
             Self::Up(_) => "up",
             Self::Files(files) => files.name(),
             Self::Mount(_) => "mount",
+            Self::MountGuard(_) => "mount-guard",
             Self::Login(_) => "login",
             Self::Tokens(_) => "tokens",
             Self::Logout(_) => "logout",
@@ -189,6 +192,7 @@ impl Command {
             Self::Up(options) => up::run(options),
             Self::Files(command) => block_on(files::run(command)),
             Self::Mount(options) => mount::run(options),
+            Self::MountGuard(options) => mount::guard(&options),
             Self::Login(options) => block_on(login::run(options)),
             Self::Tokens(options) => block_on(tokens::tokens(options)),
             Self::Logout(options) => block_on(tokens::logout(options)),

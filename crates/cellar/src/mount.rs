@@ -14,6 +14,8 @@ use cellar_client::{CellName, Renewal};
 use cellar_fuse::Mount;
 use cellar_rpc::{Runtime, RuntimeConfig, Security};
 
+mod metrics;
+
 use crate::failure::{Failure, Outcome};
 use crate::files::now;
 use crate::identity;
@@ -30,6 +32,8 @@ const BYTES_MIN: u64 = 64 << 20;
 const WORKERS_MAX: usize = 4;
 /// How often it is looked whether somebody unmounted it.
 const LOOK_TIME: Duration = Duration::from_millis(100);
+/// How often it is looked whether the mount of a process that has ended is dead: the kernel ends the process first.
+const GUARD_TRIES: u32 = 600;
 /// How long what is not stored yet is tried to be stored at the end.
 const CLOSE_TIME: Duration = Duration::from_secs(120);
 
@@ -49,7 +53,8 @@ pub(crate) struct Options {
     /// Mount this volume of the cell alone, by name or number.
     #[arg(long, value_name = "VOLUME")]
     root_volume: Option<String>,
-    /// Keep bytes in this directory, which is for this mount alone. Without, they are in memory.
+    /// Keep bytes in this directory, which is for this mount alone; the next mount goes on with them. Without, they
+    /// are in memory.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// Bytes to keep: a number, or one with K, M, G or T. Default: 256M in memory, 2G in a directory.
@@ -61,6 +66,9 @@ pub(crate) struct Options {
     /// What @sys stands for; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
+    /// Tell figures by HTTP, for Prometheus: on a port of this machine, an address and port, or a socket's path.
+    #[arg(long, value_name = "PLACE")]
+    metrics: Option<metrics::Place>,
     /// For my own programs only. Default: for every user's, where root mounts.
     #[arg(long)]
     only_me: bool,
@@ -146,6 +154,7 @@ async fn mounted(options: Options) -> Outcome {
             own: me.as_raw(),
         }),
     };
+    let kept_in = options.cache.clone();
     let cache = Cache::new(
         network.client_port()?,
         cache::Options {
@@ -165,6 +174,15 @@ async fn mounted(options: Options) -> Outcome {
     if let Some(root) = &root {
         cache.attributes(&user, root).await?;
     }
+    // What an earlier one did not store comes before what programs do now; a silent server is not waited for twice.
+    let _late = tokio::time::timeout(patience * 2, cache.take_up()).await;
+    if let Some(directory) = &kept_in {
+        tell_of_leftovers(directory);
+    }
+    let metrics = match &options.metrics {
+        Some(place) => Some(metrics::Metrics::start(place, Arc::downgrade(&cache)).await?),
+        None => None,
+    };
     let keeper = tokio::spawn(cache.clone().keep());
     let how = cellar_fuse::Options {
         all_users,
@@ -174,6 +192,7 @@ async fn mounted(options: Options) -> Outcome {
     let directory = options.directory;
     let mount = Mount::new(cache.clone(), root, &directory, &how)
         .map_err(|cause| cannot_mount(&directory, &cause))?;
+    let guard = Guard::start(&directory);
     crate::output::print(format_args!(
         "{} is mounted; Ctrl-C or umount ends it\n",
         directory.display()
@@ -183,9 +202,67 @@ async fn mounted(options: Options) -> Outcome {
     if let Err(cause) = mount.unmount() {
         eprintln!("cellar mount: {}: {cause}", directory.display());
     }
-    let outcome = close(&cache).await;
+    let outcome = close(&cache, kept_in.as_deref()).await;
+    drop((guard, metrics));
     network.shutdown();
     ended.and(outcome)
+}
+
+/// A process that takes the mount away when this one is gone, however it went.
+struct Guard(Option<std::process::Child>);
+
+impl Guard {
+    fn start(directory: &Path) -> Self {
+        use std::os::unix::process::CommandExt;
+        use std::process::{Command, Stdio};
+        let started = std::path::absolute(directory).and_then(|directory| {
+            Command::new("/proc/self/exe")
+                .arg("mount-guard")
+                .arg(directory)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .current_dir("/")
+                // Ctrl-C is not for it.
+                .process_group(0)
+                .spawn()
+        });
+        if let Err(cause) = &started {
+            tracing::warn!(%cause, "nobody takes the mount away if this process dies");
+        }
+        Self(started.ok())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // It has nothing to do any more; the pipe ends with it.
+            let _gone = child.kill();
+            let _status = child.wait();
+        }
+    }
+}
+
+/// `cellar mount-guard`: what [`Guard`] starts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GuardOptions {
+    /// What is mounted.
+    directory: PathBuf,
+}
+
+/// Waits until whoever started it has ended, and takes his mount away if it is dead.
+pub(crate) fn guard(options: &GuardOptions) -> Outcome {
+    let mut nothing = [0; 1];
+    // The other end is closed by the kernel.
+    while std::io::Read::read(&mut std::io::stdin(), &mut nothing)? > 0 {}
+    for _ in 0..GUARD_TRIES {
+        if cellar_fuse::remove_dead(&options.directory)? {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_TIME);
+    }
+    Ok(())
 }
 
 fn cannot_mount(directory: &Path, cause: &std::io::Error) -> Failure {
@@ -216,18 +293,42 @@ async fn wait(mount: &Mount) -> Outcome {
     }
 }
 
+/// Says what is kept that the server has not got.
+fn tell_of_leftovers(directory: &Path) {
+    let Ok((unstored, aside)) = cache::unstored_in(directory) else {
+        return;
+    };
+    for (count, what) in [
+        (unstored.len(), "not stored yet"),
+        (aside.len(), "kept aside, because they cannot be stored"),
+    ] {
+        if count > 0 {
+            eprintln!(
+                "cellar mount: changes of {count} files are {what}: cellar fs listunstored {}",
+                directory.display()
+            );
+        }
+    }
+}
+
 /// Stores what is left, and says what could not be.
-async fn close(cache: &Cache) -> Outcome {
+async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
+    let kept = directory.map_or(String::new(), |directory| {
+        format!(
+            "; the next mount with --cache {} tries again",
+            directory.display()
+        )
+    });
     let Ok(failed) = tokio::time::timeout(CLOSE_TIME, cache.close()).await else {
         let count = cache.unstored().len();
         return Err(Failure::new(format!(
-            "{count} files could not be stored in time"
+            "{count} files could not be stored in time{kept}"
         )));
     };
     for (vnode, error) in &failed {
         let volume = vnode.volume().full_name();
         eprintln!(
-            "cellar mount: not stored: {} in {volume}: {error}",
+            "cellar mount: not stored: {} in {volume}: {error}{kept}",
             vnode.fid()
         );
     }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use cellar_rpc::{CallError, Connection};
 use cellar_wire::package::{Package, Procedure};
 use cellar_wire::rxafs;
+use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -24,6 +25,8 @@ pub struct Course<'a> {
     addresses: Vec<SocketAddr>,
     connection: Connection,
     current: SocketAddr,
+    /// When it was asked.
+    asked: Instant,
     /// The token had run out, and there was a new one: that helps once.
     renewed: bool,
 }
@@ -55,11 +58,13 @@ impl<'a> Course<'a> {
             addresses,
             connection,
             current,
+            asked: Instant::now(),
             renewed: false,
         })
     }
 
-    fn connect(&self) -> Connection {
+    fn connect(&mut self) -> Connection {
+        self.asked = Instant::now();
         connect(self.client, self.volume, self.current, self.package)
     }
 
@@ -69,8 +74,10 @@ impl<'a> Course<'a> {
     }
 
     /// The call succeeded.
-    pub fn succeeded(&self) {
-        self.client.servers().mark_up(self.current);
+    pub fn succeeded(&mut self) {
+        let now = Instant::now();
+        let took = now.duration_since(std::mem::replace(&mut self.asked, now));
+        self.client.servers().answered(self.current, took);
     }
 
     /// The call failed: moves on to the next server, after a wait if need be.

@@ -4,7 +4,7 @@
 //! With an administrator's socket every call to the addresses of the process behind it goes there instead
 //! of UDP, whatever the role: it knows its callers by their Unix identity.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::cell::CellName;
+use crate::latency::{Latencies, Latency};
 
 /// How long an address that did not answer is asked after all others.
 pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
@@ -55,6 +56,7 @@ pub struct Servers {
     renewal: Option<Arc<dyn Renewal>>,
     cells: Mutex<HashMap<CellName, OfCell>>,
     down: Mutex<HashMap<SocketAddr, Instant>>,
+    latencies: Latencies,
 }
 
 /// How the servers of a cell are called, and the connections to them.
@@ -87,6 +89,7 @@ impl Servers {
             renewal,
             cells: Mutex::default(),
             down: Mutex::default(),
+            latencies: Latencies::default(),
         }
     }
 
@@ -211,6 +214,17 @@ impl Servers {
         if !down.is_empty() {
             down.remove(&peer);
         }
+    }
+
+    /// Notes that an address answered, and how long it took.
+    pub(crate) fn answered(&self, peer: SocketAddr, took: Duration) {
+        self.mark_up(peer);
+        self.latencies.add(peer, took);
+    }
+
+    /// How long each server took to answer, so far.
+    pub fn latencies(&self) -> BTreeMap<SocketAddr, Latency> {
+        self.latencies.all()
     }
 
     /// Whether the address was silent a short while ago.

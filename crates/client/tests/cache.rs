@@ -71,7 +71,8 @@ impl Service for Locations {
                 return Err(AbortCode::RXGEN_OPCODE);
             }
             let arguments: vl::GetEntryByNameN = call.arguments().await?;
-            if arguments.volumename.as_bytes() != b"root.cell" {
+            let name = arguments.volumename.as_bytes();
+            if name != b"root.cell" && name != VOLUME.0.to_string().as_bytes() {
                 return Err(AbortCode::VL_NOENT);
             }
             let site = vl::Site {
@@ -733,5 +734,93 @@ async fn locks_last_as_long_as_they_are_extended() {
     a.cache.extend_locks(slept).await;
     a.unlock(&file, 1).await;
     assert_eq!(a.lock(&file, 2, Write).await, 11);
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_cache_directory_outlives_its_process() {
+    let bench = Bench::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let disk = || Some(directory.path().to_owned());
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let first = bench.client_with(64 << 20, disk()).await;
+    for name in ["read", "written", "changed"] {
+        first
+            .put(&first.make(name).await, &bytes)
+            .await
+            .expect("stored");
+    }
+    let read = first.find("read").await;
+    assert_eq!(first.get(&read).await, bytes);
+    drop((first, read));
+    let other = bench.client().await;
+    let changed = other.find("changed").await;
+    other
+        .put(&changed, b"by somebody else")
+        .await
+        .expect("stored");
+    let second = bench.client_with(64 << 20, disk()).await;
+    let mut files = Vec::new();
+    for name in ["read", "written", "changed"] {
+        files.push(second.find(name).await);
+    }
+    assert_eq!(second.get(&files[2]).await, b"by somebody else");
+    // What was asked is promised: nothing more comes from the server.
+    bench.files.close();
+    assert!(second.get(&files[0]).await == bytes);
+    assert!(second.get(&files[1]).await == bytes);
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
+    let bench = Bench::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let disk = || Some(directory.path().to_owned());
+    let first = bench.client_with(64 << 20, disk()).await;
+    let names = ["kept", "changed", "gone"];
+    for name in names {
+        let file = first.make(name).await;
+        first.put(&file, b"what was there").await.expect("stored");
+        let open = first
+            .cache
+            .open(&first.user, &file, Rights::WRITE, false)
+            .await;
+        let handle = open.expect("open");
+        handle.write(9, b"is here!").await.expect("write");
+        // It ends without a close, as a program does whose mount was killed.
+    }
+    drop(first);
+    let (unstored, _) = cache::unstored_in(directory.path()).expect("a cache");
+    assert_eq!(unstored.len(), names.len());
+    let other = bench.client().await;
+    let changed = other.find("changed").await;
+    other
+        .put(&changed, b"by somebody else")
+        .await
+        .expect("stored");
+    let removed = other
+        .cache
+        .remove_file(&other.user, &other.root, b"gone")
+        .await;
+    removed.expect("removed");
+    let second = bench.client_with(64 << 20, disk()).await;
+    second.cache.take_up().await;
+    let kept = other.find("kept").await;
+    assert_eq!(other.get(&kept).await, b"what was is here!");
+    assert_eq!(
+        second.get(&second.find("kept").await).await,
+        b"what was is here!"
+    );
+    assert_eq!(
+        second.get(&second.find("changed").await).await,
+        b"by somebody else"
+    );
+    let (unstored, aside) = cache::unstored_in(directory.path()).expect("a cache");
+    assert_eq!((unstored.len(), aside.len()), (0, 2));
+    for about in aside {
+        let bytes = std::fs::read(about.with_extension("")).expect("bytes");
+        assert_eq!(&bytes[9..], b"is here!", "{}", about.display());
+    }
     bench.end();
 }

@@ -17,4 +17,4 @@ mod mount;
 mod notices;
 mod requests;
 
-pub use mount::{Mount, Options};
+pub use mount::{Mount, Options, remove_dead};

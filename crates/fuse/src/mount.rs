@@ -131,37 +131,43 @@ fn config(options: &Options) -> Config {
     ];
     if options.all_users {
         config.acl = SessionACL::All;
-        // A helper that unmounts when we are gone, however we went.
-        if has_helper() {
-            config.mount_options.push(MountOption::AutoUnmount);
-        }
     }
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = false;
     config
 }
 
-fn has_helper() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
-}
-
 /// A mount that a process left behind when it died answers nobody: it is taken away.
 fn take_over(directory: &Path) -> io::Result<()> {
-    match std::fs::metadata(directory) {
-        Err(cause) if cause.raw_os_error() == Some(NOT_CONNECTED) => {
-            tracing::info!(directory = %directory.display(), "taking a dead mount away");
-            match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
-                Err(rustix::io::Errno::PERM) => unmount_by_program(directory),
-                other => Ok(other?),
-            }
-        }
-        Err(cause) => Err(cause),
-        Ok(data) if data.is_dir() => Ok(()),
-        Ok(_) => Err(io::Error::new(
+    while remove_dead(directory)? {
+        tracing::info!(directory = %directory.display(), "took a dead mount away");
+    }
+    if std::fs::metadata(directory)?.is_dir() {
+        Ok(())
+    } else {
+        Err(io::Error::new(
             io::ErrorKind::NotADirectory,
             "not a directory",
-        )),
+        ))
+    }
+}
+
+/// Takes away what a process that has ended left mounted at `directory`. Answers whether there was such a thing.
+///
+/// # Errors
+/// It cannot be taken away by this user.
+pub fn remove_dead(directory: &Path) -> io::Result<bool> {
+    match std::fs::metadata(directory) {
+        Err(cause) if cause.raw_os_error() == Some(NOT_CONNECTED) => {
+            match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
+                Err(rustix::io::Errno::PERM) => unmount_by_program(directory)?,
+                // Somebody else was faster.
+                Err(rustix::io::Errno::INVAL) => {}
+                other => other?,
+            }
+            Ok(true)
+        }
+        _ => Ok(false),
     }
 }
 

@@ -4,6 +4,7 @@
 //! `/afs/demo.cell/scratch`): its root directory, read-write.
 
 mod objects;
+mod unstored;
 
 use cellar_admin::HostNames;
 use cellar_admin::fs::{AclChange, Files, QUOTA_HEAD, parse_rights};
@@ -173,6 +174,13 @@ static SUITE: Suite = Suite {
             examples: &[""],
         },
         Command {
+            name: "listunstored",
+            aliases: &["lu"],
+            about: "Show what a mount's cache has that no server has yet, and what it put aside.",
+            parameters: &[one("cachedir", "directory: that of cellar mount --cache")],
+            examples: &["/var/cache/cellar"],
+        },
+        Command {
             name: "checkservers",
             aliases: &["checks"],
             about: "Show which file servers do not answer.",
@@ -187,6 +195,9 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     let Some(invocation) = parse(&SUITE, &words)? else {
         return Ok(());
     };
+    if invocation.command == "listunstored" {
+        return unstored::list(&invocation);
+    }
     let who = if invocation.has("noauth") {
         As::Anybody
     } else {

@@ -12,6 +12,27 @@ use std::path::PathBuf;
 /// Bytes of a block in memory. What was never written is zero, here as in a sparse file.
 const BLOCK: u64 = 64 << 10;
 
+/// Whether what is written still comes to the disk. Always, but in tests of being killed.
+#[cfg(not(test))]
+pub(crate) const fn alive() -> bool {
+    true
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many more writes of this thread come to the disk, and whether one did not.
+    pub(crate) static WRITES_LEFT: std::cell::Cell<(u64, bool)> =
+        const { std::cell::Cell::new((u64::MAX, false)) };
+}
+
+/// Counts a write.
+#[cfg(test)]
+pub(crate) fn alive() -> bool {
+    let (left, killed) = WRITES_LEFT.get();
+    WRITES_LEFT.set((left.saturating_sub(1), killed || left == 0));
+    left > 0
+}
+
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// Blocks by number; each as long as it was written.
@@ -98,7 +119,11 @@ impl Backing {
                     Some(file) => file,
                     None => file.insert(Self::open(path)?),
                 };
-                file.write_all_at(bytes, position)
+                if alive() {
+                    file.write_all_at(bytes, position)
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -119,7 +144,50 @@ impl Backing {
                     Some(file) => file,
                     None => file.insert(Self::open(path)?),
                 };
-                file.set_len(position)
+                if alive() {
+                    file.set_len(position)
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// Bytes of `start..end` are zero from now on.
+    pub(crate) fn zero(&mut self, start: u64, end: u64) -> io::Result<()> {
+        if start >= end {
+            return Ok(());
+        }
+        match self {
+            Self::Memory(blocks) => {
+                for (number, block) in blocks.range_mut(start / BLOCK..end.div_ceil(BLOCK)) {
+                    let at = |position: u64| {
+                        let within = position.saturating_sub(number * BLOCK);
+                        (within as usize).min(block.len())
+                    };
+                    let part = at(start)..at(end);
+                    block[part].fill(0);
+                }
+                Ok(())
+            }
+            Self::Disk { path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(Self::open(path)?),
+                };
+                let hole =
+                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                if !alive() || rustix::fs::fallocate(&*file, hole, start, end - start).is_ok() {
+                    return Ok(());
+                }
+                let zeros = vec![0; BLOCK as usize];
+                let mut at = start;
+                while at < end {
+                    let count = (end - at).min(BLOCK);
+                    file.write_all_at(&zeros[..count as usize], at)?;
+                    at += count;
+                }
+                Ok(())
             }
         }
     }
@@ -140,6 +208,9 @@ impl Backing {
                 };
                 let hole =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                if !alive() {
+                    return Ok(());
+                }
                 match rustix::fs::fallocate(file, hole, start, end - start) {
                     // It stays until the file goes.
                     Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
@@ -156,12 +227,23 @@ impl Backing {
         }
     }
 
+    /// The file, if there is one.
+    pub(crate) fn file(&self) -> Option<&File> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Disk { file, .. } => file.as_ref(),
+        }
+    }
+
     /// Nothing of it is needed any more.
     pub(crate) fn remove(&mut self) {
         match self {
             Self::Memory(blocks) => blocks.clear(),
             Self::Disk { path, file } => {
                 *file = None;
+                if !alive() {
+                    return;
+                }
                 match std::fs::remove_file(&*path) {
                     Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
                         tracing::warn!(path = %path.display(), %cause, "a file of the cache stays");
@@ -216,6 +298,8 @@ mod tests {
         assert_eq!(all[150_000 - 4], bytes[149_899]);
         assert!(all[150_000 - 3..].iter().all(|byte| *byte == 0));
         same(&mut |b| b.write(149_990, &bytes[..100]));
+        let all = same(&mut |b| b.zero(149_000, 149_995));
+        assert_eq!((all[149_994 - 3], all[149_995 - 3]), (0, 5));
         same(&mut |b| {
             b.close();
             Ok(())

@@ -9,6 +9,9 @@
 //!    and bytes written meanwhile are dirty anew.
 //! 4. While a store is under way, nobody can say whether a newer version is its doing: what was met is
 //!    judged when the store is answered, or has failed.
+//! 5. On disk, everything that happens is noted in the index (`kept.rs`), so that the next cache manager goes on:
+//!    bytes that an earlier one left are `unchecked` until they are first used, and dirty ones *left over*
+//!    until the server has said whether it still has the version that they were made over.
 
 use std::io;
 use std::ops::Range;
@@ -20,6 +23,8 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::AfsFetchStatus;
 
 use super::backing::Backing;
+use super::index::{Index, Place};
+use super::kept::{Filled, Kept, LeftOver};
 use super::ranges::Ranges;
 
 /// Bytes that one `StoreData` brings at most.
@@ -58,6 +63,12 @@ pub(crate) struct Body {
     changed: bool,
     /// When our own programs changed it.
     modified: Option<AfsTime>,
+    /// What outlives this process.
+    kept: Option<Kept>,
+    /// Who wrote last, as the index has it.
+    writer: u32,
+    /// What is dirty is of an earlier cache manager, and the server has not been asked yet.
+    left_over: Option<LeftOver>,
 }
 
 /// One call to be made.
@@ -90,7 +101,140 @@ impl Body {
             meanwhile: None,
             changed: false,
             modified: None,
+            kept: None,
+            writer: u32::MAX,
+            left_over: None,
         }
+    }
+
+    /// A body that outlives this process, with what an earlier one left of it.
+    pub(crate) fn of_disk(index: &Arc<Index>, place: Place, space: Arc<Space>) -> Self {
+        let left = index.take(&place);
+        let (kept, clean) = Kept::new(index, place, left.as_ref());
+        let backing = Backing::disk(kept.path());
+        let mut body = Self::new(backing, space);
+        body.kept = Some(kept);
+        let Some(left) = left else {
+            return body;
+        };
+        body.version = left.version;
+        body.account(|body| body.valid = clean);
+        if let Some(dirty) = left.dirty {
+            body.version = dirty.version;
+            body.writer = dirty.writer;
+            body.length = dirty.length;
+            body.cut = dirty.cut;
+            body.modified = Some(dirty.modified);
+            body.changed = true;
+            // A shortening that was noted may not have been done.
+            let torn = body.backing.cut(dirty.length).is_err() || dirty.torn;
+            body.left_over = Some(LeftOver {
+                torn,
+                in_doubt: dirty.storing,
+            });
+            body.account(|body| {
+                body.valid.insert_all(&dirty.ranges);
+                body.dirty = dirty.ranges;
+            });
+        }
+        body
+    }
+
+    /// Who writes from now on.
+    pub(crate) fn set_writer(&mut self, writer: u32) {
+        self.writer = writer;
+    }
+
+    /// Who wrote last.
+    pub(crate) fn writer(&self) -> u32 {
+        self.writer
+    }
+
+    /// What is dirty that an earlier cache manager left, as long as the server has not been asked.
+    pub(crate) fn left_over(&self) -> Option<&LeftOver> {
+        self.left_over.as_ref()
+    }
+
+    /// The server has what was being stored when the earlier cache manager ended: that made the version after ours.
+    pub(crate) fn settle(&mut self, version: u64) {
+        let Some(left) = &mut self.left_over else {
+            return;
+        };
+        let Some(piece) = left.in_doubt.take() else {
+            return;
+        };
+        self.account(|body| body.dirty.remove(piece.0, piece.1));
+        self.cut = self.cut.filter(|_| piece.2.is_none());
+        let before = std::mem::replace(&mut self.version, version);
+        if let Some(kept) = &mut self.kept {
+            kept.stored_after_all(piece, before, version);
+        }
+    }
+
+    /// What is dirty is what the server may take, or it is put aside.
+    fn decide(&mut self, status: &AfsFetchStatus) {
+        let Some(left) = self.left_over.take() else {
+            return;
+        };
+        let why = if left.torn {
+            "the machine crashed before it was safe: it may be damaged".to_owned()
+        } else if self.version != status.data_version {
+            format!(
+                "the server has version {} by now: it was changed elsewhere",
+                status.data_version
+            )
+        } else {
+            self.server_length = status.length;
+            let own = self.own();
+            self.account(|body| body.valid.insert_all(&own));
+            if let Some(kept) = self.kept.as_mut().filter(|_| left.in_doubt.is_some()) {
+                // What was being stored did not get there.
+                kept.not_stored();
+            }
+            return;
+        };
+        self.put_aside(&why);
+    }
+
+    /// What is dirty cannot be stored: it is kept beside the cache.
+    pub(crate) fn put_aside(&mut self, why: &str) {
+        self.left_over = None;
+        self.backing.close();
+        let Some(kept) = &mut self.kept else {
+            return;
+        };
+        self.backing = Backing::disk(kept.put_aside(why));
+        self.abandon();
+        self.length = self.server_length;
+    }
+
+    /// What to sync so that dirty bytes survive a crash of the machine, and how many changes that are.
+    pub(crate) fn to_sync(&self) -> Option<(std::fs::File, Arc<Index>, u64)> {
+        let kept = self.kept.as_ref().filter(|_| self.changed)?;
+        let (index, changes) = kept.to_sync()?;
+        Some((self.backing.file()?.try_clone().ok()?, index, changes))
+    }
+
+    /// It has been synced.
+    pub(crate) fn synced(&mut self, changes: u64) {
+        if let Some(kept) = self.kept.as_mut().filter(|_| self.changed) {
+            kept.synced(changes);
+        }
+    }
+
+    /// The version that it is of.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The shortest it was cut to, which the server does not know.
+    pub(crate) fn cut(&self) -> Option<u64> {
+        self.cut
+    }
+
+    /// Its number in the index.
+    pub(crate) fn number(&self) -> Option<u64> {
+        self.kept.as_ref().map(Kept::number)
     }
 
     pub(crate) fn length(&self) -> u64 {
@@ -120,8 +264,26 @@ impl Body {
     }
 
     /// What of `start..end` has to be fetched before it can be read.
-    pub(crate) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        self.valid.gaps(start, end.min(self.length))
+    pub(crate) fn gaps(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let end = end.min(self.length);
+        self.check(start, end);
+        self.valid.gaps(start, end)
+    }
+
+    /// Whether something of `start..end` is not here, as far as is known.
+    pub(crate) fn lacks(&self, start: u64, end: u64) -> bool {
+        let end = end.min(self.length);
+        start < end && !self.valid.gaps(start, end).is_empty()
+    }
+
+    /// Bytes that an earlier cache manager left are compared with their checksums before they are used.
+    fn check(&mut self, start: u64, end: u64) {
+        let Some(kept) = &mut self.kept else {
+            return;
+        };
+        for (from, to) in kept.damaged(start, end, &mut self.backing) {
+            self.account(|body| body.valid.remove(from, to));
+        }
     }
 
     /// Changes which bytes are here and dirty, keeping the cache's sums.
@@ -158,41 +320,65 @@ impl Body {
             }
             return false;
         }
+        self.decide(status);
         let newer = self.version != status.data_version;
         let stale = newer && (self.version != NO_VERSION || self.valid.bytes() > 0);
         if self.met != status.data_version {
             self.met = status.data_version;
             self.contents += 1;
         }
+        self.server_length = status.length;
         if newer {
             self.forget_clean();
             self.version = status.data_version;
         }
-        self.server_length = status.length;
         if !self.changed {
             self.length = status.length;
         }
         stale
     }
 
+    /// What no server has: what our programs wrote, and, beyond what the server has or what was cut off, zeros where
+    /// nothing was written. Bytes that a server had there, or that a write left which was never answered, go.
+    fn own(&mut self) -> Ranges {
+        let mut own = self.dirty.clone();
+        own.insert_all(&self.storing);
+        if self.changed {
+            let from = self.cut.unwrap_or(u64::MAX).min(self.server_length);
+            for (start, end) in own.gaps(from, self.length) {
+                match self.backing.zero(start, end) {
+                    Ok(()) => own.insert(start, end),
+                    Err(cause) => tracing::warn!(%cause, "the cache fails"),
+                }
+            }
+        }
+        own
+    }
+
     /// Drops what is not our own.
     pub(crate) fn forget_clean(&mut self) {
-        self.account(|body| {
-            let mut own = body.dirty.clone();
-            own.insert_all(&body.storing);
-            body.valid = own;
-        });
+        let own = self.own();
+        self.account(|body| body.valid = own);
+        if let Some(kept) = &mut self.kept {
+            kept.void(0, u64::MAX);
+        }
         if self.valid.is_empty() && !self.changed {
-            self.backing.remove();
-            self.version = NO_VERSION;
+            self.remove();
+        }
+    }
+
+    /// There are no bytes here.
+    fn remove(&mut self) {
+        self.backing.remove();
+        if let Some(kept) = &mut self.kept {
+            kept.gone();
         }
     }
 
     /// Drops clean bytes in `range`, to make room in the middle of a file larger than the cache.
     pub(crate) fn forget_range(&mut self, range: Range<u64>) -> io::Result<()> {
+        let own = self.own();
         let clean: Vec<_> = {
-            let mut own = self.dirty.clone();
-            own.insert_all(&self.storing);
             let of_others = |(start, end): (u64, u64)| own.gaps(start, end);
             self.valid
                 .iter()
@@ -203,6 +389,11 @@ impl Body {
         };
         for (start, end) in clean {
             self.account(|body| body.valid.remove(start, end));
+            if let Some(kept) = &mut self.kept {
+                for (from, to) in kept.void(start, end) {
+                    self.account(|body| body.valid.remove(from, to));
+                }
+            }
             self.backing.discard(start, end)?;
         }
         Ok(())
@@ -228,29 +419,52 @@ impl Body {
             return Ok(false);
         }
         let mut at = range.start;
+        let mut filled = Filled::default();
         for piece in pieces {
-            at = self.fill_one(at, piece)?;
+            at = self.fill_one(at, piece, &mut filled)?;
         }
         if at >= status.length && at < range.end {
-            self.fill_one(at, &vec![0; (range.end - at) as usize])?;
+            // Of no version of the server's: it is not kept.
+            let zeros = vec![0; (range.end - at) as usize];
+            self.fill_one(at, &zeros, &mut Filled::default())?;
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.valid(status.data_version, filled.parts());
         }
         Ok(true)
     }
 
-    fn fill_one(&mut self, at: u64, piece: &[u8]) -> io::Result<u64> {
+    fn fill_one(&mut self, at: u64, piece: &[u8], filled: &mut Filled) -> io::Result<u64> {
         let end = at + piece.len() as u64;
         for (from, to) in self.valid.gaps(at, end.min(self.length.max(at))) {
             let part = &piece[(from - at) as usize..(to - at) as usize];
             self.backing.write(from, part)?;
             self.account(|body| body.valid.insert(from, to));
+            if self.kept.is_some() {
+                filled.add(from, part);
+            }
         }
         Ok(end)
     }
 
     /// Our own programs write.
     pub(crate) fn write(&mut self, position: u64, bytes: &[u8], now: AfsTime) -> io::Result<()> {
-        self.backing.write(position, bytes)?;
         let end = position + bytes.len() as u64;
+        self.check(position, end);
+        if let Err(cause) = self.backing.write(position, bytes) {
+            // Some of it may be there: what is clean has to be fetched again, and beyond the end are zeros.
+            self.account(|body| {
+                body.valid.remove(position, end);
+                body.valid.insert_all(&body.dirty);
+                body.valid.insert_all(&body.storing);
+            });
+            let _also = self.backing.cut(self.length);
+            return Err(cause);
+        }
+        if let Some(kept) = &mut self.kept {
+            let length = self.length.max(end);
+            kept.written(self.version, self.writer, (position, end), length, now);
+        }
         self.account(|body| {
             // A hole: zeros, here and, once stored, there.
             body.valid.insert(body.length, position);
@@ -265,16 +479,23 @@ impl Body {
 
     /// Our own programs cut or extend it.
     pub(crate) fn set_length(&mut self, length: u64, now: AfsTime) -> io::Result<()> {
+        // What is being stored beyond it is cut off again afterwards.
+        let cuts = length < self.length && (length < self.server_length || self.in_flight);
+        let cut = match self.cut {
+            cut if !cuts => cut,
+            cut => Some(cut.map_or(length, |cut| cut.min(length))),
+        };
+        self.check(length, length.saturating_add(1));
+        if let Some(kept) = &mut self.kept {
+            kept.length(self.version, self.writer, length, cut, now);
+        }
         if length < self.length {
             self.backing.cut(length)?;
             self.account(|body| {
                 body.valid.cut(length);
                 body.dirty.cut(length);
             });
-            // What is being stored beyond it is cut off again afterwards.
-            if length < self.server_length || self.in_flight {
-                self.cut = Some(self.cut.map_or(length, |cut| cut.min(length)));
-            }
+            self.cut = cut;
         } else {
             let old = self.length;
             self.account(|body| body.valid.insert(old, length));
@@ -304,8 +525,16 @@ impl Body {
                     body.storing.insert(piece.start, piece.end);
                 });
                 self.cut = self.cut.filter(|_| piece.cut.is_none());
+                if let Some(kept) = &mut self.kept {
+                    kept.storing(piece.start, piece.end, piece.cut);
+                }
             }
-            None => self.changed = false,
+            None => {
+                self.changed = false;
+                if let Some(kept) = &mut self.kept {
+                    kept.clean();
+                }
+            }
         }
         piece
     }
@@ -345,16 +574,32 @@ impl Body {
 
     /// The server took a piece. Answers whether bytes that were here are no longer true: somebody else
     /// has stored too.
-    pub(crate) fn stored(&mut self, piece: &Piece, status: &AfsFetchStatus) -> bool {
+    pub(crate) fn stored(
+        &mut self,
+        piece: &Piece,
+        status: &AfsFetchStatus,
+        sums: &[(u64, u64, u32)],
+    ) -> bool {
         self.in_flight = false;
         let ours_alone = status.data_version == self.version.wrapping_add(1);
         self.account(|body| body.storing.remove(piece.start, piece.end));
+        if let Some(kept) = &mut self.kept {
+            // What was written over or cut off meanwhile is not what was stored.
+            let whole = sums.iter().filter(|(start, end, _)| {
+                ours_alone
+                    && *end <= self.length
+                    && self.dirty.gaps(*start, *end) == [(*start, *end)]
+            });
+            let whole: Vec<_> = whole.copied().collect();
+            kept.stored(self.version, status.data_version, &whole);
+        }
         self.version = status.data_version;
         self.met = status.data_version;
         self.server_length = status.length;
         if !ours_alone {
             self.contents += 1;
-            self.account(|body| body.valid = body.dirty.clone());
+            let own = self.own();
+            self.account(|body| body.valid = own);
         }
         let later = self
             .meanwhile
@@ -382,6 +627,10 @@ impl Body {
         if let Some(cut) = piece.cut {
             self.cut = Some(self.cut.map_or(cut, |later| later.min(cut)));
         }
+        // Unless it was given up meanwhile.
+        if let Some(kept) = self.kept.as_mut().filter(|_| self.changed) {
+            kept.not_stored();
+        }
         let met = self.meanwhile.take();
         met.is_some_and(|met| self.meet(&met))
     }
@@ -396,7 +645,8 @@ impl Body {
         self.changed = false;
         self.cut = None;
         self.meanwhile = None;
-        self.backing.remove();
+        self.left_over = None;
+        self.remove();
         self.version = NO_VERSION;
     }
 
@@ -413,7 +663,9 @@ impl Drop for Body {
             body.dirty.clear();
             body.storing.clear();
         });
-        self.backing.remove();
+        if !self.kept.as_mut().is_some_and(Kept::rest) {
+            self.backing.remove();
+        }
     }
 }
 
@@ -451,7 +703,7 @@ mod tests {
             let mut calls = 0;
             while let Some(piece) = body.next_piece() {
                 self.apply(body, &piece);
-                assert!(!body.stored(&piece, &self.status()));
+                assert!(!body.stored(&piece, &self.status(), &[]));
                 calls += 1;
             }
             calls
@@ -524,7 +776,7 @@ mod tests {
                         if !taken {
                             server.apply(&mut body, &piece);
                         }
-                        assert!(!body.stored(&piece, &server.status()));
+                        assert!(!body.stored(&piece, &server.status(), &[]));
                     }
                     server.take(&mut body);
                     assert_eq!(server.0, model, "round {round}");
@@ -541,7 +793,7 @@ mod tests {
                 // It is answered, or failed before the server had it.
                 2 | 3 => match under_way.take() {
                     Some((piece, true)) => {
-                        assert!(!body.stored(&piece, &server.status()));
+                        assert!(!body.stored(&piece, &server.status(), &[]));
                     }
                     Some((piece, false)) => assert!(!body.not_stored(&piece)),
                     None => {}
@@ -570,7 +822,7 @@ mod tests {
         let piece = body.next_piece().expect("a piece");
         body.set_length(15, NOW).expect("cut");
         server.apply(&mut body, &piece);
-        assert!(!body.stored(&piece, &server.status()));
+        assert!(!body.stored(&piece, &server.status(), &[]));
         server.take(&mut body);
         assert_eq!((server.0.len(), body.length()), (15, 15));
     }
@@ -591,7 +843,7 @@ mod tests {
         body.write(2, b"ab", NOW).expect("write");
         let piece = body.next_piece().expect("a piece");
         body.meet(&status(5, 3));
-        assert!(body.stored(&piece, &status(4, 10)));
+        assert!(body.stored(&piece, &status(4, 10), &[]));
         assert_eq!(body.next_piece(), None, "what they cut stays cut");
         assert_eq!((body.length(), body.gaps(0, 10)), (3, vec![(0, 3)]));
     }
@@ -624,7 +876,7 @@ mod tests {
         body.write(2, b"ab", NOW).expect("write");
         let piece = body.next_piece().expect("a piece");
         body.write(8, b"z", NOW).expect("meanwhile");
-        assert!(body.stored(&piece, &status(5, 10)));
+        assert!(body.stored(&piece, &status(5, 10), &[]));
         assert_eq!(body.gaps(0, 10), [(0, 8), (9, 10)]);
         assert!(body.is_changed());
     }

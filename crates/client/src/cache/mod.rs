@@ -12,7 +12,9 @@
 //!    the kernel may hold a lock that only an answer of the same server releases.
 //! 3. *Dirty bytes are never dropped* while the file exists: a store that fails leaves them dirty, and they
 //!    are tried again.
-//! 4. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`; what is used least goes first.
+//! 4. *A directory's cache outlives the process* (`index.rs`): bytes of a version that the server still has are
+//!    used again, and what had not been stored is stored (`leftover.rs`).
+//! 5. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`; what is used least goes first.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -37,11 +39,18 @@ use crate::volume::Volume;
 mod backing;
 mod body;
 mod change;
+#[cfg(test)]
+mod crashes;
 mod files;
+mod index;
+mod kept;
+mod leftover;
 mod locks;
+mod metrics;
 mod names;
 mod ranges;
 mod read;
+mod record;
 mod status;
 mod store;
 mod user;
@@ -50,7 +59,10 @@ mod vnode;
 use backing::Backing;
 use body::{Body, Space};
 pub use files::{Handle, Usage, Wanted};
+use index::Index;
+pub use index::{Unstored, unstored_in};
 pub use locks::{Lock, LockKind};
+use metrics::Counts;
 pub use names::{Found, Root};
 use user::Users;
 pub use user::{Anonymous, Identities, User};
@@ -105,10 +117,13 @@ pub struct Cache {
     fetching: Mutex<HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
     space: Arc<Space>,
+    counts: Counts,
     /// Breaks of vnodes that were not known: answers under way then may be about them.
     strays: AtomicU64,
     ticks: AtomicU64,
-    bodies: AtomicU64,
+    /// Of the directory's files, and the names of cells as it has them.
+    index: Option<Arc<Index>>,
+    names: Vec<Arc<str>>,
     watcher: OnceLock<Arc<dyn Watcher>>,
     /// Of the directory, for as long as this lives.
     _lock: Option<File>,
@@ -121,8 +136,6 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// Directories that the files of a cache directory are spread over.
-const PARTS: u64 = 256;
 /// Fetches ahead of readers at a time.
 const PREFETCHES_MAX: usize = 32;
 
@@ -143,13 +156,21 @@ impl Cache {
                 cause: std::io::Error::new(std::io::ErrorKind::InvalidInput, "no cell is known"),
             });
         }
+        let space = Arc::<Space>::default();
         let prepare = |directory: &PathBuf| {
-            prepare(directory).map_err(|cause| Error::Local {
+            let opened = prepare(directory).and_then(|lock| {
+                let index = Index::open(directory, this_boot()?, space.clone())?;
+                Ok((lock, Arc::new(index)))
+            });
+            opened.map_err(|cause| Error::Local {
                 what: format!("cache directory {}", directory.display()),
                 cause,
             })
         };
-        let lock = options.directory.as_ref().map(prepare).transpose()?;
+        let directory = options.directory.as_ref().map(prepare).transpose()?;
+        let (lock, index) = directory.unzip();
+        let names = options.cells.iter().map(|cell| cell.name.as_str().into());
+        let names = names.collect();
         let first_server = options
             .cells
             .iter()
@@ -165,10 +186,12 @@ impl Cache {
             locked: Mutex::default(),
             fetching: Mutex::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
-            space: Arc::default(),
+            space,
+            counts: Counts::default(),
             strays: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
-            bodies: AtomicU64::new(0),
+            index,
+            names,
             watcher: OnceLock::new(),
             _lock: lock,
             me: me.clone(),
@@ -238,21 +261,19 @@ impl Cache {
         if vnodes.len() >= self.options.vnodes_max {
             self.forget_vnodes(&mut vnodes);
         }
-        let backing = match &self.options.directory {
-            Some(directory) => {
-                let number = self.bodies.fetch_add(1, Ordering::Relaxed);
-                Backing::disk(
-                    directory
-                        .join(format!("{:02x}", number % PARTS))
-                        .join(number.to_string()),
-                )
-            }
-            None => Backing::memory(),
+        let space = self.space.clone();
+        let body = match (&self.index, self.names.get(cell)) {
+            (Some(index), Some(name)) => Body::of_disk(index, (name.clone(), fid), space),
+            _ => Body::new(Backing::memory(), space),
         };
-        let vnode = Vnode::new(key, volume.clone(), Body::new(backing, self.space.clone()));
+        let left_over = body.left_over().is_some();
+        let vnode = Vnode::new(key, volume.clone(), body);
         vnode.used.store(tick, Ordering::Relaxed);
         let vnode = Arc::new(vnode);
         vnodes.insert(key, vnode.clone());
+        if left_over {
+            self.unstored.lock().insert(key, vnode.clone());
+        }
         Ok(vnode)
     }
 
@@ -271,6 +292,10 @@ impl Cache {
         vnodes.retain(|_, vnode| {
             Arc::strong_count(vnode) > 1 || vnode.used.load(Ordering::Relaxed) > limit
         });
+        if let Some(index) = &self.index {
+            // Their files rest; there may be too many of them.
+            index.evict(u64::MAX);
+        }
     }
 
     /// Makes room when there is more than may be: whole files, those used least first; dirty bytes stay.
@@ -280,6 +305,10 @@ impl Cache {
             return;
         }
         let goal = self.options.size - self.options.size / 10;
+        // What has not been asked for since it was left comes first.
+        if let Some(index) = &self.index {
+            index.evict(goal);
+        }
         let mut all: Vec<_> = {
             let vnodes = self.vnodes.lock();
             let with_bytes = vnodes.values().filter(|v| !v.is_directory());
@@ -346,12 +375,21 @@ impl Cache {
                 failed.push((vnode, error));
             }
         }
+        for (vnode, _) in &failed {
+            self.sync(vnode).await;
+        }
         let locked: Vec<_> = self.locked.lock().values().cloned().collect();
         for vnode in locked {
             self.forget_locks(&vnode).await;
         }
         for user in self.users.all() {
             user.client().goodbye().await;
+        }
+        if let Some(index) = &self.index {
+            let mut all: Vec<_> = self.vnodes.lock().values().cloned().collect();
+            all.sort_by_key(|vnode| vnode.used.load(Ordering::Relaxed));
+            let numbers = all.iter().filter_map(|vnode| vnode.body.lock().number());
+            index.close(&numbers.collect::<Vec<_>>());
         }
         failed
     }
@@ -360,7 +398,14 @@ impl Cache {
 /// Says that a directory is a cache's, and is locked by whoever uses it.
 const MARK: &str = "cellar-cache";
 
-/// Makes a directory usable: empty, for us alone. One that holds something else is left as it is.
+/// The machine's number for the time since it was started. Source: Linux, random(4).
+fn this_boot() -> std::io::Result<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let number = uuid::Uuid::parse_str(text.trim()).map_err(std::io::Error::other)?;
+    Ok(*number.as_bytes())
+}
+
+/// Makes a directory usable, for us alone. One that holds something else is left as it is.
 fn prepare(directory: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::DirBuilderExt;
     let mut builder = std::fs::DirBuilder::new();
@@ -375,13 +420,6 @@ fn prepare(directory: &Path) -> std::io::Result<File> {
     if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
         return refuse("another mount uses it");
     }
-    for number in 0..PARTS {
-        let part = directory.join(format!("{number:02x}"));
-        builder.create(&part)?;
-        for left in std::fs::read_dir(&part)? {
-            std::fs::remove_file(left?.path())?;
-        }
-    }
     Ok(lock)
 }
 
@@ -393,6 +431,7 @@ impl Promises for Breaks {
         let Some(cache) = self.0.upgrade() else {
             return;
         };
+        cache.counts.breaks.fetch_add(1, Ordering::Relaxed);
         let broken: Vec<_> = {
             let vnodes = cache.vnodes.lock();
             if fid.vnode == VnodeId(0) {

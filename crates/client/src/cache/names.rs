@@ -259,8 +259,10 @@ impl Cache {
             if let Some((version, listing)) = &directory.state.lock().listing
                 && *version == status.data_version
             {
+                self.counts.listings.hit();
                 return Ok(listing.clone());
             }
+            self.counts.listings.missed();
             let _alone = directory.asking.lock().await;
             if let Some((version, listing)) = &directory.state.lock().listing
                 && *version == status.data_version

@@ -82,7 +82,7 @@ impl Cache {
         length: u64,
     ) -> Result<Vec<u8>> {
         self.touch(vnode);
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
             self.status(user, vnode).await?;
             let missing = {
                 let mut body = vnode.body.lock();
@@ -94,12 +94,18 @@ impl Cache {
                 if missing.is_empty() {
                     let bytes = body.read(start, end).map_err(|cause| local(vnode, cause))?;
                     drop(body);
+                    if attempt == 0 {
+                        self.counts.reads.hit();
+                    }
                     let ahead = course.read(start, end);
                     self.read_ahead(user, vnode, end, ahead);
                     return Ok(bytes);
                 }
                 missing
             };
+            if attempt == 0 {
+                self.counts.reads.missed();
+            }
             let ahead = course.read(start, start + length);
             self.read_ahead(user, vnode, start + length, ahead);
             let mut chunks: Vec<u64> = missing
@@ -138,7 +144,7 @@ impl Cache {
         chunk: u64,
     ) -> Result<()> {
         let (start, end) = {
-            let body = vnode.body.lock();
+            let mut body = vnode.body.lock();
             let missing = body.gaps(chunk * CHUNK, (chunk + 1) * CHUNK);
             match (missing.first(), missing.last()) {
                 (Some((start, _)), Some((_, end))) => (*start, *end),
@@ -159,11 +165,7 @@ impl Cache {
         let first = from.div_ceil(CHUNK);
         let chunks = chunks.min(self.ahead_max());
         for chunk in first..first + chunks {
-            let wanted = !vnode
-                .body
-                .lock()
-                .gaps(chunk * CHUNK, (chunk + 1) * CHUNK)
-                .is_empty();
+            let wanted = vnode.body.lock().lacks(chunk * CHUNK, (chunk + 1) * CHUNK);
             if !wanted || self.fetching.lock().contains_key(&(vnode.key, chunk)) {
                 continue;
             }

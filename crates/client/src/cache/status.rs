@@ -78,7 +78,14 @@ impl Cache {
     pub(crate) fn note_failure(&self, vnode: &Arc<Vnode>, error: &Error) {
         if error.code() == Some(AbortCode::VNOVNODE) {
             vnode.vanished();
-            vnode.body.lock().abandon();
+            {
+                let mut body = vnode.body.lock();
+                if body.left_over().is_some() {
+                    body.put_aside("the file is gone");
+                } else {
+                    body.abandon();
+                }
+            }
             self.unstored.lock().remove(&vnode.key);
             self.tell(vnode, true);
         }
@@ -90,8 +97,10 @@ impl Cache {
     /// The server's refusal, or its silence.
     pub async fn status(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<AfsFetchStatus> {
         if let Some(status) = vnode.promised(user) {
+            self.counts.statuses.hit();
             return Ok(status);
         }
+        self.counts.statuses.missed();
         let _alone = vnode.asking.lock().await;
         if let Some(status) = vnode.promised(user) {
             return Ok(status);
@@ -163,6 +172,19 @@ impl Cache {
         end: u64,
     ) -> Result<(Vec<Bytes>, AfsFetchStatus)> {
         let asked = Asked::about(vnode);
+        let (pieces, reply) = self.fetch_unheard(user, vnode, start, end).await?;
+        self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
+        Ok((pieces, reply.status))
+    }
+
+    /// The same, without taking notice of the status.
+    pub(crate) async fn fetch_unheard(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        start: u64,
+        end: u64,
+    ) -> Result<(Vec<Bytes>, rxafs::FetchData64Reply)> {
         let arguments = rxafs::FetchData64 {
             fid: vnode.fid(),
             position: start as i64,
@@ -172,10 +194,13 @@ impl Cache {
         let mut course = crate::Course::start(user.client(), &vnode.volume).await?;
         loop {
             match fetch_once(course.connection(), &arguments).await {
-                Ok((pieces, reply)) => {
+                Ok(answer) => {
                     course.succeeded();
-                    self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
-                    return Ok((pieces, reply.status));
+                    let bytes: usize = answer.0.iter().map(Bytes::len).sum();
+                    self.counts
+                        .fetched
+                        .fetch_add(bytes as u64, Ordering::Relaxed);
+                    return Ok(answer);
                 }
                 Err(error) => {
                     let failed = course.failed(error, &what).await;

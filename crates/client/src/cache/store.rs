@@ -3,8 +3,8 @@
 //! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`]; bytes may be written meanwhile.
 //! 2. On close and `fsync`, whoever asked hears how it went. Beyond [`BACKGROUND_BYTES`] of one file the
 //!    store begins while the program still writes; what stays open is stored after [`AGE`].
-//! 3. What failed stays dirty and is tried again every [`RETRY`]. Only when the file is gone there is
-//!    nobody to take it.
+//! 3. What failed stays dirty and is tried again every [`RETRY`]; in a cache directory it is then synced, so that
+//!    a crash of the machine loses nothing either. Only when the file is gone there is nobody to take it.
 //! 4. A program that has a file open and reads what the kernel keeps of it asks nobody. When the promise runs
 //!    out, of which no server tells, the kernel is told within [`EXPIRY_TIME`]: that much earlier a
 //!    promise ends here than there.
@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cellar_wire::rxafs::{AfsStoreStatus, StoreData64};
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, StoreData64};
 use tokio::time::Instant;
 
 use super::Cache;
 use super::body::{Piece, STORE_BYTES};
+use super::kept::checksums;
 use super::locks::EXTEND_TIME;
 use super::read::{in_chunks, local};
 use super::user::User;
@@ -64,6 +65,7 @@ impl Cache {
         self.touch(vnode);
         let (result, dirty) = {
             let mut body = vnode.body.lock();
+            body.set_writer(user.id());
             let result = change(&mut body).map_err(|cause| local(vnode, cause))?;
             (result, body.dirty_bytes())
         };
@@ -101,11 +103,11 @@ impl Cache {
             return Ok(());
         }
         let _alone = vnode.storing.lock().await;
-        let writer = vnode.state.lock().writer.clone();
-        let user = match writer {
-            Some(user) => user,
-            None => self.anybody()?,
-        };
+        let user = self.writer(vnode).await?;
+        let left_over = vnode.body.lock().left_over().cloned();
+        if let Some(left_over) = left_over {
+            self.ask_about(&user, vnode, &left_over).await?;
+        }
         loop {
             let piece = {
                 let mut body = vnode.body.lock();
@@ -125,9 +127,9 @@ impl Cache {
             };
             let stored = self.store_piece(&user, vnode, &piece, durable).await;
             match stored {
-                Ok(status) => {
+                Ok((status, sums)) => {
                     under_way.piece = None;
-                    let others = vnode.body.lock().stored(&piece, &status);
+                    let others = vnode.body.lock().stored(&piece, &status, &sums);
                     vnode.state.lock().failed = None;
                     self.heard(&user, vnode, &status, None);
                     if others {
@@ -157,12 +159,16 @@ impl Cache {
         vnode: &Arc<Vnode>,
         piece: &Piece,
         durable: bool,
-    ) -> Result<cellar_wire::rxafs::AfsFetchStatus> {
+    ) -> Result<(AfsFetchStatus, Vec<(u64, u64, u32)>)> {
         let bytes = vnode
             .body
             .lock()
             .read(piece.start, piece.end)
             .map_err(|cause| local(vnode, cause))?;
+        let sums = match self.index {
+            Some(_) => checksums(piece.start, &bytes),
+            None => Vec::new(),
+        };
         let arguments = StoreData64 {
             fid: vnode.fid(),
             in_status: AfsStoreStatus {
@@ -181,10 +187,25 @@ impl Cache {
             match send(&course, &arguments, &chunks).await {
                 Ok(reply) => {
                     course.succeeded();
-                    return Ok(reply.status);
+                    let bytes = piece.end - piece.start;
+                    self.counts.stored.fetch_add(bytes, Ordering::Relaxed);
+                    return Ok((reply.status, sums));
                 }
                 Err(error) => course.failed(error, &what).await?,
             }
+        }
+    }
+
+    /// Makes dirty bytes survive a crash of this machine, where they are in a directory.
+    pub(crate) async fn sync(&self, vnode: &Arc<Vnode>) {
+        let Some((file, index, changes)) = vnode.body.lock().to_sync() else {
+            return;
+        };
+        let both = move || file.sync_data().and_then(|()| index.sync());
+        match tokio::task::spawn_blocking(both).await {
+            Ok(Ok(())) => vnode.body.lock().synced(changes),
+            Ok(Err(cause)) => tracing::warn!(%cause, "the cache cannot be synced"),
+            Err(_panicked) => {}
         }
     }
 
@@ -249,6 +270,7 @@ impl Cache {
             let Some(cache) = cache.upgrade() else {
                 return;
             };
+            cache.take_up().await;
             let old = cache.now().0.saturating_sub(AGE.as_secs() as u32);
             for (vnode, failed) in cache.unstored() {
                 let since = vnode.unstored_since();
@@ -258,6 +280,7 @@ impl Cache {
                 }
                 if let Err(error) = cache.store(&vnode, false).await {
                     tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; it is tried again");
+                    cache.sync(&vnode).await;
                 }
             }
         }

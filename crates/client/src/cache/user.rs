@@ -27,7 +27,7 @@ const STAMP_TIME: Duration = Duration::from_secs(5);
 const USERS_MAX: usize = 4_096;
 
 /// The number of whoever has no token.
-const ANYBODY: u32 = u32::MAX;
+pub(crate) const ANYBODY: u32 = u32::MAX;
 
 /// Where users' tokens come from.
 pub trait Identities: Send + Sync + 'static {

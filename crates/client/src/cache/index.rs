@@ -1,0 +1,887 @@
+//! The index of a cache directory: what its files are, so that the next `cellar mount` goes on with them.
+//!
+//! One file of records, appended as things happen and written anew when it has grown; the state that they
+//! lead to is in memory too. Why no crash makes us serve or store what is wrong:
+//!
+//! 1. *Clean bytes carry a checksum* ([`Record::Valid`]), made from the bytes that came from the server and
+//!    compared before they are first used again. So it does not matter in which order a machine that
+//!    crashed wrote data and index: what does not agree is fetched again. What agrees is of the version
+//!    in the record, and of use only if the server still has that version.
+//! 2. *Dirty bytes carry none*: they are written before their record is, and the record before the program
+//!    is answered. A process that is killed loses nothing of what the kernel has, so what was answered is
+//!    here, and what was not answered may be, in part. Only shortening is noted before it is done, and is
+//!    done again when the file is taken up.
+//! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes are believed only if
+//!    both files had been synced since ([`Record::Synced`]); others are put aside, and told.
+//! 4. *A record that was cut short at the end* was never answered, and is ignored. Damage anywhere else means
+//!    that nothing is known for certain: clean bytes are dropped and dirty ones put aside.
+//! 5. A file without a record goes, and a record without a file is nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cellar_wire::ids::{AfsTime, Fid};
+use parking_lot::Mutex;
+
+use super::backing::alive;
+use super::body::Space;
+use super::ranges::Ranges;
+use super::record::{Damaged, NONE, Record, decode, encode};
+
+/// Directories that files are spread over.
+const PARTS: u64 = if cfg!(test) { 4 } else { 256 };
+/// Files at rest, that is, of no vnode in memory, at most: about 100 MB of memory.
+const RESTING_MAX: usize = 200_000;
+/// The log is written anew when it is this large, and several times what it was then.
+const REWRITE_BYTES: u64 = 16 << 20;
+const REWRITE_TIMES: u64 = 4;
+/// After a failure it is tried again after this many records.
+const RETRY_NOTES: u64 = 1_024;
+/// The log's name, that of the next one, and what it begins with.
+const LOG: &str = "index";
+const NEXT_LOG: &str = "index.new";
+const MAGIC: &[u8] = b"cellar cache index 1\n";
+/// Where dirty bytes are put that cannot be stored.
+const ASIDE: &str = "aside";
+
+/// Whose bytes a file has: the cell's name, and the fid.
+pub(crate) type Place = (Arc<str>, Fid);
+
+/// Parts with their checksums: end and sum by start.
+pub(crate) type Sums = BTreeMap<u64, (u64, u32)>;
+
+/// What is dirty of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dirty {
+    /// The version that it was made over.
+    pub(crate) version: u64,
+    /// The user who wrote last.
+    pub(crate) writer: u32,
+    pub(crate) ranges: Ranges,
+    pub(crate) length: u64,
+    pub(crate) cut: Option<u64>,
+    pub(crate) modified: AfsTime,
+    /// What was being stored: it is in `ranges` too once it was read from a log.
+    pub(crate) storing: Option<(u64, u64, Option<u64>)>,
+    /// Both files were synced since.
+    synced: bool,
+    /// It may not be what was written: rules 3 and 4.
+    pub(crate) torn: bool,
+}
+
+/// What is known of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    place: Place,
+    version: u64,
+    sums: Sums,
+    dirty: Option<Dirty>,
+    /// When it was used last; 0 while a vnode in memory has it.
+    rests: u64,
+}
+
+/// What a file that is taken up has.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub(crate) number: u64,
+    pub(crate) version: u64,
+    pub(crate) sums: Sums,
+    pub(crate) dirty: Option<Dirty>,
+}
+
+/// Somebody's bytes that the server has not got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unstored {
+    /// The cell.
+    pub cell: String,
+    /// The file.
+    pub fid: Fid,
+    /// The user of this machine who wrote it; `u32::MAX` for those without tokens.
+    pub writer: u32,
+    /// How many bytes.
+    pub bytes: u64,
+    /// The data version they were written over.
+    pub version: u64,
+    /// Whether a crash of the machine may have damaged them.
+    pub torn: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    log: File,
+    bytes: u64,
+    rewrite_at: u64,
+    /// Records until a log that failed is written anew.
+    failing: Option<u64>,
+    entries: HashMap<u64, Entry>,
+    numbers: HashMap<Place, u64>,
+    resting: BTreeMap<u64, u64>,
+    ticks: u64,
+    next: u64,
+}
+
+/// The index.
+#[derive(Debug)]
+pub(crate) struct Index {
+    directory: PathBuf,
+    boot: [u8; 16],
+    space: Arc<Space>,
+    state: Mutex<State>,
+    /// There may be dirty bytes of an earlier cache manager that nobody has taken up.
+    left: AtomicBool,
+}
+
+impl Entry {
+    fn bytes(&self) -> u64 {
+        self.sums.iter().map(|(start, (end, _))| end - start).sum()
+    }
+
+    /// No checksum that includes one of these bytes is good any more.
+    fn void(&mut self, start: u64, end: u64) {
+        self.sums.retain(|s, (e, _)| *e <= start || *s >= end);
+    }
+
+    fn dirty(&mut self, version: u64, writer: u64, length: u64, modified: u64) -> &mut Dirty {
+        let dirty = self.dirty.get_or_insert_default();
+        dirty.version = version;
+        dirty.writer = writer as u32;
+        dirty.length = length;
+        dirty.modified = AfsTime(modified as u32);
+        dirty.synced = false;
+        dirty
+    }
+
+    fn apply(&mut self, record: &Record) {
+        match *record {
+            Record::Valid {
+                version,
+                start,
+                end,
+                sum,
+                ..
+            } => {
+                if self.version != version {
+                    self.sums.clear();
+                    self.version = version;
+                }
+                self.void(start, end);
+                self.sums.insert(start, (end, sum));
+            }
+            Record::Void { start, end, .. } => self.void(start, end),
+            Record::Dirty {
+                version,
+                writer,
+                start,
+                end,
+                length,
+                modified,
+                ..
+            } => {
+                self.void(start, end);
+                let dirty = self.dirty(version, writer, length, modified);
+                dirty.ranges.insert(start, end);
+            }
+            Record::Length {
+                version,
+                writer,
+                length,
+                cut,
+                modified,
+                ..
+            } => {
+                self.void(length, u64::MAX);
+                let dirty = self.dirty(version, writer, length, modified);
+                dirty.ranges.cut(length);
+                dirty.cut = (cut != NONE).then_some(cut);
+            }
+            Record::Storing {
+                start, end, cut, ..
+            } => {
+                if let Some(dirty) = &mut self.dirty {
+                    let cut = (cut != NONE).then_some(cut);
+                    dirty.ranges.remove(start, end);
+                    dirty.cut = dirty.cut.filter(|_| cut.is_none());
+                    dirty.storing = Some((start, end, cut));
+                }
+            }
+            Record::Failed { .. } => {
+                if let Some(dirty) = &mut self.dirty {
+                    dirty.put_back();
+                    dirty.storing = None;
+                }
+            }
+            Record::Stored {
+                before, version, ..
+            } => {
+                if version == before.wrapping_add(1) && self.version == before {
+                    self.version = version;
+                } else {
+                    self.sums.clear();
+                    self.version = version;
+                }
+                if let Some(dirty) = &mut self.dirty {
+                    dirty.storing = None;
+                    dirty.version = version;
+                }
+            }
+            Record::Clean { .. } => self.dirty = None,
+            Record::Synced { .. } => {
+                if let Some(dirty) = &mut self.dirty {
+                    dirty.synced = true;
+                }
+            }
+            Record::Torn { .. } => {
+                if let Some(dirty) = &mut self.dirty {
+                    dirty.torn = true;
+                }
+            }
+            Record::File { .. } | Record::Gone { .. } | Record::Boot { .. } => {}
+        }
+    }
+}
+
+impl Dirty {
+    /// What was being stored is dirty again.
+    fn put_back(&mut self) {
+        if let Some((start, end, cut)) = self.storing {
+            self.ranges.insert(start, end.min(self.length));
+            if let Some(cut) = cut {
+                self.cut = Some(self.cut.map_or(cut, |later| later.min(cut)));
+            }
+        }
+    }
+}
+
+/// What records lead to.
+#[derive(Debug, Default)]
+struct Replayed {
+    entries: HashMap<u64, Entry>,
+    /// Numbers in the order of their first records.
+    order: Vec<u64>,
+    boot: [u8; 16],
+    damaged: bool,
+}
+
+impl Replayed {
+    fn read(bytes: &[u8]) -> Self {
+        let mut replayed = Self::default();
+        let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
+            replayed.damaged = !bytes.is_empty();
+            return replayed;
+        };
+        loop {
+            match decode(rest) {
+                Ok(Some((record, after))) => {
+                    rest = after;
+                    replayed.take(&record);
+                }
+                Ok(None) => return replayed,
+                Err(Damaged) => {
+                    replayed.damaged = true;
+                    return replayed;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, record: &Record) {
+        match record {
+            Record::Boot { id } => {
+                self.another_boot(*id);
+                self.boot = *id;
+            }
+            Record::File { number, cell, fid } => {
+                let entry = Entry {
+                    place: (cell.clone(), *fid),
+                    version: NONE,
+                    sums: Sums::new(),
+                    dirty: None,
+                    rests: 0,
+                };
+                if self.entries.insert(*number, entry).is_none() {
+                    self.order.push(*number);
+                }
+            }
+            Record::Gone { number } => {
+                self.entries.remove(number);
+            }
+            other => {
+                if let Some(entry) = self.entries.get_mut(&other.number()) {
+                    entry.apply(other);
+                }
+            }
+        }
+    }
+
+    /// Rule 3.
+    fn another_boot(&mut self, id: [u8; 16]) {
+        if id == self.boot {
+            return;
+        }
+        for entry in self.entries.values_mut() {
+            if let Some(dirty) = &mut entry.dirty {
+                dirty.torn |= !dirty.synced;
+            }
+        }
+    }
+}
+
+impl Index {
+    /// The index of `directory`, which is for us alone; what it knew is at rest. `boot`: the machine's
+    /// number for the time since it was started.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub(crate) fn open(directory: &Path, boot: [u8; 16], space: Arc<Space>) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        for number in 0..PARTS {
+            builder.create(directory.join(format!("{number:02x}")))?;
+        }
+        builder.create(directory.join(ASIDE))?;
+        let mut bytes = Vec::new();
+        match File::open(directory.join(LOG)) {
+            Ok(mut file) => {
+                file.read_to_end(&mut bytes)?;
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => return Err(cause),
+        }
+        let mut replayed = Replayed::read(&bytes);
+        drop(bytes);
+        replayed.another_boot(boot);
+        if replayed.damaged {
+            tracing::error!(
+                directory = %directory.display(),
+                "the index of the cache is damaged: the cache starts empty, and what had not been stored is put aside"
+            );
+            for entry in replayed.entries.values_mut() {
+                entry.sums.clear();
+                if let Some(dirty) = &mut entry.dirty {
+                    dirty.torn = true;
+                }
+            }
+        }
+        for entry in replayed.entries.values_mut() {
+            if let Some(dirty) = &mut entry.dirty {
+                dirty.put_back();
+            }
+        }
+        let next = sweep(directory, &mut replayed.entries)?;
+        let mut state = State {
+            log: OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(directory.join(LOG))?,
+            bytes: 0,
+            rewrite_at: 0,
+            failing: None,
+            entries: HashMap::new(),
+            numbers: HashMap::new(),
+            resting: BTreeMap::new(),
+            ticks: 0,
+            next,
+        };
+        for number in replayed.order {
+            let Some(mut entry) = replayed.entries.remove(&number) else {
+                continue;
+            };
+            state.ticks += 1;
+            entry.rests = state.ticks;
+            space.used.fetch_add(entry.bytes(), Ordering::Relaxed);
+            state.resting.insert(state.ticks, number);
+            state.numbers.insert(entry.place.clone(), number);
+            state.entries.insert(number, entry);
+        }
+        let index = Self {
+            directory: directory.to_owned(),
+            boot,
+            space,
+            state: Mutex::new(state),
+            left: AtomicBool::new(true),
+        };
+        index.rewrite(&mut index.state.lock())?;
+        Ok(index)
+    }
+
+    /// The file of a number.
+    pub(crate) fn path(&self, number: u64) -> PathBuf {
+        path(&self.directory, number)
+    }
+
+    /// A number that no file has.
+    pub(crate) fn new_number(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next += 1;
+        state.next - 1
+    }
+
+    /// What there is of a place: it is in use from now on.
+    pub(crate) fn take(&self, place: &Place) -> Option<Left> {
+        let mut state = self.state.lock();
+        let number = *state.numbers.get(place)?;
+        let entry = state.entries.get_mut(&number)?;
+        if entry.rests == 0 {
+            return None;
+        }
+        let rests = std::mem::take(&mut entry.rests);
+        self.space.used.fetch_sub(entry.bytes(), Ordering::Relaxed);
+        let left = Left {
+            number,
+            version: entry.version,
+            sums: entry.sums.clone(),
+            dirty: entry.dirty.clone(),
+        };
+        state.resting.remove(&rests);
+        Some(left)
+    }
+
+    /// Nobody uses a file any more: it stays, if there is something in it. Answers whether it does.
+    pub(crate) fn rest(&self, number: u64) -> bool {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.ticks += 1;
+        let Some(entry) = state.entries.get_mut(&number) else {
+            return false;
+        };
+        let latest = state.numbers.get(&entry.place) == Some(&number);
+        if entry.dirty.is_none() && (entry.sums.is_empty() || !latest) {
+            self.write(state, &[Record::Gone { number }]);
+            return false;
+        }
+        entry.rests = state.ticks;
+        self.space.used.fetch_add(entry.bytes(), Ordering::Relaxed);
+        state.resting.insert(state.ticks, number);
+        true
+    }
+
+    /// Removes files at rest, those used least first, until no more than `goal` bytes are used.
+    pub(crate) fn evict(&self, goal: u64) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let mut kept = Vec::new();
+        while self.space.used.load(Ordering::Relaxed) > goal || state.resting.len() > RESTING_MAX {
+            let Some((tick, number)) = state.resting.pop_first() else {
+                break;
+            };
+            let Some(entry) = state.entries.get(&number) else {
+                continue;
+            };
+            if entry.dirty.is_some() {
+                kept.push((tick, number));
+                continue;
+            }
+            self.space.used.fetch_sub(entry.bytes(), Ordering::Relaxed);
+            self.write(state, &[Record::Gone { number }]);
+            if alive() {
+                remove(&path(&self.directory, number));
+            }
+        }
+        state.resting.extend(kept);
+    }
+
+    /// Notes what happened to files in use. It cannot fail: the head says what records are missed for.
+    pub(crate) fn note(&self, records: &[Record]) {
+        self.write(&mut self.state.lock(), records);
+    }
+
+    /// Whether there is anything to forget about these bytes of a file.
+    pub(crate) fn has(&self, number: u64, start: u64, end: u64) -> bool {
+        let state = self.state.lock();
+        state.entries.get(&number).is_some_and(|entry| {
+            let mut sums = entry.sums.iter();
+            sums.any(|(s, (e, _))| *s < end && *e > start)
+        })
+    }
+
+    fn write(&self, state: &mut State, records: &[Record]) {
+        let mut bytes = Vec::new();
+        for record in records {
+            encode(record, &mut bytes);
+        }
+        if state.failing.is_none() && alive() {
+            match state.log.write_all(&bytes) {
+                Ok(()) => state.bytes += bytes.len() as u64,
+                Err(cause) => {
+                    // What is half there would hide what comes after it.
+                    let _also = state.log.set_len(state.bytes);
+                    state.failing = Some(RETRY_NOTES);
+                    tracing::error!(%cause, "the index of the cache cannot be written: what is not \
+                        stored does not survive a crash");
+                }
+            }
+        }
+        for record in records {
+            state.apply(record);
+        }
+        let due = match &mut state.failing {
+            Some(left) => {
+                *left = left.saturating_sub(1);
+                *left == 0
+            }
+            None => state.bytes > state.rewrite_at,
+        };
+        if due {
+            match self.rewrite(state) {
+                Ok(()) if state.failing.take().is_some() => {
+                    tracing::info!("the index of the cache can be written again");
+                }
+                Ok(()) => {}
+                Err(cause) => {
+                    tracing::warn!(%cause, "the index of the cache cannot be written anew");
+                    state.failing = Some(RETRY_NOTES);
+                }
+            }
+        }
+    }
+
+    /// Writes the log anew: what is so now, those used least first.
+    fn rewrite(&self, state: &mut State) -> io::Result<()> {
+        let mut numbers: Vec<(u64, u64)> = state
+            .entries
+            .iter()
+            .map(|(number, entry)| {
+                let used = if entry.rests == 0 {
+                    u64::MAX
+                } else {
+                    entry.rests
+                };
+                (used, *number)
+            })
+            .collect();
+        numbers.sort_unstable();
+        let mut bytes = MAGIC.to_vec();
+        encode(&Record::Boot { id: self.boot }, &mut bytes);
+        for (_, number) in numbers {
+            if let Some(entry) = state.entries.get(&number) {
+                entry.records(number, &mut |record| encode(&record, &mut bytes));
+            }
+        }
+        if !alive() {
+            return Ok(());
+        }
+        let next = self.directory.join(NEXT_LOG);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&next)?;
+        file.write_all(&bytes)?;
+        // Tests of crashes say themselves what came to the disk.
+        if !cfg!(test) {
+            file.sync_data()?;
+        }
+        std::fs::rename(&next, self.directory.join(LOG))?;
+        if !cfg!(test) {
+            File::open(&self.directory)?.sync_all()?;
+        }
+        state.log = file;
+        state.bytes = bytes.len() as u64;
+        state.rewrite_at = REWRITE_BYTES.max(state.bytes * REWRITE_TIMES);
+        Ok(())
+    }
+
+    /// What to sync so that dirty bytes survive a crash of the machine, after the file itself.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let log = self.state.lock().log.try_clone()?;
+        log.sync_data()
+    }
+
+    /// The files in use by age, so that what is used least goes first next time too.
+    pub(crate) fn close(&self, numbers: &[u64]) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let before: Vec<_> = numbers
+            .iter()
+            .filter_map(|number| {
+                state.ticks += 1;
+                let entry = state.entries.get_mut(number)?;
+                let before = std::mem::replace(&mut entry.rests, state.ticks);
+                Some((*number, before))
+            })
+            .collect();
+        if let Err(cause) = self.rewrite(state) {
+            tracing::warn!(%cause, "the index of the cache cannot be written anew");
+        }
+        for (number, rests) in before {
+            if let Some(entry) = state.entries.get_mut(&number) {
+                entry.rests = rests;
+            }
+        }
+    }
+
+    /// Files at rest with bytes that were not stored: cell and fid, and who wrote them.
+    pub(crate) fn left_dirty(&self) -> Vec<Place> {
+        if !self.left.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let dirty = state
+            .entries
+            .values()
+            .filter(|entry| entry.rests != 0 && entry.dirty.is_some());
+        let places: Vec<_> = dirty.map(|entry| entry.place.clone()).collect();
+        // Those of this process do not rest before it ends.
+        self.left.store(!places.is_empty(), Ordering::Relaxed);
+        places
+    }
+
+    /// Puts a file aside, with a text beside it; it is no longer of this cache. Again after a crash, it does the
+    /// rest. Answers where.
+    ///
+    /// # Errors
+    /// It stays where it is.
+    pub(crate) fn put_aside(&self, number: u64, why: &str) -> io::Result<PathBuf> {
+        let mut state = self.state.lock();
+        let entry = state.entries.get(&number);
+        let entry = entry.ok_or_else(|| io::Error::other("nothing is known of it"))?;
+        let (cell, fid) = &entry.place;
+        let dirty = entry.dirty.clone().unwrap_or_default();
+        let name = format!(
+            "{cell}-{}.{}.{}-{number}",
+            fid.volume.0, fid.vnode.0, fid.uniquifier.0
+        );
+        let aside = self.directory.join(ASIDE).join(name);
+        let mut text = format!(
+            "cell {cell}\nfid {fid}\nwriter {}\nmodified {}\nversion {}\nlength {}\nwhy {why}\n",
+            match dirty.writer {
+                u32::MAX => "anybody".to_owned(),
+                uid => format!("user {uid}"),
+            },
+            dirty.modified.0,
+            dirty.version,
+            dirty.length,
+        );
+        for (start, end) in dirty.ranges.iter() {
+            text.push_str(&format!("written {start} {end}\n"));
+        }
+        if let Some(cut) = dirty.cut {
+            text.push_str(&format!("cut {cut}\n"));
+        }
+        if !alive() {
+            return Ok(aside);
+        }
+        let mut about = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(aside.with_added_extension("txt"))?;
+        about.write_all(text.as_bytes())?;
+        about.sync_data()?;
+        if alive() {
+            match std::fs::rename(path(&self.directory, number), &aside) {
+                // Nothing but a length; or it was done before a crash.
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        self.write(&mut state, &[Record::Gone { number }]);
+        Ok(aside)
+    }
+}
+
+impl State {
+    fn apply(&mut self, record: &Record) {
+        match record {
+            Record::File { number, cell, fid } => {
+                let place = (cell.clone(), *fid);
+                self.numbers.insert(place.clone(), *number);
+                let entry = Entry {
+                    place,
+                    version: NONE,
+                    sums: Sums::new(),
+                    dirty: None,
+                    rests: 0,
+                };
+                self.entries.insert(*number, entry);
+            }
+            Record::Gone { number } => {
+                if let Some(entry) = self.entries.remove(number)
+                    && self.numbers.get(&entry.place) == Some(number)
+                {
+                    self.numbers.remove(&entry.place);
+                }
+            }
+            other => {
+                if let Some(entry) = self.entries.get_mut(&other.number()) {
+                    entry.apply(other);
+                }
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// The records that lead to it.
+    fn records(&self, number: u64, take: &mut dyn FnMut(Record)) {
+        let (cell, fid) = self.place.clone();
+        take(Record::File { number, cell, fid });
+        let version = self.version;
+        for (&start, &(end, sum)) in &self.sums {
+            take(Record::Valid {
+                number,
+                version,
+                start,
+                end,
+                sum,
+            });
+        }
+        let Some(dirty) = &self.dirty else {
+            return;
+        };
+        let (version, writer, length) = (dirty.version, dirty.writer.into(), dirty.length);
+        let modified = dirty.modified.0.into();
+        // A shortening would void and cut what follows: it comes first, with what is being stored beyond it.
+        let stored_to = dirty.storing.map_or(0, |(_, end, _)| end);
+        take(Record::Length {
+            number,
+            version,
+            writer,
+            length: length.max(stored_to),
+            cut: NONE,
+            modified,
+        });
+        if let Some((start, end, cut)) = dirty.storing {
+            let cut = cut.unwrap_or(NONE);
+            take(Record::Storing {
+                number,
+                start,
+                end,
+                cut,
+            });
+        }
+        take(Record::Length {
+            number,
+            version,
+            writer,
+            length,
+            cut: dirty.cut.unwrap_or(NONE),
+            modified,
+        });
+        for (start, end) in dirty.ranges.iter() {
+            take(Record::Dirty {
+                number,
+                version,
+                writer,
+                start,
+                end,
+                length,
+                modified,
+            });
+        }
+        if dirty.synced {
+            take(Record::Synced { number });
+        }
+        if dirty.torn {
+            take(Record::Torn { number });
+        }
+    }
+}
+
+/// What has not been stored of the cache in `directory`, which may be in use, and what was put aside there.
+///
+/// # Errors
+/// It is not a cache, or cannot be read.
+pub fn unstored_in(directory: &Path) -> io::Result<(Vec<Unstored>, Vec<PathBuf>)> {
+    let replayed = Replayed::read(&std::fs::read(directory.join(LOG))?);
+    let mut unstored: Vec<_> = replayed
+        .entries
+        .values()
+        .filter_map(|entry| {
+            let mut dirty = entry.dirty.clone()?;
+            dirty.put_back();
+            Some(Unstored {
+                cell: entry.place.0.to_string(),
+                fid: entry.place.1,
+                writer: dirty.writer,
+                bytes: dirty.ranges.bytes(),
+                version: dirty.version,
+                torn: dirty.torn,
+            })
+        })
+        .collect();
+    unstored.sort_by_key(|one| (one.cell.clone(), one.fid));
+    let mut aside = Vec::new();
+    for entry in std::fs::read_dir(directory.join(ASIDE))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            aside.push(path);
+        }
+    }
+    aside.sort();
+    Ok((unstored, aside))
+}
+
+fn path(directory: &Path, number: u64) -> PathBuf {
+    directory
+        .join(format!("{:02x}", number % PARTS))
+        .join(number.to_string())
+}
+
+fn remove(path: &Path) {
+    match std::fs::remove_file(path) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %cause, "a file of the cache stays");
+        }
+        _ => {}
+    }
+}
+
+/// Rule 5. Answers a number above all others.
+fn sweep(directory: &Path, entries: &mut HashMap<u64, Entry>) -> io::Result<u64> {
+    let mut next = entries.keys().max().map_or(0, |number| number + 1);
+    let mut there = HashMap::new();
+    for part in 0..PARTS {
+        for file in std::fs::read_dir(directory.join(format!("{part:02x}")))? {
+            let file = file?;
+            let number = file.file_name().to_str().and_then(|name| name.parse().ok());
+            let known = number.filter(|number| {
+                entries.contains_key(number) && path(directory, *number) == file.path()
+            });
+            match known {
+                Some(number) => {
+                    there.insert(number, file.metadata()?.len());
+                }
+                None => remove(&file.path()),
+            }
+            next = next.max(number.map_or(0, |number| number.saturating_add(1)));
+        }
+    }
+    entries.retain(|number, entry| {
+        let length = there.get(number).copied();
+        if let Some(dirty) = &mut entry.dirty {
+            // Bytes that are not there are not zeros.
+            dirty.torn |= length.is_none() && !dirty.ranges.is_empty();
+        } else if let Some(length) = length {
+            let end = entry.sums.last_key_value().map_or(0, |(_, (end, _))| *end);
+            if end == 0 {
+                remove(&path(directory, *number));
+                return false;
+            }
+            // Bytes of a write that was never answered: nobody may take them for zeros.
+            if length > end {
+                let file = OpenOptions::new()
+                    .write(true)
+                    .open(path(directory, *number));
+                if file.and_then(|file| file.set_len(end)).is_err() {
+                    remove(&path(directory, *number));
+                    return false;
+                }
+            }
+        }
+        if length.is_none() {
+            entry.sums.clear();
+        }
+        length.is_some() || entry.dirty.is_some()
+    });
+    Ok(next)
+}

@@ -1,0 +1,344 @@
+//! What of one body outlives the process: its notes in the index, and the checksums of what an earlier
+//! process left.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cellar_wire::ids::AfsTime;
+
+use super::backing::Backing;
+use super::index::{Index, Left, Place, Sums};
+use super::ranges::Ranges;
+use super::record::{NONE, Record};
+
+/// The longest part with one checksum: what has to be read before any of it is used.
+const PART: usize = 1 << 20;
+
+/// Dirty bytes that an earlier process left, before the server was asked about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeftOver {
+    /// They may not be what was written.
+    pub(crate) torn: bool,
+    /// What was being stored, and what it settles of a shortening: perhaps the server has it.
+    pub(crate) in_doubt: Option<(u64, u64, Option<u64>)>,
+}
+
+/// The notes of one body.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    index: Arc<Index>,
+    place: Place,
+    number: u64,
+    /// The index knows whose bytes the number's file has.
+    named: bool,
+    /// Changes by programs so far, and up to which of them everything is on the disk.
+    changes: u64,
+    synced: u64,
+    unchecked: Sums,
+}
+
+impl Kept {
+    /// With the clean bytes that were left.
+    pub(crate) fn new(index: &Arc<Index>, place: Place, left: Option<&Left>) -> (Self, Ranges) {
+        let mut clean = Ranges::default();
+        let mut unchecked = Sums::new();
+        if let Some(left) = left {
+            let over = left.dirty.as_ref().map(|dirty| dirty.version);
+            if over.is_none_or(|version| version == left.version) {
+                unchecked = left.sums.clone();
+            }
+        }
+        for (start, (end, _)) in &unchecked {
+            clean.insert(*start, *end);
+        }
+        let kept = Self {
+            number: left.map_or_else(|| index.new_number(), |left| left.number),
+            named: left.is_some(),
+            index: index.clone(),
+            place,
+            changes: 0,
+            synced: 0,
+            unchecked,
+        };
+        (kept, clean)
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.index.path(self.number)
+    }
+
+    fn note(&mut self, records: impl IntoIterator<Item = Record>) {
+        let mut all = Vec::new();
+        if !self.named {
+            let (cell, fid) = self.place.clone();
+            let number = self.number;
+            all.push(Record::File { number, cell, fid });
+            self.named = true;
+        }
+        all.extend(records);
+        self.index.note(&all);
+    }
+
+    /// Compares what overlaps with its checksums. Answers what is not what it was.
+    pub(crate) fn damaged(
+        &mut self,
+        start: u64,
+        end: u64,
+        backing: &mut Backing,
+    ) -> Vec<(u64, u64)> {
+        let overlapping = overlapping(&self.unchecked, start, end);
+        let mut damaged = Vec::new();
+        for (from, to, sum) in overlapping {
+            self.unchecked.remove(&from);
+            let mut bytes = vec![0; (to - from) as usize];
+            if backing.read(from, &mut bytes).is_err() || checksum(from, &bytes) != sum {
+                tracing::info!(
+                    file = self.number,
+                    from,
+                    "cached bytes are not what they were"
+                );
+                damaged.push((from, to));
+                self.void(from, to);
+            }
+        }
+        damaged
+    }
+
+    /// These bytes are not what a checksum says any more. Answers what was not compared yet, and is of no use
+    /// without the rest.
+    pub(crate) fn void(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let overlapping = overlapping(&self.unchecked, start, end);
+        for (from, ..) in &overlapping {
+            self.unchecked.remove(from);
+        }
+        if self.named && self.index.has(self.number, start, end) {
+            let number = self.number;
+            self.note([Record::Void { number, start, end }]);
+        }
+        overlapping.into_iter().map(|(s, e, _)| (s, e)).collect()
+    }
+
+    /// These bytes are of that version.
+    pub(crate) fn valid(&mut self, version: u64, parts: impl IntoIterator<Item = (u64, u64, u32)>) {
+        let records = valid(self.number, version, parts);
+        if !records.is_empty() {
+            self.note(records);
+        }
+    }
+
+    pub(crate) fn written(
+        &mut self,
+        version: u64,
+        writer: u32,
+        (start, end): (u64, u64),
+        length: u64,
+        now: AfsTime,
+    ) {
+        self.changes += 1;
+        self.note([Record::Dirty {
+            number: self.number,
+            version,
+            writer: writer.into(),
+            start,
+            end,
+            length,
+            modified: now.0.into(),
+        }]);
+    }
+
+    pub(crate) fn length(
+        &mut self,
+        version: u64,
+        writer: u32,
+        length: u64,
+        cut: Option<u64>,
+        now: AfsTime,
+    ) {
+        self.changes += 1;
+        self.unchecked.retain(|start, _| *start < length);
+        self.note([Record::Length {
+            number: self.number,
+            version,
+            writer: writer.into(),
+            length,
+            cut: cut.unwrap_or(NONE),
+            modified: now.0.into(),
+        }]);
+    }
+
+    pub(crate) fn storing(&mut self, start: u64, end: u64, cut: Option<u64>) {
+        self.note([Record::Storing {
+            number: self.number,
+            start,
+            end,
+            cut: cut.unwrap_or(NONE),
+        }]);
+    }
+
+    pub(crate) fn not_stored(&mut self) {
+        self.note([Record::Failed {
+            number: self.number,
+        }]);
+    }
+
+    pub(crate) fn stored(&mut self, before: u64, version: u64, parts: &[(u64, u64, u32)]) {
+        let number = self.number;
+        let stored = Record::Stored {
+            number,
+            before,
+            version,
+        };
+        if version != before.wrapping_add(1) {
+            self.unchecked.clear();
+        }
+        let valid = valid(number, version, parts.iter().copied());
+        self.note([stored].into_iter().chain(valid));
+    }
+
+    /// As [`Kept::stored`], of a piece that a log had as dirty.
+    pub(crate) fn stored_after_all(
+        &mut self,
+        (start, end, cut): (u64, u64, Option<u64>),
+        before: u64,
+        version: u64,
+    ) {
+        let number = self.number;
+        let cut = cut.unwrap_or(NONE);
+        self.note([
+            Record::Storing {
+                number,
+                start,
+                end,
+                cut,
+            },
+            Record::Stored {
+                number,
+                before,
+                version,
+            },
+        ]);
+    }
+
+    pub(crate) fn clean(&mut self) {
+        self.note([Record::Clean {
+            number: self.number,
+        }]);
+    }
+
+    pub(crate) fn gone(&mut self) {
+        self.unchecked.clear();
+        if self.named {
+            self.index.note(&[Record::Gone {
+                number: self.number,
+            }]);
+            self.named = false;
+        }
+    }
+
+    /// Nobody uses it any more. Answers whether its file stays.
+    pub(crate) fn rest(&mut self) -> bool {
+        self.named && self.index.rest(self.number)
+    }
+
+    /// How many changes are to be synced, if not all were, and with what.
+    pub(crate) fn to_sync(&self) -> Option<(Arc<Index>, u64)> {
+        (self.synced != self.changes).then(|| (self.index.clone(), self.changes))
+    }
+
+    /// So many changes are on the disk.
+    pub(crate) fn synced(&mut self, changes: u64) {
+        self.synced = changes;
+        if changes == self.changes {
+            let number = self.number;
+            self.note([Record::Synced { number }]);
+        }
+    }
+
+    /// The file with its dirty bytes is kept aside. Answers the file of the number that is used from now on.
+    pub(crate) fn put_aside(&mut self, why: &str) -> PathBuf {
+        let (cell, fid) = &self.place;
+        match self.index.put_aside(self.number, why) {
+            Ok(path) => {
+                tracing::error!(%cell, %fid, path = %path.display(), why, "what was not stored is kept aside");
+            }
+            Err(cause) => {
+                tracing::error!(%cell, %fid, %cause, why, "what was not stored cannot be put aside; it stays in the cache");
+            }
+        }
+        self.unchecked.clear();
+        self.named = false;
+        self.number = self.index.new_number();
+        self.path()
+    }
+}
+
+fn overlapping(sums: &Sums, start: u64, end: u64) -> Vec<(u64, u64, u32)> {
+    let before = sums.range(..end).rev();
+    before
+        .take_while(|(_, (to, _))| *to > start)
+        .map(|(from, (to, sum))| (*from, *to, *sum))
+        .collect()
+}
+
+fn valid(
+    number: u64,
+    version: u64,
+    parts: impl IntoIterator<Item = (u64, u64, u32)>,
+) -> Vec<Record> {
+    let record = |(start, end, sum)| Record::Valid {
+        number,
+        version,
+        start,
+        end,
+        sum,
+    };
+    parts.into_iter().map(record).collect()
+}
+
+/// The checksum of bytes at a place of a file.
+fn checksum(start: u64, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(seed(start), bytes)
+}
+
+/// Zeros have no checksum 0, and the same bytes elsewhere another one.
+fn seed(start: u64) -> u32 {
+    crc32c::crc32c(&start.to_le_bytes())
+}
+
+/// The checksums of bytes that lie together.
+pub(crate) fn checksums(start: u64, bytes: &[u8]) -> Vec<(u64, u64, u32)> {
+    let mut at = start;
+    let parts = bytes.chunks(PART).map(|part| {
+        let from = at;
+        at += part.len() as u64;
+        (from, at, checksum(from, part))
+    });
+    parts.collect()
+}
+
+/// Checksums of bytes that come one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Filled(Vec<(u64, u64, u32)>);
+
+impl Filled {
+    pub(crate) fn add(&mut self, start: u64, bytes: &[u8]) {
+        for (from, part) in (start..).step_by(PART).zip(bytes.chunks(PART)) {
+            let to = from + part.len() as u64;
+            match self.0.last_mut() {
+                Some((first, end, sum)) if *end == from && to - *first <= PART as u64 => {
+                    *end = to;
+                    *sum = crc32c::crc32c_append(*sum, part);
+                }
+                _ => self.0.push((from, to, checksum(from, part))),
+            }
+        }
+    }
+
+    pub(crate) fn parts(self) -> Vec<(u64, u64, u32)> {
+        self.0
+    }
+}

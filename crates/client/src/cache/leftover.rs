@@ -1,0 +1,130 @@
+//! What an earlier cache manager had not stored when it ended, however it ended.
+//!
+//! It is stored as the user who wrote it, and only over the very version that it was written over. If the server has
+//! another one by now, if the file is gone, or if the bytes may be damaged, they are put aside, with a text that says
+//! why: nothing is overwritten, and nothing is dropped. While the user has no token, or the server does not answer,
+//! they stay as they are.
+//!
+//! One store may have been under way: then the server may have our bytes already, in the version after ours. It has,
+//! if it answers exactly what was being stored. Of a mere length that cannot be said.
+
+use std::sync::Arc;
+
+use cellar_wire::abort::AbortCode;
+
+use super::Cache;
+use super::index::Place;
+use super::kept::LeftOver;
+use super::read::local;
+use super::status::refused;
+use super::user::{ANYBODY, User};
+use super::vnode::Vnode;
+use crate::error::Result;
+use crate::mount_point::MountPoint;
+
+impl Cache {
+    /// Goes on with what an earlier cache manager had not stored. To be called before the cache is used; what cannot be
+    /// stored then is tried again by [`Cache::keep_storing`].
+    pub async fn take_up(&self) {
+        let Some(index) = &self.index else {
+            return;
+        };
+        for place in index.left_dirty() {
+            let vnode = match self.vnode_of(&place).await {
+                Ok(vnode) => vnode,
+                Err(error) => {
+                    let (cell, fid) = &place;
+                    tracing::warn!(%cell, %fid, %error, "not stored before the last end; it is tried again");
+                    continue;
+                }
+            };
+            let fid = vnode.fid();
+            match self.store(&vnode, false).await {
+                Ok(()) => {
+                    tracing::info!(%fid, "what was not stored before the last end is settled")
+                }
+                Err(error) => {
+                    tracing::warn!(%fid, %error, "not stored before the last end; it is tried again");
+                }
+            }
+        }
+    }
+
+    async fn vnode_of(&self, (cell, fid): &Place) -> Result<Arc<Vnode>> {
+        let known = self
+            .cells()
+            .iter()
+            .find(|known| known.name.as_str() == &**cell);
+        let known = known.ok_or_else(|| refused(format!("cell {cell}"), AbortCode::ENOENT))?;
+        let mount = MountPoint {
+            read_write: true,
+            cell: None,
+            volume: fid.volume.0.to_string(),
+        };
+        let user = self.anybody()?;
+        let volume = user.client().mounted(None, &known.name, &mount).await?;
+        self.vnode(&volume, *fid)
+    }
+
+    /// As whom dirty bytes are stored: the user who wrote last.
+    pub(crate) async fn writer(&self, vnode: &Arc<Vnode>) -> Result<Arc<User>> {
+        if let Some(user) = vnode.state.lock().writer.clone() {
+            return Ok(user);
+        }
+        let writer = vnode.body.lock().writer();
+        if writer == ANYBODY {
+            return self.anybody();
+        }
+        let user = self.user(writer).await?;
+        if user.id() == ANYBODY {
+            let what = format!("storing {}: user {writer} has no token", vnode.fid());
+            return Err(refused(what, AbortCode::EACCES));
+        }
+        vnode.state.lock().writer = Some(user.clone());
+        Ok(user)
+    }
+
+    /// Asks the server whether it may have what was left over: then, or when it was put aside, the file is like
+    /// every other.
+    pub(crate) async fn ask_about(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        left_over: &LeftOver,
+    ) -> Result<()> {
+        let settled = match left_over.in_doubt {
+            Some(piece) => self.settle(user, vnode, piece).await,
+            None => Ok(()),
+        };
+        let asked = match settled {
+            Ok(()) => self.status(user, vnode).await.map(|_| ()),
+            Err(error) => Err(error),
+        };
+        match asked {
+            // It was put aside when that was heard.
+            Err(error) if error.code() == Some(AbortCode::VNOVNODE) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Looks whether the server has what was being stored.
+    async fn settle(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        (start, end, cut): (u64, u64, Option<u64>),
+    ) -> Result<()> {
+        let (pieces, reply) = self.fetch_unheard(user, vnode, start, end).await?;
+        let status = reply.status;
+        let mut body = vnode.body.lock();
+        let next = body.version().wrapping_add(1) == status.data_version && start < end;
+        let like_ours = body.cut() == cut && end <= status.length && status.length <= body.length();
+        if next && like_ours && body.left_over().is_some() {
+            let ours = body.read(start, end).map_err(|cause| local(vnode, cause))?;
+            if pieces.concat() == ours {
+                body.settle(status.data_version);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! One record of a cache's index: its length and checksum (four bytes each, the highest last), its kind, and
+//! its numbers.
+
+use std::sync::Arc;
+
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+
+/// No number.
+pub(crate) const NONE: u64 = u64::MAX;
+/// Length and checksum.
+const FRAME: usize = 8;
+/// The longest record: the name of a cell.
+const LENGTH_MAX: usize = 1_024;
+
+/// What was read is no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
+
+/// What happened to a file of the cache. `index.rs` says what follows from each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[rustfmt::skip]
+pub(crate) enum Record {
+    /// Since which start of the machine.
+    Boot { id: [u8; 16] },
+    /// Whose bytes a number's file has.
+    File { number: u64, cell: Arc<str>, fid: Fid },
+    /// Bytes are those of a version.
+    Valid { number: u64, version: u64, start: u64, end: u64, sum: u32 },
+    /// Bytes are not what their checksum says any more.
+    Void { number: u64, start: u64, end: u64 },
+    /// A program wrote.
+    Dirty { number: u64, version: u64, writer: u64, start: u64, end: u64, length: u64, modified: u64 },
+    /// A program set the length; `cut`: the shortest that the server does not know of.
+    Length { number: u64, version: u64, writer: u64, length: u64, cut: u64, modified: u64 },
+    /// A piece is on its way; `cut`: what it settles of that.
+    Storing { number: u64, start: u64, end: u64, cut: u64 },
+    /// It was not taken.
+    Failed { number: u64 },
+    /// It was taken: the version before, and now.
+    Stored { number: u64, before: u64, version: u64 },
+    /// The server has everything.
+    Clean { number: u64 },
+    /// What is dirty is on the disk.
+    Synced { number: u64 },
+    /// What is dirty may not be what was written.
+    Torn { number: u64 },
+    /// There is no such file any more.
+    Gone { number: u64 },
+}
+
+impl Record {
+    pub(crate) fn number(&self) -> u64 {
+        match self {
+            Self::Boot { .. } => NONE,
+            Self::File { number, .. }
+            | Self::Valid { number, .. }
+            | Self::Void { number, .. }
+            | Self::Dirty { number, .. }
+            | Self::Length { number, .. }
+            | Self::Storing { number, .. }
+            | Self::Failed { number }
+            | Self::Stored { number, .. }
+            | Self::Clean { number }
+            | Self::Synced { number }
+            | Self::Torn { number }
+            | Self::Gone { number } => *number,
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn parts(record: &Record) -> (u8, Vec<u64>, &[u8]) {
+    match record {
+        Record::Boot { id } => (1, vec![], id.as_slice()),
+        Record::File { number, cell, fid } => {
+            let fid = [fid.volume.0, fid.vnode.0, fid.uniquifier.0].map(u64::from);
+            (2, vec![*number, fid[0], fid[1], fid[2]], cell.as_bytes())
+        }
+        Record::Valid { number, version, start, end, sum } =>
+            (3, vec![*number, *version, *start, *end, u64::from(*sum)], &[]),
+        Record::Void { number, start, end } => (4, vec![*number, *start, *end], &[]),
+        Record::Dirty { number, version, writer, start, end, length, modified } =>
+            (5, vec![*number, *version, *writer, *start, *end, *length, *modified], &[]),
+        Record::Length { number, version, writer, length, cut, modified } =>
+            (6, vec![*number, *version, *writer, *length, *cut, *modified], &[]),
+        Record::Storing { number, start, end, cut } => (7, vec![*number, *start, *end, *cut], &[]),
+        Record::Failed { number } => (8, vec![*number], &[]),
+        Record::Stored { number, before, version } => (9, vec![*number, *before, *version], &[]),
+        Record::Clean { number } => (10, vec![*number], &[]),
+        Record::Synced { number } => (11, vec![*number], &[]),
+        Record::Torn { number } => (12, vec![*number], &[]),
+        Record::Gone { number } => (13, vec![*number], &[]),
+    }
+}
+
+/// Appends a record.
+pub(crate) fn encode(record: &Record, bytes: &mut Vec<u8>) {
+    let (kind, numbers, rest) = parts(record);
+    let at = bytes.len();
+    bytes.extend([0; FRAME]);
+    bytes.push(kind);
+    for number in numbers {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend(rest);
+    let body = &bytes[at + FRAME..];
+    let frame = [body.len() as u32, crc32c::crc32c(body)].map(u32::to_le_bytes);
+    bytes[at..at + FRAME].copy_from_slice(frame.as_flattened());
+}
+
+/// The first record, and what follows; `None` at the end, or where the last one was cut short.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Record, &[u8])>, Damaged> {
+    let Some((frame, rest)) = bytes.split_first_chunk::<FRAME>() else {
+        return Ok(None);
+    };
+    let [length, sum] = [0, 4]
+        .map(|at| u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]));
+    let length = length as usize;
+    if length > LENGTH_MAX {
+        return Err(Damaged);
+    }
+    let Some((body, after)) = rest.split_at_checked(length) else {
+        return Ok(None);
+    };
+    if crc32c::crc32c(body) != sum {
+        // Of the last one, not everything may have come to the disk.
+        return if after.is_empty() {
+            Ok(None)
+        } else {
+            Err(Damaged)
+        };
+    }
+    let record = parse(body).ok_or(Damaged)?;
+    Ok(Some((record, after)))
+}
+
+#[rustfmt::skip]
+fn parse(body: &[u8]) -> Option<Record> {
+    let (kind, rest) = body.split_first()?;
+    if *kind == 1 {
+        return Some(Record::Boot { id: rest.try_into().ok()? });
+    }
+    let (words, tail) = rest.as_chunks::<8>();
+    let n: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    if *kind == 2 {
+        let cell = std::str::from_utf8(rest.get(32..)?).ok()?.into();
+        let [number, volume, vnode, uniquifier] = *n.first_chunk::<4>()?;
+        let small = |number: u64| u32::try_from(number).ok();
+        let fid = Fid {
+            volume: VolumeId(small(volume)?),
+            vnode: VnodeId(small(vnode)?),
+            uniquifier: Uniquifier(small(uniquifier)?),
+        };
+        return Some(Record::File { number, cell, fid });
+    }
+    if !tail.is_empty() {
+        return None;
+    }
+    let record = match (*kind, n.as_slice()) {
+        (3, &[number, version, start, end, sum]) if start < end =>
+            Record::Valid { number, version, start, end, sum: u32::try_from(sum).ok()? },
+        (4, &[number, start, end]) => Record::Void { number, start, end },
+        (5, &[number, version, writer, start, end, length, modified]) =>
+            Record::Dirty { number, version, writer, start, end, length, modified },
+        (6, &[number, version, writer, length, cut, modified]) =>
+            Record::Length { number, version, writer, length, cut, modified },
+        (7, &[number, start, end, cut]) => Record::Storing { number, start, end, cut },
+        (8, &[number]) => Record::Failed { number },
+        (9, &[number, before, version]) => Record::Stored { number, before, version },
+        (10, &[number]) => Record::Clean { number },
+        (11, &[number]) => Record::Synced { number },
+        (12, &[number]) => Record::Torn { number },
+        (13, &[number]) => Record::Gone { number },
+        _ => return None,
+    };
+    Some(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip]
+    fn records_come_back() {
+        let fid = Fid { volume: VolumeId(7), vnode: VnodeId(8), uniquifier: Uniquifier(9) };
+        let all = [
+            Record::Boot { id: [3; 16] },
+            Record::File { number: 1, cell: "test.cell".into(), fid },
+            Record::Valid { number: 1, version: 2, start: 3, end: 4, sum: 5 },
+            Record::Void { number: 1, start: 2, end: NONE },
+            Record::Dirty { number: 1, version: 2, writer: 3, start: 4, end: 5, length: 6, modified: 7 },
+            Record::Length { number: 1, version: 2, writer: 3, length: 4, cut: 5, modified: 6 },
+            Record::Storing { number: 1, start: 2, end: 3, cut: 4 },
+            Record::Failed { number: 1 },
+            Record::Stored { number: 1, before: 2, version: 3 },
+            Record::Clean { number: 1 },
+            Record::Synced { number: 1 },
+            Record::Torn { number: 1 },
+            Record::Gone { number: 1 },
+        ];
+        let mut bytes = Vec::new();
+        for record in &all {
+            encode(record, &mut bytes);
+        }
+        let mut rest = &bytes[..];
+        for record in &all {
+            let (got, after) = decode(rest).expect("undamaged").expect("a record");
+            assert_eq!(got, *record);
+            // Cut short it is nothing; damaged in the middle it is damage.
+            let length = rest.len() - after.len();
+            for cut in 0..length {
+                assert_eq!(decode(&rest[..cut]), Ok(None));
+            }
+            let mut damaged = rest.to_vec();
+            damaged[FRAME] ^= 1;
+            assert_eq!(decode(&damaged).is_err(), !after.is_empty());
+            rest = after;
+        }
+        assert_eq!(decode(rest), Ok(None));
+    }
+}

@@ -1,0 +1,18 @@
+#!/usr/bin/env python3
+"""http-get.py SOCKET [FILE]: what an HTTP server on a Unix socket answers to GET /metrics; with FILE, while 5,000 bytes have
+been written to that and it is open."""
+import os, socket, sys
+
+if len(sys.argv) > 2:
+    os.write(os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY, 0o644), bytes(5000))
+with socket.socket(socket.AF_UNIX) as s:
+    s.settimeout(30)
+    s.connect(sys.argv[1])
+    s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = b""
+    while piece := s.recv(65536):
+        answer += piece
+head, _, body = answer.partition(b"\r\n\r\n")
+if not head.startswith(b"HTTP/1.1 200 "):
+    sys.exit(head.decode())
+print(body.decode(), end="")
