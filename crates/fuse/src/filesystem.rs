@@ -13,13 +13,14 @@ use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
-    TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
 use crate::inodes::Inodes;
 use crate::requests::{Answer, Entry, Requests, seconds};
+use crate::xattr;
 
 /// Bytes of one write.
 const WRITE_BYTES: u32 = 1 << 20;
@@ -596,6 +597,56 @@ impl fuser::Filesystem for Filesystem {
                 Err(errno) => reply.error(errno),
             }
         });
+    }
+
+    fn getxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        if !xattr::is_ours(name.as_bytes()) {
+            reply.error(Errno::EOPNOTSUPP);
+            return;
+        }
+        let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
+        self.run(async move {
+            match requests.within(requests.xattr(uid, number, &name)).await {
+                Ok(value) if size == 0 => reply.size(value.len() as u32),
+                Ok(value) if value.len() <= size as usize => reply.data(&value),
+                Ok(_) => reply.error(Errno::ERANGE),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (uid, name, value) = (request.uid(), bytes(name), value.to_vec());
+        self.empty(reply, |requests| async move {
+            requests.set_xattr(uid, number, &name, &value, flags).await
+        });
+    }
+
+    fn listxattr(&self, _request: &Request, _number: INodeNo, size: u32, reply: ReplyXattr) {
+        match size {
+            0 => reply.size(0),
+            _ => reply.data(&[]),
+        }
+    }
+
+    fn removexattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EOPNOTSUPP);
     }
 
     fn access(&self, request: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {

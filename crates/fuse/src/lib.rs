@@ -16,5 +16,6 @@ mod inodes;
 mod mount;
 mod notices;
 mod requests;
+mod xattr;
 
 pub use mount::{Mount, Options, remove_dead};

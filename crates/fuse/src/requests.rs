@@ -72,7 +72,7 @@ pub(crate) struct Line {
     pub(crate) name: Bytes,
 }
 
-fn code(error: Error) -> Errno {
+pub(crate) fn code(error: Error) -> Errno {
     let errno = errno(&error);
     if errno == Errno::EIO.code() || errno == Errno::ETIMEDOUT.code() {
         tracing::info!(%error, "a request failed");
@@ -99,11 +99,11 @@ impl Requests {
         result.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
-    async fn user(&self, uid: u32) -> Answer<Arc<User>> {
+    pub(crate) async fn user(&self, uid: u32) -> Answer<Arc<User>> {
         self.cache.user(uid).await.map_err(code)
     }
 
-    fn node(&self, number: INodeNo) -> Answer<Node> {
+    pub(crate) fn node(&self, number: INodeNo) -> Answer<Node> {
         self.inodes.node(number.0).ok_or(Errno::ESTALE)
     }
 

@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cellar_rpc::Port;
-use cellar_wire::ids::{AfsTime, AfsUuid, Fid, VnodeId};
+use cellar_wire::ids::{AfsTime, AfsUuid, Fid, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 
 use crate::cell::Cell;
@@ -356,6 +356,15 @@ impl Cache {
             vnode.broken();
             self.tell(vnode, false);
         }
+    }
+
+    /// Nothing that is known of a volume is believed any more: its files are asked about again.
+    pub fn distrust(&self, volume: VolumeId) {
+        Breaks(self.me.clone()).broken(Fid {
+            volume,
+            vnode: VnodeId(0),
+            uniquifier: Uniquifier(0),
+        });
     }
 
     /// Tells the watcher.

@@ -1,0 +1,83 @@
+//! Extended attributes `afs.*`, as Linux's own AFS client has them, so that scripts work with both. They are not
+//! listed. Source: observed in Linux (`fs/afs/xattr.c`): `afs.acl` is the access list's text and can be set,
+//! `afs.cell`, `afs.volume` and `afs.fid` (volume:vnode:uniquifier, hexadecimal) cannot; `afs.yfs.*` is of other servers.
+
+use cellar_client::cache::Vnode;
+use cellar_wire::rxafs::{AfsOpaque, FetchACL, StoreACL};
+use fuser::{Errno, INodeNo};
+
+use crate::inodes::Node;
+use crate::requests::{Answer, Requests, code};
+
+/// Flag of setxattr(2): there must be none yet.
+const XATTR_CREATE: i32 = 1;
+
+/// Whether a name may be one of ours at all: every write of a program asks for one that is not.
+pub(crate) fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(b"afs.")
+}
+
+fn fid(vnode: &Vnode) -> String {
+    let fid = vnode.fid();
+    format!(
+        "{:x}:{:x}:{:x}",
+        fid.volume.0, fid.vnode.0, fid.uniquifier.0
+    )
+}
+
+impl Requests {
+    fn with_attributes(&self, number: INodeNo) -> Answer<std::sync::Arc<Vnode>> {
+        match self.node(number)? {
+            Node::Vnode(vnode) => Ok(vnode),
+            Node::Cells => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    pub(crate) async fn xattr(&self, uid: u32, number: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        let vnode = self.with_attributes(number)?;
+        match name {
+            b"afs.cell" => Ok(vnode.volume().cell.as_str().into()),
+            b"afs.volume" => Ok(vnode.volume().name.clone().into_bytes()),
+            b"afs.fid" => Ok(fid(&vnode).into_bytes()),
+            b"afs.acl" => {
+                let user = self.user(uid).await?;
+                let asked = FetchACL { fid: vnode.fid() };
+                let what = format!("access list of {}", vnode.fid());
+                let client = user.client();
+                let reply = client.call_volume(vnode.volume(), &what, &asked).await;
+                Ok(reply.map_err(code)?.access_list.as_bytes().to_vec())
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    pub(crate) async fn set_xattr(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Answer<()> {
+        let vnode = self.with_attributes(number)?;
+        if name != b"afs.acl" {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if flags & XATTR_CREATE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let access_list = AfsOpaque::new(value.to_vec()).map_err(|_| Errno::E2BIG)?;
+        let user = self.user(uid).await?;
+        let asked = StoreACL {
+            fid: vnode.fid(),
+            access_list,
+        };
+        let what = format!("access list of {}", vnode.fid());
+        let client = user.client();
+        let reply = client.call_volume(vnode.volume(), &what, &asked).await;
+        reply.map_err(code)?;
+        // What everybody may do is not what it was: the server tells others only.
+        self.cache.distrust(vnode.volume().id);
+        Ok(())
+    }
+}
