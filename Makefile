@@ -7,7 +7,7 @@ DIR  ?= ./cell-data
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
-        test-all-clients test-client test-kerberos test-mixed-cell test-objects bench bench-volumes bench-objects clean-interop
+        test-all-clients test-client test-kerberos test-mixed-cell test-objects bench bench-volumes bench-objects bench-client clean-interop
 
 help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench                 the table beside an OpenAFS file server (root, quiet machine)'
 	@echo 'make bench-volumes         what releasing, moving, dumping, many volumes cost, beside OpenAFS (the same)'
 	@echo 'make bench-objects         files in objects: striped, copied, coded, many clients, devices that die (the same)'
+	@echo 'make bench-client          cellar mount beside afsd.fuse and a local directory (the same)'
 	@echo 'make clean-interop         forget the built kernel and other cached test material'
 
 run: build
@@ -74,6 +75,9 @@ bench-volumes: build
 
 bench-objects: build
 	@bench/objects $(ARGS)
+
+bench-client: build
+	@bench/client $(ARGS)
 
 clean-interop:
 	rm -rf "$${CELLAR_CACHE:-$(HOME)/.cache/cellar}"

@@ -1,0 +1,92 @@
+/* What bench/client asks of a directory, one word a kind of work; it prints seconds and how many things were done.
+   In C, so that what is measured is the file system. */
+#define _GNU_SOURCE
+#include <err.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static char buffer[1 << 20];
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static const char *name(long n) { /* 100 files a directory */
+    static char text[64];
+    snprintf(text, sizeof text, "d%ld/f%ld", n / 100, n);
+    return text;
+}
+
+static int opened(const char *path, int flags) {
+    int fd = open(path, flags, 0644);
+    if (fd < 0) err(1, "%s", path);
+    return fd;
+}
+
+static void all(int fd, size_t size, int writing, off_t at) {
+    ssize_t n = writing ? pwrite(fd, buffer, size, at) : pread(fd, buffer, size, at);
+    if (n != (ssize_t)size) err(1, writing ? "write" : "read");
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) errx(2, "WORK COUNT");
+    const char *work = argv[1];
+    long count = atol(argv[2]), n;
+    struct stat st;
+    memset(buffer, 'x', sizeof buffer);
+    if (!strcmp(work, "dirs")) {
+        for (n = 0; n < count; n += 100) {
+            char text[32];
+            snprintf(text, sizeof text, "d%ld", n / 100);
+            if (mkdir(text, 0755)) err(1, "%s", text);
+        }
+        return 0;
+    }
+    double from = now();
+    if (!strcmp(work, "create")) {
+        for (n = 0; n < count; n++) {
+            int fd = opened(name(n), O_CREAT | O_EXCL | O_WRONLY);
+            all(fd, 4096, 1, 0);
+            if (close(fd)) err(1, "close");
+        }
+    } else if (!strcmp(work, "read")) {
+        for (n = 0; n < count; n++) {
+            int fd = opened(name(n), O_RDONLY);
+            all(fd, 4096, 0, 0);
+            close(fd);
+        }
+    } else if (!strcmp(work, "stat")) {
+        for (n = 0; n < count; n++)
+            if (stat(name(n), &st)) err(1, "%s", name(n));
+    } else if (!strcmp(work, "unlink")) {
+        for (n = 0; n < count; n++)
+            if (unlink(name(n))) err(1, "%s", name(n));
+    } else if (!strcmp(work, "write-big")) { /* MiB */
+        int fd = opened("big", O_CREAT | O_WRONLY | O_TRUNC);
+        for (n = 0; n < count; n++) all(fd, sizeof buffer, 1, (off_t)n << 20);
+        if (close(fd)) err(1, "close");
+    } else if (!strcmp(work, "read-big")) {
+        int fd = opened("big", O_RDONLY);
+        for (n = 0; n < count; n++) all(fd, sizeof buffer, 0, (off_t)n << 20);
+        close(fd);
+    } else if (!strcmp(work, "random-read") || !strcmp(work, "random-write")) { /* 4 KiB, within 64 MiB */
+        int writing = work[7] == 'w';
+        int fd = opened("big", writing ? O_RDWR : O_RDONLY);
+        unsigned seed = 1;
+        for (n = 0; n < count; n++) {
+            seed = seed * 1103515245u + 12345u;
+            all(fd, 4096, writing, (off_t)(seed / 7 % 16384) * 4096);
+        }
+        if (close(fd)) err(1, "close");
+    } else
+        errx(2, "%s?", work);
+    printf("%.6f %ld\n", now() - from, count);
+    return 0;
+}
