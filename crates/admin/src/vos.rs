@@ -26,6 +26,7 @@ mod servers;
 mod sites;
 mod sync;
 mod transaction;
+mod traverse;
 mod volume_info;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -49,6 +50,7 @@ pub use restore::{DateChoice, RestoreOptions, Restored};
 pub use scrub::{Damage, Scrubbed};
 pub use servers::Fields;
 pub use sync::{Repair, SyncReport};
+pub use traverse::{PlaceUsage, Scope, SizeClass, Traversable, Traversed};
 pub use volume_info::{Place, Traffic, VolumeInfo, VolumeState, VolumeType};
 
 use crate::error::{Error, Result};

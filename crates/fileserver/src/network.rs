@@ -46,6 +46,12 @@ impl Networks {
             && self.addresses.read().contains(&canonical(address).ip())
     }
 
+    /// Whether an address of the location database is one of the server's.
+    pub(crate) fn is_own(&self, address: u32) -> bool {
+        let address = IpAddr::V4(address.into());
+        self.addresses.read().contains(&address)
+    }
+
     /// Whether an address is in a network of the server.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         let address = canonical(address).ip();

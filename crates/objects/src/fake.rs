@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Security, Service};
+use cellar_wire::List;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{
-    self, Checksum, ChecksumReply, Copy, CopyReply, Read, ReadReply, Truncate, TruncateReply,
-    Write, WriteReply,
+    self, Checksum, ChecksumReply, Copy, CopyReply, Examine, ExamineReply, ObjectInfo, Prune,
+    PruneReply, Read, ReadReply, Truncate, TruncateReply, VersionInfo, Write, WriteReply,
 };
 use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use cellar_wire::package::{Package, Procedure};
@@ -155,6 +156,8 @@ impl Service for FakeService {
                 Truncate::OPCODE => self.truncate(call, fault).await,
                 Copy::OPCODE => self.copy(call).await,
                 Checksum::OPCODE => self.checksum(call).await,
+                Examine::OPCODE => self.examine(call).await,
+                Prune::OPCODE => self.prune(call).await,
                 _ => Err(AbortCode::RXGEN_OPCODE),
             }
         })
@@ -285,6 +288,44 @@ impl FakeService {
         let versions = BTreeMap::from([(arguments.version, bytes)]);
         self.0.objects.lock().insert(arguments.object, versions);
         call.reply(&CopyReply { length });
+        Ok(())
+    }
+
+    async fn examine(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        let Examine { object, .. } = call.arguments().await?;
+        let objects = self.0.objects.lock();
+        let versions = objects.get(&object).ok_or(AbortCode::ENOENT)?;
+        let known = versions.iter().map(|(version, bytes)| VersionInfo {
+            version: *version,
+            length: bytes.len() as u64,
+            written: 0,
+        });
+        let info = ObjectInfo {
+            object,
+            versions: List::from_iter_cut(known),
+            ..ObjectInfo::default()
+        };
+        call.reply(&ExamineReply { info });
+        Ok(())
+    }
+
+    async fn prune(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+        let Prune { needed, .. } = call.arguments().await?;
+        let mut objects = self.0.objects.lock();
+        let mut freed = 0;
+        for needed in needed.iter() {
+            if let Some(versions) = objects.get_mut(&needed.object) {
+                versions.retain(|version, bytes| {
+                    let stays = *version >= needed.below || needed.keep.contains(version);
+                    freed += if stays { 0 } else { bytes.len() as u64 };
+                    stays
+                });
+                if versions.is_empty() {
+                    objects.remove(&needed.object);
+                }
+            }
+        }
+        call.reply(&PruneReply { freed });
         Ok(())
     }
 

@@ -315,5 +315,7 @@ pub(crate) fn new_info(spec: &VolumeSpec) -> VolumeInfo {
         account: 0,
         policy: 0,
         shared: 0,
+        borrowed: 0,
+        takes_over: false,
     }
 }

@@ -58,11 +58,13 @@ impl Partition {
     }
 
     /// Makes an RW volume of an RO or backup one, under the id of its parent. What it was is gone;
-    /// the new volume remembers its id as that of its clone, and where it was restored from.
+    /// the new volume remembers its id as that of its clone, and where it was restored from. The RW volume
+    /// that was, and other copies, may hold later contents: objects with versions up to `borrowed`, the last
+    /// one given, are read and not written.
     ///
     /// `NoVolume`; `VolumeExists`: the RW volume is here; `Busy`; `Invalid`: it is RW, or a clone
     /// beside others that see later contents.
-    pub fn convert_to_rw(&self, id: VolumeId) -> Result<Changed<Arc<Volume>>> {
+    pub fn convert_to_rw(&self, id: VolumeId, borrowed: u64) -> Result<Changed<Arc<Volume>>> {
         let core = &self.core;
         let _room = core.engine.admit(RECORDS_GROWTH)?;
         let making = core.making.lock();
@@ -77,6 +79,8 @@ impl Partition {
         let changed = core.become_head(&volume, parent, |info, counters| {
             info.kind = VolumeKind::ReadWrite;
             (info.restored_from, info.clone) = (id, id);
+            (info.borrowed, info.takes_over) = (info.borrowed.max(borrowed), false);
+            info.shared = info.shared.max(info.borrowed);
             if let Some(name) = info.name.strip_suffix(".readonly") {
                 info.name = name.to_owned();
             }

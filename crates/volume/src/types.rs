@@ -286,6 +286,12 @@ pub struct VolumeInfo {
     /// Versions of objects up to this one may be named by volumes on other servers: who gives up what
     /// nobody here needs leaves them alone. 0: none.
     pub shared: u64,
+    /// Layouts whose version is not above this one came from elsewhere, or from an older state: others may
+    /// name newer versions of their objects, which are read here and not written. 0: none.
+    pub borrowed: u64,
+    /// Those came from the RW volume of this id, to go on with it here: they may be written once it is sure
+    /// that nobody else does, and that there is nothing newer.
+    pub takes_over: bool,
 }
 
 /// Where a call comes from, as far as it is counted.

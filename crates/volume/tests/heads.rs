@@ -248,12 +248,19 @@ fn a_read_only_volume_becomes_read_write() {
             world.partition.snapshot(&spec).unwrap().wait().unwrap();
             write(&world.volume(), "a", 2);
         }
-        let there = world.partition.convert_to_rw(RO);
+        let there = world.partition.convert_to_rw(RO, 0);
         assert_eq!(there.unwrap_err(), Error::VolumeExists(VOLUME));
         delete(&world.partition, VOLUME);
-        let converted = world.partition.convert_to_rw(RO).unwrap().wait().unwrap();
+        let converted = world
+            .partition
+            .convert_to_rw(RO, 77)
+            .unwrap()
+            .wait()
+            .unwrap();
         assert!(contents(&converted) == wanted);
         let info = converted.info();
+        let borrowed = (info.borrowed, info.shared, info.takes_over);
+        assert_eq!(borrowed, (77, 77, false));
         assert_eq!((info.id, info.clone, info.restored_from), (VOLUME, RO, RO));
         assert_eq!((&info.name[..], info.kind), ("vol", VolumeKind::ReadWrite));
         assert!(world.partition.volume(RO).unwrap().is_none());
@@ -341,7 +348,12 @@ fn what_was_kept_for_a_reader_goes_with_him() {
     let converted = |world: &World| -> Box<dyn Any> {
         let open = clone(&world.partition, VOLUME, RO).unwrap();
         delete(&world.partition, VOLUME);
-        world.partition.convert_to_rw(RO).unwrap().wait().unwrap();
+        world
+            .partition
+            .convert_to_rw(RO, 0)
+            .unwrap()
+            .wait()
+            .unwrap();
         Box::new(open)
     };
     let cloned_anew = |world: &World| -> Box<dyn Any> {

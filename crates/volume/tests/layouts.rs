@@ -229,6 +229,8 @@ fn policies_are_inherited_and_kept() {
     let edited = volume.update_info(at(3).now, |info| {
         info.policy = 1;
         info.shared = 1 << 40;
+        info.borrowed = 1 << 41;
+        info.takes_over = true;
     });
     edited.unwrap().wait().unwrap();
     let fid = file(&volume, b"file", 1);
@@ -241,7 +243,9 @@ fn policies_are_inherited_and_kept() {
     for (fid, expected) in [(old, 0), (top, 4), (below, 4)] {
         assert_eq!(volume.policies(fid).unwrap(), (expected, 1));
     }
-    assert_eq!((volume.info().policy, volume.info().shared), (1, 1 << 40));
+    let info = volume.info();
+    assert_eq!((info.policy, info.shared), (1, 1 << 40));
+    assert_eq!((info.borrowed, info.takes_over), (1 << 41, true));
     let clone = world.clone_of(&volume, 11, VolumeKind::ReadOnly);
     assert_eq!(clone.policy(), 1);
 }

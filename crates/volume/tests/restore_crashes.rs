@@ -235,7 +235,7 @@ fn a_read_only_volume_becomes_read_write() {
     crash_everywhere_from(
         &disk,
         |partition, _| match partition.volume(RO)? {
-            Some(_) => partition.convert_to_rw(RO)?.wait().map(drop),
+            Some(_) => partition.convert_to_rw(RO, 0)?.wait().map(drop),
             None => Ok(()),
         },
         true,

@@ -186,7 +186,7 @@ impl Test {
 
     fn convert(&mut self, id: u32) {
         let parent = self.volume(id).info().parent;
-        match self.world.partition.convert_to_rw(VolumeId(id)) {
+        match self.world.partition.convert_to_rw(VolumeId(id), 0) {
             Ok(made) => {
                 made.wait().unwrap();
                 self.converted += 1;

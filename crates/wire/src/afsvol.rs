@@ -15,6 +15,7 @@ mod delta;
 mod info;
 mod partition;
 mod scrub;
+mod usage;
 
 pub use constants::*;
 pub use delta::*;
@@ -23,6 +24,7 @@ pub use partition::{
     DestServer, DiskPartition, DiskPartition64, Replica, RestoreCookie, VolumeSize,
 };
 pub use scrub::*;
+pub use usage::*;
 
 /// A volume's name as an argument: servers refuse more than 31 bytes.
 pub type VolumeNameArgument = AfsString<32>;
@@ -98,7 +100,7 @@ package! {
     65536 ConvertROtoRWvolume { partition: i32, volume: VolumeId }
         -> ConvertROtoRWvolumeReply {};
     65537 GetSize { trans: i32, from_date: i32 } -> GetSizeReply { size: VolumeSize };
-    /// Streams a dump; `flags` 1 leaves unchanged directories out.
+    /// Streams a dump; `flags`: [`DUMP_OMIT_DIRS`], [`DUMP_OSD_METADATA`].
     65538 DumpV2 { trans: i32, from_date: i32, flags: i32 } -> DumpV2Reply {} streams reply;
     65539 PartitionInfo64 { name: PartitionName }
         -> PartitionInfo64Reply { partition: DiskPartition64 };
@@ -127,4 +129,9 @@ package! {
         partition: i32, fid: Fid, length: u64, data_version: u64,
         places: List<ScrubPlace, PLACES_MAX>
     } -> RefillReply { restored: u64, from_here: u64, missing: u64 } streams request;
+    /// Ours: the cell whose object storage this server uses; empty: none. For everybody. Who is told its own
+    /// cell sends layouts of files in objects instead of their bytes.
+    1128614917 GetObjectCell {} -> GetObjectCellReply { cell: AfsString<256> };
+    /// Ours: what the files of a volume are, by size and by place; see [`Usage`].
+    1128614918 Traverse { partition: i32, volume: VolumeId } -> TraverseReply { usage: Usage };
 }

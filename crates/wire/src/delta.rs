@@ -11,7 +11,8 @@
 //!    delta.
 //! 3. [`Writer`] gathers small items in frames and passes contents on without copying them;
 //!    [`Reader`] is fed bytes as they come, and holds one frame at most.
-//! 4. Nothing is compressed: contents are whatever users keep, and the rest is a hundred bytes for
+//! 4. To a server that reads the same objects the layout of a file in objects travels, and no contents.
+//! 5. Nothing is compressed: contents are whatever users keep, and the rest is a hundred bytes for
 //!    each vnode that changed.
 //!
 //! Ours; no other server knows it.
@@ -21,6 +22,7 @@ use cellar_xdr::{Opaque, xdr_struct};
 
 use crate::acl::ACL_SIZE;
 use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId};
+use crate::object::Layout;
 
 mod read;
 mod write;
@@ -65,6 +67,15 @@ xdr_struct! {
         pub kept: u64,
     }
 
+    /// What goes with a volume whose layouts travel.
+    #[derive(Copy, Default)]
+    pub struct Origin {
+        /// The volume's policy.
+        pub policy: u32,
+        /// All versions of objects that its server has given are below this one.
+        pub version: u64,
+    }
+
     /// The end: what went before.
     #[derive(Copy, Default)]
     pub struct Totals {
@@ -88,6 +99,12 @@ pub enum Item {
     Keep(VnodeId, Uniquifier),
     /// A vnode of the base that is gone.
     Remove(VnodeId),
+    /// The volume's policy and version, before any vnode.
+    Origin(Origin),
+    /// The next vnode is a file in these objects, and has no contents here.
+    Layout(Box<Layout>),
+    /// The next vnode is a directory with this policy.
+    Policy(u32),
     /// The end.
     End(Totals),
 }
@@ -132,3 +149,6 @@ const TAG_KEEP: u32 = 3;
 const TAG_REMOVE: u32 = 4;
 const TAG_ZEROS: u32 = 5;
 const TAG_END: u32 = 6;
+const TAG_LAYOUT: u32 = 7;
+const TAG_POLICY: u32 = 8;
+const TAG_ORIGIN: u32 = 9;

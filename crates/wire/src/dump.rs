@@ -12,15 +12,19 @@
 //!    is written the same.
 //! 4. A vnode record without attributes says "it exists and did not change"; a vnode of the target
 //!    without a record is removed by a restore.
+//! 5. A dump of metadata has the layout of a file in objects in the place of its contents, under a tag
+//!    that must be understood: who does not know it refuses the dump. Tags are those of AFS/OSD
+//!    (`O` objects, `d` and `y` policies); what is in `O` is ours, and says so by its first word.
 //!
 //! Source: behaviour of OpenAFS 1.8 (its volume server), seen in testdata/dumps.
 
 use bytes::Bytes;
-use cellar_xdr::WordString;
+use cellar_xdr::{AfsString, WordString, xdr_struct};
 
 use crate::acl::ACL_SIZE;
 use crate::afsvol::VolumeName;
 use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId, VolumeId};
+use crate::object::Layout;
 
 mod read;
 pub mod write;
@@ -95,6 +99,8 @@ pub struct VolumeHeader {
     pub day_use_date: AfsTime,
     /// Uses on that day.
     pub day_use: u32,
+    /// The policy that decides where bytes of files lie; written when it is not 0.
+    pub policy: u32,
 }
 
 /// A vnode's record.
@@ -133,8 +139,24 @@ pub struct VnodeAttributes {
     pub server_mod_time: AfsTime,
     /// A directory's access list, in the binary form and network order.
     pub access_list: Option<Box<[u8; ACL_SIZE]>>,
+    /// A directory's policy; written when it is not 0.
+    pub policy: u32,
     /// Bytes of contents that follow: all of the file; `None` when the record has none.
     pub data_length: Option<u64>,
+    /// Where the contents are instead.
+    pub objects: Option<Box<InObjects>>,
+}
+
+xdr_struct! {
+    /// Where the contents of a file are that do not follow.
+    pub struct InObjects {
+        /// The cell whose devices these are.
+        pub cell: AfsString<256>,
+        /// Bytes of the file.
+        pub length: u64,
+        /// Its objects.
+        pub layout: Layout,
+    }
 }
 
 /// A piece of a dump.
@@ -152,6 +174,8 @@ pub enum Item {
     End,
 }
 
+/// The first word of our objects in a dump; AFS/OSD's own begin with 1, 2 or 3.
+const OBJECTS_FORM: u32 = u32::from_be_bytes(*b"CEL1");
 const BEGIN_MAGIC: u32 = 0xb3a1_1322;
 const END_MAGIC: u32 = 0x3a21_4b6e;
 const VERSION: u32 = 1;
@@ -159,5 +183,7 @@ const TAG_DUMP: u8 = 1;
 const TAG_VOLUME: u8 = 2;
 const TAG_VNODE: u8 = 3;
 const TAG_END: u8 = 4;
+/// Says that the next tag must be understood.
+const TAG_CRITICAL: u8 = 0x7e;
 /// Tags up to this begin items.
 const TAG_ITEM_MAX: u8 = 20;

@@ -1,8 +1,9 @@
 //! Deltas are read as they were written, in pieces of any size; nothing else is read at all.
 
 use bytes::Bytes;
-use cellar_wire::delta::{DeltaError, DeltaVnode, Item, Reader, Totals, Writer};
-use cellar_wire::{Uniquifier, VnodeId};
+use cellar_wire::delta::{DeltaError, DeltaVnode, Item, Origin, Reader, Totals, Writer};
+use cellar_wire::object::{Layout, Placed, Shape};
+use cellar_wire::{List, Uniquifier, VnodeId, VolumeId};
 
 mod seeded;
 use seeded::Random;
@@ -22,6 +23,28 @@ fn sample() -> (Vec<Item>, Vec<u8>) {
     let mut writer = Writer::new();
     let mut items = Vec::new();
     let mut bytes = Vec::new();
+    let origin = Origin {
+        policy: 3,
+        version: 1 << 50,
+    };
+    writer.origin(origin);
+    items.push(Item::Origin(origin));
+    writer.policy(7);
+    items.push(Item::Policy(7));
+    let layout = Layout {
+        shape: Shape::default(),
+        version: 1 << 49,
+        serial: 8,
+        volume: VolumeId(10),
+        objects: List::from_iter_cut([Placed {
+            osd: 2,
+            serial: 8,
+            version: 1 << 49,
+            stale: false,
+        }]),
+    };
+    writer.layout(&layout);
+    items.push(Item::Layout(Box::new(layout)));
     for (vnode, lengths) in [(2, &[5, 30_000][..]), (4, &[300_000]), (6, &[])] {
         let vnode = file(vnode, 1 << 33);
         writer.vnode(&vnode);

@@ -3,8 +3,9 @@
 use bytes::BytesMut;
 use cellar_wire::acl::{AccessList, ByteOrder};
 use cellar_wire::dir::{Directory, Page};
-use cellar_wire::dump::{DumpError, Item, Reader, write};
-use cellar_wire::{Rights, VnodeId};
+use cellar_wire::dump::{DumpError, InObjects, Item, Reader, write};
+use cellar_wire::object::{Layout, Placed, Shape};
+use cellar_wire::{List, Rights, VnodeId, VolumeId};
 
 mod seeded;
 use seeded::Random;
@@ -209,8 +210,104 @@ fn large_contents_have_a_64_bit_length() {
     assert_eq!(out[out.len() - 9..], *b"h\0\0\0\x01\0\0\0\x03");
 }
 
+/// A dump of metadata, as our writer makes it.
+fn of_metadata() -> (Vec<Item>, BytesMut) {
+    let mut items = read(&sample("full"), usize::MAX).expect("a dump");
+    items.retain(|item| !matches!(item, Item::Data(_)));
+    for item in &mut items {
+        match item {
+            Item::Volume(header) => header.policy = 7,
+            Item::Vnode(record) => {
+                let Some(attributes) = &mut record.attributes else {
+                    continue;
+                };
+                let length = attributes.data_length.take();
+                if attributes.file_type == 2 {
+                    attributes.policy = 9;
+                    attributes.data_length = Some(0);
+                    continue;
+                }
+                let shape = Shape {
+                    stripes: 2,
+                    ..Shape::default()
+                };
+                let placed = [3, 4].map(|osd| Placed {
+                    osd,
+                    serial: osd,
+                    version: 5,
+                    stale: false,
+                });
+                attributes.objects = Some(Box::new(InObjects {
+                    cell: "test.cell".try_into().expect("a name"),
+                    length: length.unwrap_or_default(),
+                    layout: Layout {
+                        shape,
+                        version: 5,
+                        serial: 4,
+                        volume: VolumeId(10),
+                        objects: List::from_iter_cut(placed),
+                    },
+                }));
+            }
+            _ => {}
+        }
+    }
+    let out = rewrite(&items);
+    (items, out)
+}
+
+#[test]
+fn layouts_take_the_place_of_contents() {
+    let (items, bytes) = of_metadata();
+    for piece in [1, 700, usize::MAX] {
+        assert_eq!(read(&bytes, piece).as_ref(), Ok(&items), "by {piece}");
+    }
+    for end in 0..bytes.len() {
+        assert_eq!(
+            read(&bytes[..end], usize::MAX),
+            Err(DumpError::Truncated),
+            "{end}"
+        );
+    }
+    // Another form (AFS/OSD's begins with a number from 1 to 3), or contents as well, is refused.
+    let at = bytes.windows(4).position(|word| word == b"CEL1").unwrap();
+    let mut other = bytes.clone();
+    other[at..at + 4].copy_from_slice(&[0, 0, 0, 3]);
+    assert!(matches!(
+        read(&other, usize::MAX),
+        Err(DumpError::Objects(_))
+    ));
+    let Some(Item::Vnode(record)) = items.iter().rfind(|item| matches!(item, Item::Vnode(_)))
+    else {
+        panic!("no vnode")
+    };
+    let mut both = record.clone();
+    both.attributes.as_mut().unwrap().data_length = Some(0);
+    let mut changed = items.clone();
+    let last = changed.len() - 2;
+    changed[last] = Item::Vnode(both);
+    assert_eq!(
+        read(&rewrite(&changed), usize::MAX),
+        Err(DumpError::Objects(record.vnode))
+    );
+}
+
 #[test]
 fn damage_never_panics() {
+    let (_, metadata) = of_metadata();
+    let mut random = Random::new(seeded::seed());
+    for _ in 0..2000 {
+        let mut bytes = metadata.clone();
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] = random.draw() as u8;
+        if let Ok(items) = read(&bytes, 1 + random.below(3000) as usize) {
+            assert_eq!(read(&rewrite(&items), usize::MAX), Ok(items));
+        }
+    }
+    samples_that_are_damaged();
+}
+
+fn samples_that_are_damaged() {
     let mut random = Random::new(seeded::seed());
     for (name, _) in SAMPLES {
         let sound = sample(name);

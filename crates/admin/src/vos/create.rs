@@ -6,6 +6,7 @@
 //! 3. Its quota is set and the mark taken away.
 //! 4. The VLDB gets its entry. If that fails the volume is deleted again.
 //! 5. The transaction ends and the volume is on line.
+//! 6. Its policy is set, if it is to have one. A volume that cannot have it is there without.
 
 use std::net::IpAddr;
 
@@ -13,7 +14,7 @@ use cellar_wire::afsvol;
 use cellar_wire::ids::{PartitionId, VolumeId};
 use cellar_wire::vl;
 
-use super::{Volumes, check_volume_name};
+use super::{Location, Volumes, check_volume_name};
 use crate::error::{Error, Result};
 
 /// How to create.
@@ -25,6 +26,8 @@ pub struct CreateOptions {
     pub id: Option<VolumeId>,
     /// The id of its read-only volume, once there is one; default: a new one.
     pub read_only: Option<VolumeId>,
+    /// Which files become objects: 0 none, 1 by size, else a policy's number.
+    pub policy: u32,
 }
 
 impl Volumes<'_> {
@@ -92,6 +95,15 @@ impl Volumes<'_> {
         {
             Ok(()) => {
                 self.end(server, trans, &what).await?;
+                if options.policy != 0 {
+                    let at = Location::new(server, partition)?;
+                    let set = self.set_policy(at, read_write, options.policy).await;
+                    set.map_err(|cause| Error::Partial {
+                        what,
+                        cause: Box::new(cause),
+                        left: format!("Volume {read_write} was created without the policy"),
+                    })?;
+                }
                 Ok(read_write)
             }
             Err(error) => {

@@ -25,6 +25,17 @@ pub struct DumpOptions {
     pub clone: bool,
     /// Leave directories out that did not change.
     pub omit_directories: bool,
+    /// Of files in objects say where the bytes are, in the place of these. Only Cellar's servers do it, and
+    /// only where these objects are can such a dump be restored.
+    pub metadata_only: bool,
+}
+
+impl DumpOptions {
+    fn flags(&self) -> i32 {
+        let flag = |set: bool, flag: i32| if set { flag } else { 0 };
+        flag(self.omit_directories, afsvol::DUMP_OMIT_DIRS)
+            | flag(self.metadata_only, afsvol::DUMP_OSD_METADATA)
+    }
 }
 
 impl Volumes<'_> {
@@ -69,12 +80,13 @@ impl Volumes<'_> {
         let what = format!("Failed to dump volume {}", trans.volume);
         let refused = |cause| Error::refused(what.clone(), cause);
         let connection = self.connection(trans.at.server.into());
-        let mut call: OutgoingCall = if options.omit_directories {
+        let flags = options.flags();
+        let mut call: OutgoingCall = if flags != 0 {
             connection
                 .open(&afsvol::DumpV2 {
                     trans: trans.number,
                     from_date: options.since.0 as i32,
-                    flags: afsvol::DUMP_OMIT_DIRS,
+                    flags,
                 })
                 .await
         } else {
@@ -102,6 +114,7 @@ impl Volumes<'_> {
                 Err(error)
                     if !begun
                         && options.omit_directories
+                        && !options.metadata_only
                         && error.code() == Some(AbortCode::RXGEN_OPCODE) =>
                 {
                     let plain = DumpOptions {

@@ -12,6 +12,7 @@
 //! Interrupted before 4 ends, a new volume goes with its transaction and an old one stays off line.
 
 use bytes::Bytes;
+use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{self, RestoreCookie, VolserStatus};
 use cellar_wire::dump::{DumpHeader, Item, Reader};
 use cellar_wire::ids::{AfsTime, VolumeId};
@@ -289,7 +290,14 @@ impl Volumes<'_> {
         mut source: impl AsyncFnMut() -> std::io::Result<Option<Bytes>>,
     ) -> Result<()> {
         let what = format!("Failed to restore volume {}", target.volume);
-        let refused = |cause| Error::refused(what.clone(), cause);
+        let refused = |cause: cellar_rpc::CallError| match cause.code().to_plain() {
+            AbortCode::ENODEV => Error::Usage(format!(
+                "{what}: the dump names objects that are not in the cell of {}, or that server uses no object \
+                 storage. A dump that has the bytes can be restored there ('vos dump' without -metadataonly)",
+                target.at.server
+            )),
+            _ => Error::refused(what.clone(), cause),
+        };
         let arguments = afsvol::Restore {
             trans: trans.number,
             flags: 1,

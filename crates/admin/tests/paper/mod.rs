@@ -574,6 +574,7 @@ impl World {
             quota_kib: 0,
             id: None,
             read_only: None,
+            policy: 0,
         };
         let id = self
             .volumes()

@@ -10,6 +10,7 @@ mod listing;
 mod many;
 mod scrub;
 mod streams;
+mod traverse;
 mod volumes;
 
 use cellar_admin::HostNames;
@@ -80,6 +81,7 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
         "unlockvldb" => vos.unlockvldb().await,
         "backupsys" => vos.backupsys().await,
         "size" => vos.size().await,
+        "traverse" => vos.traverse().await,
         "status" => vos.status().await,
         "scrub" => vos.scrub().await,
         "endtrans" => vos.endtrans().await,

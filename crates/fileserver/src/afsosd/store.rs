@@ -30,9 +30,9 @@ use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS};
+use crate::objects::layouts;
 use crate::objects::policies::{Place, Wanted};
 use crate::objects::store::{self, Storing};
-use crate::objects::{Objects, layouts};
 use crate::rxafs::common::{Touched, collect, finish, look, run};
 use crate::server::Server;
 use crate::service::Answered;
@@ -113,7 +113,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
     let Ok(Some(turn)) = turn else {
         return Err(Refusal::Code(AbortCode::EBUSY));
     };
-    let (allowed, old, serial, parent, place) = {
+    let (allowed, old, serial, place) = {
         let (server, session) = (server.clone(), session.clone());
         blocking(move || {
             let allowed = check(&server, &session, fid)?;
@@ -130,9 +130,9 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
                 length,
                 shape,
             )?;
-            let (serial, parent) = (volume.last_serial(fid)?, volume.info().parent);
+            let serial = volume.last_serial(fid)?;
             let allowed = Allowed { status, ..allowed };
-            Ok::<_, Refusal>((allowed, old, serial, parent, place))
+            Ok::<_, Refusal>((allowed, old, serial, place))
         })
         .await?
     };
@@ -141,22 +141,23 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
     };
     let volume = allowed.attached.volume.clone();
     let before = allowed.status;
-    let is_own = old
-        .as_ref()
-        .is_some_and(|old| Objects::are_own(old, parent));
+    let is_own = match &old {
+        Some(old) => server.writes_in_place(&volume, fid, old).await,
+        None => false,
+    };
     let length = end.max(before.length);
+    let info = volume.info();
     let (old, next, turn) = if is_own || before.length == 0 {
         let next = match old.as_ref().filter(|_| is_own) {
-            Some(old) => layouts::next(server, fid, old, length)?,
-            None => {
-                layouts::fresh(server, parent, &wanted, length, serial)?.ok_or(NOT_IN_OBJECTS)?
-            }
+            Some(old) => layouts::next(server, fid, old, length, info.borrowed)?,
+            None => layouts::fresh(server, info.id, &wanted, length, (serial, info.borrowed))?
+                .ok_or(NOT_IN_OBJECTS)?,
         };
         (old, next, turn)
     } else {
-        let moving = Storing::moving(server, &volume, before, old, turn, &wanted, serial, parent)?;
+        let moving = Storing::moving(server, &volume, before, old, turn, &wanted, serial)?;
         let (moved, turn) = moving.ok_or(NOT_IN_OBJECTS)?.move_out().await?;
-        let next = layouts::next(server, fid, &moved, length)?;
+        let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
         (Some(moved), next, turn)
     };
     let grant = Grant {

@@ -205,8 +205,11 @@ pub(super) async fn convert(server: &Arc<Server>, call: &mut IncomingCall) -> An
                     procedure: "ConvertROtoRW",
                 },
             )?;
-            let converted = check_elsewhere(&server, place, read_write)
-                .and_then(|()| partition.convert_to_rw(volume)?.wait());
+            let converted = check_elsewhere(&server, place, read_write).and_then(|()| {
+                partition
+                    .convert_to_rw(volume, server.version_now())?
+                    .wait()
+            });
             used.end();
             let converted = converted.map_err(|error| {
                 info!(%volume, partition = %place, %error, "volume not converted");

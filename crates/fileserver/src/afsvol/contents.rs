@@ -13,8 +13,9 @@ use cellar_wire::afsvol::{
     DELTA_VERSION, DeltaHead, RestoreCookie, VolumeName, VolumeState, WRONG_BASE,
 };
 use cellar_wire::delta::DeltaVnode;
-use cellar_wire::dump::{DumpHeader, VnodeAttributes, VnodeRecord, VolumeHeader};
+use cellar_wire::dump::{DumpHeader, InObjects, VnodeAttributes, VnodeRecord, VolumeHeader};
 use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::object::Layout;
 use cellar_wire::{AbortCode, AfsString, Opaque, WordString};
 
 use super::create::checked_name;
@@ -75,6 +76,7 @@ pub(super) fn volume_header(info: &VolumeInfo, uniquifier: u32) -> VolumeHeader 
         week_use: info.week_use,
         day_use_date: info.day_use_date,
         day_use: info.day_use,
+        policy: 0,
     }
 }
 
@@ -96,13 +98,28 @@ pub(super) fn record(
         parent: parent(image),
         server_mod_time: image.server_time,
         access_list: image.acl.as_ref().map(|list| Box::new(list.to_bytes())),
+        policy: 0,
         data_length: Some(image.length),
+        objects: None,
     });
     VnodeRecord {
         vnode,
         uniquifier,
         attributes,
     }
+}
+
+/// Says in the record of a file where its contents are, in the place of these.
+pub(super) fn with_objects(
+    attributes: &mut VnodeAttributes,
+    cell: &AfsString<256>,
+    layout: &Layout,
+) {
+    attributes.objects = Some(Box::new(InObjects {
+        cell: cell.clone(),
+        length: attributes.data_length.take().unwrap_or_default(),
+        layout: layout.clone(),
+    }));
 }
 
 /// The root has no parent.
@@ -154,10 +171,16 @@ pub(super) fn image(
         owner: attributes.owner,
         group: attributes.group,
         parent: attributes.parent,
-        length: attributes.data_length.unwrap_or(0),
+        length: match &attributes.objects {
+            Some(objects) => objects.length,
+            None => attributes.data_length.unwrap_or(0),
+        },
         acl: access_list(kind, list.map(|list| &list[..]))?,
-        layout: None,
-        policy: 0,
+        layout: attributes
+            .objects
+            .as_ref()
+            .map(|objects| Arc::new(objects.layout.clone())),
+        policy: attributes.policy,
     })
 }
 

@@ -1,5 +1,8 @@
 //! A read-write clone: what `vos clone -readwrite` makes. Two volumes that are changed each on its
-//! own cannot share a group's vnodes, so this one is a copy, made on the spot as a delta from nothing.
+//! own cannot share a group's vnodes, so this one is a copy, made on the spot as a delta from nothing. Of
+//! files in objects it names the same objects, until it stores into them.
+
+use std::sync::Arc;
 
 use cellar_volume::{Partition, Since, VolumeKind, VolumeSpec};
 use cellar_wire::AbortCode;
@@ -12,16 +15,19 @@ use super::delta_out::{Base, DeltaSource, plan};
 use super::dump::freeze;
 use super::stream::{Sink, pass};
 use super::transaction::InUse;
+use crate::objects::lending::Lender;
+use crate::server::Server;
 
 /// Copies the volume of a transaction. The copy is out of service, and to be destroyed, until
 /// SetFlags(0).
 pub(super) fn copy(
+    server: &Arc<Server>,
     source: &InUse,
     partition: &Partition,
     new: VolumeId,
     name: &str,
-    now: AfsTime,
 ) -> Result<(), AbortCode> {
+    let now: AfsTime = server.now();
     let frozen = freeze(source)?;
     let info = frozen.info();
     let spec = VolumeSpec {
@@ -43,8 +49,8 @@ pub(super) fn copy(
     let copied = (|| {
         let (mut head, _) = plan(&frozen, Base::Nothing)?.ok_or(AbortCode::VOLSERFAILEDOP)?;
         head.creation_date = now;
-        let mut from = DeltaSource::new(&frozen, Since::Everything)?;
-        let mut to = DeltaSink::new(partition, new, cookie, head)?;
+        let mut from = DeltaSource::new(&frozen, Since::Everything, Some(Lender::new(server)))?;
+        let mut to = DeltaSink::new(server, partition, new, cookie, head)?.locally();
         match pass(&mut from, &mut to, usize::MAX) {
             Ok(_) => to.finish(),
             Err(code) => {

@@ -216,7 +216,7 @@ fn cloneable(source: &InUse) -> Result<(Attached, VolumeInfo), AbortCode> {
 }
 
 fn clone(
-    server: &Server,
+    server: &Arc<Server>,
     source: &InUse,
     purged: VolumeId,
     new: VolumeId,
@@ -250,7 +250,7 @@ fn clone(
         })?;
     }
     if kind == VolumeKind::ReadWrite {
-        return copy(source, partition, new, &name, server.now());
+        return copy(server, source, partition, new, &name);
     }
     let spec = SnapshotSpec {
         in_service: false,

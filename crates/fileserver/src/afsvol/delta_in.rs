@@ -1,4 +1,4 @@
-//! Taking deltas: GetState, RestoreDelta and GetCapabilities, which are ours alone.
+//! Taking deltas: GetState, RestoreDelta, GetCapabilities and GetObjectCell, which are ours alone.
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use cellar_volume::{Partition, RestoreMode, RestoredInfo};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
     BASE_DATE, BASE_NOTHING, BASE_STATE, CAN_DELTA, DELTA_VERSION, DeltaHead, GetCapabilities,
-    GetCapabilitiesReply, GetState, GetStateReply, RestoreCookie, RestoreDelta, RestoreDeltaReply,
-    VolumeState, WRONG_BASE,
+    GetCapabilitiesReply, GetObjectCell, GetObjectCellReply, GetState, GetStateReply,
+    RestoreCookie, RestoreDelta, RestoreDeltaReply, VolumeState, WRONG_BASE,
 };
-use cellar_wire::delta::{Item, Reader};
+use cellar_wire::delta::{Item, Origin, Reader};
 use cellar_wire::ids::VolumeId;
+use cellar_wire::object::Layout;
 
 use super::contents::{from_wire, image_of_delta, restored_from_delta, to_wire};
 use super::restore::{Refused, Target, finish};
@@ -20,6 +21,7 @@ use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{Answered, in_memory, on_disk, superuser};
 use crate::audit;
+use crate::objects::lending::Borrower;
 use crate::server::Server;
 
 pub(super) async fn get_capabilities(_server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -28,6 +30,13 @@ pub(super) async fn get_capabilities(_server: &Arc<Server>, call: &mut IncomingC
         version: DELTA_VERSION,
         capabilities: CAN_DELTA,
     });
+    Ok(())
+}
+
+pub(super) async fn get_object_cell(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let GetObjectCell {} = call.arguments().await?;
+    let cell = server.object_cell();
+    call.reply(&GetObjectCellReply { cell });
     Ok(())
 }
 
@@ -67,7 +76,7 @@ pub(super) async fn restore_delta(server: &Arc<Server>, call: &mut IncomingCall)
     }
     let used = InUse::enter(server, trans, "RestoreDelta")?;
     let stream = Stream::new(server, used.progress());
-    let sink = DeltaSink::begin(&used, cookie, head).await?;
+    let sink = DeltaSink::begin(server, &used, cookie, head).await?;
     let sink = stream.receive(call, sink).await?;
     finish(server, used, move || sink.finish()).await?;
     call.reply(&RestoreDeltaReply {});
@@ -80,6 +89,13 @@ pub(super) struct DeltaSink {
     head: DeltaHead,
     reader: Reader,
     body: Option<Place>,
+    borrower: Borrower,
+    /// It comes from within this server.
+    is_local: bool,
+    origin: Option<Origin>,
+    /// Of the next vnode.
+    layout: Option<Arc<Layout>>,
+    policy: u32,
 }
 
 /// Where the contents of the last vnode are, and how they go on.
@@ -94,20 +110,28 @@ struct Place {
 impl DeltaSink {
     /// [`DeltaSink::new`], for the volume of a transaction.
     pub(super) async fn begin(
+        server: &Arc<Server>,
         used: &InUse,
         cookie: RestoreCookie,
         head: DeltaHead,
     ) -> Result<Self, AbortCode> {
-        let used = used.clone();
+        let (server, used) = (server.clone(), used.clone());
         on_disk(move || {
             let partition = used.volume()?.partition;
-            Self::new(&partition, used.id(), cookie, head)
+            Self::new(&server, &partition, used.id(), cookie, head)
         })
         .await
     }
 
+    /// Says that the delta comes from within this server: it may have layouts that are of no use here.
+    pub(super) fn locally(mut self) -> Self {
+        self.is_local = true;
+        self
+    }
+
     /// Begins to make a volume what a delta with this head says.
     pub(super) fn new(
+        server: &Arc<Server>,
         partition: &Partition,
         volume: VolumeId,
         cookie: RestoreCookie,
@@ -126,6 +150,11 @@ impl DeltaSink {
             head,
             reader: Reader::new(),
             body: None,
+            borrower: Borrower::new(server),
+            is_local: false,
+            origin: None,
+            layout: None,
+            policy: 0,
         })
     }
 
@@ -133,11 +162,16 @@ impl DeltaSink {
         match item {
             Item::Vnode(vnode) => {
                 self.end_body()?;
-                let image = image_of_delta(&vnode)?;
+                let mut image = image_of_delta(&vnode)?;
+                image.layout = self.layout.take();
+                image.policy = std::mem::take(&mut self.policy);
                 if vnode.kept == 0 {
                     self.target.restoring().put(&image)?;
                 } else {
                     self.target.restoring().patch(&image)?;
+                }
+                if image.layout.is_some() {
+                    return Ok(());
                 }
                 self.body = Some(Place {
                     at: 0,
@@ -163,6 +197,19 @@ impl DeltaSink {
             Item::Remove(vnode) => {
                 self.end_body()?;
                 self.target.restoring().remove(vnode)?;
+            }
+            Item::Origin(origin) => self.origin = Some(origin),
+            Item::Layout(layout) => {
+                self.end_body()?;
+                if !self.is_local {
+                    self.borrower.check_storage()?;
+                }
+                self.borrower.take(&layout);
+                self.layout = Some(Arc::from(layout));
+            }
+            Item::Policy(policy) => {
+                self.end_body()?;
+                self.policy = policy;
             }
             Item::End(_) => self.end_body()?,
         }
@@ -202,10 +249,20 @@ impl DeltaSink {
 
     /// The delta has ended.
     pub(super) fn finish(self) -> Answered {
-        let head = self.head;
+        let (head, borrower, origin) = (self.head, self.borrower, self.origin);
         self.target.commit(self.reader.finish(), |before, cookie| {
+            let mut info = restored_from_delta(before, &head, cookie)?;
+            if let Some(origin) = origin {
+                info.policy = origin.policy;
+            }
+            // Unless something is left of what came from elsewhere.
+            let takes_over =
+                head.base_kind == BASE_NOTHING || info.borrowed == 0 || info.takes_over;
+            let takes_over = takes_over && origin.is_some();
+            let last = origin.map_or(0, |origin| origin.version);
+            borrower.note(&mut info, takes_over, last);
             Ok(RestoredInfo {
-                info: restored_from_delta(before, &head, cookie)?,
+                info,
                 next_uniquifier: head.uniquifier,
                 received: from_wire(head.state),
             })

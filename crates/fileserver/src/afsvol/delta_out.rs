@@ -1,4 +1,7 @@
 //! Making deltas: what another Cellar server needs to have a volume as it is here.
+//!
+//! Files in objects go as their layouts to who reads the same objects, and to others as their bytes, which are
+//! then all sent when anything of the file has changed.
 
 use std::collections::VecDeque;
 
@@ -6,12 +9,14 @@ use bytes::Bytes;
 use cellar_volume::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{BASE_DATE, BASE_NOTHING, BASE_STATE, DeltaHead, VolumeState};
-use cellar_wire::delta::Writer;
+use cellar_wire::delta::{Origin, Writer};
 use cellar_wire::ids::AfsTime;
 
 use super::contents::{delta_head, delta_vnode, dump_code, from_wire};
-use super::stream::Source;
+use super::dump::in_objects;
+use super::stream::{Next, Source};
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
+use crate::objects::lending::Lender;
 
 /// What the other side has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +74,27 @@ pub(super) struct DeltaSource {
     vnodes: Option<Vnodes>,
     /// The epoch that the changes are since.
     epoch: Option<u64>,
+    /// Gives layouts away in the place of bytes.
+    lender: Option<Lender>,
     body: Option<Body>,
-    /// Contents written since frames were last taken.
-    gathered: usize,
+    /// The contents that are fed: how far they are, and how long.
+    fed: Option<(u64, u64)>,
 }
 
 impl DeltaSource {
-    pub(super) fn new(frozen: &Frozen, since: Since) -> Result<Self, AbortCode> {
+    /// `lender`: layouts take the place of bytes.
+    pub(super) fn new(
+        frozen: &Frozen,
+        since: Since,
+        lender: Option<Lender>,
+    ) -> Result<Self, AbortCode> {
         let mut writer = Writer::new();
+        if let Some(lender) = &lender {
+            writer.origin(Origin {
+                policy: frozen.info().policy,
+                version: lender.version(),
+            });
+        }
         let epoch = match since {
             Since::Epoch(epoch) => Some(epoch),
             _ => None,
@@ -95,13 +113,17 @@ impl DeltaSource {
             ready: VecDeque::new(),
             vnodes: Some(vnodes),
             epoch,
+            lender,
             body: None,
-            gathered: 0,
+            fed: None,
         })
     }
 
-    /// Writes the next item. False after the end.
-    fn step(&mut self) -> Result<bool, AbortCode> {
+    /// Writes the next item. What it answers is no piece; `None`: go on.
+    fn step(&mut self) -> Result<Option<Next>, AbortCode> {
+        if self.fed.is_some() {
+            return Ok(Some(Next::More));
+        }
         if let Some(body) = &mut self.body {
             let next = body.next(VOLUME_STREAM_PIECE_BYTES);
             match next.map_err(|error| dump_code(&error))? {
@@ -109,10 +131,7 @@ impl DeltaSource {
                 Some(Part {
                     at,
                     content: Content::Bytes(bytes),
-                }) => {
-                    self.gathered += bytes.len();
-                    self.writer.data(at, bytes);
-                }
+                }) => self.writer.data(at, bytes),
                 Some(Part {
                     at,
                     content: Content::Hole(len),
@@ -123,43 +142,75 @@ impl DeltaSource {
                     }
                 }
             }
-            return Ok(true);
+            return Ok(None);
         }
         let Some(vnodes) = &mut self.vnodes else {
-            return Ok(false);
+            return Ok(Some(Next::End));
         };
         match vnodes.next().map_err(|error| dump_code(&error))? {
-            Some(listed) => self.vnode(&listed)?,
+            Some(listed) => self.vnode(&listed),
             None => {
                 self.vnodes = None;
                 self.writer.end();
+                Ok(None)
             }
         }
-        Ok(true)
     }
 
-    fn vnode(&mut self, listed: &Listed) -> Result<(), AbortCode> {
+    fn vnode(&mut self, listed: &Listed) -> Result<Option<Next>, AbortCode> {
         let Some(image) = &listed.image else {
             self.writer.keep(listed.vnode, listed.uniquifier);
-            return Ok(());
+            return Ok(None);
         };
+        if let Some(lender) = &mut self.lender {
+            if image.policy != 0 {
+                self.writer.policy(image.policy);
+            }
+            if let Some(layout) = &image.layout {
+                lender.lend(self.frozen.info())?;
+                self.writer.layout(layout);
+                self.writer.vnode(&delta_vnode(image, 0));
+                return Ok(None);
+            }
+        }
+        if let Some(file) = in_objects(&self.frozen, listed) {
+            // What of them is new since the base is not known here.
+            self.writer.vnode(&delta_vnode(image, 0));
+            if file.length == 0 {
+                return Ok(None);
+            }
+            self.fed = Some((0, file.length));
+            return Ok(Some(Next::Objects(file)));
+        }
         let body = self.frozen.body(listed, self.epoch);
         let body = body.map_err(|error| dump_code(&error))?;
         self.writer.vnode(&delta_vnode(image, body.kept()));
         self.body = Some(body).filter(|_| image.length > 0);
-        Ok(())
+        Ok(None)
     }
 }
 
 impl Source for DeltaSource {
-    fn next_piece(&mut self) -> Result<Option<Bytes>, AbortCode> {
-        while self.ready.is_empty() {
-            let goes_on = self.step()?;
+    fn next(&mut self) -> Result<Next, AbortCode> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return Ok(Next::Piece(piece));
+            }
+            let next = self.step()?;
             self.ready.extend(self.writer.take());
-            if !goes_on {
-                break;
+            match next {
+                None => {}
+                Some(Next::End | Next::More) if !self.ready.is_empty() => {}
+                Some(next) => return Ok(next),
             }
         }
-        Ok(self.ready.pop_front())
+    }
+
+    fn feed(&mut self, bytes: Bytes) {
+        if let Some((at, length)) = self.fed.take() {
+            let end = at + bytes.len() as u64;
+            self.fed = Some((end, length)).filter(|_| end < length);
+            self.writer.data(at, bytes);
+        }
     }
 }

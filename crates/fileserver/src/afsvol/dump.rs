@@ -4,6 +4,9 @@
 //! order of OpenAFS's: heads, directories, then files and links, each by ascending number, then the
 //! end. Vnodes that did not change since its date have a record without attributes, so that a
 //! restore knows what is gone.
+//!
+//! Files in objects have their bytes in it, unless the caller wants their layouts instead
+//! ([`DUMP_OSD_METADATA`]): such a dump is small, and of use where these objects are.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,17 +16,20 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::{Body, Content, Frozen, Listed, Part, Since, Vnodes};
 use cellar_wire::AbortCode;
 use cellar_wire::afsvol::{
-    DUMP_OMIT_DIRS, Dump, DumpReply, DumpV2, DumpV2Reply, GetSize, GetSizeReply, VolumeSize,
+    DUMP_OMIT_DIRS, DUMP_OSD_METADATA, Dump, DumpReply, DumpV2, DumpV2Reply, GetSize, GetSizeReply,
+    VolumeSize,
 };
 use cellar_wire::dump::write;
-use cellar_wire::ids::AfsTime;
+use cellar_wire::ids::{AfsTime, Fid};
 
-use super::contents::{dump_code, dump_header, record, volume_header};
-use super::stream::{Source, Stream};
+use super::contents::{dump_code, dump_header, record, volume_header, with_objects};
+use super::object_bytes::InObjects;
+use super::stream::{Next, Source, Stream};
 use super::transaction::InUse;
 use super::{Answered, on_disk, superuser};
 use crate::audit;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
+use crate::objects::lending::Lender;
 use crate::server::Server;
 
 /// Contents up to this are gathered with the records around them; longer ones are sent as they are.
@@ -34,7 +40,7 @@ static ZEROS: [u8; VOLUME_STREAM_PIECE_BYTES] = [0; VOLUME_STREAM_PIECE_BYTES];
 pub(super) async fn dump(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let Dump { trans, from_date } = call.arguments().await?;
     superuser(server, call)?;
-    send(server, call, trans, from_date, true).await?;
+    send(server, call, trans, from_date, 0).await?;
     call.reply(&DumpReply {});
     Ok(())
 }
@@ -46,8 +52,7 @@ pub(super) async fn dump_v2(server: &Arc<Server>, call: &mut IncomingCall) -> An
         flags,
     } = call.arguments().await?;
     superuser(server, call)?;
-    let every_directory = flags & DUMP_OMIT_DIRS == 0;
-    send(server, call, trans, from_date, every_directory).await?;
+    send(server, call, trans, from_date, flags).await?;
     call.reply(&DumpV2Reply {});
     Ok(())
 }
@@ -57,15 +62,17 @@ async fn send(
     call: &mut IncomingCall,
     trans: i32,
     from_date: i32,
-    every_directory: bool,
+    flags: i32,
 ) -> Answered {
     audit::about("from", from_date as u32);
+    let every_directory = flags & DUMP_OMIT_DIRS == 0;
+    let lender = (flags & DUMP_OSD_METADATA != 0).then(|| Lender::new(server));
     let used = InUse::enter(server, trans, "Dump")?;
     let stream = Stream::new(server, used.progress());
     let source = {
         let used = used.clone();
         let from = AfsTime(from_date as u32);
-        on_disk(move || DumpSource::new(&freeze(&used)?, from, every_directory)).await?
+        on_disk(move || DumpSource::new(&freeze(&used)?, from, every_directory, lender)).await?
     };
     stream.send(source, call).await
 }
@@ -94,49 +101,75 @@ pub(super) struct DumpSource {
     /// `None` after the end.
     vnodes: Option<Vnodes>,
     every_directory: bool,
+    /// Gives layouts away in the place of bytes.
+    lender: Option<Lender>,
     /// The contents that are being sent, and how much of them is left.
-    body: Option<(Body, u64)>,
+    body: Option<(Contents, u64)>,
+}
+
+/// Where contents come from.
+enum Contents {
+    Here(Box<Body>),
+    /// They are fed.
+    Objects,
 }
 
 impl DumpSource {
     /// A dump of all that has changed from a date on; 0 is a full one. `every_directory`: of
-    /// directories also those that did not change.
+    /// directories also those that did not change. `lender`: layouts take the place of bytes.
     pub(super) fn new(
         frozen: &Frozen,
         from: AfsTime,
         every_directory: bool,
+        lender: Option<Lender>,
     ) -> Result<Self, AbortCode> {
         let vnodes = frozen.vnodes(since(from));
         let mut out = BytesMut::with_capacity(VOLUME_STREAM_PIECE_BYTES);
         let info = frozen.info();
         write::dump_header(&mut out, &dump_header(info, from));
-        write::volume_header(&mut out, &volume_header(info, frozen.next_uniquifier().0));
+        let mut header = volume_header(info, frozen.next_uniquifier().0);
+        if lender.is_some() {
+            header.policy = info.policy;
+        }
+        write::volume_header(&mut out, &header);
         Ok(Self {
             frozen: frozen.clone(),
             out,
             ready: VecDeque::new(),
             vnodes: Some(vnodes.map_err(|error| dump_code(&error))?),
             every_directory,
+            lender,
             body: None,
         })
     }
 
-    /// Adds the next record, or the next of the contents, or the end. False after the end.
-    fn step(&mut self) -> Result<bool, AbortCode> {
-        if self.body.is_some() {
+    /// Adds the next record, or the next of the contents that are here, or the end. What it answers is no
+    /// piece; `None`: go on.
+    fn step(&mut self) -> Result<Option<Next>, AbortCode> {
+        if let Some((contents, _)) = &self.body {
+            if matches!(contents, Contents::Objects) {
+                return Ok(Some(Next::More));
+            }
             self.contents()?;
-            return Ok(true);
+            return Ok(None);
         }
         if self.vnodes.is_none() {
-            return Ok(false);
+            return Ok(Some(Next::End));
         }
-        if let Some((vnode, length)) = self.record()?
-            && length > 0
-        {
-            let body = self.frozen.body(&vnode, None);
-            self.body = Some((body.map_err(|error| dump_code(&error))?, length));
+        let Some((vnode, length)) = self.record()? else {
+            return Ok(None);
+        };
+        if length == 0 {
+            return Ok(None);
         }
-        Ok(true)
+        if let Some(file) = in_objects(&self.frozen, &vnode) {
+            self.body = Some((Contents::Objects, length));
+            return Ok(Some(Next::Objects(file)));
+        }
+        let body = self.frozen.body(&vnode, None);
+        let body = body.map_err(|error| dump_code(&error))?;
+        self.body = Some((Contents::Here(Box::new(body)), length));
+        Ok(None)
     }
 
     /// Adds the next record, and answers the vnode and the length of its contents, which follow; or
@@ -155,14 +188,25 @@ impl DumpSource {
         } else {
             next.image.clone()
         };
-        let record = record(next.vnode, next.uniquifier, image.as_ref());
+        let mut record = record(next.vnode, next.uniquifier, image.as_ref());
+        let mut length = image.as_ref().map_or(0, |image| image.length);
+        if let (Some(lender), Some(image)) = (&mut self.lender, &image)
+            && let Some(attributes) = &mut record.attributes
+        {
+            attributes.policy = image.policy;
+            if let Some(layout) = &image.layout {
+                lender.lend(self.frozen.info())?;
+                with_objects(attributes, lender.cell()?, layout);
+                length = 0;
+            }
+        }
         write::vnode(&mut self.out, &record);
-        Ok(Some((next, image.map_or(0, |image| image.length))))
+        Ok(Some((next, length)))
     }
 
     /// Adds the next of the contents.
     fn contents(&mut self) -> Result<(), AbortCode> {
-        let Some((body, left)) = &mut self.body else {
+        let Some((Contents::Here(body), left)) = &mut self.body else {
             return Ok(());
         };
         let next = body.next(VOLUME_STREAM_PIECE_BYTES);
@@ -209,15 +253,48 @@ impl DumpSource {
 }
 
 impl Source for DumpSource {
-    fn next_piece(&mut self) -> Result<Option<Bytes>, AbortCode> {
-        while self.ready.is_empty() {
-            if self.out.len() >= VOLUME_STREAM_PIECE_BYTES || !self.step()? {
+    fn next(&mut self) -> Result<Next, AbortCode> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return Ok(Next::Piece(piece));
+            }
+            if self.out.len() >= VOLUME_STREAM_PIECE_BYTES {
                 self.flush();
-                break;
+                continue;
+            }
+            match self.step()? {
+                None => {}
+                Some(Next::End) if !self.out.is_empty() => self.flush(),
+                Some(next) => return Ok(next),
             }
         }
-        Ok(self.ready.pop_front())
     }
+
+    fn feed(&mut self, bytes: Bytes) {
+        if let Some((Contents::Objects, left)) = &mut self.body {
+            // More than the record says never comes: that is how much was asked for.
+            *left = left.saturating_sub(bytes.len() as u64);
+            if *left == 0 {
+                self.body = None;
+            }
+            self.add(bytes);
+        }
+    }
+}
+
+/// A vnode whose bytes are in objects.
+pub(super) fn in_objects(frozen: &Frozen, listed: &Listed) -> Option<InObjects> {
+    let image = listed.image.as_ref()?;
+    let layout = image.layout.clone()?;
+    Some(InObjects {
+        fid: Fid {
+            volume: frozen.info().id,
+            vnode: listed.vnode,
+            uniquifier: listed.uniquifier,
+        },
+        layout,
+        length: image.length,
+    })
 }
 
 pub(super) async fn get_size(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -234,7 +311,7 @@ pub(super) async fn get_size(server: &Arc<Server>, call: &mut IncomingCall) -> A
 
 /// Bytes that a Dump would send: with all directories.
 fn size(frozen: &Frozen, from: AfsTime) -> Result<u64, AbortCode> {
-    let mut source = DumpSource::new(frozen, from, true)?;
+    let mut source = DumpSource::new(frozen, from, true, None)?;
     let mut size = source.out.len() as u64;
     while source.vnodes.is_some() {
         source.out.clear();

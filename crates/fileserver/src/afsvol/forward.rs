@@ -9,7 +9,9 @@
 //!    what it has; else everything. A restore brings old dates, so where the state is known they do
 //!    not count. With date 0, everything: who asks for that does not trust what is there.
 //! 3. This server calls as a holder of the cell's key, encrypted if its caller does so.
-//! 4. What is sent to this server itself, as in a move between its partitions, does not leave the
+//! 4. A destination that uses the object storage of this server's cell gets the layouts of files in objects:
+//!    no device is asked anything, and none need be there. To all others go the bytes.
+//! 5. What is sent to this server itself, as in a move between its partitions, does not leave the
 //!    process; it is a delta like any other.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,8 +24,8 @@ use cellar_rpc::{
 use cellar_volume::Frozen;
 use cellar_wire::afsvol::{
     self, DELTA_VERSION, DestServer, Forward, ForwardMultiple, ForwardMultipleReply, ForwardReply,
-    GetState, Replica, Restore, RestoreCookie, RestoreDelta, RestoreDeltaReply, RestoreReply,
-    VolumeState, WRONG_BASE,
+    GetObjectCell, GetState, Replica, Restore, RestoreCookie, RestoreDelta, RestoreDeltaReply,
+    RestoreReply, VolumeState, WRONG_BASE,
 };
 use cellar_wire::ids::AfsTime;
 use cellar_wire::{AbortCode, Decode, List};
@@ -40,6 +42,7 @@ use super::transaction::InUse;
 use super::{Answered, on_disk, superuser};
 use crate::audit;
 use crate::limits::VOLUME_QUESTION_PATIENCE;
+use crate::objects::lending::Lender;
 use crate::server::Server;
 
 pub(super) async fn forward(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -182,12 +185,12 @@ impl Outgoing {
     }
 
     async fn send_to(&self, to: &Destination) -> Result<(), AbortCode> {
-        let state = match to {
-            Destination::Here(used) => state_of(used).await?,
+        let (state, lends) = match to {
+            Destination::Here(used) => (state_of(used).await?, true),
             Destination::There(connection, trans) => {
                 let asked = known(connection, *trans);
                 match self.stream.within_patience(asked).await? {
-                    Known::State(state) => state,
+                    Known::State(state) => (state, self.is_of_the_cell(connection).await?),
                     Known::Nothing => return self.send_dump(connection, *trans).await,
                 }
             }
@@ -204,7 +207,7 @@ impl Outgoing {
         }
         bases.push(Base::Nothing);
         for base in bases {
-            match self.send_delta(to, base).await {
+            match self.send_delta(to, base, lends).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(code) if code == WRONG_BASE && base != Base::Nothing => {}
@@ -229,20 +232,46 @@ impl Outgoing {
             cookie: self.cookie.clone(),
         };
         let (frozen, from) = (self.frozen.clone(), self.from);
-        let source = on_disk(move || DumpSource::new(&frozen, from, false)).await?;
+        let source = on_disk(move || DumpSource::new(&frozen, from, false, None)).await?;
         let mut call = connection.open(&restore).await.map_err(failed)?;
         self.stream.send(source, &mut call).await?;
         self.end::<RestoreReply>(call).await.map(drop)
     }
 
-    /// False: this volume does not know the changes since that state.
-    async fn send_delta(&self, to: &Destination, base: Base) -> Result<bool, AbortCode> {
+    /// Whether a Cellar server reads the objects that this one reads.
+    async fn is_of_the_cell(&self, connection: &Connection) -> Result<bool, AbortCode> {
+        let own = self.server.object_cell();
+        if own.as_bytes().is_empty() {
+            return Ok(false);
+        }
+        let options = CallOptions {
+            timeout: Some(VOLUME_QUESTION_PATIENCE),
+        };
+        let asked = async {
+            match connection.call_with(&GetObjectCell {}, options).await {
+                Ok(reply) => Ok(reply.cell == own),
+                Err(CallError::Aborted(AbortCode::RXGEN_OPCODE)) => Ok(false),
+                Err(error) => Err(error.code()),
+            }
+        };
+        self.stream.within_patience(asked).await
+    }
+
+    /// False: this volume does not know the changes since that state. `lends`: files in objects go as their
+    /// layouts.
+    async fn send_delta(
+        &self,
+        to: &Destination,
+        base: Base,
+        lends: bool,
+    ) -> Result<bool, AbortCode> {
         let frozen = self.frozen.clone();
+        let lender = lends.then(|| Lender::new(&self.server));
         let planned = on_disk(move || {
             let Some((head, since)) = plan(&frozen, base)? else {
                 return Ok(None);
             };
-            Ok(Some((head, DeltaSource::new(&frozen, since)?)))
+            Ok(Some((head, DeltaSource::new(&frozen, since, lender)?)))
         });
         let Some((head, source)) = planned.await? else {
             return Ok(false);
@@ -250,7 +279,8 @@ impl Outgoing {
         let cookie = self.cookie.clone();
         match to {
             Destination::Here(used) => {
-                let sink = DeltaSink::begin(used, cookie, head).await?;
+                let sink = DeltaSink::begin(&self.server, used, cookie, head).await?;
+                let sink = sink.locally();
                 let sink = self.stream.pass(source, sink, &used.progress()).await?;
                 finish(&self.server, used.clone(), move || sink.finish()).await?;
             }

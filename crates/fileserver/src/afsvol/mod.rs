@@ -16,6 +16,7 @@ mod dump;
 mod forward;
 mod leftovers;
 mod list;
+mod object_bytes;
 mod partitions;
 mod progress;
 mod refill;
@@ -24,6 +25,7 @@ mod scrub;
 mod status;
 mod stream;
 mod transaction;
+mod traverse;
 
 use std::sync::Arc;
 
@@ -96,6 +98,8 @@ fn handle<'a>(
         afsvol::GetState => delta_in::get_state,
         afsvol::RestoreDelta => delta_in::restore_delta,
         afsvol::GetCapabilities => delta_in::get_capabilities,
+        afsvol::GetObjectCell => delta_in::get_object_cell,
+        afsvol::Traverse => traverse::traverse,
         afsvol::Scrub => scrub::scrub,
         afsvol::Refill => refill::refill,
         afsvol::ConvertROtoRWvolume => change::convert,

@@ -4,6 +4,10 @@
 //! anew, vnodes without stay, all others go. Nobody sees anything of it before the end of the dump
 //! was read and checked; what is truncated, damaged or does not fit what the volume holds leaves it
 //! as it was.
+//!
+//! A dump of metadata has layouts in the place of bytes of files in objects. They are taken if the objects are
+//! of this cell; the volume reads them and never writes them, whoever's they are, because a dump may be of any
+//! age. Whether the objects are still there is not asked: their devices need not be reached for a restore.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -24,6 +28,7 @@ use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{Answered, on_disk, superuser};
 use crate::audit;
+use crate::objects::lending::Borrower;
 use crate::server::Server;
 
 pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -34,7 +39,8 @@ pub(super) async fn restore(server: &Arc<Server>, call: &mut IncomingCall) -> An
     let stream = Stream::new(server, used.progress());
     let sink = {
         let used = used.clone();
-        on_disk(move || DumpSink::new(&used, cookie)).await?
+        let server = server.clone();
+        on_disk(move || DumpSink::new(&server, &used, cookie)).await?
     };
     let sink = stream.receive(call, sink).await?;
     finish(server, used, move || sink.finish()).await?;
@@ -163,15 +169,20 @@ struct DumpSink {
     target: Target,
     reader: Reader,
     header: Option<Box<VolumeHeader>>,
+    borrower: Borrower,
+    /// Files in objects came as their layouts.
+    has_layouts: bool,
 }
 
 impl DumpSink {
-    fn new(used: &InUse, cookie: RestoreCookie) -> Result<Self, AbortCode> {
+    fn new(server: &Arc<Server>, used: &InUse, cookie: RestoreCookie) -> Result<Self, AbortCode> {
         let partition = used.volume()?.partition;
         Ok(Self {
             target: Target::begin(&partition, used.id(), RestoreMode::Incremental, cookie)?,
             reader: Reader::new(),
             header: None,
+            borrower: Borrower::new(server),
+            has_layouts: false,
         })
     }
 
@@ -187,7 +198,14 @@ impl DumpSink {
                 attributes,
             }) => match attributes {
                 None => restoring.keep(vnode, uniquifier)?,
-                Some(attributes) => restoring.put(&image(vnode, uniquifier, &attributes)?)?,
+                Some(attributes) => {
+                    if let Some(objects) = &attributes.objects {
+                        let cell = objects.cell.as_bytes();
+                        self.borrower.take_of(cell, &objects.layout)?;
+                        self.has_layouts = true;
+                    }
+                    restoring.put(&image(vnode, uniquifier, &attributes)?)?;
+                }
             },
             Item::Data(bytes) => restoring.push(bytes)?,
         }
@@ -198,9 +216,15 @@ impl DumpSink {
     fn finish(self) -> Answered {
         // A dump that has ended has a head.
         let header = self.header.unwrap_or_default();
+        let (borrower, has_layouts) = (self.borrower, self.has_layouts);
         self.target.commit(self.reader.finish(), |before, cookie| {
+            let mut info = restored_from_dump(before, &header, cookie)?;
+            if has_layouts && header.policy != 0 {
+                info.policy = header.policy;
+            }
+            borrower.note(&mut info, false, 0);
             Ok(RestoredInfo {
-                info: restored_from_dump(before, &header, cookie)?,
+                info,
                 next_uniquifier: header.uniquifier,
                 received: None,
             })

@@ -4,6 +4,9 @@
 //! for the disk. No thread is held between two pieces: the next one is made, or the last one taken,
 //! while this one is on its way. So a call holds two pieces and no thread when its peer is slow,
 //! and memory is bounded whatever the volume's size.
+//!
+//! Where a stream has the bytes of a file in objects, its source says so and is fed with them, as the devices
+//! send them ([`super::object_bytes`]).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,6 +16,7 @@ use cellar_rpc::{IncomingCall, OutgoingCall, blocking};
 use cellar_wire::AbortCode;
 use tokio::time::timeout;
 
+use super::object_bytes::{InObjects, ObjectBytes};
 use super::progress::Progress;
 use crate::limits::{VOLUME_STREAM_PATIENCE, VOLUME_STREAM_PIECE_BYTES};
 use crate::server::Server;
@@ -23,8 +27,23 @@ const PASSED_AT_ONCE: usize = 4 << 20;
 
 /// What makes a stream.
 pub(super) trait Source: Send + 'static {
-    /// The next piece, never empty; `None` at the end. May wait for the disk.
-    fn next_piece(&mut self) -> Result<Option<Bytes>, AbortCode>;
+    /// What comes next. May wait for the disk.
+    fn next(&mut self) -> Result<Next, AbortCode>;
+
+    /// The next bytes of the file in objects that was asked for.
+    fn feed(&mut self, bytes: Bytes);
+}
+
+/// What comes next of a stream.
+pub(super) enum Next {
+    /// A piece of it, never empty.
+    Piece(Bytes),
+    /// The bytes of this file in objects are wanted.
+    Objects(InObjects),
+    /// More of these bytes are wanted.
+    More,
+    /// Nothing.
+    End,
 }
 
 /// What takes a stream.
@@ -75,16 +94,30 @@ impl Stream {
         source: S,
         to: &mut impl Writing,
     ) -> Result<(), AbortCode> {
-        let (mut source, mut piece) = make(source).await;
-        while let Some(bytes) = piece? {
-            let len = bytes.len();
-            let (written, (made_by, made)) =
-                tokio::join!(self.within_patience(to.write(bytes)), make(source));
-            written?;
-            self.progress.sent(len, self.server.now_secs());
-            (source, piece) = (made_by, made);
+        let (mut source, mut next) = make(source).await;
+        let mut objects = None;
+        loop {
+            (source, next) = match next? {
+                Next::Piece(bytes) => {
+                    let len = bytes.len();
+                    let (written, made) =
+                        tokio::join!(self.within_patience(to.write(bytes)), make(source));
+                    written?;
+                    self.progress.sent(len, self.server.now_secs());
+                    made
+                }
+                Next::Objects(file) => {
+                    objects = Some(ObjectBytes::begin(&self.server, file)?);
+                    make(source).await
+                }
+                Next::More => {
+                    let reading = objects.as_mut().ok_or(AbortCode::VOLSERDUMPERROR)?;
+                    source.feed(self.within_patience(reading.next()).await?);
+                    make(source).await
+                }
+                Next::End => return Ok(()),
+            };
         }
-        Ok(())
     }
 
     /// Hands everything that `source` makes to `sink`, both of this server: [`PASSED_AT_ONCE`] bytes in
@@ -208,8 +241,11 @@ pub(super) fn pass(
 ) -> Result<Passed, AbortCode> {
     let mut bytes = 0;
     while bytes < most {
-        let Some(piece) = source.next_piece()? else {
-            return Ok(Passed { bytes, ended: true });
+        let piece = match source.next()? {
+            Next::Piece(piece) => piece,
+            Next::End => return Ok(Passed { bytes, ended: true }),
+            // Within a server layouts go, and no bytes.
+            Next::Objects(_) | Next::More => return Err(AbortCode::VOLSERDUMPERROR),
         };
         bytes += piece.len();
         sink.take(piece)?;
@@ -220,10 +256,10 @@ pub(super) fn pass(
     })
 }
 
-async fn make<S: Source>(mut source: S) -> (S, Result<Option<Bytes>, AbortCode>) {
+async fn make<S: Source>(mut source: S) -> (S, Result<Next, AbortCode>) {
     blocking(move || {
-        let piece = source.next_piece();
-        (source, piece)
+        let next = source.next();
+        (source, next)
     })
     .await
 }

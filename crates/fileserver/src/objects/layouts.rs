@@ -20,13 +20,14 @@ use crate::server::Server;
 const NO_PLACE: Refusal = Refusal::Store(cellar_volume::Error::DiskFull);
 
 /// A layout whose objects are not made yet: all versions are 0, and `version` is that to write. `None`: no
-/// devices take a file of that size, and only its size had it wanted there.
+/// devices take a file of that size, and only its size had it wanted there. The last serial number that the
+/// file had, and the last version that the volume knows from elsewhere, are below those of the layout.
 pub(crate) fn fresh(
     server: &Server,
     volume: VolumeId,
     wanted: &Wanted,
     size: u64,
-    last_serial: u32,
+    (last_serial, borrowed): (u32, u64),
 ) -> Result<Option<Layout>, Refusal> {
     let storage = server.objects.needed()?;
     let mut wish = wish(storage, wanted, size);
@@ -53,24 +54,27 @@ pub(crate) fn fresh(
     });
     Ok(Some(Layout {
         shape: wanted.shape,
-        version: server.objects.next_version(server.wall(), 0),
+        version: server.objects.next_version(server.wall(), borrowed),
         serial: serial + (chosen.len() as u32 - 1),
         volume,
         objects: List::from_iter_cut(placed),
     }))
 }
 
-/// The layout for the next store of a file: a new version, made from those that are there. Objects that were
-/// never written and whose devices have died since go to others.
+/// The layout for the next store of a file: a new version, made from those that are there, and above
+/// `borrowed`, the last that its volume knows from elsewhere. Objects that were never written and whose devices
+/// have died since go to others.
 pub(crate) fn next(
     server: &Server,
     fid: Fid,
     layout: &Layout,
     size: u64,
+    borrowed: u64,
 ) -> Result<Layout, Refusal> {
     let storage = server.objects.needed()?;
     let mut next = layout.clone();
-    next.version = server.objects.next_version(server.wall(), layout.version);
+    let last = layout.version.max(borrowed);
+    next.version = server.objects.next_version(server.wall(), last);
     replace_missing(server, storage, fid, &mut next, size);
     Ok(next)
 }
@@ -139,9 +143,9 @@ fn first_serial(server: &Server, last: u32, count: usize) -> u32 {
 }
 
 impl Objects {
-    /// Whether a file's objects are its volume's own, so that they may be written: those that came by a
-    /// dump from another volume are not.
-    pub(crate) fn are_own(layout: &Layout, parent: VolumeId) -> bool {
-        layout.volume == parent
+    /// Whether a file's objects were made for the RW volume `volume`, by this server or another: those that
+    /// came from another volume are not, and are never written.
+    pub(crate) fn are_own(layout: &Layout, volume: VolumeId) -> bool {
+        layout.volume == volume
     }
 }

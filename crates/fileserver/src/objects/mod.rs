@@ -5,6 +5,7 @@
 //! * For clients that do it gives out layouts and capabilities ([`crate::afsosd`]).
 //! * [`policies`] says which files these are; [`layouts`] makes new layouts; [`turns`] keeps writers of one
 //!   file apart; [`reading`] knows which versions are in use; [`prune`] gives up those that nobody needs.
+//! * Volumes take their layouts with them ([`lending`]); who may write to these objects says [`ownership`].
 //!
 //! Without [`ObjectConfig`] a server has no objects: files stay here, whatever policies say.
 
@@ -32,12 +33,15 @@ use crate::server::Server;
 
 pub(crate) mod fetch;
 pub(crate) mod layouts;
+pub(crate) mod lending;
+pub(crate) mod ownership;
 pub(crate) mod policies;
 pub(crate) mod prune;
 pub(crate) mod reading;
 pub(crate) mod store;
 pub(crate) mod turns;
 
+use ownership::Claims;
 use policies::PolicyBook;
 use prune::Prunes;
 use reading::Readings;
@@ -103,6 +107,7 @@ pub(crate) struct Objects {
     pub(crate) readings: Readings,
     pub(crate) prunes: Prunes,
     pub(crate) leases: Leases,
+    pub(crate) claims: Claims,
     pub(crate) figures: ObjectFigures,
     version: AtomicU64,
 }

@@ -5,8 +5,10 @@
 //! devices are told, in the background, one call for each device and many files. Nothing depends on it: what
 //! is not told, because a device is away or too much is waiting, is found by garbage collection.
 //!
-//! What volumes on other servers name is not known here. A volume whose layouts were sent elsewhere remembers
-//! when that was (`VolumeInfo::shared`), and versions that are not newer are left to garbage collection.
+//! What volumes on other servers name is not known here, nor what copies under other ids do. A volume whose
+//! layouts went elsewhere remembers when that was (`VolumeInfo::shared`, set by [`super::lending`] before they
+//! leave), and versions that are not newer are left to garbage collection, which asks everybody. So a release
+//! pins what its RO sites read, and each release leaves at most one version of a file behind.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -147,15 +149,18 @@ impl Server {
         // Asked after the layouts: who begins to read looks again after it was noted.
         let read = self.objects.readings.of(
             Fid {
-                volume: info.parent,
+                volume: info.id,
                 ..fid
             },
             self.wall().as_secs(),
         );
         let mut done = HashSet::new();
         let mut all = Vec::new();
-        let gone = layouts.iter().filter(|layout| layout.volume == info.parent);
-        for layout in gone.chain(present.iter()) {
+        // Of what is borrowed nobody here knows what is newer.
+        let all_known = layouts.iter().chain(present.iter());
+        let is_ours =
+            |layout: &&Arc<Layout>| layout.volume == info.id && layout.version > info.borrowed;
+        for layout in all_known.filter(is_ours) {
             for placed in layout.objects.iter() {
                 if placed.version == 0 || !done.insert((placed.osd, placed.serial)) {
                     continue;

@@ -16,13 +16,13 @@ use bytes::Bytes;
 use cellar_objects::{Reader, WriteOptions, Writer, Written};
 use cellar_rpc::blocking;
 use cellar_volume::{Error, LayoutChange, StoreSpec, VnodeStatus, Volume};
-use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 
+use super::ObjectFigures;
 use super::layouts;
 use super::policies::{Place, Wanted};
 use super::turns::Turn;
-use super::{ObjectFigures, Objects};
 use crate::abort_map::Refusal;
 use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE};
 use crate::server::Server;
@@ -113,13 +113,16 @@ impl Storing {
         let ((before, old), serial, info) = looked;
         let kept = before.length.min(spec.file_length);
         let length = kept.max(spec.position + announced);
-        let own = old
-            .as_ref()
-            .filter(|old| kept > 0 && Objects::are_own(old, info.parent));
+        let mut own = old.as_ref().filter(|_| kept > 0);
+        if let Some(old) = own
+            && !server.writes_in_place(volume, fid, old).await
+        {
+            own = None;
+        }
         let goes_on = own.is_some();
         let next = match own {
-            Some(old) => Some(layouts::next(server, fid, old, length)?),
-            None => layouts::fresh(server, info.parent, wanted, length, serial)?,
+            Some(old) => Some(layouts::next(server, fid, old, length, info.borrowed)?),
+            None => layouts::fresh(server, info.id, wanted, length, (serial, info.borrowed))?,
         };
         Ok(next.map(|next| Self {
             server: server.clone(),
@@ -134,7 +137,6 @@ impl Storing {
     }
 
     /// A file is to be moved to objects of its own, with the contents that it has. The caller has its turn.
-    #[expect(clippy::too_many_arguments, reason = "all that is known of the file")]
     pub(crate) fn moving(
         server: &Arc<Server>,
         volume: &Arc<Volume>,
@@ -143,9 +145,10 @@ impl Storing {
         turn: Turn,
         wanted: &Wanted,
         serial: u32,
-        parent: VolumeId,
     ) -> Result<Option<Self>, Refusal> {
-        let next = layouts::fresh(server, parent, wanted, before.length, serial)?;
+        let info = volume.info();
+        let last = (serial, info.borrowed);
+        let next = layouts::fresh(server, info.id, wanted, before.length, last)?;
         Ok(next.map(|next| Self {
             server: server.clone(),
             volume: volume.clone(),

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{ObjectConfig, PolicyList};
-use cellar_objects::fake::FakeOsd;
+use cellar_objects::fake::{FakeOsd, Fault};
 use cellar_objects::{DeviceList, Devices};
 use cellar_rpc::CallError;
 use cellar_wire::afsosd::SetVolumePolicy;
 use cellar_wire::ids::{Fid, VolumeId};
-use cellar_wire::object::{Capability, CapabilityBody};
+use cellar_wire::object::{Capability, CapabilityBody, ObjectId};
 use cellar_wire::osddb::{OsdEntry, OsdListed, PolicyEntry};
 use cellar_wire::{AfsString, Encode};
 use parking_lot::Mutex;
@@ -81,31 +81,36 @@ impl Osds {
             revision: 1,
         };
         *database.policies.lock() = policies.iter().map(entry).collect();
-        let config = ObjectConfig {
-            cell: AfsString::new("test.cell").unwrap(),
-            devices: database.clone(),
-            policies: database.clone(),
-            seal: Arc::new(|body: &CapabilityBody| Capability::new(body.to_xdr()).unwrap()),
-            location: String::new(),
-            owner: String::new(),
-        };
-        let devices = cell.server.use_objects(&cell.runtime, &cell.port, config);
-        // The tasks ask at once.
-        for _ in 0..2000 {
-            if devices.list().len() as u32 == count + 1 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(devices.list().len() as u32, count + 1);
-        if let Some((policy, _)) = policies.first() {
-            know_policy(cell, *policy).await;
-        }
+        let devices = attach(&database, cell, "test.cell").await;
         Self {
             fakes,
             database,
             devices,
         }
+    }
+
+    /// Has another server use these devices, as one of the cell of that name.
+    pub async fn attach(&self, cell: &Cell, name: &str) -> Devices {
+        attach(&self.database, cell, name).await
+    }
+
+    /// All devices fail like that from now on.
+    pub fn set_fault(&self, fault: Fault) {
+        self.fakes.iter().for_each(|fake| fake.set_fault(fault));
+    }
+
+    /// Calls that all devices got.
+    pub fn calls(&self) -> usize {
+        self.fakes.iter().map(FakeOsd::calls).sum()
+    }
+
+    /// The versions of an object that its device has.
+    pub fn versions(&self, osd: u32, object: ObjectId) -> Vec<u64> {
+        let fake = &self.fakes[osd as usize - 2];
+        fake.objects(|objects| {
+            let versions = objects.get(&object);
+            versions.map_or_else(Vec::new, |versions| versions.keys().copied().collect())
+        })
     }
 
     /// Objects on all devices.
@@ -124,7 +129,7 @@ async fn know_policy(cell: &Cell, policy: u32) {
         fid: Fid::root(super::OPEN),
         policy,
     };
-    for _ in 0..2000 {
+    for _ in 0..8000 {
         if admin.call(&set(policy)).await.is_ok() {
             admin.call(&set(0)).await.unwrap();
             return;
@@ -132,6 +137,33 @@ async fn know_policy(cell: &Cell, policy: u32) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("the file server has no policies");
+}
+
+/// Has a server use the devices of a database, and waits until it knows them.
+async fn attach(database: &Arc<Database>, cell: &Cell, name: &str) -> Devices {
+    let config = ObjectConfig {
+        cell: AfsString::new(name.to_owned()).unwrap(),
+        devices: database.clone(),
+        policies: database.clone(),
+        seal: Arc::new(|body: &CapabilityBody| Capability::new(body.to_xdr()).unwrap()),
+        location: String::new(),
+        owner: String::new(),
+    };
+    let devices = cell.server.use_objects(&cell.runtime, &cell.port, config);
+    let count = database.listed.lock().len();
+    // The tasks ask at once.
+    for _ in 0..8000 {
+        if devices.list().len() == count {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(devices.list().len(), count);
+    let policy = database.policies.lock().first().map(|policy| policy.id);
+    if let Some(policy) = policy {
+        know_policy(cell, policy).await;
+    }
+    devices
 }
 
 /// Sets the policy of a volume.

@@ -78,6 +78,7 @@ impl VolumeRecord {
             info.traffic.is_some(),
             info.policy != 0,
             info.shared != 0,
+            info.borrowed != 0,
         ];
         out.put_u8(
             flags
@@ -123,6 +124,10 @@ impl VolumeRecord {
         }
         if info.shared != 0 {
             out.put_u64(info.shared);
+        }
+        if info.borrowed != 0 {
+            out.put_u64(info.borrowed);
+            out.put_u8(info.takes_over.into());
         }
         out.put_string(info.name.as_bytes());
         out.put_string(&info.offline_message);
@@ -183,6 +188,8 @@ impl VolumeRecord {
             traffic: None,
             policy: 0,
             shared: 0,
+            borrowed: 0,
+            takes_over: false,
             name: String::new(),
             offline_message: Bytes::new(),
             message_of_the_day: Bytes::new(),
@@ -202,6 +209,14 @@ impl VolumeRecord {
         }
         if flags & 64 != 0 {
             info.shared = fields.u64()?;
+        }
+        if flags & 128 != 0 {
+            info.borrowed = fields.u64()?;
+            info.takes_over = match fields.u8()? {
+                0 => false,
+                1 => true,
+                _ => return Err(fields.malformed()),
+            };
         }
         info.name = String::from_utf8(fields.string()?.to_vec()).map_err(|_| fields.malformed())?;
         info.offline_message = fields.string()?;

@@ -33,6 +33,9 @@ pub const TT_DELETED: i32 = 1;
 
 /// DumpV2: leave out directories that did not change.
 pub const DUMP_OMIT_DIRS: i32 = 1;
+/// DumpV2: of files in objects the layout instead of the bytes, as AFS/OSD's volume servers have it. Others
+/// do not know the flag.
+pub const DUMP_OSD_METADATA: i32 = 2;
 
 /// `status` of a volume in a list: sound.
 pub const STATUS_OK: i32 = 2;

@@ -5,7 +5,7 @@ use cellar_xdr::{Decode, Decoder};
 
 use super::{
     DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_DATA, TAG_END, TAG_KEEP,
-    TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
+    TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
 };
 use crate::dump::append;
 use crate::ids::{Uniquifier, VnodeId};
@@ -151,6 +151,15 @@ impl Reader {
             TAG_REMOVE => {
                 self.place = None;
                 Item::Remove(self.value()?)
+            }
+            TAG_ORIGIN => Item::Origin(self.value()?),
+            TAG_LAYOUT => {
+                self.place = None;
+                Item::Layout(Box::new(self.value()?))
+            }
+            TAG_POLICY => {
+                self.place = None;
+                Item::Policy(self.value()?)
             }
             TAG_END => {
                 let totals = self.value::<Totals>()?;

@@ -4,10 +4,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use cellar_xdr::{Encode, Encoder};
 
 use super::{
-    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, TAG_DATA, TAG_END, TAG_KEEP, TAG_REMOVE, TAG_VNODE,
-    TAG_ZEROS, Totals,
+    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, Origin, TAG_DATA, TAG_END, TAG_KEEP, TAG_LAYOUT,
+    TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
 };
 use crate::ids::{Uniquifier, VnodeId};
+use crate::object::Layout;
 
 /// A frame is closed when it has so many bytes.
 const FRAME_GOAL: usize = 256 << 10;
@@ -94,6 +95,21 @@ impl Writer {
     /// A vnode of the base that is gone.
     pub fn remove(&mut self, vnode: VnodeId) {
         self.item(TAG_REMOVE, &vnode);
+    }
+
+    /// What goes with a volume whose layouts travel.
+    pub fn origin(&mut self, origin: Origin) {
+        self.item(TAG_ORIGIN, &origin);
+    }
+
+    /// The next vnode is a file in these objects.
+    pub fn layout(&mut self, layout: &Layout) {
+        self.item(TAG_LAYOUT, layout);
+    }
+
+    /// The next vnode is a directory with this policy.
+    pub fn policy(&mut self, policy: u32) {
+        self.item(TAG_POLICY, &policy);
     }
 
     /// The end. What is written after it makes the delta invalid.

@@ -5,11 +5,12 @@
 //! few: more than [`ITEM_MAX`] bytes of them are refused. Contents are passed on as they come.
 
 use bytes::{Buf, Bytes, BytesMut};
-use cellar_xdr::WordString;
+use cellar_xdr::{Decode, Decoder, WordString};
 
 use super::{
-    BEGIN_MAGIC, DATES_MAX, DumpHeader, END_MAGIC, Item, TAG_DUMP, TAG_END, TAG_ITEM_MAX,
-    TAG_VNODE, TAG_VOLUME, VnodeAttributes, VnodeRecord, VolumeHeader,
+    BEGIN_MAGIC, DATES_MAX, DumpHeader, END_MAGIC, InObjects, Item, OBJECTS_FORM, TAG_CRITICAL,
+    TAG_DUMP, TAG_END, TAG_ITEM_MAX, TAG_VNODE, TAG_VOLUME, VnodeAttributes, VnodeRecord,
+    VolumeHeader,
 };
 use crate::ids::{AfsTime, Uniquifier, ViceId, VnodeId, VolumeId};
 
@@ -40,6 +41,9 @@ pub enum DumpError {
     /// A vnode with number 0, or attributes after its contents.
     #[error("the record of vnode {0} in the dump is not valid")]
     Vnode(VnodeId),
+    /// Objects of a file in a form that is not ours, or contents beside them.
+    #[error("the objects of vnode {0} in the dump are not in a form known here")]
+    Objects(VnodeId),
     /// Bytes after the end.
     #[error("the dump goes on after its end")]
     Surplus,
@@ -251,8 +255,8 @@ impl Reader {
 }
 
 const DUMP_TAGS: &[u8] = b"vnt";
-const VOLUME_TAGS: &[u8] = b"ivnsbutpcqmdfaoCAUEBOMWDZV";
-const VNODE_TAGS: &[u8] = b"tlvmaogbpsAfh";
+const VOLUME_TAGS: &[u8] = b"ivnsbutpcqmdfaoCAUEBOMWDZVy";
+const VNODE_TAGS: &[u8] = b"tlvmaogbpsAfhdO";
 
 /// A place in the buffered bytes.
 struct Cursor<'a> {
@@ -329,24 +333,40 @@ impl<'a> Cursor<'a> {
         Ok(Some(tag))
     }
 
+    /// The length of an attribute that begins with it.
+    fn standard_length(&mut self) -> Result<usize, Stop> {
+        match self.byte()? {
+            short @ 0..=0x7f => Ok(usize::from(short)),
+            long => {
+                let bytes = self.take(usize::from(long & 0x7f))?;
+                let length = bytes.iter().try_fold(0usize, |len, &byte| {
+                    let longer = len.checked_mul(256)? + usize::from(byte);
+                    (longer <= ITEM_MAX).then_some(longer)
+                });
+                Ok(length.ok_or(DumpError::TooLong)?)
+            }
+        }
+    }
+
+    /// Where the contents of a file are.
+    fn in_objects(&mut self, vnode: VnodeId) -> Result<Box<InObjects>, Stop> {
+        let length = self.standard_length()?;
+        let bytes = self.take(length)?;
+        let mut decoder = Decoder::new(bytes);
+        let decoded = u32::decode(&mut decoder)
+            .ok()
+            .filter(|form| *form == OBJECTS_FORM)
+            .and_then(|_| InObjects::decode(&mut decoder).ok())
+            .filter(|_| decoder.remaining() == 0);
+        Ok(Box::new(decoded.ok_or(DumpError::Objects(vnode))?))
+    }
+
     /// Passes over an attribute that this section does not know, by the range of its tag.
     fn skip_unknown(&mut self, tag: u8, known: &[u8]) -> Result<(), Stop> {
         let len = match tag {
-            0x15..=0x60 => match self.byte()? {
-                short @ 0..=0x7f => usize::from(short),
-                long => {
-                    let bytes = self.take(usize::from(long & 0x7f))?;
-                    bytes
-                        .iter()
-                        .try_fold(0usize, |len, &byte| {
-                            let longer = len.checked_mul(256)? + usize::from(byte);
-                            (longer <= ITEM_MAX).then_some(longer)
-                        })
-                        .ok_or(DumpError::TooLong)?
-                }
-            },
+            0x15..=0x60 => self.standard_length()?,
             0x61..=0x7a => 4,
-            0x7e => {
+            TAG_CRITICAL => {
                 let next = self.peek()?;
                 if next > TAG_ITEM_MAX && !known.contains(&next) {
                     return Err(DumpError::Critical(next).into());
@@ -420,6 +440,7 @@ impl<'a> Cursor<'a> {
                 b'Z' => header.day_use = self.word()?,
                 // The counter of changes: never written by OpenAFS, accepted and dropped.
                 b'V' => drop(self.word()?),
+                b'y' => header.policy = self.word()?,
                 tag => self.skip_unknown(tag, VOLUME_TAGS)?,
             }
         }
@@ -460,6 +481,11 @@ impl<'a> Cursor<'a> {
                 b'p' => attributes.parent = VnodeId(self.word()?),
                 b's' => attributes.server_mod_time = self.time()?,
                 b'A' => attributes.access_list = Some(Box::new(self.array()?)),
+                b'd' => attributes.policy = self.word()?,
+                b'O' => attributes.objects = Some(self.in_objects(vnode)?),
+                b'f' | b'h' if attributes.objects.is_some() => {
+                    return Err(DumpError::Objects(vnode).into());
+                }
                 b'f' | b'h' => {
                     let left = self.length(tag)?;
                     attributes.data_length = Some(left);

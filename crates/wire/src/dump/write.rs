@@ -1,10 +1,11 @@
 //! Writing dumps: items in the order in which OpenAFS writes their attributes.
 
 use bytes::{BufMut, BytesMut};
+use cellar_xdr::{Encode, Encoder};
 
 use super::{
-    BEGIN_MAGIC, DATES_MAX, DumpHeader, END_MAGIC, TAG_DUMP, TAG_END, TAG_VNODE, TAG_VOLUME,
-    VERSION, VnodeRecord, VolumeHeader,
+    BEGIN_MAGIC, DATES_MAX, DumpHeader, END_MAGIC, InObjects, OBJECTS_FORM, TAG_CRITICAL, TAG_DUMP,
+    TAG_END, TAG_VNODE, TAG_VOLUME, VERSION, VnodeRecord, VolumeHeader,
 };
 
 fn word(out: &mut BytesMut, tag: u8, value: u32) {
@@ -75,6 +76,9 @@ pub fn volume_header(out: &mut BytesMut, header: &VolumeHeader) {
     }
     word(out, b'D', header.day_use_date.0);
     word(out, b'Z', header.day_use);
+    if header.policy != 0 {
+        word(out, b'y', header.policy);
+    }
 }
 
 /// Appends a vnode's record. If it has a data length, exactly so many bytes must follow.
@@ -100,6 +104,12 @@ pub fn vnode(out: &mut BytesMut, record: &VnodeRecord) {
         out.put_u8(b'A');
         out.extend_from_slice(&access_list[..]);
     }
+    if attributes.policy != 0 {
+        word(out, b'd', attributes.policy);
+    }
+    if let Some(objects) = &attributes.objects {
+        in_objects(out, objects);
+    }
     match attributes
         .data_length
         .map(|length| (length, u32::try_from(length)))
@@ -111,6 +121,19 @@ pub fn vnode(out: &mut BytesMut, record: &VnodeRecord) {
             out.put_u64(long);
         }
     }
+}
+
+/// An attribute of any length, which must be understood.
+fn in_objects(out: &mut BytesMut, objects: &InObjects) {
+    let mut value = BytesMut::new();
+    value.put_u32(OBJECTS_FORM);
+    objects.encode(&mut Encoder::new(&mut value));
+    out.put_u8(TAG_CRITICAL);
+    out.put_u8(b'O');
+    // The length, in four bytes.
+    out.put_u8(0x84);
+    out.put_u32(value.len() as u32);
+    out.extend_from_slice(&value);
 }
 
 /// Appends the end.

@@ -57,6 +57,10 @@ pub(super) static SUITE: Suite = Suite {
                 optional("maxquota", "KiB: quota; default 5000, 0 for none"),
                 optional("id", "volume ID: default: the next free one"),
                 optional("roid", "volume ID: of its read-only volume, later"),
+                optional(
+                    "osdpolicy",
+                    "policy: which files become objects; 0 for none, 1 by size",
+                ),
             ],
             &[
                 "127.0.0.1 a user.ann",
@@ -185,6 +189,10 @@ pub(super) static SUITE: Suite = Suite {
                     ": dump a clone; writers wait only while it is made",
                 ),
                 flag("omitdirs", ": leave out directories that did not change"),
+                flag(
+                    "metadataonly",
+                    ": of files in objects say where the bytes are, for a restore in this cell",
+                ),
             ],
             &[
                 "user.ann -file ann.dump",
@@ -470,6 +478,15 @@ pub(super) static SUITE: Suite = Suite {
                 optional("time", "date: what changed since"),
             ],
             &["user.ann -dump"],
+        ),
+        command(
+            "traverse",
+            "Say how large files are, where their bytes lie, and what has no second copy.",
+            &[
+                ANY_SERVER,
+                optional("volume", "volume name or ID: only this one"),
+            ],
+            &["", "-server 127.0.0.1", "-volume user.ann"],
         ),
         command(
             "status",

@@ -41,6 +41,7 @@ impl Vos<'_> {
             since: since(self.invocation.get("time"))?,
             clone: self.invocation.has("clone"),
             omit_directories: self.invocation.has("omitdirs"),
+            metadata_only: self.invocation.has("metadataonly"),
         };
         let file = self.invocation.get("file");
         if file.is_none() && std::io::stdout().is_terminal() {
@@ -50,8 +51,8 @@ impl Vos<'_> {
         }
         let (id, at) = self.volume_and_place(volume).await?;
         // A guess at the end; nothing is asked that would take time.
-        let whole = match options.since.0 {
-            0 => self
+        let whole = match (options.since.0, options.metadata_only) {
+            (0, false) => self
                 .volumes
                 .volume_on(at.server.into(), at.partition, id, false)
                 .await

@@ -22,6 +22,12 @@ impl Vos<'_> {
             .transpose()
     }
 
+    /// The number of a policy.
+    async fn policy(&self, policy: &str) -> Outcome<u32> {
+        let osds = Osds::new(&self.session.client, &self.session.cell);
+        Ok(osds.policy_id(policy).await?)
+    }
+
     pub(super) async fn create(&self) -> Outcome {
         let server = self.invocation.required("server");
         let address = called_server(self.session, server)?;
@@ -34,6 +40,10 @@ impl Vos<'_> {
             )?,
             id: self.volume_id("id")?,
             read_only: self.volume_id("roid")?,
+            policy: match self.invocation.get("osdpolicy") {
+                Some(policy) => self.policy(policy).await?,
+                None => 0,
+            },
         };
         let id = self
             .volumes
@@ -202,8 +212,7 @@ impl Vos<'_> {
             self.volumes.set_fields(at, id, fields).await?;
         }
         if let Some(policy) = policy {
-            let osds = Osds::new(&self.session.client, &self.session.cell);
-            let policy = osds.policy_id(policy).await?;
+            let policy = self.policy(policy).await?;
             self.volumes.set_policy(at, id, policy).await?;
         }
         self.done(id, "setfields")

@@ -1,0 +1,327 @@
+//! What the files of volumes are: how large, in which places, and what is in one place only.
+//!
+//! The read-write volumes of the VLDB are asked for one after the other; a server that keeps no objects in
+//! our way (OpenAFS's) does not know the call, and its volumes are named as not looked at.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use cellar_wire::AbortCode;
+use cellar_wire::afsvol::{self, Amount, Usage};
+use cellar_wire::ids::VolumeId;
+use serde::Serialize;
+
+use super::job::Course;
+use super::{Entry, EntryFilter, Location, Volumes, site_flags};
+use crate::error::{Error, Result};
+
+/// The number that stands for the file servers' own disks.
+const LOCAL_DISK: u32 = 1;
+
+/// Which volumes to look at.
+#[derive(Clone, Debug)]
+pub enum Scope {
+    /// The read-write volume of a family.
+    Volume(String),
+    /// Those of a server.
+    Server(IpAddr),
+    /// All of the cell.
+    Cell,
+}
+
+/// A volume to be looked at.
+#[derive(Clone, Debug)]
+pub struct Traversable {
+    name: String,
+    id: VolumeId,
+    at: Location,
+    /// It has a read-only copy on another server.
+    is_replicated: bool,
+}
+
+impl Traversable {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Files of some sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct SizeClass {
+    /// Larger than this, in bytes; 0 is in the first class.
+    pub above: u64,
+    /// Up to this.
+    pub to: u64,
+    /// How many.
+    pub files: u64,
+    /// Per cent of all files.
+    pub files_percent: f64,
+    /// Per cent of all files up to this size.
+    pub files_running: f64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Per cent of all bytes.
+    pub bytes_percent: f64,
+    /// Per cent of the bytes of all files up to this size.
+    pub bytes_running: f64,
+}
+
+/// What is in a place: on a device, or with number 1 on the file servers' own disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PlaceUsage {
+    /// The device's number.
+    pub id: u32,
+    /// Objects; on the file servers' disks, files.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Traversed {
+    /// Volumes looked at.
+    pub volumes: u64,
+    /// Plain files in them.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files whose bytes are in objects.
+    pub files_in_objects: u64,
+    /// Directories and links.
+    pub others: u64,
+    /// The files by size, up to the largest that there is.
+    pub sizes: Vec<SizeClass>,
+    /// What is where, by number.
+    pub places: Vec<PlaceUsage>,
+    /// What is nowhere else: objects without another copy or parity, and files on file servers in volumes
+    /// without a read-only copy on another one.
+    pub single: Vec<PlaceUsage>,
+    /// Volumes that were not looked at, and why.
+    pub missed: Vec<(String, String)>,
+}
+
+impl Volumes<'_> {
+    /// The volumes of a scope, by name.
+    ///
+    /// # Errors
+    /// The VLDB does not answer, or knows no such volume or server; the volume is nowhere.
+    pub async fn traversable(&self, scope: &Scope) -> Result<Vec<Traversable>> {
+        let (entries, server) = match scope {
+            Scope::Volume(name) => (vec![self.entry(name).await?], None),
+            Scope::Server(server) => {
+                let filter = EntryFilter {
+                    server: Some(*server),
+                    ..EntryFilter::default()
+                };
+                (self.entries(filter).await?, Some(*server))
+            }
+            Scope::Cell => (self.entries(EntryFilter::default()).await?, None),
+        };
+        let mut found = Vec::new();
+        for entry in &entries {
+            let Some(volume) = traversable(entry)? else {
+                continue;
+            };
+            if server.is_none_or(|server| IpAddr::from(volume.at.server) == server) {
+                found.push(volume);
+            }
+        }
+        match (scope, found.is_empty()) {
+            (Scope::Volume(name), true) => Err(Error::Usage(format!(
+                "{name} has no read-write volume in the VLDB"
+            ))),
+            _ => Ok(found),
+        }
+    }
+
+    /// Looks at volumes, one after the other; `seen` is told before each.
+    ///
+    /// # Errors
+    /// The caller may not. A volume that cannot be looked at is no error, but told.
+    pub async fn traverse(
+        &self,
+        volumes: &[Traversable],
+        course: Course<'_>,
+        mut seen: impl FnMut(&Traversable),
+    ) -> Result<Traversed> {
+        let mut sum = Sum::default();
+        for volume in volumes {
+            seen(volume);
+            let what = format!("Failed to traverse volume {}", volume.name);
+            let asked = afsvol::Traverse {
+                partition: volume.at.partition.number(),
+                volume: volume.id,
+            };
+            let asked = self.server(volume.at.server.into(), &asked, &what);
+            match course.or_stop(asked).await {
+                Ok(reply) => sum.add(&reply.usage, volume.is_replicated),
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) if error.code() == Some(AbortCode::VOLSERBAD_ACCESS) => {
+                    return Err(error);
+                }
+                Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
+                    let why = format!("{} is no server of Cellar's", volume.at.server);
+                    sum.missed.push((volume.name.clone(), why));
+                }
+                Err(error) => sum.missed.push((volume.name.clone(), error.to_string())),
+            }
+        }
+        Ok(sum.finish())
+    }
+}
+
+fn traversable(entry: &Entry) -> Result<Option<Traversable>> {
+    let Some(site) = entry.read_write_site() else {
+        return Ok(None);
+    };
+    let is_copy = |flags: u32| flags & (site_flags::READ_ONLY | site_flags::DONT_USE);
+    let copies = entry.sites.iter();
+    let mut copies = copies.filter(|site| is_copy(site.flags) == site_flags::READ_ONLY);
+    Ok(Some(Traversable {
+        name: entry.name.clone(),
+        id: entry.read_write,
+        at: Location::new(site.server, site.partition)?,
+        is_replicated: copies.any(|copy| copy.server != site.server),
+    }))
+}
+
+#[derive(Default)]
+struct Sum {
+    volumes: u64,
+    sizes: Vec<Amount>,
+    in_objects: u64,
+    others: u64,
+    places: BTreeMap<u32, Amount>,
+    single: BTreeMap<u32, Amount>,
+    missed: Vec<(String, String)>,
+}
+
+fn plus(to: &mut Amount, more: Amount) {
+    to.count = to.count.saturating_add(more.count);
+    to.bytes = to.bytes.saturating_add(more.bytes);
+}
+
+impl Sum {
+    fn add(&mut self, usage: &Usage, is_replicated: bool) {
+        self.volumes += 1;
+        self.in_objects += usage.in_objects.count;
+        self.others += usage.others;
+        if self.sizes.len() < usage.sizes.len() {
+            self.sizes.resize(usage.sizes.len(), Amount::default());
+        }
+        for (size, more) in self.sizes.iter_mut().zip(usage.sizes.iter()) {
+            plus(size, *more);
+        }
+        plus(self.places.entry(LOCAL_DISK).or_default(), usage.here);
+        if !is_replicated {
+            plus(self.single.entry(LOCAL_DISK).or_default(), usage.here);
+        }
+        for device in usage.devices.iter() {
+            plus(self.places.entry(device.osd).or_default(), device.objects);
+            plus(self.single.entry(device.osd).or_default(), device.single);
+        }
+    }
+
+    fn finish(self) -> Traversed {
+        let files = self.sizes.iter().map(|size| size.count).sum();
+        let bytes = self.sizes.iter().map(|size| size.bytes).sum();
+        let largest = self.sizes.iter().rposition(|size| size.count > 0);
+        let mut running = Amount::default();
+        let percent = |part: u64, whole: u64| match whole {
+            0 => 0.0,
+            whole => part as f64 * 100.0 / whole as f64,
+        };
+        let present = &self.sizes[..largest.map_or(0, |last| last + 1)];
+        let sizes = present.iter().enumerate().map(|(class, size)| {
+            plus(&mut running, *size);
+            let to = 4096u64.checked_shl(class as u32).unwrap_or(u64::MAX);
+            SizeClass {
+                above: if class == 0 { 0 } else { to / 2 },
+                to,
+                files: size.count,
+                files_percent: percent(size.count, files),
+                files_running: percent(running.count, files),
+                bytes: size.bytes,
+                bytes_percent: percent(size.bytes, bytes),
+                bytes_running: percent(running.bytes, bytes),
+            }
+        });
+        let places = |places: BTreeMap<u32, Amount>| {
+            let used = places.into_iter().filter(|(_, amount)| amount.count > 0);
+            used.map(|(id, amount)| PlaceUsage {
+                id,
+                objects: amount.count,
+                bytes: amount.bytes,
+            })
+            .collect()
+        };
+        Traversed {
+            volumes: self.volumes,
+            files,
+            bytes,
+            files_in_objects: self.in_objects,
+            others: self.others,
+            sizes: sizes.collect(),
+            places: places(self.places),
+            single: places(self.single),
+            missed: self.missed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::List;
+    use cellar_wire::afsvol::DeviceUsage;
+
+    use super::*;
+
+    fn amount(count: u64, bytes: u64) -> Amount {
+        Amount { count, bytes }
+    }
+
+    #[test]
+    fn tables_are_sums_with_running_percent() {
+        let usage = |sizes: &[Amount], here, device| Usage {
+            sizes: List::from_iter_cut(sizes.iter().copied()),
+            here,
+            in_objects: amount(1, 100_000),
+            devices: List::from_iter_cut([device]),
+            others: 2,
+        };
+        let device = |single| DeviceUsage {
+            osd: 7,
+            objects: amount(2, 100_000),
+            single,
+        };
+        let mut sum = Sum::default();
+        let first = [amount(2, 3000), amount(0, 0), amount(1, 10_000)];
+        sum.add(&usage(&first, amount(2, 3000), device(amount(2, 9))), true);
+        let second = [amount(1, 1000), amount(0, 0), amount(0, 0), amount(0, 0)];
+        sum.add(
+            &usage(&second, amount(1, 1000), device(amount(0, 0))),
+            false,
+        );
+        let found = sum.finish();
+        assert_eq!((found.volumes, found.files, found.bytes), (2, 4, 14_000));
+        assert_eq!((found.files_in_objects, found.others), (2, 4));
+        let sizes: Vec<_> = found
+            .sizes
+            .iter()
+            .map(|size| (size.above, size.to, size.files, size.files_running))
+            .collect();
+        assert_eq!(
+            sizes,
+            [
+                (0, 4096, 3, 75.0),
+                (4096, 8192, 0, 75.0),
+                (8192, 16_384, 1, 100.0)
+            ]
+        );
+        let place = |id, objects, bytes| PlaceUsage { id, objects, bytes };
+        assert_eq!(found.places, [place(1, 3, 4000), place(7, 4, 200_000)]);
+        assert_eq!(found.single, [place(1, 1, 1000), place(7, 2, 9)]);
+    }
+}

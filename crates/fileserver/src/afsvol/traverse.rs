@@ -1,0 +1,170 @@
+//! Traverse: what the files of a volume are, by size and by place; ours alone.
+//!
+//! It reads the records of the volume as it is now, and asks no device anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cellar_objects::arithmetic::length_at;
+use cellar_rpc::IncomingCall;
+use cellar_volume::{FileType, Since, VnodeImage};
+use cellar_wire::afsvol::{
+    Amount, DeviceUsage, SIZE_CLASSES, Traverse, TraverseReply, Usage, size_class,
+};
+use cellar_wire::object::{Layout, Placed, Scheme};
+use cellar_wire::{AbortCode, List};
+
+use super::contents::dump_code;
+use super::list::partition_of;
+use super::{Answered, code, on_disk, superuser};
+use crate::server::Server;
+
+pub(super) async fn traverse(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let Traverse { partition, volume } = call.arguments().await?;
+    superuser(server, call)?;
+    let (_, partition) = partition_of(server, partition)?;
+    let usage = on_disk(move || {
+        let volume = partition.volume(volume).map_err(code)?;
+        let volume = volume.ok_or(AbortCode::VNOVOL)?;
+        let frozen = volume.freeze().map_err(|error| dump_code(&error))?;
+        let vnodes = frozen.vnodes(Since::Everything);
+        let mut vnodes = vnodes.map_err(|error| dump_code(&error))?;
+        let mut sum = Sum::default();
+        while let Some(vnode) = vnodes.next().map_err(|error| dump_code(&error))? {
+            sum.enter(&vnode.whole());
+        }
+        Ok(sum.usage())
+    });
+    call.reply(&TraverseReply {
+        usage: usage.await?,
+    });
+    Ok(())
+}
+
+struct Sum {
+    sizes: [Amount; SIZE_CLASSES],
+    here: Amount,
+    in_objects: Amount,
+    devices: BTreeMap<u32, DeviceUsage>,
+    others: u64,
+}
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self {
+            sizes: [Amount::default(); SIZE_CLASSES],
+            here: Amount::default(),
+            in_objects: Amount::default(),
+            devices: BTreeMap::new(),
+            others: 0,
+        }
+    }
+}
+
+fn add(amount: &mut Amount, bytes: u64) {
+    amount.count += 1;
+    amount.bytes = amount.bytes.saturating_add(bytes);
+}
+
+impl Sum {
+    fn enter(&mut self, image: &VnodeImage) {
+        if image.kind != FileType::File {
+            self.others += 1;
+            return;
+        }
+        add(&mut self.sizes[size_class(image.length)], image.length);
+        let Some(layout) = &image.layout else {
+            add(&mut self.here, image.length);
+            return;
+        };
+        add(&mut self.in_objects, image.length);
+        for (place, placed) in layout.objects.iter().enumerate() {
+            if placed.version == 0 {
+                continue;
+            }
+            let bytes = length_at(&layout.shape, place, image.length);
+            let device = self.devices.entry(placed.osd).or_insert(DeviceUsage {
+                osd: placed.osd,
+                ..DeviceUsage::default()
+            });
+            add(&mut device.objects, bytes);
+            if !placed.stale && is_single(layout, place) {
+                add(&mut device.single, bytes);
+            }
+        }
+    }
+
+    fn usage(self) -> Usage {
+        Usage {
+            sizes: List::from_iter_cut(self.sizes),
+            here: self.here,
+            in_objects: self.in_objects,
+            devices: List::from_iter_cut(self.devices.into_values()),
+            others: self.others,
+        }
+    }
+}
+
+/// Whether bytes are lost with the object at a place: no other copy has them all, or no parity is left.
+fn is_single(layout: &Layout, place: usize) -> bool {
+    let sound = |placed: &Placed| placed.version > 0 && !placed.stale;
+    let shape = &layout.shape;
+    let others = layout.objects.iter().enumerate();
+    let mut others = others.filter(|(other, placed)| *other != place && sound(placed));
+    match shape.scheme {
+        Scheme::Striped => {
+            let stripes = shape.stripes as usize;
+            !others.any(|(other, _)| other % stripes == place % stripes)
+        }
+        // Objects that were never written are zeros, and need no device.
+        Scheme::Erasure => {
+            let unwritten = layout.objects.iter().filter(|placed| placed.version == 0);
+            others.count() + unwritten.count() < shape.stripes as usize
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::ids::VolumeId;
+    use cellar_wire::object::Shape;
+
+    use super::*;
+
+    fn layout(scheme: Scheme, stripes: u32, copies: u32, stale: &[usize]) -> Layout {
+        let shape = Shape {
+            scheme,
+            stripes,
+            copies,
+            unit: 4096,
+        };
+        let placed = (0..shape.objects()).map(|place| Placed {
+            osd: place as u32 + 2,
+            serial: place as u32 + 1,
+            version: 9,
+            stale: stale.contains(&place),
+        });
+        Layout {
+            shape,
+            version: 9,
+            serial: 99,
+            volume: VolumeId(7),
+            objects: List::from_iter_cut(placed),
+        }
+    }
+
+    #[test]
+    fn what_is_lost_with_one_device() {
+        let single = |layout: &Layout| {
+            let places = 0..layout.objects.len();
+            places
+                .filter(|place| is_single(layout, *place))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(single(&layout(Scheme::Striped, 3, 1, &[])), [0, 1, 2]);
+        assert_eq!(single(&layout(Scheme::Striped, 2, 2, &[])), [0usize; 0]);
+        assert_eq!(single(&layout(Scheme::Striped, 2, 2, &[3])), [1]);
+        assert_eq!(single(&layout(Scheme::Erasure, 2, 1, &[])), [0usize; 0]);
+        assert_eq!(single(&layout(Scheme::Erasure, 2, 1, &[2])), [0, 1]);
+    }
+}

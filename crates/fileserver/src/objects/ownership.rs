@@ -1,0 +1,112 @@
+//! Whether the objects of a file may be written, or only read. Decision 0013.
+//!
+//! A store in place makes a new version from the one that the file names, and the device lets go what is newer:
+//! a version that was begun and never named. That is right only for the one volume whose files have the
+//! newest versions. So a volume that came from elsewhere reads its objects and copies a file at its first
+//! store, unless both are sure:
+//!
+//! 1. It came from the RW volume of its own id, to go on with it here, as in a move (not from a file, which
+//!    may be of any age, and not by a conversion of an RO volume: the RW volume may come back).
+//! 2. The location database says that the RW volume is here. A shadow is in no entry.
+//! 3. The devices have no newer version of any object of the file.
+//!
+//! If any of it cannot be told, the file is copied: that is never wrong, and what was borrowed is not touched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cellar_volume::{Volume, VolumeInfo};
+use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::object::Layout;
+use cellar_wire::osd::Examine;
+use cellar_wire::vl::{VLSF_RWVOL, VolumeNameArgument};
+use parking_lot::Mutex;
+use tracing::{debug, info};
+
+use super::{Objects, Storage};
+use crate::server::Server;
+
+/// RW volumes that came from elsewhere and are known to be here now, with what they had borrowed then.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(Mutex<HashMap<VolumeId, u64>>);
+
+impl Server {
+    /// Whether a store into a file may write new versions of the objects that it has.
+    pub(crate) async fn writes_in_place(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        layout: &Layout,
+    ) -> bool {
+        let info = volume.info();
+        if !Objects::are_own(layout, info.id) {
+            return false;
+        }
+        if layout.version > info.borrowed {
+            return true;
+        }
+        let Some(storage) = self.objects.storage().filter(|_| info.takes_over) else {
+            return false;
+        };
+        let is_own = self.is_here(volume, &info).await && is_newest(storage, fid, layout).await;
+        info!(%fid, is_own, "the first store of a file that came from elsewhere");
+        is_own
+    }
+
+    /// Whether the location database says that an RW volume is where it is.
+    async fn is_here(&self, volume: &Arc<Volume>, info: &VolumeInfo) -> bool {
+        let claims = &self.objects.claims.0;
+        if claims.lock().get(&info.id) == Some(&info.borrowed) {
+            return true;
+        }
+        let Ok(name) = VolumeNameArgument::new(info.id.0.to_string()) else {
+            return false;
+        };
+        let entry = match self.locations.entry(&name, self.now_secs()).await {
+            Ok(entry) => entry,
+            Err(code) => {
+                debug!(volume = %info.id, %code, "where the RW volume is was not to be learnt");
+                return false;
+            }
+        };
+        let partitions = self.volumes.partitions();
+        let place = partitions.iter().find(|(_, partition)| {
+            let found = partition.volume(info.id);
+            found.is_ok_and(|found| found.is_some_and(|found| Arc::ptr_eq(&found, volume)))
+        });
+        let Some((place, _)) = place else {
+            return false;
+        };
+        let is_here = entry.volume_ids[0] == info.id
+            && entry.sites.iter().any(|site| {
+                site.flags & VLSF_RWVOL != 0
+                    && site.partition == place.number()
+                    && self.networks.is_own(site.server)
+            });
+        if is_here {
+            claims.lock().insert(info.id, info.borrowed);
+        }
+        is_here
+    }
+}
+
+/// Whether no device has a newer version of any object of a layout than the layout names.
+async fn is_newest(storage: &Storage, fid: Fid, layout: &Layout) -> bool {
+    for placed in layout.objects.iter().filter(|placed| placed.version > 0) {
+        let Some(connection) = storage.devices.connection(placed.osd) else {
+            return false;
+        };
+        let call = Examine {
+            capability: storage.capability(placed.osd),
+            object: layout.object(fid.vnode, fid.uniquifier, placed),
+        };
+        let Ok(reply) = connection.call(&call).await else {
+            return false;
+        };
+        let newest = reply.info.versions.iter().map(|known| known.version).max();
+        if newest != Some(placed.version) {
+            return false;
+        }
+    }
+    true
+}
