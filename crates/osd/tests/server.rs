@@ -85,7 +85,11 @@ fn bytes_that_the_device_is_waited_for_come_in_order() {
         let written = common::write(&cell.second, &all, object, (0, 10), 5, &bytes);
         written.await.unwrap();
         let model = [&[0; 5][..], &bytes].concat();
-        for (position, length) in [(300_000_usize, 2_000_000), (0, usize::MAX), (4_999_000, 500)] {
+        for (position, length) in [
+            (300_000_usize, 2_000_000),
+            (0, usize::MAX),
+            (4_999_000, 500),
+        ] {
             let read = common::read(
                 &cell.second,
                 &all,
