@@ -28,6 +28,7 @@ const HOLE_BYTES_MIN: u64 = 1 << 20;
 pub(super) struct BlockFile {
     file: Arc<dyn DiskFile>,
     allocated: u64,
+    /// Something was written whole since the last sync began.
     dirty: bool,
 }
 
@@ -129,35 +130,34 @@ impl Space {
 
     /// Writes bytes, a whole number of blocks, into a run.
     pub(crate) fn write(&self, block: u64, bytes: &[u8]) -> Result<()> {
-        let opened = self.with_file(block, |file, offset| {
-            file.dirty = true;
-            Ok((Arc::clone(&file.file), offset))
-        });
-        opened
-            .and_then(|(file, offset)| file.write_at(bytes, offset))
-            .map_err(|error| block_error(&error))
+        self.write_by(block, |file, offset| file.write_at(bytes, offset))
     }
 
     /// [`Space::write`] of bytes that lie in several places.
     pub(crate) fn write_pieces(&self, block: u64, pieces: &[Bytes]) -> Result<()> {
-        let opened = self.with_file(block, |file, offset| {
-            file.dirty = true;
-            Ok((Arc::clone(&file.file), offset))
-        });
-        opened
-            .and_then(|(file, offset)| file.write_pieces_at(pieces, offset))
-            .map_err(|error| block_error(&error))
+        self.write_by(block, |file, offset| file.write_pieces_at(pieces, offset))
     }
 
     /// [`Space::write`] past the system's memory.
     pub(crate) fn write_past(&self, block: u64, bytes: &[u8]) -> Result<()> {
-        let opened = self.with_file(block, |file, offset| {
-            file.dirty = true;
-            Ok((Arc::clone(&file.file), offset))
+        self.write_by(block, |file, offset| file.write_past_at(bytes, offset))
+    }
+
+    fn write_by(
+        &self,
+        block: u64,
+        write: impl FnOnce(&dyn DiskFile, u64) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let opened = self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)));
+        let written = opened.and_then(|(file, offset)| write(file.as_ref(), offset));
+        // Only now: a sync that came while this was written does not count for it.
+        let noted = written.and_then(|()| {
+            self.with_file(block, |file, _| {
+                file.dirty = true;
+                Ok(())
+            })
         });
-        opened
-            .and_then(|(file, offset)| file.write_past_at(bytes, offset))
-            .map_err(|error| block_error(&error))
+        noted.map_err(|error| block_error(&error))
     }
 
     /// Reads whole blocks past the system's memory.
@@ -290,5 +290,108 @@ fn block_error(error: &std::io::Error) -> Error {
         Error::DiskFull
     } else {
         Error::Partition(format!("blocks: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{OnceLock, Weak};
+
+    use super::super::Room;
+    use super::*;
+    use crate::disk::{self, Disk, SimDisk};
+
+    /// A disk on which all blocks are synced by somebody else in the middle of each write.
+    #[derive(Clone, Debug)]
+    struct Meddling<D> {
+        below: D,
+        space: Arc<OnceLock<Weak<Space>>>,
+    }
+
+    impl Disk for Meddling<SimDisk> {
+        fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+            Ok(Arc::new(Meddling {
+                below: self.below.open(name)?,
+                space: self.space.clone(),
+            }))
+        }
+        fn list(&self) -> io::Result<Vec<String>> {
+            self.below.list()
+        }
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.below.remove(name)
+        }
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.below.rename(from, to)
+        }
+        fn sync_names(&self) -> io::Result<()> {
+            self.below.sync_names()
+        }
+        fn space(&self) -> io::Result<disk::Space> {
+            self.below.space()
+        }
+    }
+
+    impl DiskFile for Meddling<Arc<dyn DiskFile>> {
+        fn length(&self) -> io::Result<u64> {
+            self.below.length()
+        }
+        fn used(&self) -> io::Result<u64> {
+            self.below.used()
+        }
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+            self.below.read_at(buffer, offset)
+        }
+        fn read_at_once(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+            self.below.read_at_once(buffer, offset)
+        }
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            if let Some(space) = self.space.get().and_then(Weak::upgrade) {
+                space.sync()?;
+            }
+            self.below.write_at(bytes, offset)
+        }
+        fn sync(&self) -> io::Result<()> {
+            self.below.sync()
+        }
+        fn set_length(&self, length: u64) -> io::Result<()> {
+            self.below.set_length(length)
+        }
+        fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+            self.below.allocate(offset, length)
+        }
+        fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
+            self.below.punch_hole(offset, length)
+        }
+    }
+
+    #[test]
+    fn a_sync_in_the_middle_of_a_write_is_none_of_it() {
+        type Write = fn(&Space, u64, Bytes) -> Result<()>;
+        let ways: [Write; 3] = [
+            |space, block, bytes| space.write(block, &bytes),
+            |space, block, bytes| space.write_pieces(block, &[bytes]),
+            |space, block, bytes| space.write_past(block, &bytes),
+        ];
+        for write in ways {
+            let disk = Meddling {
+                below: SimDisk::new(1 << 30),
+                space: Arc::default(),
+            };
+            let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+            let room = Arc::new(Room::new(Arc::clone(&shared), 0, 0).unwrap());
+            let space = Arc::new(Space::open(shared, room, &|_| Ok(None)).unwrap());
+            disk.space.set(Arc::downgrade(&space)).unwrap();
+            let block = space.allocate(1, &|_| Ok(None)).unwrap().runs()[0].start;
+            let bytes = Bytes::from(vec![7; BLOCK_BYTES as usize]);
+            write(&space, block, bytes.clone()).unwrap();
+            // As the change does that names the block.
+            space.sync().unwrap();
+            let file = disk.below.power_cut(None).open("blocks.0").unwrap();
+            let mut read = vec![0; bytes.len()];
+            file.read_at(&mut read, block * BLOCK_BYTES).unwrap();
+            assert!(read == bytes, "written, synced, and lost in a power cut");
+        }
     }
 }
