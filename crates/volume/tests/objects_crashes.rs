@@ -218,7 +218,7 @@ fn soft_deletes_that_end() {
 }
 
 /// Pieces of an object, of which one change takes a part.
-const PIECES: u64 = 2600;
+const PIECES: u64 = 1300;
 const PIECE: u64 = 256 << 10;
 
 /// What a version has at the begin of each piece.
