@@ -676,6 +676,10 @@ async fn locks_keep_programs_of_two_machines_apart() {
     assert_eq!(a.lock(&file, 2, Read).await, 0);
     assert_eq!(b.lock(&seen, 1, Read).await, 0);
     assert_eq!(b.lock(&seen, 1, Write).await, EAGAIN);
+    for (kind, found) in [(Read, None), (Write, Some(Read))] {
+        let test = b.cache.test_lock(&b.user, &seen, lock(1, kind)).await;
+        assert_eq!(test.expect("asked").map(|lock| lock.kind), found);
+    }
     a.unlock(&file, 1).await;
     assert_eq!(b.lock(&seen, 1, Write).await, EAGAIN, "one is left");
     a.unlock(&file, 2).await;

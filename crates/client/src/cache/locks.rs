@@ -209,7 +209,8 @@ impl Cache {
         }
     }
 
-    /// What is in the way of a lock, if anything is. A server's answer says no more than that something is.
+    /// What is in the way of a lock, if anything is. Of other machines a status says only how many locks there
+    /// are.
     ///
     /// # Errors
     /// The server's.
@@ -219,25 +220,30 @@ impl Cache {
         vnode: &Arc<Vnode>,
         lock: Lock,
     ) -> Result<Option<Lock>> {
-        let mut server = vnode.locks.server.lock().await;
+        let server = vnode.locks.server.lock().await;
         let here = vnode.locks.hindrance(&lock);
-        if here.is_some() {
+        if here.is_some() || vnode.volume.is_read_only() {
             return Ok(here);
         }
-        match self.reach(user, vnode, &mut server, lock.kind).await {
-            Ok(()) => {
-                self.give_back(vnode, &mut server).await;
-                Ok(None)
-            }
-            Err(error) if errno(&error) == EAGAIN => Ok(Some(Lock {
-                owner: 0,
-                pid: 0,
-                first: 0,
-                last: i64::MAX as u64,
-                kind: LockKind::Write,
-            })),
-            Err(error) => Err(error),
-        }
+        let count = self.ask(user, vnode).await?.lock_count;
+        let others = match server.as_ref().map(|kept| kept.kind) {
+            None => count,
+            Some(LockKind::Read) => count - 1,
+            Some(LockKind::Write) => 0,
+        };
+        let kind = match others < 0 {
+            true => LockKind::Write,
+            false => LockKind::Read,
+        };
+        let there = Lock {
+            owner: 0,
+            pid: 0,
+            first: 0,
+            last: i64::MAX as u64,
+            kind,
+        };
+        let hinders = others < 0 || (others > 0 && lock.kind == LockKind::Write);
+        Ok(hinders.then_some(there))
     }
 
     /// The owner has no lock on that range any more.

@@ -105,6 +105,11 @@ impl Cache {
         if let Some(status) = vnode.promised(user) {
             return Ok(status);
         }
+        self.ask(user, vnode).await
+    }
+
+    /// What the server says, whatever is promised.
+    pub(crate) async fn ask(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<AfsFetchStatus> {
         let asked = Asked::about(vnode);
         let fid = vnode.fid();
         let what = format!("status of {fid}");
