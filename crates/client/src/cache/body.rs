@@ -57,6 +57,8 @@ pub(crate) struct Body {
     cut: Option<u64>,
     /// A store is under way: versions rise because of it.
     in_flight: bool,
+    /// It cuts the file off, which the server may have done or not.
+    cutting: bool,
     /// The newest status that was met meanwhile.
     meanwhile: Option<AfsFetchStatus>,
     /// There is something to be stored, or being stored.
@@ -98,6 +100,7 @@ impl Body {
             storing: Ranges::default(),
             cut: None,
             in_flight: false,
+            cutting: false,
             meanwhile: None,
             changed: false,
             modified: None,
@@ -357,6 +360,9 @@ impl Body {
 
     /// Drops what is not our own.
     pub(crate) fn forget_clean(&mut self) {
+        if self.cutting {
+            return;
+        }
         let own = self.own();
         self.account(|body| body.valid = own);
         if let Some(kept) = &mut self.kept {
@@ -377,6 +383,9 @@ impl Body {
 
     /// Drops clean bytes in `range`, to make room in the middle of a file larger than the cache.
     pub(crate) fn forget_range(&mut self, range: Range<u64>) -> io::Result<()> {
+        if self.cutting {
+            return Ok(());
+        }
         let own = self.own();
         let clean: Vec<_> = {
             let of_others = |(start, end): (u64, u64)| own.gaps(start, end);
@@ -520,6 +529,7 @@ impl Body {
         match &piece {
             Some(piece) => {
                 self.in_flight = true;
+                self.cutting = piece.cut.is_some();
                 self.account(|body| {
                     body.dirty.remove(piece.start, piece.end);
                     body.storing.insert(piece.start, piece.end);
@@ -581,6 +591,7 @@ impl Body {
         sums: &[(u64, u64, u32)],
     ) -> bool {
         self.in_flight = false;
+        self.cutting = false;
         let ours_alone = status.data_version == self.version.wrapping_add(1);
         self.account(|body| body.storing.remove(piece.start, piece.end));
         if let Some(kept) = &mut self.kept {
@@ -617,6 +628,7 @@ impl Body {
     /// longer true.
     pub(crate) fn not_stored(&mut self, piece: &Piece) -> bool {
         self.in_flight = false;
+        self.cutting = false;
         self.account(|body| {
             body.storing.remove(piece.start, piece.end);
             // Unless it was given up meanwhile.
@@ -858,6 +870,22 @@ mod tests {
         assert_eq!(body.gaps(0, 100), []);
         let bytes = body.read(40, 100).expect("read");
         assert_eq!(bytes, [&[8; 10][..], &[0; 40], b"0123456789"].concat());
+    }
+
+    #[test]
+    fn zeros_behind_a_cut_are_ours() {
+        let mut body = body(3, b"0123456789");
+        body.set_length(2, NOW).expect("cut");
+        body.set_length(8, NOW).expect("extend");
+        // There is to be room: the server still has something else there.
+        body.forget_clean();
+        assert_eq!(body.gaps(0, 8), [(0, 2)]);
+        let piece = body.next_piece().expect("a piece");
+        body.forget_clean();
+        assert_eq!(body.gaps(0, 8), [(0, 2)]);
+        assert!(!body.stored(&piece, &status(4, 2), &[]));
+        assert_eq!(body.gaps(0, 8), [(0, 2)]);
+        assert_eq!(body.read(2, 8).expect("read"), [0; 6]);
     }
 
     #[test]
