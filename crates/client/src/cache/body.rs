@@ -23,7 +23,8 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::AfsFetchStatus;
 
 use super::backing::Backing;
-use super::index::{Index, Place};
+use super::entry::Place;
+use super::index::Index;
 use super::kept::{Filled, Kept, LeftOver};
 use super::ranges::Ranges;
 

@@ -12,7 +12,8 @@ use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 
 use super::backing::WRITES_LEFT;
 use super::body::{Body, Space};
-use super::index::{Index, Place, unstored_in};
+use super::entry::Place;
+use super::index::{Index, unstored_in};
 use super::kept::checksums;
 
 const NOW: AfsTime = AfsTime(7);

@@ -25,13 +25,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cellar_wire::ids::{AfsTime, Fid};
+use cellar_wire::ids::Fid;
 use parking_lot::Mutex;
 
 use super::backing::alive;
 use super::body::Space;
-use super::ranges::Ranges;
-use super::record::{Damaged, NONE, Record, decode, encode};
+use super::entry::{Dirty, Entry, MAGIC, Place, Replayed, Sums};
+use super::record::{NONE, Record, encode};
 
 /// Directories that files are spread over.
 const PARTS: u64 = if cfg!(test) { 4 } else { 256 };
@@ -42,48 +42,11 @@ const REWRITE_BYTES: u64 = 16 << 20;
 const REWRITE_TIMES: u64 = 4;
 /// After a failure it is tried again after this many records.
 const RETRY_NOTES: u64 = 1_024;
-/// The log's name, that of the next one, and what it begins with.
+/// The log's name, and that of the next one.
 const LOG: &str = "index";
 const NEXT_LOG: &str = "index.new";
-const MAGIC: &[u8] = b"cellar cache index 1\n";
 /// Where dirty bytes are put that cannot be stored.
 const ASIDE: &str = "aside";
-
-/// Whose bytes a file has: the cell's name, and the fid.
-pub(crate) type Place = (Arc<str>, Fid);
-
-/// Parts with their checksums: end and sum by start.
-pub(crate) type Sums = BTreeMap<u64, (u64, u32)>;
-
-/// What is dirty of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dirty {
-    /// The version that it was made over.
-    pub(crate) version: u64,
-    /// The user who wrote last.
-    pub(crate) writer: u32,
-    pub(crate) ranges: Ranges,
-    pub(crate) length: u64,
-    pub(crate) cut: Option<u64>,
-    pub(crate) modified: AfsTime,
-    /// What was being stored: it is in `ranges` too once it was read from a log.
-    pub(crate) storing: Option<(u64, u64, Option<u64>)>,
-    /// Both files were synced since.
-    synced: bool,
-    /// It may not be what was written: rules 3 and 4.
-    pub(crate) torn: bool,
-}
-
-/// What is known of one file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    place: Place,
-    version: u64,
-    sums: Sums,
-    dirty: Option<Dirty>,
-    /// When it was used last; 0 while a vnode in memory has it.
-    rests: u64,
-}
 
 /// What a file that is taken up has.
 #[derive(Debug)]
@@ -134,201 +97,6 @@ pub(crate) struct Index {
     state: Mutex<State>,
     /// There may be dirty bytes of an earlier cache manager that nobody has taken up.
     left: AtomicBool,
-}
-
-impl Entry {
-    fn bytes(&self) -> u64 {
-        self.sums.iter().map(|(start, (end, _))| end - start).sum()
-    }
-
-    /// No checksum that includes one of these bytes is good any more.
-    fn void(&mut self, start: u64, end: u64) {
-        self.sums.retain(|s, (e, _)| *e <= start || *s >= end);
-    }
-
-    fn dirty(&mut self, version: u64, writer: u64, length: u64, modified: u64) -> &mut Dirty {
-        let dirty = self.dirty.get_or_insert_default();
-        dirty.version = version;
-        dirty.writer = writer as u32;
-        dirty.length = length;
-        dirty.modified = AfsTime(modified as u32);
-        dirty.synced = false;
-        dirty
-    }
-
-    fn apply(&mut self, record: &Record) {
-        match *record {
-            Record::Valid {
-                version,
-                start,
-                end,
-                sum,
-                ..
-            } => {
-                if self.version != version {
-                    self.sums.clear();
-                    self.version = version;
-                }
-                self.void(start, end);
-                self.sums.insert(start, (end, sum));
-            }
-            Record::Void { start, end, .. } => self.void(start, end),
-            Record::Dirty {
-                version,
-                writer,
-                start,
-                end,
-                length,
-                modified,
-                ..
-            } => {
-                self.void(start, end);
-                let dirty = self.dirty(version, writer, length, modified);
-                dirty.ranges.insert(start, end);
-            }
-            Record::Length {
-                version,
-                writer,
-                length,
-                cut,
-                modified,
-                ..
-            } => {
-                self.void(length, u64::MAX);
-                let dirty = self.dirty(version, writer, length, modified);
-                dirty.ranges.cut(length);
-                dirty.cut = (cut != NONE).then_some(cut);
-            }
-            Record::Storing {
-                start, end, cut, ..
-            } => {
-                if let Some(dirty) = &mut self.dirty {
-                    let cut = (cut != NONE).then_some(cut);
-                    dirty.ranges.remove(start, end);
-                    dirty.cut = dirty.cut.filter(|_| cut.is_none());
-                    dirty.storing = Some((start, end, cut));
-                }
-            }
-            Record::Failed { .. } => {
-                if let Some(dirty) = &mut self.dirty {
-                    dirty.put_back();
-                    dirty.storing = None;
-                }
-            }
-            Record::Stored {
-                before, version, ..
-            } => {
-                if version == before.wrapping_add(1) && self.version == before {
-                    self.version = version;
-                } else {
-                    self.sums.clear();
-                    self.version = version;
-                }
-                if let Some(dirty) = &mut self.dirty {
-                    dirty.storing = None;
-                    dirty.version = version;
-                }
-            }
-            Record::Clean { .. } => self.dirty = None,
-            Record::Synced { .. } => {
-                if let Some(dirty) = &mut self.dirty {
-                    dirty.synced = true;
-                }
-            }
-            Record::Torn { .. } => {
-                if let Some(dirty) = &mut self.dirty {
-                    dirty.torn = true;
-                }
-            }
-            Record::File { .. } | Record::Gone { .. } | Record::Boot { .. } => {}
-        }
-    }
-}
-
-impl Dirty {
-    /// What was being stored is dirty again.
-    fn put_back(&mut self) {
-        if let Some((start, end, cut)) = self.storing {
-            self.ranges.insert(start, end.min(self.length));
-            if let Some(cut) = cut {
-                self.cut = Some(self.cut.map_or(cut, |later| later.min(cut)));
-            }
-        }
-    }
-}
-
-/// What records lead to.
-#[derive(Debug, Default)]
-struct Replayed {
-    entries: HashMap<u64, Entry>,
-    /// Numbers in the order of their first records.
-    order: Vec<u64>,
-    boot: [u8; 16],
-    damaged: bool,
-}
-
-impl Replayed {
-    fn read(bytes: &[u8]) -> Self {
-        let mut replayed = Self::default();
-        let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
-            replayed.damaged = !bytes.is_empty();
-            return replayed;
-        };
-        loop {
-            match decode(rest) {
-                Ok(Some((record, after))) => {
-                    rest = after;
-                    replayed.take(&record);
-                }
-                Ok(None) => return replayed,
-                Err(Damaged) => {
-                    replayed.damaged = true;
-                    return replayed;
-                }
-            }
-        }
-    }
-
-    fn take(&mut self, record: &Record) {
-        match record {
-            Record::Boot { id } => {
-                self.another_boot(*id);
-                self.boot = *id;
-            }
-            Record::File { number, cell, fid } => {
-                let entry = Entry {
-                    place: (cell.clone(), *fid),
-                    version: NONE,
-                    sums: Sums::new(),
-                    dirty: None,
-                    rests: 0,
-                };
-                if self.entries.insert(*number, entry).is_none() {
-                    self.order.push(*number);
-                }
-            }
-            Record::Gone { number } => {
-                self.entries.remove(number);
-            }
-            other => {
-                if let Some(entry) = self.entries.get_mut(&other.number()) {
-                    entry.apply(other);
-                }
-            }
-        }
-    }
-
-    /// Rule 3.
-    fn another_boot(&mut self, id: [u8; 16]) {
-        if id == self.boot {
-            return;
-        }
-        for entry in self.entries.values_mut() {
-            if let Some(dirty) = &mut entry.dirty {
-                dirty.torn |= !dirty.synced;
-            }
-        }
-    }
 }
 
 impl Index {
@@ -716,73 +484,6 @@ impl State {
                     entry.apply(other);
                 }
             }
-        }
-    }
-}
-
-impl Entry {
-    /// The records that lead to it.
-    fn records(&self, number: u64, take: &mut dyn FnMut(Record)) {
-        let (cell, fid) = self.place.clone();
-        take(Record::File { number, cell, fid });
-        let version = self.version;
-        for (&start, &(end, sum)) in &self.sums {
-            take(Record::Valid {
-                number,
-                version,
-                start,
-                end,
-                sum,
-            });
-        }
-        let Some(dirty) = &self.dirty else {
-            return;
-        };
-        let (version, writer, length) = (dirty.version, dirty.writer.into(), dirty.length);
-        let modified = dirty.modified.0.into();
-        // A shortening would void and cut what follows: it comes first, with what is being stored beyond it.
-        let stored_to = dirty.storing.map_or(0, |(_, end, _)| end);
-        take(Record::Length {
-            number,
-            version,
-            writer,
-            length: length.max(stored_to),
-            cut: NONE,
-            modified,
-        });
-        if let Some((start, end, cut)) = dirty.storing {
-            let cut = cut.unwrap_or(NONE);
-            take(Record::Storing {
-                number,
-                start,
-                end,
-                cut,
-            });
-        }
-        take(Record::Length {
-            number,
-            version,
-            writer,
-            length,
-            cut: dirty.cut.unwrap_or(NONE),
-            modified,
-        });
-        for (start, end) in dirty.ranges.iter() {
-            take(Record::Dirty {
-                number,
-                version,
-                writer,
-                start,
-                end,
-                length,
-                modified,
-            });
-        }
-        if dirty.synced {
-            take(Record::Synced { number });
-        }
-        if dirty.torn {
-            take(Record::Torn { number });
         }
     }
 }

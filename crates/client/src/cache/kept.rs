@@ -7,7 +7,8 @@ use std::sync::Arc;
 use cellar_wire::ids::AfsTime;
 
 use super::backing::Backing;
-use super::index::{Index, Left, Place, Sums};
+use super::entry::{Place, Sums};
+use super::index::{Index, Left};
 use super::ranges::Ranges;
 use super::record::{NONE, Record};
 

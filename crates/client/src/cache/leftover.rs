@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cellar_wire::abort::AbortCode;
 
 use super::Cache;
-use super::index::Place;
+use super::entry::Place;
 use super::kept::LeftOver;
 use super::read::local;
 use super::status::refused;
