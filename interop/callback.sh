@@ -1,9 +1,10 @@
 # callback_test READER LINK WRITER: READER (a client) keeps a file open in its cache and reads it twenty times a second;
 # WRITER (another client) changes it. Until then the reader's interface LINK is quiet, because a callback promise says
-# that nobody need ask; afterwards the reader sees the change within two seconds, because the server broke it.
+# that nobody need ask; afterwards the reader sees the change within seconds, because the server broke it: on a busy
+# machine too, and hours before the promise would end.
 callback_test() {
     local reader=$1 link=$2 writer=$3 before after
-    on $writer bash -c 'echo old >"$AFS/shared"'
+    store_shared "$writer" old "$share/begun"
     on $reader "$programs/watch.py" shared "$share" &
     local pid=$!
     wait_for_file "$share/cached" 60 || { kill $pid; fail "the reader never got so far"; }
@@ -13,10 +14,24 @@ callback_test() {
     after=$(packets_of "$link")
     # ARP, neighbour discovery and the like are packets too.
     [ $((after - before)) -lt 20 ] || fail "the reader asked the server while it held a promise: $((after - before)) packets in 3 s"
-    on $writer bash -c 'echo new >"$AFS/shared" && sync "$AFS/shared" 2>/dev/null; date +%s.%N >'"'$share/written'; sleep 1"
-    wait $pid || fail "the reader never saw the change"
+    store_shared "$writer" new "$share/written"
+    wait $pid || fail "the reader never saw the change; to a new client the file says: $(on_fuse -2 bash -c 'cat "$AFS/shared"' 2>&1)"
     local late
     late=$(awk 'NR == FNR { w = $1; next } { printf "%.2f", $1 - w }' "$share/written" "$share/seen")
-    awk -v l="$late" 'BEGIN { exit !(l < 2) }' || fail "the reader saw the change only after $late s"
+    awk -v l="$late" 'BEGIN { exit !(l < 10) }' || fail "the reader saw the change only after $late s"
     say "$reader saw the change by ${writer%% *} after $late s, $((after - before)) packets in 3 s of reading before it"
+}
+
+# store_shared WRITER TEXT FILE: a client of its own stores TEXT; FILE is there afterwards and says when. afsd.fuse dies now
+# and then, also after it has started, and what it did not store nobody can see.
+store_shared() {
+    local i
+    for i in 1 2 3; do
+        # shellcheck disable=SC2016
+        on $1 bash -c 'echo "$0" >"$AFS/shared" || exit 1
+            sync "$AFS/shared" 2>/dev/null
+            date +%s.%N >"$1.new" && mv "$1.new" "$1" && sleep 1' "$2" "$3"
+        [ ! -e "$3" ] || return 0
+    done
+    fail "no $1 client could store '$2'"
 }
