@@ -148,6 +148,11 @@ impl FileServer {
         runtime.spawn(0, || async move { server.remove_leftovers_later().await });
     }
 
+    /// Says at which addresses others call this server, where its ports are bound to all of the machine's.
+    pub fn has_addresses(&self, addresses: &[SocketAddr]) {
+        self.0.networks.add(addresses);
+    }
+
     /// Says at which port the volume service answers: what one partition sends to another of this
     /// server does not go through it. Without this it does.
     pub fn serves_volumes_at(&self, port: &Port) {

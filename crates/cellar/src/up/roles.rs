@@ -108,6 +108,8 @@ impl Roles {
         config.transaction_idle = self.transaction_idle;
         let fileserver = FileServer::new(config, self.databases.protection());
         fileserver.use_locations(self.databases.locations());
+        let own = SocketAddr::new(identity.address, identity.cell.ports.fileserver);
+        fileserver.has_addresses(&[own]);
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
