@@ -215,14 +215,17 @@ fn every_layout_is_stored_looked_at_and_fetched() {
     );
     assert!(scrubbed["bytes"].as_u64() > Some(3_000_000), "{scrubbed}");
     let error = cell.fails(&format!("osd scrub {device} -noauth"));
-    assert!(error.contains("permission denied"), "{error}");
+    assert!(error.contains("not permitted"), "{error}");
 }
 
 /// Changes a byte of what a stopped device holds of some bytes.
 fn spoil(device: &Path, bytes: &[u8]) {
     let found = fs::read_dir(device).expect("a device").find_map(|entry| {
-        let path = entry.expect("an entry").path();
-        let all = fs::read(&path).unwrap_or_default();
+        let entry = entry.expect("an entry");
+        // Not in the journal, which may hold them too.
+        let is_blocks = entry.file_name().to_string_lossy().starts_with("blocks");
+        let path = entry.path();
+        let all = is_blocks.then(|| fs::read(&path).expect("blocks"))?;
         let at = all.windows(bytes.len()).position(|part| part == bytes);
         at.map(|at| (path, at))
     });
