@@ -1,4 +1,4 @@
-# failures_test READER WRITER: two clients of files in objects, on seven devices of which some are killed (the system says
+# failures_test READER WRITER: two clients of files in objects, on eight devices of which some are killed (the system says
 # so to whoever calls) and some stopped (nobody says anything). What is compared must be right at the first time. How long
 # READER waits is another matter on a machine that has much to do: the limit must be kept in one of three tries.
 # shellcheck disable=SC2016
@@ -8,7 +8,7 @@ LIMIT=2000
 
 failures_test() {
     local reader=$1 writer=$2 d
-    devices 7
+    devices 8
     objects_volume
     for d in read write alone; do
         cellar mkdir "$mounted/$d" && cellar fs setacl "$mounted/$d" system:anyuser rlidwk || fail "directory $d"
@@ -23,7 +23,7 @@ failures_test() {
     killed=$longest
     under . STOP:$victim || fail "a device falls silent"
     silent=$longest
-    # An erasure code of two more does without two.
+    # An erasure code of two more does without two. Six devices are left, which files that are written anew need.
     under ec KILL:$victim STOP:$other || fail "a device is killed, another falls silent"
     without_copies "$reader"
     on $writer bash -c '"$0/objects.py" compare "$AFS" "$1"' "$programs" "$share/all" || fail "not all is what was stored"
@@ -38,7 +38,7 @@ choose_victim() {
     cellar fs osd $files -json >"$IT_DIR/alone.json" || fail "where are the files?"
     id=$(json 'max(range(99), key=lambda o: sum(o == p["osd"] for f in d for p in f["pieces"]))' <"$IT_DIR/alone.json")
     json "'\n'.join(f['path'].rsplit('/', 1)[1] for f in d if f['pieces'][0]['osd'] == $id)" <"$IT_DIR/alone.json" >"$IT_DIR/lost"
-    for n in 1 2 3 4 5 6 7; do
+    for n in $(seq 8); do
         if [ "$(cat "$IT_DIR/disk$n.id")" = "$id" ]; then victim=$n; else other=$n; fi
     done
     [ -n "${victim:-}" ] || fail "device $id is none of ours"
@@ -71,7 +71,7 @@ under_once() {
     if [ $rc = 0 ]; then
         for f; do device_signal ${f#*:} ${f%:*}; done
         # Long enough for everybody to have heard that they are dead, and to read all files once more.
-        devices_are $((7 - $#))
+        devices_are $((8 - $#))
         sleep 5
     fi
     touch "$share/stop-reading" "$share/stop-writing"
@@ -83,7 +83,7 @@ under_once() {
         STOP:*) device_signal ${f#*:} CONT ;;
         esac
     done
-    devices_are 7
+    devices_are 8
     longest=$(longest_in "$IT_DIR/reading") stored=$(longest_in "$IT_DIR/writing")
     return $rc
 }
@@ -97,7 +97,7 @@ without_copies() {
     device_signal $victim KILL
     on $1 bash -c '"$0/objects.py" fails "$AFS/alone/plain" '"$files" "$programs" >"$IT_DIR/alone" || { cat "$IT_DIR/alone"; fail "without a device"; }
     device_start $victim
-    devices_are 7
+    devices_are 8
     # The file server hears it some seconds after the databases.
     lost=$(sed "s|^|$mounted/alone/plain/|" "$IT_DIR/lost" | xargs)
     for _ in $(seq 150); do
