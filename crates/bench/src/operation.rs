@@ -33,6 +33,8 @@ pub enum Operation {
     Store1m,
     /// RXAFS_CreateFile, all clients in one directory.
     Create,
+    /// RXAFS_CreateFile, then RXAFS_StoreData64 of 4 KiB into it: a file is made.
+    CreateStore,
     /// VL_GetEntryByNameU of the volume's name.
     VlByName,
     /// PR_NameToID of one name.
@@ -56,6 +58,7 @@ impl Operation {
             Self::Store4k => "StoreData64 4 KiB",
             Self::Store1m => "StoreData64 1 MiB",
             Self::Create => "CreateFile in one directory",
+            Self::CreateStore => "CreateFile, StoreData64 4 KiB",
             Self::VlByName => "VL_GetEntryByNameU",
             Self::PrNameToId => "PR_NameToID",
             Self::NewConnection => "GetTime on a new connection",
@@ -77,7 +80,7 @@ impl Operation {
         matches!(self, Self::Fetch1m | Self::Store1m).then_some(PIECE_BYTES)
     }
 
-    /// Every operation by itself, in the order of the tables.
+    /// Every operation that is one call, in the order of the tables.
     pub(crate) const ALL: [Self; 10] = [
         Self::GetTime,
         Self::FetchStatus,
@@ -151,7 +154,13 @@ impl Worker {
                 let fid = self.workspace.own_large[self.number];
                 self.store(fid, position, PIECE_BYTES, FILE_BYTES).await?;
             }
-            Operation::Create => self.create().await?,
+            Operation::Create => {
+                self.create().await?;
+            }
+            Operation::CreateStore => {
+                let fid = self.create().await?;
+                self.store(fid, 0, SMALL_BYTES, SMALL_BYTES).await?;
+            }
             Operation::VlByName => {
                 let volumename = self.workspace.volume_name.clone();
                 self.client
@@ -234,7 +243,7 @@ impl Worker {
         Ok(())
     }
 
-    async fn create(&self) -> Result<(), CallError> {
+    async fn create(&self) -> Result<Fid, CallError> {
         let number = self.created.fetch_add(1, Ordering::Relaxed);
         let Some(dir_fid) = self.workspace.create_directory(number) else {
             return Err(CallError::Aborted(cellar_wire::abort::AbortCode(27)));
@@ -244,15 +253,12 @@ impl Worker {
             unix_mode: Some(0o644),
             ..AfsStoreStatus::default()
         };
-        self.client
-            .file
-            .call(&rxafs::CreateFile {
-                dir_fid,
-                name,
-                in_status,
-            })
-            .await?;
-        Ok(())
+        let create = rxafs::CreateFile {
+            dir_fid,
+            name,
+            in_status,
+        };
+        Ok(self.client.file.call(&create).await?.fid)
     }
 }
 

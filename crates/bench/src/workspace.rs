@@ -113,7 +113,7 @@ impl Workspace {
                 workspace.own_large.push(fid);
             }
         }
-        if any(&[Operation::Create]) {
+        if any(&[Operation::Create, Operation::CreateStore]) {
             for number in 0..CREATE_DIRECTORIES {
                 let name = create_name(number);
                 workspace
