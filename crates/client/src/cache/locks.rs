@@ -300,7 +300,7 @@ impl Cache {
         }
     }
 
-    /// Rules 2 and 3: to be called every [`EXTEND_TIME`], with the time.
+    /// Rules 2 and 3: to be called every `EXTEND_TIME`, with the time.
     pub async fn extend_locks(&self, now: AfsTime) {
         let all: Vec<_> = self.locked.lock().values().cloned().collect();
         for vnode in all {
