@@ -13,9 +13,9 @@ use cellar_wire::object::{Layout, ObjectId};
 
 use crate::core::{Core, Group, GroupId};
 use crate::engine::key::{Key, Kind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::partition::{EPOCH_MAX, Partition};
-use crate::record::{VnodeRecord, VolumeRecord};
+use crate::record::{CloneKind, VnodeRecord, VolumeRecord};
 use crate::versions::Versions;
 use crate::volume::Volume;
 
@@ -62,20 +62,12 @@ impl Partition {
         // The lowest vnode that any group was read up to when it had its share.
         let mut end: Option<Place> = None;
         for group in self.core.all_groups()? {
-            let mut seen = group.files(&self.core, after.0.saturating_add(1));
-            let mut own = 0;
-            let mut last = after;
-            while let Some((vnode, record, _)) = seen.next()? {
-                if end.is_some_and(|end| vnode > end) {
-                    break;
-                }
-                if own >= limit && vnode != last {
-                    end = Some(last);
-                    break;
-                }
-                last = vnode;
-                own += enter(&mut found, owner, vnode, &record);
-            }
+            let range = Behind { after, limit, end };
+            let (named, share) = group.settled(&self.core, after.0.saturating_add(1), |seen| {
+                named(seen, owner, &range)
+            })?;
+            found.extend(named);
+            end = share;
         }
         let mut found: Vec<_> = found.into_iter().collect();
         if let Some(end) = end {
@@ -111,28 +103,7 @@ impl Partition {
                 let Some(layout) = record.layout.clone().filter(|layout| wanted(layout)) else {
                     continue;
                 };
-                let state = group.state.read();
-                let is_head = viewers.contains(&EPOCH_MAX) && state.record.has_head();
-                let volume = if is_head {
-                    Some(state.record.head)
-                } else {
-                    let clones = state.record.clones.iter();
-                    clones
-                        .filter(|clone| viewers.contains(&clone.epoch))
-                        .map(|clone| clone.id)
-                        .next()
-                };
-                let Some(volume) = volume else { continue };
-                found.push(Holder {
-                    fid: Fid {
-                        volume,
-                        vnode,
-                        uniquifier: record.uniquifier,
-                    },
-                    is_head,
-                    length: record.length,
-                    layout,
-                });
+                found.extend(group.holder(vnode, &record, layout, &viewers));
             }
         }
         Ok((found, None))
@@ -147,14 +118,59 @@ impl Volume {
 
     /// The layouts of a file that anybody here sees: this volume, its clones, those who read on.
     pub fn layouts_seen(&self, file: VnodeId) -> Result<Vec<Arc<Layout>>> {
-        let mut seen = self.group.files(&self.core, file.0);
-        seen.end = file;
-        let mut layouts = Vec::new();
-        while let Some((_, record, _)) = seen.next()? {
-            layouts.extend(record.layout);
-        }
-        Ok(layouts)
+        self.group.settled(&self.core, file.0, |seen| {
+            seen.end = file;
+            let mut layouts = Vec::new();
+            while let Some((_, record, _)) = seen.next()? {
+                layouts.extend(record.layout);
+            }
+            Ok(layouts)
+        })
     }
+
+    /// The versions of a file in objects that this volume and its clones see.
+    pub fn holders_of(&self, file: VnodeId) -> Result<Vec<Holder>> {
+        self.group.settled(&self.core, file.0, |seen| {
+            seen.end = file;
+            let mut holders = Vec::new();
+            while let Some((vnode, record, viewers)) = seen.next()? {
+                if let Some(layout) = record.layout.clone() {
+                    holders.extend(self.group.holder(vnode, &record, layout, &viewers));
+                }
+            }
+            Ok(holders)
+        })
+    }
+}
+
+/// Which vnodes are asked for.
+struct Behind {
+    after: VnodeId,
+    limit: usize,
+    /// Others were read up to here.
+    end: Option<Place>,
+}
+
+/// What the files of one group name, and up to which vnode that is all.
+fn named(
+    seen: &mut Files,
+    owner: VolumeId,
+    behind: &Behind,
+) -> Result<(BTreeSet<Referenced>, Option<Place>)> {
+    let mut found = BTreeSet::new();
+    let (mut own, mut last, mut end) = (0, behind.after, behind.end);
+    while let Some((vnode, record, _)) = seen.next()? {
+        if end.is_some_and(|end| vnode > end) {
+            break;
+        }
+        if own >= behind.limit && vnode != last {
+            end = Some(last);
+            break;
+        }
+        last = vnode;
+        own += enter(&mut found, owner, vnode, &record);
+    }
+    Ok((found, end))
 }
 
 fn enter(
@@ -210,21 +226,73 @@ impl Files {
     }
 }
 
+/// How often a group is read again whose viewers became more meanwhile.
+const TRIES: usize = 100;
+
 impl Group {
-    fn files(&self, core: &Core, first: u32) -> Files {
+    /// Walks over the files from vnode `first` on. A clone that is made meanwhile may be the only one to see
+    /// what was written over behind the walk's back; then it is done again.
+    fn settled<T>(
+        &self,
+        core: &Core,
+        first: u32,
+        mut walk: impl FnMut(&mut Files) -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..TRIES {
+            let viewers = self.viewers();
+            let outcome = walk(&mut self.files(core, first))?;
+            if self.viewers().iter().all(|viewer| viewers.contains(viewer)) {
+                return Ok(outcome);
+            }
+        }
+        Err(Error::Busy(self.state.read().record.head))
+    }
+
+    /// Whatever sees anything of the group.
+    fn viewers(&self) -> Vec<u64> {
         let state = self.state.read();
-        let mut viewers: Vec<u64> = state
-            .record
-            .clones
-            .iter()
-            .map(|clone| clone.epoch)
-            .collect();
+        let clones = state.record.clones.iter();
+        let mut viewers: Vec<u64> = clones.map(|clone| clone.epoch).collect();
         viewers.push(EPOCH_MAX);
         viewers.extend(self.held.epochs());
+        viewers
+    }
+
+    fn files(&self, core: &Core, first: u32) -> Files {
         Files {
             end: VnodeId(u32::MAX),
-            versions: Versions::of_vnodes(&core.engine, self.id, first, viewers),
+            versions: Versions::of_vnodes(&core.engine, self.id, first, self.viewers()),
         }
+    }
+
+    /// A version that is seen by `viewers`; `None`: by no volume.
+    fn holder(
+        &self,
+        vnode: VnodeId,
+        record: &VnodeRecord,
+        layout: Arc<Layout>,
+        viewers: &[u64],
+    ) -> Option<Holder> {
+        let state = self.state.read();
+        let is_head = viewers.contains(&EPOCH_MAX) && state.record.has_head();
+        let volume = if is_head {
+            state.record.head
+        } else {
+            let clones = state.record.clones.iter();
+            let mut seeing = clones
+                .filter(|clone| viewers.contains(&clone.epoch) && clone.kind == CloneKind::Clone);
+            seeing.next()?.id
+        };
+        Some(Holder {
+            fid: Fid {
+                volume,
+                vnode,
+                uniquifier: record.uniquifier,
+            },
+            is_head,
+            length: record.length,
+            layout,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cellar_wire::ids::Fid;
+use cellar_wire::object::Layout;
 
 use crate::cells::Cell;
 use crate::create::{apply_dir, check_old_name, gone_status};
@@ -163,6 +164,7 @@ impl Volume {
         let outcome = Removed {
             dir: record.status(self.id(), dir.vnode),
             status: unlinked.status,
+            objects: unlinked.objects.clone(),
         };
         apply_dir(locks.of_mut(dir)?, record, pages, now);
         unlinked.apply(&mut locks, child, now)?;
@@ -184,6 +186,7 @@ impl Volume {
             txn.charge(-(loaded.record.blocks() as i64), -1);
             return Ok(Unlinked {
                 status: gone_status(status),
+                objects: loaded.record.layout.clone(),
                 left: None,
             });
         }
@@ -194,6 +197,7 @@ impl Volume {
         txn.put_vnode(child.vnode.0, &left, Some(loaded.epoch));
         Ok(Unlinked {
             status: left.status(self.id(), child.vnode),
+            objects: None,
             left: Some(left),
         })
     }
@@ -202,6 +206,8 @@ impl Volume {
 /// A link taken off within a change.
 pub(crate) struct Unlinked {
     pub(crate) status: VnodeStatus,
+    /// Of a file that is gone.
+    pub(crate) objects: Option<Arc<Layout>>,
     left: Option<crate::record::VnodeRecord>,
 }
 

@@ -208,6 +208,9 @@ impl Volume {
             new_dir: status(&last.1, names.new_dir),
             moved: status(&moved, source),
             replaced: unlinked.as_ref().map(|unlinked| unlinked.status),
+            objects: unlinked
+                .as_ref()
+                .and_then(|unlinked| unlinked.objects.clone()),
         };
         for (fid, record, pages) in dirs {
             apply_dir(locks.of_mut(fid)?, record, pages, now);

@@ -151,16 +151,18 @@ pub struct Linked {
 }
 
 /// A name was removed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Removed {
     /// The directory afterwards.
     pub dir: VnodeStatus,
     /// What the name meant, with the link count it has now: 0 when it is gone.
     pub status: VnodeStatus,
+    /// The objects of a file that is gone.
+    pub objects: Option<Arc<Layout>>,
 }
 
 /// A name was moved.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Renamed {
     /// The directory that lost the name, afterwards.
     pub old_dir: VnodeStatus,
@@ -170,6 +172,8 @@ pub struct Renamed {
     pub moved: VnodeStatus,
     /// What the new name meant before, with the link count it has now: 0 when it is gone.
     pub replaced: Option<VnodeStatus>,
+    /// The objects of a file that is gone by it.
+    pub objects: Option<Arc<Layout>>,
 }
 
 /// Where and how bytes are stored into a file (StoreData).

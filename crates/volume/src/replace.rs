@@ -1,0 +1,148 @@
+//! Saying that an object of a file is elsewhere now, in every version of the file that names it.
+//!
+//! An object that was made anew on another device takes the place of the old one in the head's record and
+//! in those of clones: all of them, in one change, or a device that is to be emptied would be needed for
+//! ever by a clone that nobody can write. It is the same bytes, so the records stay where they are: no
+//! epoch begins, no data version and no date changes, nobody is told.
+//!
+//! The cells of the vnode in all volumes of the group are locked meanwhile, as for a change, and the group's
+//! state, so that no clone comes or goes. What only somebody holds in memory (a dump under way) is left
+//! as it is.
+
+use std::sync::Arc;
+
+use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
+use cellar_wire::object::{Layout, Placed};
+
+use crate::cells::Cell;
+use crate::core::GroupState;
+use crate::engine::batch::Batch;
+use crate::error::{Error, Result};
+use crate::partition::EPOCH_MAX;
+use crate::record::{CloneKind, VnodeRecord};
+use crate::store::RECORDS_GROWTH;
+use crate::types::Changed;
+use crate::versions::Versions;
+use crate::volume::Volume;
+
+/// An object of a file that has another place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// In whose name it was made.
+    pub owner: VolumeId,
+    /// What the versions of the file say.
+    pub old: Placed,
+    /// What they shall say.
+    pub new: Placed,
+}
+
+impl Replaced {
+    /// The layout with the new place; `None`: it does not name the old one.
+    fn in_layout(&self, layout: &Layout) -> Option<Layout> {
+        if layout.volume != self.owner || !layout.objects.contains(&self.old) {
+            return None;
+        }
+        let mut layout = layout.clone();
+        for placed in layout.objects.as_mut_slice() {
+            if *placed == self.old {
+                *placed = self.new;
+            }
+        }
+        Some(layout)
+    }
+}
+
+impl Volume {
+    /// Puts an object in the place of another, in every version of a file that this volume and its clones see.
+    /// Answers how many versions named the old one.
+    ///
+    /// `Busy`: the volume is being restored, or clones came and went: try again.
+    pub fn replace_object(
+        &self,
+        file: VnodeId,
+        uniquifier: Uniquifier,
+        replaced: &Replaced,
+    ) -> Result<Changed<usize>> {
+        let (core, group) = (&self.core, &self.group);
+        let busy = || Error::Busy(self.id());
+        let _room = core.engine.admit(RECORDS_GROWTH)?;
+        let members = members(&group.state.read());
+        let mut volumes = Vec::with_capacity(members.len());
+        for id in &members {
+            let volume = core.volume(*id)?.filter(|other| other.group.id == group.id);
+            volumes.push(volume.ok_or_else(busy)?);
+        }
+        volumes.sort_by_key(|volume| volume.instance());
+        let cells: Vec<Arc<Cell>> = volumes.iter().map(|volume| volume.cell(file)).collect();
+        let mut locked: Vec<_> = cells.iter().map(|cell| cell.state.write()).collect();
+        let state = group.state.read();
+        let attached = |volume: &Arc<Volume>| {
+            let found = core.attached_volume(volume.id());
+            found.is_some_and(|found| Arc::ptr_eq(&found, volume))
+        };
+        let restoring = state.restoring || state.record.pin().is_some();
+        if restoring || self::members(&state) != members || !volumes.iter().all(attached) {
+            return Err(busy());
+        }
+        let mut viewers: Vec<u64> = state.record.clones.iter().map(|c| c.epoch).collect();
+        if state.record.has_head() {
+            viewers.push(EPOCH_MAX);
+        }
+        let mut batch = Batch::new();
+        let mut named = 0;
+        let mut versions = Versions::of_vnodes(&core.engine, group.id, file.0, viewers);
+        while let Some(version) = versions.next_seen()? {
+            if version.key.u32_at(5) != file.0 {
+                break;
+            }
+            let Ok(mut record) = VnodeRecord::decode(&version.value)? else {
+                continue;
+            };
+            if edit(&mut record, uniquifier, replaced) {
+                batch.put(version.key, record.encode());
+                named += 1;
+            }
+        }
+        if named == 0 {
+            let durable = self.settled(file);
+            return Ok(Changed {
+                outcome: 0,
+                durable,
+            });
+        }
+        let durable = core.engine.commit(batch)?;
+        for (volume, state) in volumes.iter().zip(&mut locked) {
+            if let Some(loaded) = state.as_mut() {
+                edit(&mut loaded.record, uniquifier, replaced);
+            }
+            volume.unsettled.note(&[file.0], &durable);
+        }
+        Ok(Changed {
+            outcome: named,
+            durable,
+        })
+    }
+}
+
+/// Enters the new place in a record; `false`: it does not name the old one.
+fn edit(record: &mut VnodeRecord, uniquifier: Uniquifier, replaced: &Replaced) -> bool {
+    if record.uniquifier != uniquifier {
+        return false;
+    }
+    let layout = record.layout.as_ref();
+    let Some(layout) = layout.and_then(|layout| replaced.in_layout(layout)) else {
+        return false;
+    };
+    record.layout = Some(Arc::new(layout));
+    true
+}
+
+/// The volumes of a group, ascending.
+fn members(state: &GroupState) -> Vec<VolumeId> {
+    let clones = state.record.clones.iter();
+    let clones = clones.filter(|clone| clone.kind == CloneKind::Clone);
+    let mut ids: Vec<VolumeId> = clones.map(|clone| clone.id).collect();
+    ids.extend(state.record.has_head().then_some(state.record.head));
+    ids.sort_unstable();
+    ids
+}
