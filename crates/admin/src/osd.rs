@@ -3,6 +3,7 @@
 //! The list of devices and the policies are in the OSD database; what is on a device its own server
 //! says, and which files need it, the file servers do.
 
+mod collect;
 mod contents;
 mod device;
 mod policies;
@@ -19,6 +20,7 @@ use cellar_wire::osddb::{
 };
 use cellar_wire::{AbortCode, Procedure, osd};
 
+pub use collect::{CollectedView, GarbageView};
 pub(crate) use contents::object_name;
 pub use contents::{Contents, FilesOn, ObjectView, RepairView, VersionView, objects_head};
 pub use device::{Device, State, devices_long, devices_table};

@@ -15,6 +15,7 @@ mod bootstrap;
 mod bozo;
 mod databases;
 mod elsewhere;
+mod family;
 pub(crate) mod join;
 pub(crate) mod lock;
 pub(crate) mod osds;

@@ -41,6 +41,7 @@ mod volumes;
 pub use config::{Config, WallClock};
 pub use figures::{CallbackFigures, ContactFigures, Figures, ObjectFigures, StoreFigures};
 pub use locations::Locations;
+pub use objects::cell::{CellServer, CellServers, Family, FamilySite, Upkeep};
 pub use objects::{ObjectConfig, PolicyAnswer, PolicyList, Seal};
 pub use protection::{Cps, Protection, ProtectionError};
 pub use server::FileServer;

@@ -169,6 +169,47 @@ pub const PRUNES_MAX: usize = 64 << 10;
 /// Between two rounds of giving up old versions.
 pub const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a device that answered is taken to be there, and how long it may take to answer, before a new
+/// file without copies is placed on it.
+pub const ALIVE_TIME: Duration = Duration::from_secs(1);
+/// See [`ALIVE_TIME`].
+pub const ALIVE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Objects of a device that are judged together, about, when garbage is collected.
+pub const COLLECT_OBJECTS: usize = 16 << 10;
+
+/// Files whose turns are taken together when garbage is removed.
+pub const COLLECT_FILES: usize = 32;
+
+/// How long that waits for a turn: what is busy is left for the next time.
+pub const COLLECT_TURN_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Between two parts of a round that collects garbage in the background.
+pub const COLLECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Objects that wait to be made anew; more are found when these are done.
+pub const REPAIRS_MAX: usize = 64 << 10;
+
+/// Objects that are made anew at a time.
+pub const REPAIRS_AT_ONCE: usize = 4;
+
+/// First and longest time after which an object that could not be made anew is tried again.
+pub const REPAIR_AGAIN: Duration = Duration::from_secs(2);
+/// See [`REPAIR_AGAIN`].
+pub const REPAIR_AGAIN_MOST: Duration = Duration::from_secs(600);
+
+/// Files looked through at a time for what is to be repaired.
+pub const REPAIR_LOOKS: usize = 16 << 10;
+
+/// Shortest time between two looks through all files while a device is away or being emptied.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often devices that are away or being emptied are looked for.
+pub const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Damaged objects that are remembered.
+pub const DAMAGED_MAX: usize = 64 << 10;
+
 const _: () = assert!(FIDS_PER_BREAK <= DELAYED_BREAKS_PER_HOST);
 const _: () = assert!(BREAK_PATIENCE.as_secs() < CONTACT_PATIENCE.as_secs());
 const _: () = assert!(BREAK_WAIT_LEAST.as_millis() < BREAK_WAIT_MOST.as_millis());

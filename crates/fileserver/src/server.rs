@@ -192,6 +192,11 @@ impl FileServer {
         Objects::start(&self.0, runtime, port, config)
     }
 
+    /// Repairs objects and collects garbage from now on; the first call counts.
+    pub fn keep_objects(&self, runtime: &Runtime, upkeep: crate::Upkeep) {
+        Objects::keep(&self.0, runtime, upkeep);
+    }
+
     /// Removes volumes that were being made when an earlier run of the server ended, and that no
     /// transaction goes on with. The server does it by itself ten minutes after its start.
     pub async fn remove_leftovers(&self) {

@@ -78,14 +78,86 @@ package! {
     10 ListReferences { volume: u32, after: Fid, limit: u32 }
         -> ListReferencesReply { references: List<Reference, 4096>, more: bool };
     /// What the repair queue is doing; for everybody.
-    11 RepairStatus {} -> RepairStatusReply { waiting: u64, running: u64, repaired: u64, failed: u64, bytes: u64 };
+    11 RepairStatus {} -> RepairStatusReply { status: Repairing };
     /// Puts one object of a file elsewhere: `osd` 0 lets placement choose. Superusers.
     12 MoveObject { fid: Fid, place: u32, osd: u32 } -> MoveObjectReply { osd: u32 };
     /// Files of this server with objects on a device, behind `after`. Servers and superusers.
     13 ListOnDevice { osd: u32, after: Fid, limit: u32 } -> ListOnDeviceReply { files: List<Fid, 4096>, more: bool };
+    /// Which of these volumes the server has, in whatever state: servers of the cell. Before garbage is
+    /// collected, so that a partition that is missing is not taken for volumes that name nothing.
+    14 HaveVolumes { volumes: List<u32, 64> } -> HaveVolumesReply { here: List<u32, 64> };
+    /// Collects what nobody needs of the objects of an RW volume, of some vnodes behind `after`, or only lists
+    /// it (`COLLECT_*`): superusers. The server must be the one that has the RW volume; if there is none, the
+    /// first of the VLDB's. Nothing younger than `grace` seconds is collected, and nothing at all unless all
+    /// file servers of the cell have said what they need.
+    15 CollectGarbage { volume: u32, after: u32, grace: u32, flags: u32 } -> CollectGarbageReply { collected: Collected };
 }
 
+/// `CollectGarbage`: list it only.
+pub const COLLECT_DRY: u32 = 1;
+
 xdr_struct! {
+    /// What a repair queue is doing.
+    #[derive(Copy, Default)]
+    pub struct Repairing {
+        /// Objects that wait to be made anew.
+        pub waiting: u64,
+        /// Bytes of them, about.
+        pub waiting_bytes: u64,
+        /// Objects that are being made.
+        pub running: u64,
+        /// Objects that were made since the server started.
+        pub repaired: u64,
+        /// Those of them that were damaged: a wrong checksum, or not where they should be.
+        pub healed: u64,
+        /// Objects that wait and could not be made when it was tried last.
+        pub failed: u64,
+        /// Bytes that were copied or computed.
+        pub bytes: u64,
+        /// Bytes a second, of late.
+        pub rate: u64,
+        /// Files are being looked through for what else is to be repaired.
+        pub looking: bool,
+    }
+
+    /// Something that nobody needs.
+    #[derive(Copy, Default)]
+    pub struct Garbage {
+        /// On which device.
+        pub osd: u32,
+        /// Of which object.
+        pub object: crate::object::ObjectId,
+        /// Which version; 0: all of the object.
+        pub version: u64,
+        /// Bytes: what an object takes, how long a version is.
+        pub bytes: u64,
+        /// When it was written last, in seconds since 1970.
+        pub written: u64,
+    }
+
+    /// What came of collecting garbage.
+    #[derive(Default)]
+    pub struct Collected {
+        /// What nobody needs, of the vnodes that were looked at.
+        pub garbage: List<Garbage, 4096>,
+        /// Ask again behind this vnode; 0: that was all.
+        pub next: u32,
+        /// Objects that were looked at.
+        pub looked: u64,
+        /// What nobody names, but is too young.
+        pub young: u64,
+        /// Files that somebody stores into: left for the next time.
+        pub busy: u64,
+        /// Bytes that devices gave back.
+        pub freed: u64,
+        /// File servers that did not answer, or lack a volume that they should have: nothing was collected.
+        pub silent: List<[u32; 4], 64>,
+        /// The volume's entry in the VLDB is locked or changed meanwhile: nothing was collected.
+        pub changing: bool,
+        /// Devices that could not be asked.
+        pub away: List<u32, 4096>,
+    }
+
     /// A version of an object that somebody needs.
     #[derive(Copy, Default)]
     pub struct Reference {

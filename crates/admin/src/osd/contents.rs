@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use cellar_client::Cell;
 use cellar_policy::bytes;
 use cellar_rpc::CallError;
-use cellar_wire::afsosd::{ListOnDevice, RepairStatus};
+use cellar_wire::afsosd::{ListOnDevice, RepairStatus, RepairStatusReply};
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{Examine, GetStatistics, LIST_REMOVED, ListObjects, NAMED_MAX, ObjectInfo};
@@ -177,14 +177,22 @@ pub struct RepairView {
     pub server: IpAddr,
     /// Objects that wait.
     pub waiting: u64,
+    /// Their bytes, about.
+    pub waiting_bytes: u64,
     /// Objects that are being repaired.
     pub running: u64,
     /// Objects that were.
     pub repaired: u64,
-    /// Objects that could not be.
+    /// Those of them that were damaged.
+    pub healed: u64,
+    /// Objects that wait and could not be repaired when it was tried last.
     pub failed: u64,
     /// Bytes that were copied.
     pub bytes: u64,
+    /// Bytes a second, of late.
+    pub rate: u64,
+    /// Files are being looked through for more.
+    pub looking: bool,
 }
 
 impl Osds<'_> {
@@ -285,13 +293,13 @@ impl Osds<'_> {
     }
 
     /// The file servers of the cell. One that has several addresses is called at its first.
-    async fn file_servers(&self) -> Result<Vec<IpAddr>> {
+    pub(super) async fn file_servers(&self) -> Result<Vec<IpAddr>> {
         let servers = Volumes::new(self.client, self.cell).addresses().await?;
         let first = servers.iter().filter_map(|server| server.addresses.first());
         Ok(first.copied().collect())
     }
 
-    async fn file_server<P: Procedure>(
+    pub(super) async fn file_server<P: Procedure>(
         &self,
         server: IpAddr,
         arguments: &P,
@@ -352,13 +360,17 @@ impl Osds<'_> {
         let (mut queues, mut silent) = (Vec::new(), Vec::new());
         for server in self.file_servers().await? {
             match self.file_server(server, &RepairStatus {}).await {
-                Ok(reply) => queues.push(RepairView {
+                Ok(RepairStatusReply { status }) => queues.push(RepairView {
                     server,
-                    waiting: reply.waiting,
-                    running: reply.running,
-                    repaired: reply.repaired,
-                    failed: reply.failed,
-                    bytes: reply.bytes,
+                    waiting: status.waiting,
+                    waiting_bytes: status.waiting_bytes,
+                    running: status.running,
+                    repaired: status.repaired,
+                    healed: status.healed,
+                    failed: status.failed,
+                    bytes: status.bytes,
+                    rate: status.rate,
+                    looking: status.looking,
                 }),
                 Err(cause) if is_unknown_there(cause.code()) => {}
                 Err(_) => silent.push(server),

@@ -3,6 +3,7 @@
 //! The operations are those of AFS/OSD's `osd`; its own names of them are understood too (`listosds`,
 //! `createosd`). Those of policies are a suite within: `cellar osd policy`.
 
+mod collect;
 mod commands;
 mod contents;
 mod devices;
@@ -72,6 +73,7 @@ async fn run_in(suite: &'static Suite, words: &[String]) -> Outcome {
         ("osd", "undelete") => osd.undelete().await,
         ("osd", "purge") => osd.purge().await,
         ("osd", "scrub") => osd.scrub().await,
+        ("osd", "collect") => osd.collect().await,
         ("osd", _) => osd.repair_status().await,
         (_, "list") => osd.list_policies().await,
         (_, "show") => osd.show_policies().await,

@@ -8,7 +8,7 @@ use cellar_dbserver::{
     Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService, Vl,
     VlService, VoteService,
 };
-use cellar_fileserver::{FileServer, Locations, Protection};
+use cellar_fileserver::{CellServers, FileServer, Locations, Protection};
 use cellar_rpc::{Runtime, Service};
 use cellar_wire::ids::{AfsTime, VolumeId};
 use cellar_wire::osddb::{CreateOsd, GetOsd, OsdEntry};
@@ -62,6 +62,23 @@ impl Databases {
             Self::Here(own) => Arc::new(OwnLocations(own.vl.clone())),
             Self::Elsewhere(elsewhere) => elsewhere.clone(),
         }
+    }
+
+    /// The cell's file servers and what the location database says of volumes, for who collects garbage of
+    /// objects. Also where the databases are in this process they are asked as others ask them.
+    pub(super) fn cell_servers(
+        &self,
+        runtime: &Runtime,
+        identity: &Identity,
+        trust: &Trust,
+    ) -> Outcome<Arc<dyn CellServers>> {
+        Ok(match self {
+            Self::Here(_) => {
+                let cell: &Cell = &identity.cell;
+                Arc::new(Elsewhere::new(runtime, cell, &trust.authority)?)
+            }
+            Self::Elsewhere(elsewhere) => elsewhere.clone(),
+        })
     }
 
     /// Registers the file server's UUID and address. Where the database is elsewhere this goes on in

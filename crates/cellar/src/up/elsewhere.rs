@@ -74,6 +74,14 @@ impl Elsewhere {
         })
     }
 
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn cell(&self) -> &Cell {
+        &self.cell
+    }
+
     /// Registers the file server, in the background.
     pub(super) fn register(&self, runtime: &Runtime, server: &FileServer, identity: &Identity) {
         let servers = self.cell.location_servers();

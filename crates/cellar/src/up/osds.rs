@@ -18,7 +18,7 @@ use cellar_auth::Authority;
 use cellar_auth::capability::{CapabilityKeys, address_words};
 use cellar_client::Ports;
 use cellar_fileserver::protection::BoxFuture;
-use cellar_fileserver::{FileServer, ObjectConfig, PolicyList};
+use cellar_fileserver::{CellServers, FileServer, ObjectConfig, PolicyList, Upkeep};
 use cellar_objects::DeviceList;
 use cellar_osd::{Config, OsdServer};
 use cellar_rpc::{CallError, Connection, Port, Runtime, Security};
@@ -95,13 +95,14 @@ impl PolicyList for Tables {
     }
 }
 
-/// Has a file server use the object storage of its cell, from its port.
+/// Has a file server use the object storage of its cell, from its port, and keep it in order.
 pub(super) fn use_objects(
     fileserver: &FileServer,
     runtime: &Runtime,
     port: &Port,
     identity: &Identity,
     keys: &Arc<CapabilityKeys>,
+    servers: Arc<dyn CellServers>,
 ) {
     let cell = &identity.cell;
     let tables = || {
@@ -125,6 +126,7 @@ pub(super) fn use_objects(
         owner: identity.owner.clone(),
     };
     fileserver.use_objects(runtime, port, config);
+    fileserver.keep_objects(runtime, Upkeep::new(servers));
 }
 
 /// The keys for capabilities, of a server with that configuration directory.

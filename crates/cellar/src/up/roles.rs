@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_auth::capability::CapabilityKeys;
-use cellar_fileserver::{Config as FileConfig, FileServer};
+use cellar_fileserver::{CellServers, Config as FileConfig, FileServer};
 use cellar_osd::OsdServer;
 use cellar_rpc::ServerSecurity;
 use cellar_rpc::local::Listener;
@@ -113,7 +113,7 @@ impl Roles {
         for (id, partition) in &self.partitions {
             fileserver.add_partition(*id, partition.clone());
         }
-        let services = Services::new(&self, &fileserver, directory, identity);
+        let services = Services::new(&self, &fileserver, directory, identity)?;
         let answering = services
             .open(&self.runtime, &fileserver, identity)
             .and_then(|ports| {
@@ -161,6 +161,8 @@ struct Services {
     keys: Arc<CapabilityKeys>,
     /// Where they are in this process.
     databases: Option<DatabaseServices>,
+    /// The cell, for what the file server does with objects by itself.
+    cell_servers: Arc<dyn CellServers>,
     /// What every port takes beside anonymous callers.
     rxkad: Arc<dyn ServerSecurity>,
 }
@@ -171,7 +173,7 @@ impl Services {
         fileserver: &FileServer,
         directory: &CellDirectory,
         identity: &Identity,
-    ) -> Self {
+    ) -> Outcome<Self> {
         let ports = &identity.cell.ports;
         let mut instances = vec![Instance::new(
             "fs",
@@ -195,7 +197,9 @@ impl Services {
         let (cell, trusted) = (identity.cell.clone(), authority.clone());
         let key_file = directory.server_etc().join("KeyFileExt");
         let overseer = Overseer::new(cell, instances, now, trusted, audit.clone(), key_file);
-        Self {
+        let (runtime, trust) = (&roles.runtime, &roles.trust);
+        Ok(Self {
+            cell_servers: roles.databases.cell_servers(runtime, identity, trust)?,
             files: fileserver.file_service(),
             file_objects: fileserver.object_service(),
             volumes: fileserver.volume_service(),
@@ -204,7 +208,7 @@ impl Services {
             osds: osds.map(|server| (server.clone(), server.service())),
             databases,
             rxkad: authority.server_security(),
-        }
+        })
     }
 
     /// Opens the ports. The file server's is the last: who finds that finds everything.
@@ -243,7 +247,8 @@ impl Services {
             }
             if number == ports.fileserver {
                 fileserver.start(runtime, &port);
-                osds::use_objects(fileserver, runtime, &port, identity, &self.keys);
+                let servers = self.cell_servers.clone();
+                osds::use_objects(fileserver, runtime, &port, identity, &self.keys, servers);
             }
             if let Some((server, _)) = self.osds.as_ref().filter(|_| name == "objects") {
                 server.start(runtime, &port);

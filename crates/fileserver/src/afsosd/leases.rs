@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::abort_map::Refusal;
 use crate::limits::STORE_LEASES_MAX;
+use crate::objects::making::Making;
 use crate::objects::turns::Turn;
 
 /// A store that a client makes.
@@ -36,6 +37,8 @@ pub(crate) struct Lease {
     pub(crate) expires: u64,
     /// Nobody else may write the file.
     pub(crate) _turn: Turn,
+    /// What is written is no garbage.
+    pub(crate) _making: Making,
 }
 
 /// All of them, by number.

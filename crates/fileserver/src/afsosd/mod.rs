@@ -10,6 +10,7 @@ mod pieces;
 mod policy;
 mod references;
 mod store;
+mod upkeep;
 
 use std::sync::Arc;
 
@@ -59,6 +60,10 @@ fn dispatched<'a>(
             afsosd::SetVolumePolicy => policy::set_volume_policy,
             afsosd::ListReferences => references::list_references,
             afsosd::ListOnDevice => references::list_on_device,
+            afsosd::RepairStatus => upkeep::repair_status,
+            afsosd::MoveObject => upkeep::move_object,
+            afsosd::HaveVolumes => upkeep::have_volumes,
+            afsosd::CollectGarbage => upkeep::collect_garbage,
         } else Box::pin(std::future::ready(Err(Refusal::Code(AbortCode::RXGEN_OPCODE)))))
 }
 

@@ -61,7 +61,9 @@ impl Server {
         after: VnodeId,
         limit: usize,
     ) -> Result<(Vec<Referenced>, Option<VnodeId>), Refusal> {
-        let mut all = Vec::new();
+        // What is being made is named by a record before it is no longer told here; who begins to read
+        // looks again after it was noted. So the one is asked before the records, the other after.
+        let mut all = self.objects.makings.of(volume);
         let mut end: Option<VnodeId> = None;
         for (_, partition) in self.volumes.partitions() {
             let (found, more) = partition.references(volume, after, limit)?;
@@ -71,9 +73,12 @@ impl Server {
                 (one, other) => one.or(other),
             };
         }
-        if let Some(end) = end {
-            all.retain(|reference| reference.object.vnode <= end);
-        }
+        let read = self.objects.readings.named(volume, self.wall().as_secs());
+        all.extend(read);
+        let end_or_last = end.unwrap_or(VnodeId(u32::MAX));
+        all.retain(|reference| {
+            reference.object.vnode > after && reference.object.vnode <= end_or_last
+        });
         all.sort_unstable_by_key(|reference| (reference.object.vnode, *reference));
         all.dedup();
         Ok((all, end))

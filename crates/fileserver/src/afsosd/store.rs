@@ -30,9 +30,9 @@ use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS};
-use crate::objects::layouts;
 use crate::objects::policies::{Place, Wanted};
 use crate::objects::store::{self, Storing};
+use crate::objects::{alive, layouts};
 use crate::rxafs::common::{Touched, collect, finish, look, run};
 use crate::server::Server;
 use crate::service::Answered;
@@ -150,8 +150,11 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
     let (old, next, turn) = if is_own || before.length == 0 {
         let next = match old.as_ref().filter(|_| is_own) {
             Some(old) => layouts::next(server, fid, old, length, info.borrowed)?,
-            None => layouts::fresh(server, info.id, &wanted, length, (serial, info.borrowed))?
-                .ok_or(NOT_IN_OBJECTS)?,
+            None => {
+                let last = (serial, info.borrowed);
+                let fresh = alive::fresh(server, info.id, &wanted, length, last).await?;
+                fresh.ok_or(NOT_IN_OBJECTS)?
+            }
         };
         (old, next, turn)
     } else {
@@ -160,6 +163,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
         (Some(moved), next, turn)
     };
+    let making = server.objects.makings.store(fid, &next);
     let grant = Grant {
         rights: store_rights(&next),
         version: next.version,
@@ -177,6 +181,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         length,
         expires: leases::end(server.wall().as_secs()),
         _turn: turn,
+        _making: making,
     })?;
     call.reply(&BeginStoreReply {
         store,
@@ -282,6 +287,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
         quota_slack: STORE_SLACK_BLOCKS.into(),
         ..StoreSpec::at(0)
     };
+    let (stored, whole) = (layout.clone(), length.max(lease.before.length));
     let (changed, pending, lease) = {
         let (server, session) = (server.clone(), session.clone());
         blocking(move || {
@@ -312,6 +318,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     if let Some(old) = &lease.old {
         server.objects.prunes.later(fid, old.clone());
     }
+    server.repair_after_store(fid, &stored, whole);
     call.reply(&EndStoreReply {
         status: server.show(&session, &status, allowed.access),
         sync: vol_sync(volume),

@@ -25,6 +25,9 @@ pub(crate) struct Fetching {
     server: Arc<Server>,
     reader: Reader,
     fid: Fid,
+    layout: Arc<Layout>,
+    /// Of the file.
+    whole: u64,
     length: u64,
     first: Option<Bytes>,
     told: usize,
@@ -55,6 +58,8 @@ impl Fetching {
             server: server.clone(),
             reader: reader.map_err(|error| Refusal::Objects(error.code()))?,
             fid,
+            layout: layout.clone(),
+            whole: status.length,
             length,
             first: None,
             told: 0,
@@ -104,6 +109,8 @@ impl Fetching {
             ObjectFigures::count(&self.server.objects.figures.problems);
             tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
                 "an object was not read, another was");
+            self.server
+                .repair_after_read(self.fid, &self.layout, self.whole, problem);
         }
         self.told = problems.len();
     }

@@ -109,7 +109,8 @@ fn replace_missing(server: &Server, storage: &Storage, fid: Fid, layout: &mut La
     }
 }
 
-fn wish(storage: &Storage, wanted: &Wanted, size: u64) -> Wish {
+/// What is wished of devices for a file of that size.
+pub(crate) fn wish(storage: &Storage, wanted: &Wanted, size: u64) -> Wish {
     Wish {
         shape: wanted.shape,
         size,

@@ -6,6 +6,8 @@
 //! * [`policies`] says which files these are; [`layouts`] makes new layouts; [`turns`] keeps writers of one
 //!   file apart; [`reading`] knows which versions are in use; [`prune`] gives up those that nobody needs.
 //! * Volumes take their layouts with them ([`lending`]); who may write to these objects says [`ownership`].
+//! * [`repair`] makes objects anew that are lost, damaged or to be moved; [`collect`] removes what no volume of the
+//!   cell names.
 //!
 //! Without [`ObjectConfig`] a server has no objects: files stay here, whatever policies say.
 
@@ -31,20 +33,30 @@ use crate::limits::{
 use crate::protection::BoxFuture;
 use crate::server::Server;
 
+pub(crate) mod alive;
+pub(crate) mod cell;
+mod collect;
 pub(crate) mod fetch;
+mod garbage;
 pub(crate) mod layouts;
 pub(crate) mod lending;
+pub(crate) mod making;
 pub(crate) mod ownership;
 pub(crate) mod policies;
 pub(crate) mod prune;
 pub(crate) mod reading;
+pub(crate) mod repair;
 pub(crate) mod store;
 pub(crate) mod turns;
 
+use alive::Alive;
+use cell::Upkeep;
+use making::Makings;
 use ownership::Claims;
 use policies::PolicyBook;
 use prune::Prunes;
 use reading::Readings;
+use repair::Repairs;
 use turns::Turns;
 
 /// The number of the device that stands for the file servers' own disks.
@@ -106,6 +118,10 @@ pub(crate) struct Objects {
     pub(crate) turns: Turns,
     pub(crate) readings: Readings,
     pub(crate) prunes: Prunes,
+    pub(crate) makings: Makings,
+    pub(crate) alive: Alive,
+    pub(crate) repairs: Repairs,
+    pub(crate) upkeep: OnceLock<Upkeep>,
     pub(crate) leases: Leases,
     pub(crate) claims: Claims,
     pub(crate) figures: ObjectFigures,
@@ -127,6 +143,8 @@ pub(crate) struct ObjectFigures {
     pub(crate) problems: AtomicU64,
     /// Versions were given up so often.
     pub(crate) pruned: AtomicU64,
+    /// Garbage was removed so often.
+    pub(crate) collections: AtomicU64,
 }
 
 impl ObjectFigures {
@@ -280,6 +298,21 @@ impl Objects {
         let kept = server.clone();
         runtime.spawn(0, || async move { kept.prune_in_background().await });
         devices
+    }
+}
+
+impl Objects {
+    /// Collects garbage and repairs from now on; the first call counts.
+    pub(crate) fn keep(server: &Arc<Server>, runtime: &Runtime, upkeep: Upkeep) {
+        if server.objects.upkeep.set(upkeep.clone()).is_err() {
+            return;
+        }
+        server.start_repairs(runtime, &upkeep);
+        let kept = server.clone();
+        runtime.spawn(
+            0,
+            || async move { kept.collect_in_background(upkeep).await },
+        );
     }
 }
 

@@ -1,8 +1,8 @@
 //! Giving up versions of objects that nobody needs any more.
 //!
-//! Every store leaves the versions before it on the devices. What of them is still needed is known here: the
-//! versions that this volume and its clones name, and those that are being read. So after a store the
-//! devices are told, in the background, one call for each device and many files. Nothing depends on it: what
+//! Every store leaves the versions before it on the devices, and a file that is removed its objects. What of them is
+//! still needed is known here: the versions that this volume and its clones name, and those that are being read.
+//! So after a store or removal, once that is durable, the devices are told, in the background, one call for each device and many files. Nothing depends on it: what
 //! is not told, because a device is away or too much is waiting, is found by garbage collection.
 //!
 //! What volumes on other servers name is not known here, nor what copies under other ids do. A volume whose
@@ -18,7 +18,7 @@ use cellar_volume::{Error, Volume};
 use cellar_wire::List;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{Layout, ObjectId};
-use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune};
+use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune, Remove};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::debug;
@@ -73,6 +73,8 @@ struct Wanted {
     needed: Needed,
     /// Versions up to this one are not ours alone.
     shared: u64,
+    /// The file has this object no more: if nothing of it is needed, all of it goes.
+    is_gone: bool,
 }
 
 impl Server {
@@ -107,31 +109,26 @@ impl Server {
             all
         })
         .await;
-        let mut devices: HashMap<u32, Vec<Needed>> = HashMap::new();
+        let mut needs: HashMap<u32, Vec<Needed>> = HashMap::new();
+        let mut gone: HashMap<u32, Vec<(ObjectId, u64)>> = HashMap::new();
         for mut wanted in all {
             if wanted.shared >= 1 && !keep_shared(storage, &mut wanted).await {
                 continue;
             }
-            devices.entry(wanted.osd).or_default().push(wanted.needed);
-        }
-        for (osd, needed) in devices {
-            for part in needed.chunks(NAMED_MAX) {
-                let Some(connection) = storage.devices.connection(osd) else {
-                    break;
-                };
-                let call = Prune {
-                    capability: storage.capability(osd),
-                    needed: List::from_iter_cut(part.iter().cloned()),
-                };
-                match connection.call(&call).await {
-                    Ok(_) => ObjectFigures::count(&self.objects.figures.pruned),
-                    Err(cause) => {
-                        debug!(osd, %cause, "old versions stay until they are collected");
-                        break;
-                    }
-                }
+            if wanted.is_gone && wanted.needed.keep.is_empty() {
+                let objects = gone.entry(wanted.osd).or_default();
+                objects.push((wanted.needed.object, 0));
+            } else {
+                needs.entry(wanted.osd).or_default().push(wanted.needed);
             }
         }
+        for (osd, needed) in needs {
+            prune(storage, osd, &needed).await;
+        }
+        for (osd, objects) in gone {
+            remove(storage, osd, &objects).await;
+        }
+        ObjectFigures::count(&self.objects.figures.pruned);
     }
 
     /// What is still needed of the objects of those layouts, which a file had.
@@ -194,6 +191,11 @@ impl Server {
                         below: below.saturating_add(1),
                     },
                     shared: info.shared,
+                    is_gone: !present.as_ref().is_some_and(|present| {
+                        let mut objects = present.objects.iter();
+                        present.volume == layout.volume
+                            && objects.any(|p| (p.osd, p.serial) == (placed.osd, placed.serial))
+                    }),
                 });
             }
         }
@@ -232,4 +234,49 @@ async fn keep_shared(storage: &Storage, wanted: &mut Wanted) -> bool {
         }
     }
     true
+}
+
+/// Lets versions go; answers the bytes that it gave back.
+pub(crate) async fn prune(storage: &Storage, osd: u32, needed: &[Needed]) -> u64 {
+    let mut freed = 0;
+    for part in needed.chunks(NAMED_MAX) {
+        let Some(connection) = reachable(storage, osd) else {
+            break;
+        };
+        let call = Prune {
+            capability: storage.capability(osd),
+            needed: List::from_iter_cut(part.iter().cloned()),
+        };
+        match connection.call(&call).await {
+            Ok(reply) => freed += reply.freed,
+            Err(cause) => debug!(osd, %cause, "what nobody needs stays until it is collected"),
+        }
+    }
+    freed
+}
+
+/// Removes objects; a device of which that is set keeps them for a while. Answers their bytes.
+pub(crate) async fn remove(storage: &Storage, osd: u32, objects: &[(ObjectId, u64)]) -> u64 {
+    let mut freed = 0;
+    for part in objects.chunks(NAMED_MAX) {
+        let Some(connection) = reachable(storage, osd) else {
+            break;
+        };
+        let call = Remove {
+            capability: storage.capability(osd),
+            objects: List::from_iter_cut(part.iter().map(|(object, _)| *object)),
+            flags: 0,
+        };
+        match connection.call(&call).await {
+            Ok(_) => freed += part.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+            Err(cause) => debug!(osd, %cause, "what nobody needs stays until it is collected"),
+        }
+    }
+    freed
+}
+
+/// A way to a device that is not known to be away.
+fn reachable(storage: &Storage, osd: u32) -> Option<cellar_rpc::Connection> {
+    let away = storage.devices.condition(osd) == cellar_objects::Condition::Dead;
+    storage.devices.connection(osd).filter(|_| !away)
 }

@@ -6,7 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use cellar_wire::ids::Fid;
+use cellar_volume::Referenced;
+use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::object::Layout;
 use parking_lot::Mutex;
 
@@ -91,6 +92,30 @@ impl Readings {
             files.remove(&fid);
         }
         versions
+    }
+
+    /// The versions of objects in the name of a volume (0: of all) that are read.
+    pub(crate) fn named(&self, owner: VolumeId, now: u64) -> Vec<Referenced> {
+        let files = self.0.lock();
+        let mut all = Vec::new();
+        for (fid, held) in files.iter() {
+            if owner.0 != 0 && fid.volume != owner {
+                continue;
+            }
+            let held = held
+                .iter()
+                .filter(|held| held.readers > 0 || held.until > now);
+            for layout in held.map(|held| &held.layout) {
+                let written = layout.objects.iter().filter(|placed| placed.version > 0);
+                all.extend(written.map(|placed| Referenced {
+                    object: layout.object(fid.vnode, fid.uniquifier, placed),
+                    version: placed.version,
+                    osd: placed.osd,
+                    owner: ViceId::default(),
+                }));
+            }
+        }
+        all
     }
 
     /// Forgets whose time is over.

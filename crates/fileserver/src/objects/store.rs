@@ -20,7 +20,9 @@ use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 
 use super::ObjectFigures;
+use super::alive;
 use super::layouts;
+use super::making::Making;
 use super::policies::{Place, Wanted};
 use super::turns::Turn;
 use crate::abort_map::Refusal;
@@ -45,6 +47,7 @@ pub(crate) struct Storing {
     /// The objects are those that the file has; only what comes is written.
     goes_on: bool,
     turn: Turn,
+    making: Making,
 }
 
 /// What a store into objects came to; one change of the vnode is still to be made.
@@ -56,6 +59,7 @@ pub(crate) struct Stored {
     written: Written,
     length: u64,
     turn: Turn,
+    _making: Making,
 }
 
 /// Where the bytes of a file are to be after a store that leaves it `length` bytes long.
@@ -122,9 +126,13 @@ impl Storing {
         let goes_on = own.is_some();
         let next = match own {
             Some(old) => Some(layouts::next(server, fid, old, length, info.borrowed)?),
-            None => layouts::fresh(server, info.id, wanted, length, (serial, info.borrowed))?,
+            None => {
+                let last = (serial, info.borrowed);
+                alive::fresh(server, info.id, wanted, length, last).await?
+            }
         };
         Ok(next.map(|next| Self {
+            making: server.objects.makings.store(fid, &next),
             server: server.clone(),
             volume: volume.clone(),
             fid,
@@ -150,6 +158,7 @@ impl Storing {
         let last = (serial, info.borrowed);
         let next = layouts::fresh(server, info.id, wanted, before.length, last)?;
         Ok(next.map(|next| Self {
+            making: server.objects.makings.store(before.fid, &next),
             server: server.clone(),
             volume: volume.clone(),
             fid: before.fid,
@@ -264,6 +273,7 @@ impl Storing {
             written,
             length: kept.max(end),
             turn: self.turn,
+            _making: self.making,
         })
     }
 }
@@ -286,11 +296,12 @@ impl Stored {
         self.volume.set_layout(self.fid, expected, &change, context)
     }
 
-    /// After the change: what nobody needs any more is given up, later.
-    pub(crate) fn give_up_old(&self, server: &Server) {
+    /// After the change: what nobody needs any more is given up, later, and what lacks the store is repaired.
+    pub(crate) fn settle(&self, server: &Arc<Server>) {
         if let Some(old) = &self.old {
             server.objects.prunes.later(self.fid, old.clone());
         }
+        server.repair_after_store(self.fid, &self.written.layout, self.length);
     }
 }
 

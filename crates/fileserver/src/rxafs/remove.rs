@@ -61,11 +61,15 @@ async fn remove(
             };
             volume.count_change(session.origin(), &before, session.context());
             let touched = touched(dir, &outcome);
-            let outcome = (outcome.dir, access, vol_sync(volume));
+            let objects = outcome.objects.map(|objects| (outcome.status.fid, objects));
+            let outcome = (outcome.dir, access, vol_sync(volume), objects);
             Ok((Changed { outcome, durable }, touched))
         }
     };
-    let (dir_status, access, sync) = change(server, session, work).await?;
+    let (dir_status, access, sync, objects) = change(server, session, work).await?;
+    if let Some((fid, objects)) = objects {
+        server.objects.prunes.later(fid, objects);
+    }
     Ok((server.show(session, &dir_status, access), sync))
 }
 

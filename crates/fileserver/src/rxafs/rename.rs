@@ -81,6 +81,9 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
         }
     };
     let (renamed, old_access, new_access, sync) = change(server, &session, work).await?;
+    if let (Some(status), Some(objects)) = (&renamed.replaced, &renamed.objects) {
+        server.objects.prunes.later(status.fid, objects.clone());
+    }
     call.reply(&RenameReply {
         old_dir_status: server.show(&session, &renamed.old_dir, old_access),
         new_dir_status: server.show(&session, &renamed.new_dir, new_access),

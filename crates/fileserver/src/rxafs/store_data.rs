@@ -21,6 +21,7 @@ use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::{Changed, Error, FileType, SetStatus, Store, StoreSpec, VnodeStatus};
 use cellar_wire::AbortCode;
 use cellar_wire::ids::Fid;
+use cellar_wire::object::Layout;
 use cellar_wire::rxafs::{
     AfsFetchStatus, AfsStoreStatus, StoreData, StoreData64, StoreData64Reply, StoreDataReply,
     VolSync,
@@ -175,6 +176,8 @@ struct Allowed {
     attached: Attached,
     /// The file as it was.
     before: VnodeStatus,
+    /// The objects that it had; if it is here after the store they are given up.
+    objects: Option<Arc<Layout>>,
     spec: StoreSpec,
     access: Access,
 }
@@ -223,9 +226,11 @@ fn check(server: &Server, session: &Session, asked: &Asked) -> Result<Allowed, R
         clear_set_id: !identity.administrator,
         quota_slack: STORE_SLACK_BLOCKS.into(),
     };
+    let objects = attached.volume.layout(asked.fid)?;
     Ok(Allowed {
         attached,
         before: status,
+        objects,
         spec,
         access,
     })
@@ -267,7 +272,7 @@ async fn small(
             )?;
             allowed.count(&session);
             let changed = Changed {
-                outcome: (outcome, allowed.access),
+                outcome: (outcome, allowed.access, allowed.objects),
                 durable,
             };
             Ok((changed, Touched::changed([asked.fid])))
@@ -275,7 +280,11 @@ async fn small(
     };
     match change(server, session, work).await {
         Err(Refusal::Store(Error::InObjects(_))) if server.objects.storage().is_some() => {}
-        outcome => return outcome,
+        outcome => {
+            let (status, access, objects) = outcome?;
+            came_back(server, asked.fid, objects);
+            return Ok((status, access));
+        }
     }
     let allowed = {
         let (server, session) = (server.clone(), session.clone());
@@ -283,6 +292,13 @@ async fn small(
     };
     let mut bytes = Gathered(data.iter().cloned().collect());
     Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await
+}
+
+/// The bytes of a file are here since a store; its objects are given up.
+fn came_back(server: &Server, fid: Fid, objects: Option<Arc<Layout>>) {
+    if let Some(objects) = objects {
+        server.objects.prunes.later(fid, objects);
+    }
 }
 
 /// A store into a file that is in objects, or goes there.
@@ -326,7 +342,7 @@ async fn into_objects(
     };
     allowed.count(session);
     let status = finish(server, changed, pending).await?;
-    stored.give_up_old(server);
+    stored.settle(server);
     Ok((status, allowed.access))
 }
 
@@ -347,6 +363,7 @@ async fn here(
     let (changed, pending) = commit(server, session, asked.fid, store, Vec::new()).await?;
     allowed.count(session);
     let status = finish(server, changed, pending).await?;
+    came_back(server, asked.fid, allowed.objects);
     Ok((status, allowed.access))
 }
 
@@ -411,6 +428,7 @@ async fn large(
             let (changed, pending) = commit(server, session, asked.fid, store, pieces).await?;
             allowed.count(session);
             let status = finish(server, changed, pending).await?;
+            came_back(server, asked.fid, allowed.objects);
             return Ok((status, allowed.access));
         }
         store = blocking(move || push(store, pieces)).await?;

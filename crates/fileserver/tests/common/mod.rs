@@ -7,6 +7,7 @@
 )]
 
 pub mod osds;
+pub mod real;
 pub mod stated;
 pub mod volser;
 

@@ -30,6 +30,19 @@ pub struct Database {
     revision: AtomicU64,
 }
 
+impl Database {
+    /// Sets the policies, by number and text.
+    pub fn set_policies(&self, policies: &[(u32, &str)]) {
+        let entry = |(id, text): &(u32, &str)| PolicyEntry {
+            id: *id,
+            name: AfsString::new(format!("policy{id}")).unwrap(),
+            text: AfsString::new(text.as_bytes().to_vec()).unwrap(),
+            revision: 1,
+        };
+        *self.policies.lock() = policies.iter().map(entry).collect();
+    }
+}
+
 impl DeviceList for Database {
     fn list<'a>(
         &'a self,
@@ -74,13 +87,7 @@ impl Osds {
             ..OsdListed::default()
         });
         *database.listed.lock() = listed;
-        let entry = |(id, text): &(u32, &str)| PolicyEntry {
-            id: *id,
-            name: AfsString::new(format!("policy{id}")).unwrap(),
-            text: AfsString::new(text.as_bytes().to_vec()).unwrap(),
-            revision: 1,
-        };
-        *database.policies.lock() = policies.iter().map(entry).collect();
+        database.set_policies(policies);
         let devices = attach(&database, cell, "test.cell").await;
         Self {
             fakes,

@@ -230,6 +230,23 @@ pub(super) static SUITE: Suite = Suite {
             examples: &["4 -rate 20000", "4 -wait", "4 -status -json"],
         },
         Command {
+            name: "collect",
+            aliases: &[],
+            about: "Remove what devices have and no volume of the cell needs.",
+            parameters: &[
+                optional(
+                    "volume",
+                    "volume name or ID: only its objects; default: all",
+                ),
+                optional(
+                    "grace",
+                    "time: what was written since is left; 90s, 15m, 2h, 7d; default 1d",
+                ),
+                flag("dryrun", ": list it, remove nothing"),
+            ],
+            examples: &["-dryrun", "-volume user.ann -grace 1h"],
+        },
+        Command {
             name: "repair-status",
             aliases: &["repairstatus"],
             about: "Show what the repair queues of the file servers are doing.",

@@ -36,7 +36,7 @@ impl Osd<'_> {
     }
 
     /// The RW volume in whose name objects are.
-    async fn volume(&self) -> Outcome<Option<VolumeId>> {
+    pub(super) async fn volume(&self) -> Outcome<Option<VolumeId>> {
         let Some(volume) = self.invocation.get("volume") else {
             return Ok(None);
         };
@@ -140,19 +140,25 @@ impl Osd<'_> {
         let mut table = Table::new([
             ("File server", Side::Left),
             ("Waiting", Side::Right),
+            ("To copy", Side::Right),
             ("Running", Side::Right),
-            ("Repaired", Side::Right),
             ("Failed", Side::Right),
+            ("Repaired", Side::Right),
+            ("Healed", Side::Right),
             ("Copied", Side::Right),
+            ("A second", Side::Right),
         ]);
         for queue in &queues {
             table.row([
                 queue.server.to_string(),
                 queue.waiting.to_string(),
+                short_size(queue.waiting_bytes),
                 queue.running.to_string(),
-                queue.repaired.to_string(),
                 queue.failed.to_string(),
+                queue.repaired.to_string(),
+                queue.healed.to_string(),
                 short_size(queue.bytes),
+                short_size(queue.rate),
             ]);
         }
         match table.is_empty() {

@@ -211,7 +211,16 @@ impl Osd<'_> {
             let on_it = self.osds.files_on(device.id, usize::MAX).await?;
             let left = on_it.files.len();
             let all = *first.get_or_insert(left);
-            progress.name(&format!("device {}: {left} of {all} files left", device.id));
+            let (queues, _) = self.osds.repairs().await?;
+            let failed: u64 = queues.iter().map(|queue| queue.failed).sum();
+            let stuck = match failed {
+                0 => String::new(),
+                failed => format!(", {failed} objects cannot be moved now"),
+            };
+            progress.name(&format!(
+                "device {}: {left} of {all} files left{stuck}",
+                device.id
+            ));
             if let (0, Some(silent)) = (left, on_it.silent.first()) {
                 progress.finish();
                 return Err(Failure::new(format!(

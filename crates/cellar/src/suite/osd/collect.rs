@@ -1,0 +1,128 @@
+//! collect: what devices have and no volume names.
+
+use cellar_admin::osd::CollectedView;
+use cellar_admin::table::{Side, Table, short_size};
+use cellar_wire::ids::VolumeId;
+
+use super::super::print_json;
+use super::Osd;
+use crate::failure::{Failure, Outcome};
+use crate::output::{out, outln};
+
+/// Seconds that garbage is left alone if nothing is said.
+const GRACE: u32 = 86_400;
+
+impl Osd<'_> {
+    pub(super) async fn collect(&self) -> Outcome {
+        let dry = self.invocation.has("dryrun");
+        let grace = match self.invocation.get("grace") {
+            Some(text) => time(text)?,
+            None => GRACE,
+        };
+        let volumes = match self.volume().await? {
+            Some(volume) => vec![volume],
+            None => {
+                let volumes = self.osds.volumes_with_objects().await?;
+                volumes.into_iter().map(VolumeId).collect()
+            }
+        };
+        let mut all = Vec::new();
+        for volume in volumes {
+            let collected = self.osds.collect(volume, grace, dry).await?;
+            if !self.json {
+                show(&collected, dry);
+            }
+            all.push(collected);
+        }
+        let stopped = |one: &CollectedView| one.changing || !one.silent.is_empty();
+        if self.json {
+            print_json(&all)?;
+        } else if all.is_empty() {
+            outln!("No objects");
+        }
+        Failure::if_any(all.iter().any(stopped))
+    }
+}
+
+fn show(collected: &CollectedView, dry: bool) {
+    let mut table = Table::new([
+        ("Device", Side::Right),
+        ("Object", Side::Left),
+        ("Version", Side::Right),
+        ("Bytes", Side::Right),
+    ]);
+    for one in &collected.garbage {
+        let version = match one.version {
+            0 => "all".to_owned(),
+            version => version.to_string(),
+        };
+        let bytes = one.bytes.to_string();
+        table.row([one.osd.to_string(), one.object.clone(), version, bytes]);
+    }
+    if dry && !table.is_empty() {
+        out!("{table}");
+    }
+    let volume = collected.volume;
+    let (count, looked) = (collected.garbage.len(), collected.looked);
+    match dry {
+        true => outln!("Volume {volume}: {looked} objects, {count} pieces of garbage"),
+        false => outln!(
+            "Volume {volume}: {looked} objects, {count} pieces of garbage collected, {} given back",
+            short_size(collected.freed)
+        ),
+    }
+    if collected.young > 0 {
+        outln!("    {} that nobody names are too young", collected.young);
+    }
+    if collected.busy > 0 {
+        outln!("    {} files were being stored", collected.busy);
+    }
+    for osd in &collected.away {
+        outln!("    device {osd} was not looked at: it does not answer");
+    }
+    for server in &collected.silent {
+        eprintln!(
+            "osd: volume {volume}: file server {server} does not say what it needs: nothing was collected"
+        );
+    }
+    if collected.changing {
+        eprintln!(
+            "osd: volume {volume}: it is being moved, released or restored: nothing was collected"
+        );
+    }
+}
+
+/// Seconds, or with a unit: `90`, `15m`, `2h`, `7d`.
+fn time(text: &str) -> Outcome<u32> {
+    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    let unit = units.iter().find(|(unit, _)| text.ends_with(*unit));
+    let digits = unit.map_or(text, |_| &text[..text.len() - 1]);
+    let number: Option<u32> = digits.parse().ok();
+    let seconds = number.and_then(|number| number.checked_mul(unit.map_or(1, |(_, s)| *s)));
+    seconds.ok_or_else(|| {
+        Failure::usage(format!(
+            "-grace: '{text}' is not a time; write 0, 90s, 15m, 2h or 7d"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (text, seconds) in [
+            ("0", 0),
+            ("90", 90),
+            ("90s", 90),
+            ("15m", 900),
+            ("7d", 604_800),
+        ] {
+            assert_eq!(time(text).ok(), Some(seconds), "{text}");
+        }
+        for text in ["", "m", "-1", "1w", "99999999d", "1.5h"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,573 @@
+//! Collecting garbage: objects, and versions of them, that no volume of the cell names.
+//!
+//! What a file server names is in its records; what is on the devices it does not own. So one server for each
+//! RW volume, the one that has it, compares: what devices have in the name of that volume, with what all
+//! file servers of the cell name of it. Nothing is removed unless that is certain:
+//!
+//! 1. *The devices are listed first.* What is made after that is not judged.
+//! 2. *All file servers are asked*, not only those of the volume's family: a copy under another id names the
+//!    same objects. One that does not answer, or has not a volume that the location database says it
+//!    has (a partition is missing), stops it.
+//! 3. *They are asked twice.* A name on its way from one server to another (a move, a release) may be
+//!    missed by one round, having left the first before it was asked and reached the second after.
+//!    It is there in the next round.
+//! 4. *The entry in the location database* must not be locked, nor change from before the first round until
+//!    after the second: nobody moves, releases or restores the family meanwhile.
+//! 5. What stores and repairs make, here or elsewhere, is told with the references ([`super::making`]), and so is
+//!    what is being read ([`super::reading`]). *In the turn of the file*, as stores take it, what this server
+//!    names is read once more, and then devices are told: nobody makes a version meanwhile that is older, by
+//!    a clock that was set back, than what goes.
+//! 6. *Grace*: what was written a short while ago is left alone in any case.
+//!
+//! Nothing that is named by nobody can come to be named again, so what was certain once stays so: a crash at
+//! any point leaves garbage, which the next round finds. Devices that are away are passed over.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_objects::Condition;
+use cellar_rpc::{CallError, blocking};
+use cellar_wire::afsosd::{Collected, Garbage, HaveVolumes, ListReferences};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::object::ObjectId;
+use cellar_wire::osd::{ListObjects, NAMED_MAX, Needed, ObjectInfo};
+use cellar_wire::osddb::OSD_OBSOLETE;
+use cellar_wire::{AbortCode, List};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use super::cell::{CellServer, Family, Upkeep};
+use super::garbage::{Age, References, Verdict, judge};
+use super::prune::{prune, remove};
+use super::{LOCAL_DISK, ObjectFigures, Storage};
+use crate::abort_map::Refusal;
+use crate::limits::{COLLECT_FILES, COLLECT_OBJECTS, COLLECT_PAUSE, COLLECT_TURN_PATIENCE};
+use crate::server::Server;
+
+/// References asked for at once.
+const REFERENCES: u32 = 2048;
+/// The last vnode there can be.
+const LAST: VnodeId = VnodeId(u32::MAX);
+/// Another server has to do it.
+const NOT_HERE: Refusal = Refusal::Code(AbortCode::EXDEV);
+
+/// Objects of some vnodes of a volume, on all devices that answer.
+#[derive(Default)]
+struct Listed {
+    found: Vec<(u32, ObjectInfo)>,
+    /// Up to which vnode.
+    end: Option<VnodeId>,
+    away: Vec<u32>,
+}
+
+/// A file, and what devices have of it.
+type FileObjects = ((VnodeId, Uniquifier), Vec<(u32, ObjectInfo)>);
+
+/// Why nothing is certain.
+enum Doubt {
+    Silent(Vec<IpAddr>),
+    Failed(Refusal),
+}
+
+impl Server {
+    /// Collects, or with `dry` lists, what nobody needs of the objects of an RW volume, of some vnodes behind
+    /// `after`.
+    pub(crate) async fn collect_garbage(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        after: VnodeId,
+        grace: Duration,
+        dry: bool,
+    ) -> Result<Collected, Refusal> {
+        let storage = self.objects.needed()?;
+        let upkeep = self.objects.upkeep.get();
+        let cell = &upkeep.ok_or(Refusal::Code(AbortCode::ENOSYS))?.servers;
+        let failed = |cause: CallError| Refusal::Call(cause.code());
+        let servers = cell.servers().await.map_err(failed)?;
+        let family = cell.family(volume).await.map_err(failed)?;
+        if !self.collects(&servers, family.as_ref()) {
+            return Err(NOT_HERE);
+        }
+        let mut collected = Collected::default();
+        if family.as_ref().is_some_and(|family| family.locked) {
+            collected.changing = true;
+            return Ok(collected);
+        }
+        let listed = list(storage, volume, after).await;
+        collected.away = List::from_iter_cut(listed.away.iter().copied());
+        collected.looked = listed.found.len() as u64;
+        collected.next = listed.end.map_or(0, |end| end.0);
+        if listed.found.is_empty() {
+            return Ok(collected);
+        }
+        let range = (after, listed.end.unwrap_or(LAST));
+        let mut named = References::default();
+        for _ in 0..2 {
+            let round = self.ask_all(&servers, family.as_ref(), volume, range, &mut named);
+            match round.await {
+                Ok(()) => {}
+                Err(Doubt::Failed(refusal)) => return Err(refusal),
+                Err(Doubt::Silent(silent)) => {
+                    let silent = silent.into_iter().map(cellar_objects::words_of);
+                    collected.silent = List::from_iter_cut(silent);
+                    return Ok(collected);
+                }
+            }
+        }
+        if cell.family(volume).await.map_err(failed)? != family
+            || cell.servers().await.map_err(failed)? != servers
+        {
+            collected.changing = true;
+            return Ok(collected);
+        }
+        let age = Age {
+            now: self.wall(),
+            grace,
+        };
+        let mut files: BTreeMap<(VnodeId, Uniquifier), Vec<(u32, ObjectInfo)>> = BTreeMap::new();
+        for (osd, info) in listed.found {
+            match judge(osd, &info, &[&named], age) {
+                Verdict::Stays(young) => collected.young += u64::from(young),
+                verdict if dry => note(&mut collected, &verdict),
+                _ => {
+                    let file = (info.object.vnode, info.object.uniquifier);
+                    files.entry(file).or_default().push((osd, info));
+                }
+            }
+        }
+        let needs_head = family.is_some_and(|family| family.sites.iter().any(|s| s.read_write));
+        let files: Vec<FileObjects> = files.into_iter().collect();
+        for batch in files.chunks(COLLECT_FILES) {
+            self.remove_garbage(
+                storage,
+                volume,
+                needs_head,
+                batch,
+                &named,
+                age,
+                &mut collected,
+            )
+            .await?;
+        }
+        Ok(collected)
+    }
+
+    /// Whether garbage of a family is collected by this server.
+    fn collects(&self, servers: &[CellServer], family: Option<&Family>) -> bool {
+        let Some(me) = servers
+            .iter()
+            .find(|server| server.uuid == Some(self.config.uuid))
+        else {
+            return false;
+        };
+        let sites = family.map(|family| &family.sites[..]).unwrap_or_default();
+        let head = sites.iter().find(|site| site.read_write);
+        match head.or(sites.first()) {
+            Some(site) => me.addresses.contains(&site.server),
+            None => {
+                servers.iter().flat_map(|server| &server.addresses).min()
+                    == me.addresses.iter().min()
+            }
+        }
+    }
+
+    /// Adds what all file servers name.
+    async fn ask_all(
+        self: &Arc<Self>,
+        servers: &[CellServer],
+        family: Option<&Family>,
+        volume: VolumeId,
+        range: (VnodeId, VnodeId),
+        named: &mut References,
+    ) -> Result<(), Doubt> {
+        let sites = family.map(|family| &family.sites[..]).unwrap_or_default();
+        let known = |address: &IpAddr| servers.iter().any(|s| s.addresses.contains(address));
+        let mut silent: Vec<IpAddr> = sites
+            .iter()
+            .map(|site| site.server)
+            .filter(|address| !known(address))
+            .collect();
+        for server in servers {
+            let at = |site: &&super::cell::FamilySite| server.addresses.contains(&site.server);
+            let volumes: Vec<VolumeId> = sites
+                .iter()
+                .filter(at)
+                .flat_map(|site| site.volumes.iter().copied())
+                .collect();
+            let answered = match server.uuid == Some(self.config.uuid) {
+                true => self.ask_self(volume, &volumes, range, named).await?,
+                false => self.ask_other(server, volume, &volumes, range, named).await,
+            };
+            if !answered {
+                silent.extend(server.addresses.first());
+            }
+        }
+        match silent.is_empty() {
+            true => Ok(()),
+            false => Err(Doubt::Silent(silent)),
+        }
+    }
+
+    async fn ask_self(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        volumes: &[VolumeId],
+        range: (VnodeId, VnodeId),
+        named: &mut References,
+    ) -> Result<bool, Doubt> {
+        let (server, volumes) = (self.clone(), volumes.to_vec());
+        let asked = blocking(move || {
+            if server.have(&volumes)?.len() != volumes.len() {
+                return Ok(None);
+            }
+            server.references_in(volume, range).map(Some)
+        });
+        let found = asked.await.map_err(Doubt::Failed)?;
+        let answered = found.is_some();
+        for found in found.unwrap_or_default() {
+            named.add((found.osd, found.object, found.version));
+        }
+        Ok(answered)
+    }
+
+    /// `false`: it has not answered all.
+    async fn ask_other(
+        &self,
+        server: &CellServer,
+        volume: VolumeId,
+        volumes: &[VolumeId],
+        range: (VnodeId, VnodeId),
+        named: &mut References,
+    ) -> bool {
+        let Some(address) = server.addresses.first() else {
+            return false;
+        };
+        let Some(upkeep) = self.objects.upkeep.get() else {
+            return false;
+        };
+        let connection = upkeep.servers.connection(*address);
+        let ids = volumes.iter().map(|volume| volume.0);
+        let have = HaveVolumes {
+            volumes: List::from_iter_cut(ids),
+        };
+        match connection.call(&have).await {
+            Ok(reply) if reply.here.len() == have.volumes.len() => {}
+            // A file server that is no Cellar knows no objects, and has none.
+            Err(cause) if is_unknown_there(cause.code()) => return true,
+            Ok(_) => {
+                warn!(server = %address, %volume, "a file server lacks a volume that the VLDB says it has");
+                return false;
+            }
+            Err(cause) => {
+                debug!(server = %address, %cause, "a file server does not say what it has");
+                return false;
+            }
+        }
+        let mut after = range.0;
+        loop {
+            let page = ListReferences {
+                volume: volume.0,
+                after: Fid::new(0, after.0, 0),
+                limit: REFERENCES,
+            };
+            let page = match connection.call(&page).await {
+                Ok(page) => page,
+                Err(cause) => {
+                    debug!(server = %address, %cause, "a file server does not say what it names");
+                    return false;
+                }
+            };
+            for found in page.references.iter() {
+                named.add((found.osd, found.object, found.version));
+            }
+            let last = page
+                .references
+                .last()
+                .map_or(after, |last| last.object.vnode);
+            if !page.more || last >= range.1 {
+                return true;
+            }
+            if last <= after {
+                // It says that there is more and does not go on.
+                return false;
+            }
+            after = last;
+        }
+    }
+
+    /// What this server names of the vnodes in a range: behind the first, up to the last.
+    fn references_in(
+        &self,
+        volume: VolumeId,
+        (after, end): (VnodeId, VnodeId),
+    ) -> Result<Vec<cellar_volume::Referenced>, Refusal> {
+        let (mut all, mut from) = (Vec::new(), after);
+        loop {
+            let (found, more) = self.references(volume, from, REFERENCES as usize)?;
+            all.extend(found.into_iter().filter(|found| found.object.vnode <= end));
+            match more {
+                Some(last) if last < end && last > from => from = last,
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// Which of these volumes are here, in whatever state.
+    pub(crate) fn have(&self, volumes: &[VolumeId]) -> Result<Vec<VolumeId>, Refusal> {
+        let mut here = Vec::new();
+        for volume in volumes {
+            if self.volumes.find(*volume)?.is_some() {
+                here.push(*volume);
+            }
+        }
+        Ok(here)
+    }
+
+    /// Removes what nobody needs of some files, in their turns.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of the volume")]
+    async fn remove_garbage(
+        self: &Arc<Self>,
+        storage: &Storage,
+        volume: VolumeId,
+        needs_head: bool,
+        files: &[FileObjects],
+        named: &References,
+        age: Age,
+        collected: &mut Collected,
+    ) -> Result<(), Refusal> {
+        let mut turns = Vec::new();
+        let mut ours = Vec::new();
+        for ((vnode, uniquifier), objects) in files {
+            let fid = Fid {
+                volume,
+                vnode: *vnode,
+                uniquifier: *uniquifier,
+            };
+            match timeout(COLLECT_TURN_PATIENCE, self.objects.turns.wait(fid)).await {
+                Ok(Some(turn)) => {
+                    turns.push(turn);
+                    ours.extend(objects);
+                }
+                _ => collected.busy += 1,
+            }
+        }
+        let (Some(((first, _), _)), Some(((last, _), _))) = (files.first(), files.last()) else {
+            return Ok(());
+        };
+        let range = (VnodeId(first.0.saturating_sub(1)), *last);
+        let server = self.clone();
+        let now = blocking(move || {
+            let found = server.volumes.find(volume)?;
+            let is_here = found
+                .is_some_and(|(_, found)| found.volume.is_head() && !found.volume.is_restoring());
+            if needs_head && !is_here {
+                return Ok::<_, Refusal>(None);
+            }
+            server.references_in(volume, range).map(Some)
+        });
+        let Some(now) = now.await? else {
+            collected.changing = true;
+            return Ok(());
+        };
+        let mut here = References::default();
+        for found in now {
+            here.add((found.osd, found.object, found.version));
+        }
+        let (mut prunes, mut removes) = (BTreeMap::new(), BTreeMap::new());
+        for (osd, info) in ours {
+            let verdict = judge(*osd, info, &[named, &here], age);
+            match &verdict {
+                Verdict::Stays(_) => continue,
+                Verdict::Prune(needed, _) => {
+                    let of_device: &mut Vec<Needed> = prunes.entry(*osd).or_default();
+                    of_device.push(needed.clone());
+                }
+                Verdict::Remove(garbage) => {
+                    let of_device: &mut Vec<(ObjectId, u64)> = removes.entry(*osd).or_default();
+                    of_device.push((garbage.object, garbage.bytes));
+                }
+            }
+            note(collected, &verdict);
+        }
+        for (osd, needed) in prunes {
+            collected.freed += prune(storage, osd, &needed).await;
+        }
+        for (osd, objects) in removes {
+            collected.freed += remove(storage, osd, &objects).await;
+        }
+        let figures = &self.objects.figures;
+        ObjectFigures::count(&figures.collections);
+        // Stores go on.
+        drop(turns);
+        Ok(())
+    }
+
+    /// Collects, now and then, what is ours to collect.
+    pub(crate) async fn collect_in_background(self: Arc<Self>, upkeep: Upkeep) {
+        if upkeep.collect_interval.is_zero() {
+            return;
+        }
+        while !self.is_stopping() {
+            tokio::time::sleep(upkeep.collect_interval).await;
+            for volume in self.volumes_on_devices().await {
+                self.collect_family(volume, upkeep.grace).await;
+            }
+        }
+    }
+
+    async fn collect_family(self: &Arc<Self>, volume: VolumeId, grace: Duration) {
+        let (mut after, mut freed, mut pieces) = (VnodeId(0), 0, 0);
+        while !self.is_stopping() {
+            match self.collect_garbage(volume, after, grace, false).await {
+                Ok(collected) => {
+                    freed += collected.freed;
+                    pieces += collected.garbage.len();
+                    let stopped = collected.changing || !collected.silent.is_empty();
+                    if stopped {
+                        info!(%volume, "not all servers say what they need: no garbage is collected");
+                    }
+                    if stopped || collected.next <= after.0 {
+                        break;
+                    }
+                    after = VnodeId(collected.next);
+                }
+                Err(Refusal::Code(AbortCode::EXDEV)) => return,
+                Err(refusal) => {
+                    debug!(%volume, ?refusal, "no garbage is collected");
+                    return;
+                }
+            }
+            tokio::time::sleep(COLLECT_PAUSE).await;
+        }
+        if pieces > 0 {
+            info!(%volume, pieces, freed, "garbage was collected from object storage devices");
+        }
+    }
+
+    /// The volumes in whose names there are objects.
+    async fn volumes_on_devices(&self) -> Vec<VolumeId> {
+        let mut volumes = std::collections::BTreeSet::new();
+        let Some(storage) = self.objects.storage() else {
+            return Vec::new();
+        };
+        for osd in in_use(storage) {
+            let mut after = ObjectId::default();
+            while let Ok((found, _)) = page(storage, osd, VolumeId(0), after, 1).await {
+                let Some(first) = found.first() else { break };
+                volumes.insert(first.object.volume);
+                after = behind(first.object.volume, LAST);
+            }
+        }
+        volumes.into_iter().collect()
+    }
+}
+
+/// Whether a server does not know the call at all.
+fn is_unknown_there(code: AbortCode) -> bool {
+    matches!(
+        code.to_plain(),
+        AbortCode::RXGEN_OPCODE | AbortCode::RX_INVALID_OPERATION
+    )
+}
+
+/// Adds a verdict to what is told.
+fn note(collected: &mut Collected, verdict: &Verdict) {
+    let garbage: &[Garbage] = match verdict {
+        Verdict::Stays(_) => &[],
+        Verdict::Prune(_, garbage) => garbage,
+        Verdict::Remove(garbage) => std::slice::from_ref(garbage),
+    };
+    for one in garbage {
+        // Of more than an answer holds the rest is not told.
+        let _fits = collected.garbage.push(*one);
+    }
+}
+
+/// The devices that may have objects, by number.
+fn in_use(storage: &Storage) -> Vec<u32> {
+    let mut devices: Vec<u32> = storage
+        .devices
+        .list()
+        .into_iter()
+        .filter(|listed| listed.entry.id != LOCAL_DISK && listed.entry.flags & OSD_OBSOLETE == 0)
+        .map(|listed| listed.entry.id)
+        .collect();
+    devices.sort_unstable();
+    devices
+}
+
+/// Behind all objects of a vnode.
+fn behind(volume: VolumeId, vnode: VnodeId) -> ObjectId {
+    ObjectId {
+        volume,
+        vnode,
+        uniquifier: Uniquifier(u32::MAX),
+        serial: u32::MAX,
+    }
+}
+
+async fn page(
+    storage: &Storage,
+    osd: u32,
+    volume: VolumeId,
+    after: ObjectId,
+    limit: usize,
+) -> Result<(Vec<ObjectInfo>, bool), CallError> {
+    if storage.devices.condition(osd) == Condition::Dead {
+        return Err(CallError::Dead);
+    }
+    let connection = storage.devices.connection(osd).ok_or(CallError::Dead)?;
+    let call = ListObjects {
+        capability: storage.capability(osd),
+        volume: volume.0,
+        after,
+        limit: limit as u32,
+        flags: 0,
+    };
+    match connection.call(&call).await {
+        Ok(reply) => Ok((reply.objects.into_vec(), reply.more)),
+        Err(cause) => {
+            storage.devices.failed(osd, &cause);
+            Err(cause)
+        }
+    }
+}
+
+/// What devices have in the name of a volume, of some vnodes.
+async fn list(storage: &Storage, volume: VolumeId, after: VnodeId) -> Listed {
+    let mut listed = Listed::default();
+    for osd in in_use(storage) {
+        let mut from = behind(volume, after);
+        let mut here = Vec::new();
+        loop {
+            let (found, more) = match page(storage, osd, volume, from, NAMED_MAX).await {
+                Ok(page) => page,
+                Err(cause) => {
+                    debug!(osd, %cause, "a device is not looked at for garbage");
+                    listed.away.push(osd);
+                    here.clear();
+                    break;
+                }
+            };
+            let last = found.last().map(|info| info.object);
+            here.extend(found);
+            let Some(last) = last.filter(|last| more && *last > from) else {
+                break;
+            };
+            if here.len() >= COLLECT_OBJECTS {
+                let end = listed.end.unwrap_or(LAST);
+                listed.end = Some(end.min(last.vnode));
+                break;
+            }
+            from = last;
+        }
+        listed
+            .found
+            .extend(here.into_iter().map(|info| (osd, info)));
+    }
+    let end = listed.end.unwrap_or(LAST);
+    listed.found.retain(|(_, info)| info.object.vnode <= end);
+    listed
+}

@@ -1,0 +1,213 @@
+//! What of an object nobody needs: judged from what a device has and what all file servers name.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use cellar_wire::List;
+use cellar_wire::afsosd::Garbage;
+use cellar_wire::object::ObjectId;
+use cellar_wire::osd::{Needed, ObjectInfo};
+
+/// A version of an object on a device.
+pub(crate) type Named = (u32, ObjectId, u64);
+
+/// When something is old enough to be garbage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Age {
+    /// Time since 1970.
+    pub(crate) now: Duration,
+    /// What was written since is left alone.
+    pub(crate) grace: Duration,
+}
+
+impl Age {
+    fn is_old(&self, seconds: u64) -> bool {
+        self.grace.is_zero() || Duration::from_secs(seconds) + self.grace <= self.now
+    }
+
+    /// The number of a version is the time of its store, in microseconds, on the clock of the file server.
+    fn is_old_version(&self, version: u64, written: u64) -> bool {
+        let begun = Duration::from_micros(version);
+        self.is_old(written) && (self.grace.is_zero() || begun + self.grace <= self.now)
+    }
+}
+
+/// What is to become of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It stays as it is. `true`: nobody names some of it, but that is too young.
+    Stays(bool),
+    /// Some versions go.
+    Prune(Needed, Vec<Garbage>),
+    /// All of it goes.
+    Remove(Garbage),
+}
+
+/// Judges an object of the device `osd`, by what is named in any of `references`.
+pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age: Age) -> Verdict {
+    let object = info.object;
+    let (mut keep, mut garbage, mut young) = (Vec::new(), Vec::new(), false);
+    for known in info.versions.iter() {
+        if references
+            .iter()
+            .any(|all| all.has(&(osd, object, known.version)))
+        {
+            keep.push(known.version);
+        } else if age.is_old_version(known.version, known.written) {
+            garbage.push(Garbage {
+                osd,
+                object,
+                version: known.version,
+                bytes: known.length,
+                written: known.written,
+            });
+        } else {
+            young = true;
+            keep.push(known.version);
+        }
+    }
+    // Whoever names another version of it, one that was made since it was listed, needs the object.
+    let is_named = references.iter().any(|all| all.has_any(osd, object));
+    if keep.is_empty() && !is_named {
+        if !age.is_old(info.created) {
+            return Verdict::Stays(true);
+        }
+        return Verdict::Remove(Garbage {
+            osd,
+            object,
+            version: 0,
+            bytes: info.allocated,
+            written: info.versions.last().map_or(info.created, |v| v.written),
+        });
+    }
+    let Some(newest) = garbage.iter().map(|one| one.version).max() else {
+        return Verdict::Stays(young);
+    };
+    // What was not listed is not judged: a version that was begun since is newer than all of these.
+    let needed = Needed {
+        object,
+        keep: List::from_iter_cut(keep),
+        below: newest + 1,
+    };
+    Verdict::Prune(needed, garbage)
+}
+
+/// What all file servers name.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    versions: HashSet<Named>,
+    objects: HashSet<(u32, ObjectId)>,
+}
+
+impl References {
+    pub(crate) fn add(&mut self, named: Named) {
+        self.objects.insert((named.0, named.1));
+        self.versions.insert(named);
+    }
+
+    fn has(&self, named: &Named) -> bool {
+        self.versions.contains(named)
+    }
+
+    fn has_any(&self, osd: u32, object: ObjectId) -> bool {
+        self.objects.contains(&(osd, object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
+    use cellar_wire::osd::VersionInfo;
+
+    use super::*;
+
+    const MICROS: u64 = 1_000_000;
+
+    fn info(versions: &[u64], created: u64) -> ObjectInfo {
+        let version = |second: &u64| VersionInfo {
+            version: second * MICROS,
+            length: 10,
+            written: *second,
+        };
+        ObjectInfo {
+            object: ObjectId {
+                volume: VolumeId(1),
+                vnode: VnodeId(2),
+                uniquifier: Uniquifier(3),
+                serial: 4,
+            },
+            created,
+            allocated: 4096,
+            versions: List::from_iter_cut(versions.iter().map(version)),
+            ..ObjectInfo::default()
+        }
+    }
+
+    fn verdict(versions: &[u64], created: u64, named: &[u64], grace: u64) -> Verdict {
+        let age = Age {
+            now: Duration::from_secs(1000),
+            grace: Duration::from_secs(grace),
+        };
+        let info = info(versions, created);
+        let mut references = References::default();
+        for second in named {
+            references.add((9, info.object, second * MICROS));
+        }
+        judge(9, &info, &[&references], age)
+    }
+
+    #[test]
+    fn what_is_named_or_young_stays() {
+        assert_eq!(
+            verdict(&[100, 200], 100, &[100, 200], 0),
+            Verdict::Stays(false)
+        );
+        assert_eq!(verdict(&[100, 950], 100, &[100], 100), Verdict::Stays(true));
+        assert_eq!(verdict(&[], 950, &[], 100), Verdict::Stays(true));
+        let Verdict::Prune(needed, garbage) = verdict(&[100, 200, 300, 950], 100, &[200], 100)
+        else {
+            panic!("versions 100 and 300 are garbage");
+        };
+        assert_eq!(needed.keep.to_vec(), [200 * MICROS, 950 * MICROS]);
+        assert_eq!(needed.below, 300 * MICROS + 1);
+        let gone: Vec<u64> = garbage.iter().map(|one| one.version / MICROS).collect();
+        assert_eq!(gone, [100, 300]);
+    }
+
+    /// A store named 300 after the object was listed: what was listed goes, the object does not.
+    #[test]
+    fn an_object_with_a_version_that_was_not_listed_does_not_go() {
+        let Verdict::Prune(needed, garbage) = verdict(&[100, 200], 100, &[300], 100) else {
+            panic!("only the listed versions are garbage");
+        };
+        assert_eq!((needed.keep.len(), needed.below), (0, 200 * MICROS + 1));
+        assert_eq!(garbage.len(), 2);
+    }
+
+    #[test]
+    fn an_object_that_nobody_names_goes_as_a_whole() {
+        for versions in [&[][..], &[100], &[100, 899]] {
+            let Verdict::Remove(garbage) = verdict(versions, 100, &[], 100) else {
+                panic!("{versions:?}");
+            };
+            assert_eq!((garbage.version, garbage.bytes), (0, 4096));
+        }
+        assert_eq!(
+            verdict(&[100, 901], 100, &[], 100),
+            Verdict::Prune(
+                Needed {
+                    object: info(&[], 0).object,
+                    keep: List::from_iter_cut([901 * MICROS]),
+                    below: 100 * MICROS + 1,
+                },
+                vec![Garbage {
+                    osd: 9,
+                    object: info(&[], 0).object,
+                    version: 100 * MICROS,
+                    bytes: 10,
+                    written: 100,
+                }],
+            )
+        );
+    }
+}

@@ -1,0 +1,303 @@
+//! One object of a file made anew.
+//!
+//! The file may have several versions here, and the object may have several versions that these name. Each is
+//! made as an object of its own, with one version, on a device that has no other object of that layout, or
+//! where it was, if that device does well. Its serial number is drawn from the upper half of the numbers, which
+//! stores do not use: a store that runs beside cannot choose the same.
+
+use std::sync::Arc;
+
+use cellar_objects::repair::{Pace, Target, rebuild};
+use cellar_objects::{Condition, placement};
+use cellar_rpc::blocking;
+use cellar_volume::{Holder, Referenced, Replaced, Volume};
+use cellar_wire::ids::{Fid, ViceId};
+use cellar_wire::object::{Layout, Placed};
+use tracing::{debug, info, warn};
+
+use super::super::policies::Wanted;
+use super::super::prune::remove;
+use super::super::{Storage, layouts};
+use super::queue::{Broken, Outcome};
+use crate::abort_map::Refusal;
+use crate::server::Server;
+
+/// Tries after which the turn of the file is taken before the object is copied, not after.
+const PATIENT_TRIES: u32 = 2;
+
+/// Where an object shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Where it is best, if it has to be made anew.
+    IfBroken,
+    /// On another device; 0: any.
+    On(u32),
+}
+
+/// A version of an object, and the version of the file that it is made from.
+struct Work {
+    placed: Placed,
+    place: usize,
+    layout: Arc<Layout>,
+    length: u64,
+}
+
+/// The volume of a file, and what is to be done.
+type Found = (Arc<Volume>, Vec<Work>);
+
+impl Server {
+    /// Makes an object anew as far as it has to be, in all versions of the file. Says on which device, of the
+    /// last, it is now.
+    pub(crate) async fn mend(
+        self: &Arc<Self>,
+        broken: Broken,
+        wish: Wish,
+        tries: u32,
+        pace: &Pace,
+    ) -> Result<(Outcome, u32), Refusal> {
+        let storage = self.objects.needed()?;
+        let found = {
+            let server = self.clone();
+            blocking(move || server.versions_with(broken)).await?
+        };
+        let Some((volume, works)) = found else {
+            return Ok((Outcome::Nothing, broken.osd));
+        };
+        let fid = Fid {
+            volume: broken.volume,
+            vnode: broken.vnode,
+            uniquifier: broken.uniquifier,
+        };
+        if volume.is_restoring() {
+            return Ok((Outcome::Busy, broken.osd));
+        }
+        let early = match tries >= PATIENT_TRIES {
+            true => match self.objects.turns.wait(fid).await {
+                Some(turn) => Some(turn),
+                None => return Ok((Outcome::Busy, broken.osd)),
+            },
+            false => None,
+        };
+        let (mut bytes, mut healed, mut done, mut now) = (0, false, 0, broken.osd);
+        let mut worst = Outcome::Nothing;
+        for work in &works {
+            let object = work.layout.object(fid.vnode, fid.uniquifier, &work.placed);
+            let repairs = &self.objects.repairs;
+            if wish == Wish::IfBroken && !repairs.is_broken(&work.placed, object) {
+                continue;
+            }
+            let damaged = repairs.is_damaged(work.placed.osd, object);
+            let condition = storage.devices.condition(work.placed.osd);
+            let waits = condition != Condition::Well && repairs.stays(work.placed.osd);
+            if wish == Wish::IfBroken && waits {
+                // It lacks a store because it is down, and is made where it is when it is back.
+                worst = Outcome::Away;
+                continue;
+            }
+            let Some(target) = target(self, storage, work, damaged, wish) else {
+                debug!(%fid, osd = work.placed.osd, "there is no device for an object");
+                worst = Outcome::Failed;
+                continue;
+            };
+            let made = Placed {
+                osd: target.osd,
+                serial: target.serial,
+                ..work.placed
+            };
+            let making = self.objects.makings.begin(vec![Referenced {
+                object: work.layout.object(fid.vnode, fid.uniquifier, &made),
+                version: made.version,
+                osd: made.osd,
+                owner: ViceId::default(),
+            }]);
+            let set = storage.set(fid, (*work.layout).clone());
+            let rebuilt = rebuild(
+                &storage.devices,
+                &set,
+                work.place,
+                target,
+                work.length,
+                pace,
+            );
+            let made = match rebuilt.await {
+                Ok(made) => made,
+                Err(cause) => {
+                    warn!(%fid, osd = work.placed.osd, %cause, "an object cannot be made anew");
+                    self.give_up(storage, &work.layout, fid, &made).await;
+                    worst = Outcome::Failed;
+                    continue;
+                }
+            };
+            let outcome = self.put_in_place(&volume, fid, work, made, early.is_some());
+            match outcome.await? {
+                true => {
+                    drop(making);
+                    let length = cellar_objects::arithmetic::length_at(
+                        &work.layout.shape,
+                        work.place,
+                        work.length,
+                    );
+                    (bytes, done, now) = (bytes + length, done + 1, made.osd);
+                    healed |= damaged;
+                    if damaged {
+                        warn!(%fid, %object, osd = work.placed.osd, to = made.osd,
+                            "a damaged object was healed");
+                        repairs.forget_damaged(work.placed.osd, object);
+                    } else {
+                        info!(%fid, %object, osd = work.placed.osd, to = made.osd,
+                            "an object was made anew");
+                    }
+                    self.objects.prunes.later(fid, work.layout.clone());
+                }
+                false => {
+                    self.give_up(storage, &work.layout, fid, &made).await;
+                    worst = Outcome::Busy;
+                }
+            }
+        }
+        let outcome = match (worst, done) {
+            (Outcome::Nothing, 1..) => Outcome::Made(bytes, healed),
+            (worst, _) => worst,
+        };
+        Ok((outcome, now))
+    }
+
+    /// The versions of an object, with the volume and what they can be made from.
+    fn versions_with(&self, broken: Broken) -> Result<Option<Found>, Refusal> {
+        let Some((_, attached)) = self.volumes.find(broken.volume)? else {
+            return Ok(None);
+        };
+        let holders = attached.volume.holders_of(broken.vnode)?;
+        let mut works: Vec<Work> = Vec::new();
+        for holder in holders {
+            let Holder {
+                fid,
+                length,
+                layout,
+                ..
+            } = holder;
+            if fid.uniquifier != broken.uniquifier {
+                continue;
+            }
+            for (place, placed) in layout.objects.iter().enumerate() {
+                if (placed.osd, placed.serial) != (broken.osd, broken.serial) {
+                    continue;
+                }
+                let same = |work: &&mut Work| {
+                    work.placed == *placed && work.layout.volume == layout.volume
+                };
+                match works.iter_mut().find(same) {
+                    Some(work) if work.length < length => {
+                        (work.length, work.layout) = (length, layout.clone());
+                    }
+                    Some(_) => {}
+                    None => works.push(Work {
+                        placed: *placed,
+                        place,
+                        layout: layout.clone(),
+                        length,
+                    }),
+                }
+            }
+        }
+        Ok(Some((attached.volume, works)))
+    }
+
+    /// Names the new object in the turn of the file; `false`: somebody stores, or nobody names the old one
+    /// any more.
+    async fn put_in_place(
+        &self,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        work: &Work,
+        made: Placed,
+        in_turn: bool,
+    ) -> Result<bool, Refusal> {
+        let turn = match in_turn {
+            true => None,
+            false => match self.objects.turns.wait(fid).await {
+                Some(turn) => Some(turn),
+                None => return Ok(false),
+            },
+        };
+        let replaced = Replaced {
+            owner: work.layout.volume,
+            old: work.placed,
+            new: made,
+        };
+        let volume = volume.clone();
+        let changed = blocking(move || volume.replace_object(fid.vnode, fid.uniquifier, &replaced));
+        let changed = match changed.await {
+            Err(cellar_volume::Error::Busy(_)) => return Ok(false),
+            changed => changed?,
+        };
+        changed.durable.await?;
+        drop(turn);
+        Ok(changed.outcome > 0)
+    }
+
+    /// What was made is of no use.
+    async fn give_up(&self, storage: &Storage, layout: &Layout, fid: Fid, made: &Placed) {
+        let object = layout.object(fid.vnode, fid.uniquifier, made);
+        remove(storage, made.osd, &[(object, 0)]).await;
+    }
+}
+
+/// A device for an object, and a number that its file does not have.
+fn target(
+    server: &Server,
+    storage: &Storage,
+    work: &Work,
+    damaged: bool,
+    wish: Wish,
+) -> Option<Target> {
+    let devices = storage.devices.list();
+    let taken = |serial: u32| {
+        work.layout
+            .objects
+            .iter()
+            .any(|placed| placed.serial == serial)
+    };
+    let mut serial = rand::random::<u32>() | 1 << 31;
+    while taken(serial) {
+        serial = rand::random::<u32>() | 1 << 31;
+    }
+    let takes = |osd: u32| {
+        let listed = devices.iter().find(|listed| listed.entry.id == osd);
+        listed.is_some_and(placement::takes_objects)
+            && storage.devices.condition(osd) == Condition::Well
+            && server.objects.repairs.stays(osd)
+    };
+    let here = work.placed.osd;
+    let present: Vec<u32> = work
+        .layout
+        .objects
+        .iter()
+        .map(|placed| placed.osd)
+        .collect();
+    if let Wish::On(osd @ 1..) = wish {
+        let free = !present.contains(&osd) || osd == here;
+        return (free && takes(osd)).then_some(Target { osd, serial });
+    }
+    if wish == Wish::IfBroken && (work.placed.stale || damaged) && takes(here) {
+        return Some(Target { osd: here, serial });
+    }
+    let wanted = Wanted {
+        shape: work.layout.shape,
+        class: None,
+        by_size: false,
+    };
+    let mut wish = layouts::wish(storage, &wanted, work.length);
+    let away = devices.iter().map(|listed| listed.entry.id);
+    wish.avoid
+        .extend(away.filter(|osd| !server.objects.repairs.stays(*osd)));
+    let mut rng = rand::rng();
+    let chosen = placement::choose_one(&devices, &wish, work.place, &present, &mut rng);
+    let chosen = chosen.or_else(|_| {
+        // Whatever sizes the devices are for: it is somewhere already.
+        wish.size = 0;
+        placement::choose_one(&devices, &wish, work.place, &present, &mut rng)
+    });
+    let osd = chosen.ok()?;
+    Some(Target { osd, serial })
+}

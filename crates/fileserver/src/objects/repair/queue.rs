@@ -1,0 +1,366 @@
+//! The objects that wait to be made anew, and what is known of devices that makes it necessary.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cellar_wire::afsosd::Repairing;
+use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
+use cellar_wire::object::{Layout, ObjectId, Placed};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::limits::{DAMAGED_MAX, REPAIR_AGAIN, REPAIR_AGAIN_MOST, REPAIRS_MAX};
+
+/// Time over which the rate is measured.
+const RATE_TIME: Duration = Duration::from_secs(10);
+
+/// An object of a file here: of all volumes that share the vnode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Broken {
+    /// A volume through which the file is found: the RW volume if it is here.
+    pub(crate) volume: VolumeId,
+    pub(crate) vnode: VnodeId,
+    pub(crate) uniquifier: Uniquifier,
+    /// Where it is, and which.
+    pub(crate) osd: u32,
+    pub(crate) serial: u32,
+}
+
+impl Broken {
+    fn file(&self) -> (VolumeId, VnodeId) {
+        (self.volume, self.vnode)
+    }
+}
+
+/// One that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    not_before: Instant,
+    tries: u32,
+    bytes: u64,
+}
+
+/// What became of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is somewhere else now, so many bytes; it was damaged or not.
+    Made(u64, bool),
+    /// Nothing is to be done (any more).
+    Nothing,
+    /// Somebody stores into the file, or it changed meanwhile.
+    Busy,
+    /// Its device does not answer, and may come back.
+    Away,
+    /// It cannot be made now.
+    Failed,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: BTreeMap<Broken, Waiting>,
+    /// Their files, each once: two objects of a file are not made at the same time.
+    running: HashSet<(VolumeId, VnodeId)>,
+    /// More than can wait was found.
+    overflowed: bool,
+    /// The devices that do not answer, those of them that are away for too long, and those to be emptied.
+    down: HashSet<u32>,
+    gone: HashSet<u32>,
+    leaving: HashSet<u32>,
+    /// What devices or readers found damaged.
+    damaged: HashSet<(u32, ObjectId)>,
+    recent: VecDeque<(Instant, u64)>,
+}
+
+/// A repair that somebody asked for; ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Begun<'a> {
+    repairs: &'a Repairs,
+    file: (VolumeId, VnodeId),
+}
+
+impl Begun<'_> {
+    /// What became of it.
+    pub(crate) fn end(self, outcome: Outcome) {
+        if let Outcome::Made(bytes, healed) = outcome {
+            self.repairs
+                .count(&mut self.repairs.state.lock(), bytes, healed);
+        }
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.repairs.state.lock().running.remove(&self.file);
+        self.repairs.more.notify_waiters();
+    }
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    state: Mutex<State>,
+    pub(super) more: Notify,
+    /// All files are to be looked through.
+    pub(super) look: Notify,
+    pub(super) looking: std::sync::atomic::AtomicBool,
+    repaired: AtomicU64,
+    healed: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Repairs {
+    /// Whether an object that a layout names is to be made anew.
+    pub(super) fn is_broken(&self, placed: &Placed, object: ObjectId) -> bool {
+        let state = self.state.lock();
+        placed.stale
+            || state.gone.contains(&placed.osd)
+            || state.leaving.contains(&placed.osd)
+            || state.damaged.contains(&(placed.osd, object))
+    }
+
+    /// Whether any object of a layout may be.
+    pub(super) fn may_be_broken(&self, layout: &Layout) -> bool {
+        let state = self.state.lock();
+        layout.objects.iter().any(|placed| {
+            placed.stale
+                || state.gone.contains(&placed.osd)
+                || state.leaving.contains(&placed.osd)
+                || state.damaged.iter().any(|(osd, _)| *osd == placed.osd)
+        })
+    }
+
+    pub(super) fn is_damaged(&self, osd: u32, object: ObjectId) -> bool {
+        self.state.lock().damaged.contains(&(osd, object))
+    }
+
+    /// Whether any device is away for long or to be emptied.
+    pub(super) fn has_leaving(&self) -> bool {
+        let state = self.state.lock();
+        !state.gone.is_empty() || !state.leaving.is_empty()
+    }
+
+    /// A device does well, as far as is known here.
+    pub(super) fn stays(&self, osd: u32) -> bool {
+        let state = self.state.lock();
+        !state.gone.contains(&osd) && !state.leaving.contains(&osd)
+    }
+
+    /// Notes how devices are; `true`: one is away or to be emptied that was not, or the other way round.
+    pub(super) fn set_devices(
+        &self,
+        down: HashSet<u32>,
+        gone: HashSet<u32>,
+        leaving: HashSet<u32>,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let mut new = gone.difference(&state.gone).next().is_some()
+            || leaving.difference(&state.leaving).next().is_some();
+        if (&down, &gone, &leaving) != (&state.down, &state.gone, &state.leaving) {
+            // What waited because of how they were is tried at once, or looked for anew.
+            let now = Instant::now();
+            for waiting in state.waiting.values_mut() {
+                waiting.not_before = now;
+                waiting.tries = 0;
+            }
+            let before = state.gone.union(&state.leaving);
+            let back: HashSet<u32> = before
+                .filter(|osd| !gone.contains(osd) && !leaving.contains(osd))
+                .copied()
+                .collect();
+            let State {
+                waiting, running, ..
+            } = &mut *state;
+            waiting.retain(|broken, _| {
+                !back.contains(&broken.osd) || running.contains(&broken.file())
+            });
+            new |= !back.is_empty();
+            (state.down, state.gone, state.leaving) = (down, gone, leaving);
+            drop(state);
+            self.more.notify_waiters();
+        }
+        new
+    }
+
+    /// An object was found damaged; `false`: that was known.
+    pub(super) fn note_damaged(&self, osd: u32, object: ObjectId) -> bool {
+        let mut state = self.state.lock();
+        state.damaged.len() < DAMAGED_MAX && state.damaged.insert((osd, object))
+    }
+
+    /// Nobody names a damaged object any more.
+    pub(super) fn forget_damaged(&self, osd: u32, object: ObjectId) {
+        self.state.lock().damaged.remove(&(osd, object));
+    }
+
+    /// Enters an object of about so many bytes.
+    pub(super) fn add(&self, broken: Broken, bytes: u64) {
+        let mut state = self.state.lock();
+        if state.waiting.len() >= REPAIRS_MAX && !state.waiting.contains_key(&broken) {
+            state.overflowed = true;
+            return;
+        }
+        state.waiting.entry(broken).or_insert(Waiting {
+            not_before: Instant::now(),
+            tries: 0,
+            bytes,
+        });
+        drop(state);
+        self.more.notify_waiters();
+    }
+
+    /// The next one whose time has come; or how long to wait for one.
+    pub(super) fn next(&self) -> Result<(Broken, u32), Duration> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let due = |(broken, waiting): &(&Broken, &Waiting)| {
+            waiting.not_before <= now && !state.running.contains(&broken.file())
+        };
+        let found = state.waiting.iter().find(due);
+        if let Some((broken, waiting)) = found.map(|(broken, waiting)| (*broken, *waiting)) {
+            state.running.insert(broken.file());
+            return Ok((broken, waiting.tries));
+        }
+        let times = state.waiting.values().map(|waiting| waiting.not_before);
+        let soonest = times.filter(|time| *time > now).min();
+        let wait = soonest.map_or(RATE_TIME, |time| time - now);
+        Err(wait.min(RATE_TIME))
+    }
+
+    /// Takes the turn to repair a file for somebody who asks for it; `None`: it is being repaired.
+    pub(crate) fn begin(&self, broken: &Broken) -> Option<Begun<'_>> {
+        let is_first = self.state.lock().running.insert(broken.file());
+        is_first.then_some(Begun {
+            repairs: self,
+            file: broken.file(),
+        })
+    }
+
+    /// What became of one that was begun.
+    pub(super) fn done(&self, broken: &Broken, outcome: Outcome) {
+        let mut state = self.state.lock();
+        state.running.remove(&broken.file());
+        let now = Instant::now();
+        match outcome {
+            Outcome::Made(bytes, healed) => {
+                self.count(&mut state, bytes, healed);
+                // Looked at once more: a store may have come between.
+                if let Some(waiting) = state.waiting.get_mut(broken) {
+                    *waiting = Waiting {
+                        not_before: now,
+                        tries: 0,
+                        bytes: 0,
+                    };
+                }
+            }
+            Outcome::Nothing => drop(state.waiting.remove(broken)),
+            Outcome::Away => {
+                if let Some(waiting) = state.waiting.get_mut(broken) {
+                    waiting.not_before = now + RATE_TIME;
+                }
+            }
+            Outcome::Busy => {
+                if let Some(waiting) = state.waiting.get_mut(broken) {
+                    waiting.tries = (waiting.tries + 1).min(2);
+                    waiting.not_before = now + REPAIR_AGAIN / 4;
+                }
+            }
+            Outcome::Failed => {
+                if let Some(waiting) = state.waiting.get_mut(broken) {
+                    waiting.tries = waiting.tries.max(2) + 1;
+                    let times = 1 << (waiting.tries - 3).min(16);
+                    waiting.not_before = now + (REPAIR_AGAIN * times).min(REPAIR_AGAIN_MOST);
+                }
+            }
+        }
+        let look = state.overflowed && state.waiting.len() < REPAIRS_MAX / 2;
+        if look {
+            state.overflowed = false;
+        }
+        drop(state);
+        if look {
+            self.look.notify_one();
+        }
+        self.more.notify_waiters();
+    }
+
+    fn count(&self, state: &mut State, bytes: u64, healed: bool) {
+        let now = Instant::now();
+        state.recent.push_back((now, bytes));
+        forget_old(&mut state.recent, now);
+        self.repaired.fetch_add(1, Ordering::Relaxed);
+        self.healed.fetch_add(u64::from(healed), Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How far it is.
+    pub(crate) fn status(&self) -> Repairing {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        forget_old(&mut state.recent, now);
+        let recent: u64 = state.recent.iter().map(|(_, bytes)| bytes).sum();
+        let waiting = state.waiting.values();
+        Repairing {
+            waiting: state.waiting.len() as u64,
+            waiting_bytes: waiting.clone().map(|waiting| waiting.bytes).sum(),
+            running: state.running.len() as u64,
+            repaired: self.repaired.load(Ordering::Relaxed),
+            healed: self.healed.load(Ordering::Relaxed),
+            failed: waiting.filter(|waiting| waiting.tries > 2).count() as u64,
+            bytes: self.bytes.load(Ordering::Relaxed),
+            rate: recent / RATE_TIME.as_secs(),
+            looking: self.looking.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn forget_old(recent: &mut VecDeque<(Instant, u64)>, now: Instant) {
+    while recent
+        .front()
+        .is_some_and(|(when, _)| *when + RATE_TIME < now)
+    {
+        recent.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken(vnode: u32, serial: u32) -> Broken {
+        Broken {
+            volume: VolumeId(1),
+            vnode: VnodeId(vnode),
+            uniquifier: Uniquifier(1),
+            osd: 2,
+            serial,
+        }
+    }
+
+    #[test]
+    fn two_objects_of_a_file_are_not_made_at_the_same_time() {
+        let repairs = Repairs::default();
+        for (vnode, serial) in [(2, 1), (2, 2), (4, 1)] {
+            repairs.add(broken(vnode, serial), 10);
+        }
+        let (first, _) = repairs.next().unwrap();
+        let (second, _) = repairs.next().unwrap();
+        assert_eq!((first, second), (broken(2, 1), broken(4, 1)));
+        assert!(repairs.next().is_err(), "the file of the third is busy");
+        repairs.done(&first, Outcome::Made(10, true));
+        // Once more: a store may have come between.
+        assert_eq!(repairs.next().unwrap().0, first);
+        repairs.done(&first, Outcome::Nothing);
+        assert_eq!(repairs.next().unwrap().0, broken(2, 2));
+        repairs.done(&broken(2, 2), Outcome::Failed);
+        repairs.done(&second, Outcome::Nothing);
+        let status = repairs.status();
+        assert_eq!((status.waiting, status.failed, status.running), (1, 1, 0));
+        assert_eq!((status.repaired, status.healed, status.bytes), (1, 1, 10));
+        // Not at once again; but when a device has come back.
+        assert!(repairs.next().is_err());
+        assert!(repairs.set_devices(HashSet::new(), HashSet::from([7]), HashSet::new()));
+        assert!(repairs.next().is_ok());
+    }
+}

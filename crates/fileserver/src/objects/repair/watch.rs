@@ -1,0 +1,271 @@
+//! What is to be repaired, found: devices that are away or to be emptied, what devices found damaged, and files with
+//! objects that lack a store.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cellar_objects::Condition;
+use cellar_objects::repair::Pace;
+use cellar_rpc::blocking;
+use cellar_volume::{Holder, Partition, Volume};
+use cellar_wire::ids::VolumeId;
+use cellar_wire::osd::ScrubStatus;
+use cellar_wire::osddb::{OSD_DRAINING, OSD_OBSOLETE};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, info, warn};
+
+use super::super::cell::Upkeep;
+use super::super::{LOCAL_DISK, Storage};
+use super::mend::Wish;
+use super::queue::{Broken, Outcome};
+use crate::limits::{LOOK_AGAIN, REPAIR_LOOKS, REPAIRS_AT_ONCE, WATCH_INTERVAL};
+use crate::server::Server;
+
+impl Server {
+    /// Starts all of it.
+    pub(crate) fn start_repairs(self: &Arc<Self>, runtime: &cellar_rpc::Runtime, upkeep: &Upkeep) {
+        let pace = Arc::new(Pace::new(upkeep.repair_rate));
+        for _ in 0..REPAIRS_AT_ONCE {
+            let (server, pace) = (self.clone(), pace.clone());
+            runtime.spawn(
+                0,
+                || async move { server.repair_in_background(&pace).await },
+            );
+        }
+        let (server, kept) = (self.clone(), upkeep.clone());
+        runtime.spawn(0, || async move { server.watch_devices(&kept).await });
+        let (server, kept) = (self.clone(), upkeep.clone());
+        runtime.spawn(0, || async move { server.watch_damage(&kept).await });
+        let (server, kept) = (self.clone(), upkeep.clone());
+        runtime.spawn(0, || async move { server.look_in_background(&kept).await });
+    }
+
+    async fn repair_in_background(self: Arc<Self>, pace: &Pace) {
+        let repairs = &self.objects.repairs;
+        while !self.is_stopping() {
+            let more = repairs.more.notified();
+            let (broken, tries) = match repairs.next() {
+                Ok(next) => next,
+                Err(wait) => {
+                    let _woken = timeout(wait, more).await;
+                    continue;
+                }
+            };
+            let canonical = {
+                let server = self.clone();
+                blocking(move || server.by_head(broken)).await
+            };
+            if canonical != broken {
+                // By the name that all of its group have in common.
+                repairs.done(&broken, Outcome::Nothing);
+                repairs.add(canonical, 0);
+                continue;
+            }
+            let mended = self.mend(broken, Wish::IfBroken, tries, pace).await;
+            let outcome = mended
+                .map(|(outcome, _)| outcome)
+                .unwrap_or_else(|refusal| {
+                    debug!(?broken, ?refusal, "an object is not made anew now");
+                    Outcome::Failed
+                });
+            repairs.done(&broken, outcome);
+        }
+    }
+
+    /// Names a file by its RW volume, if that is here in the same group, else by the first of its clones.
+    pub(crate) fn by_head(&self, broken: Broken) -> Broken {
+        let found = self.volumes.find(broken.volume).ok().flatten();
+        let head = found.and_then(|(_, found)| first_of(&found.partition, &found.volume));
+        Broken {
+            volume: head.unwrap_or(broken.volume),
+            ..broken
+        }
+    }
+
+    /// Follows which devices are away, and which are to be emptied.
+    async fn watch_devices(self: Arc<Self>, upkeep: &Upkeep) {
+        let mut away: HashMap<u32, Instant> = HashMap::new();
+        while !self.is_stopping() {
+            if let Some(storage) = self.objects.storage() {
+                let (mut down, mut gone) = (HashSet::new(), HashSet::new());
+                let mut leaving = HashSet::new();
+                let now = Instant::now();
+                for listed in storage.devices.list() {
+                    let id = listed.entry.id;
+                    if id == LOCAL_DISK {
+                        continue;
+                    }
+                    if listed.entry.flags & (OSD_DRAINING | OSD_OBSOLETE) != 0 {
+                        leaving.insert(id);
+                    }
+                    if !listed.dead {
+                        away.remove(&id);
+                        continue;
+                    }
+                    down.insert(id);
+                    let since = away.entry(id).or_insert(now);
+                    // The database may have missed it for longer than we run.
+                    let silent = match listed.state.silence {
+                        u32::MAX => 0,
+                        seconds => u64::from(seconds),
+                    };
+                    let silence = std::time::Duration::from_secs(silent).max(now - *since);
+                    if silence >= upkeep.repair_delay {
+                        gone.insert(id);
+                    }
+                }
+                if self.objects.repairs.set_devices(down, gone, leaving) {
+                    info!("devices are away, to be emptied, or back: files are looked through");
+                    self.objects.repairs.look.notify_one();
+                }
+            }
+            sleep(WATCH_INTERVAL).await;
+        }
+    }
+
+    /// Asks devices what they found damaged: by their scrubs, and when somebody read.
+    async fn watch_damage(self: Arc<Self>, upkeep: &Upkeep) {
+        while !self.is_stopping() {
+            sleep(upkeep.damage_interval).await;
+            let Some(storage) = self.objects.storage() else {
+                continue;
+            };
+            for listed in storage.devices.list() {
+                let id = listed.entry.id;
+                let asked = id != LOCAL_DISK && storage.devices.condition(id) == Condition::Well;
+                if asked {
+                    self.ask_for_damage(storage, id).await;
+                }
+            }
+        }
+    }
+
+    async fn ask_for_damage(self: &Arc<Self>, storage: &Storage, osd: u32) {
+        let Some(connection) = storage.devices.connection(osd) else {
+            return;
+        };
+        let capability = storage.capability(osd);
+        let Ok(status) = connection.call(&ScrubStatus { capability }).await else {
+            return;
+        };
+        for object in status.damaged.iter().copied() {
+            if !self.objects.repairs.note_damaged(osd, object) {
+                continue;
+            }
+            let broken = Broken {
+                volume: object.volume,
+                vnode: object.vnode,
+                uniquifier: object.uniquifier,
+                osd,
+                serial: object.serial,
+            };
+            let server = self.clone();
+            let is_here = blocking(move || {
+                Ok::<_, cellar_volume::Error>(server.volumes.find(object.volume)?.is_some())
+            });
+            match is_here.await {
+                Ok(true) => {
+                    warn!(osd, %object, "a device says that an object is damaged");
+                    self.objects.repairs.add(broken, 0);
+                }
+                // A read-only volume whose RW volume is elsewhere.
+                _ => self.objects.repairs.look.notify_one(),
+            }
+        }
+    }
+
+    /// Looks through all files when somebody has asked for it, at the start, and now and then.
+    async fn look_in_background(self: Arc<Self>, upkeep: &Upkeep) {
+        while !self.is_stopping() {
+            let repairs = &self.objects.repairs;
+            repairs.looking.store(true, Ordering::Relaxed);
+            let begun = Instant::now();
+            let found = self.look_through().await;
+            repairs.looking.store(false, Ordering::Relaxed);
+            if found > 0 {
+                info!(found, took = ?begun.elapsed(), "objects are to be made anew");
+            }
+            // A volume may come with objects on a device that is being emptied.
+            let rest = match repairs.has_leaving() {
+                true => (begun.elapsed() * 10)
+                    .max(LOOK_AGAIN)
+                    .min(upkeep.look_interval),
+                false => upkeep.look_interval,
+            };
+            let _asked = timeout(rest, repairs.look.notified()).await;
+        }
+    }
+
+    async fn look_through(self: &Arc<Self>) -> usize {
+        let mut found = 0;
+        for (_, partition) in self.volumes.partitions() {
+            let mut from = Some(0);
+            while let Some(place) = from.filter(|_| !self.is_stopping()) {
+                let (server, part) = (self.clone(), partition.clone());
+                let looked = blocking(move || {
+                    let repairs = &server.objects.repairs;
+                    let wanted = |layout: &_| repairs.may_be_broken(layout);
+                    let (holders, next) = part.holders(place, REPAIR_LOOKS, wanted)?;
+                    let mut entered = 0;
+                    for holder in &holders {
+                        entered += server.enter_broken(&part, holder);
+                    }
+                    Ok::<_, cellar_volume::Error>((entered, next))
+                });
+                match looked.await {
+                    Ok((entered, next)) => {
+                        found += entered;
+                        from = next;
+                    }
+                    Err(cause) => {
+                        warn!(%cause, "a partition was not looked through for objects to repair");
+                        break;
+                    }
+                }
+                // Between two parts others have their turn.
+                tokio::task::yield_now().await;
+            }
+        }
+        found
+    }
+
+    /// Enters what is broken of a version of a file.
+    fn enter_broken(&self, partition: &Arc<Partition>, holder: &Holder) -> usize {
+        let Holder {
+            fid,
+            length,
+            layout,
+            ..
+        } = holder;
+        let mut volume = None;
+        let mut entered = 0;
+        for (place, placed) in layout.objects.iter().enumerate() {
+            let object = layout.object(fid.vnode, fid.uniquifier, placed);
+            if !self.objects.repairs.is_broken(placed, object) {
+                continue;
+            }
+            let volume = *volume.get_or_insert_with(|| {
+                let seen = partition.volume(fid.volume).ok().flatten();
+                let first = seen.and_then(|seen| first_of(partition, &seen));
+                first.unwrap_or(fid.volume)
+            });
+            let broken = Broken {
+                volume,
+                vnode: fid.vnode,
+                uniquifier: fid.uniquifier,
+                osd: placed.osd,
+                serial: placed.serial,
+            };
+            let bytes = cellar_objects::arithmetic::length_at(&layout.shape, place, *length);
+            self.objects.repairs.add(broken, bytes);
+            entered += 1;
+        }
+        entered
+    }
+}
+
+/// The RW volume of a group, or else the first of its clones.
+fn first_of(partition: &Partition, volume: &Volume) -> Option<VolumeId> {
+    partition.group_of(volume).into_iter().next()
+}
