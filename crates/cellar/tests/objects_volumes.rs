@@ -40,7 +40,13 @@ fn volumes_travel_with_their_objects() {
     until("the second server is registered", || {
         cell.ok("vos listaddrs -noresolve").contains("127.0.0.2")
     });
-    let policy = ["osd", "policy", "add", "striped", "=> osd, stripes=2;"];
+    let policy = [
+        "osd",
+        "policy",
+        "add",
+        "striped",
+        "=> osd, stripes=2, stripe_size=64k;",
+    ];
     cell.run(policy).ok("osd policy add");
     let refused = cell.fails("vos create 127.0.0.1 a none -osdpolicy nine");
     assert!(refused.contains("there is no policy nine"), "{refused}");
