@@ -9,10 +9,11 @@ use cellar_objects::{Condition, Devices};
 use cellar_wire::List;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::{Layout, Placed};
+use cellar_wire::osddb::OsdListed;
 use tracing::info;
 
 use super::policies::Wanted;
-use super::{Objects, Storage};
+use super::{LOCAL_DISK, Objects, Storage};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 
@@ -41,7 +42,10 @@ pub(crate) fn fresh(
             wish.size = 0;
             placement::choose(&devices, &wish, &mut rng).map_err(|cause| {
                 info!(%cause, size, "no place for a file in objects");
-                NO_PLACE
+                match devices.iter().any(not_heard_yet) {
+                    true => Refusal::Busy,
+                    false => NO_PLACE,
+                }
             })?
         }
     };
@@ -59,6 +63,11 @@ pub(crate) fn fresh(
         volume,
         objects: List::from_iter_cut(placed),
     }))
+}
+
+/// Whether the cell's database was started a moment ago, and its device has not told it yet that it is there.
+fn not_heard_yet(listed: &OsdListed) -> bool {
+    listed.entry.id != LOCAL_DISK && !listed.dead && listed.state.silence == u32::MAX
 }
 
 /// The layout for the next store of a file: a new version, made from those that are there, and above
