@@ -39,8 +39,6 @@ pub enum Fault {
     Abort(AbortCode),
     /// Reads give half of the bytes and end with this code; writes end with it when all has come.
     Midway(AbortCode),
-    /// Reads give all bytes and end with this code, writes do not fail.
-    AtEnd(AbortCode),
     /// Writes end with this code, reads do not fail.
     Writes(AbortCode),
     /// Writes are done after this time, reads at once.
@@ -147,7 +145,7 @@ impl Service for FakeService {
                 Fault::Silent => std::future::pending::<()>().await,
                 Fault::Slow(time) => tokio::time::sleep(time).await,
                 Fault::Abort(code) => return Err(code),
-                Fault::None | Fault::Midway(_) | Fault::AtEnd(_) => {}
+                Fault::None | Fault::Midway(_) => {}
                 Fault::Writes(_) | Fault::SlowWrites(_) => {}
             }
             match call.opcode().await? {
@@ -182,11 +180,6 @@ impl FakeService {
         }
         if !bytes.is_empty() {
             call.write(bytes).await?;
-        }
-        if let Fault::AtEnd(code) = fault {
-            // An abort at once would overtake the bytes.
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            return Err(code);
         }
         call.reply(&ReadReply {});
         Ok(())

@@ -205,18 +205,6 @@ async fn a_small_store_touches_only_what_it_must() {
 }
 
 #[tokio::test]
-async fn bytes_count_when_their_call_has_ended_well() {
-    let cell = Cell::start(2);
-    let (file, bytes) = file(&cell, striped(1, 2, 4096), 30_000).await;
-    cell.osd(2).set_fault(Fault::AtEnd(AbortCode::EIO));
-    let mut reader = file.reader(&cell, 0..30_000);
-    assert!(reader.rest().await.unwrap().concat() == bytes);
-    let problems = reader.problems();
-    assert_eq!((problems.len(), problems[0].place), (1, 0));
-    assert!(problems[0].is_damage());
-}
-
-#[tokio::test]
 async fn a_run_reads_no_version_that_its_device_has_yet_to_make() {
     let cell = Cell::start(3);
     let (mut file, mut bytes) = file(&cell, erasure(2, 1, 4096), 100_000).await;

@@ -126,7 +126,7 @@ impl ReadCall {
             self.coming = Some(coming - bytes.len() as u64);
         }
         if self.coming == Some(0) {
-            // Only when it has ended the call has succeeded: who finds at its end that bytes were wrong aborts it.
+            // Only when it has ended the call has succeeded, and dropping it aborts nothing.
             if let Some(call) = self.call.take() {
                 call.results::<ReadReply>().await?;
             }
