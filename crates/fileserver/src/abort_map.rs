@@ -93,7 +93,9 @@ impl Refusal {
             Self::NoVolume => AbortCode::VNOVOL,
             Self::Offline => AbortCode::VOFFLINE,
             Self::Busy => AbortCode::VBUSY,
-            Self::Moved => AbortCode::VMOVED,
+            // Not VMOVED: to OpenAFS's clients the two are the same, and Linux's (7.3) waits for ever after
+            // it: it keeps itself from the question to the VLDB that it means to wait for.
+            Self::Moved => AbortCode::VNOVOL,
             Self::HostSilent => AbortCode::RX_CALL_DEAD,
             Self::NoProtection => PROTECTION_UNREACHABLE,
             Self::NameTooLong => AbortCode::ENAMETOOLONG,
@@ -169,7 +171,7 @@ mod tests {
             (Refusal::NoVolume, 103),
             (Refusal::Offline, 106),
             (Refusal::Busy, 110),
-            (Refusal::Moved, 111),
+            (Refusal::Moved, 103),
             (Refusal::HostSilent, -1),
             (Refusal::NoProtection, -1001),
             (Refusal::StoppedSending, -32),

@@ -72,7 +72,7 @@ fn a_volume_moves_and_no_change_is_lost() {
         let deletion = afsvol::DeleteVolume { trans };
         source.0.call(&deletion).await.unwrap();
         source.end(trans).await;
-        assert_eq!(client.code(&status).await, 111, "VMOVED");
+        assert_eq!(client.code(&status).await, 103, "VNOVOL");
         source.delete(NEW).await;
         let moved = after.fetch(file, 95, 100).await.unwrap();
         assert_eq!(moved, *b"\x01\x01\x01\x01\x01in between");
@@ -107,9 +107,9 @@ async fn write_on(
             Err(error) => {
                 refused += 1;
                 match error.code().0 {
-                    // VBUSY: again. VMOVED and VNOVOL: somewhere else.
+                    // VBUSY: again. VNOVOL: somewhere else.
                     110 => {}
-                    111 | 103 => at = if std::ptr::eq(at, here) { there } else { here },
+                    103 => at = if std::ptr::eq(at, here) { there } else { here },
                     code => panic!("{code}"),
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
