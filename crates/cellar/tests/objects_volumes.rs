@@ -58,14 +58,20 @@ fn volumes_travel_with_their_objects() {
     let local = local.display();
     let path = "/afs/test.cell/scratch/vol/file";
     // Policy and devices are heard of within seconds; until then the file is not in objects.
+    let copied = |from: &str, to: &str| {
+        let words = ["cp", "--admin", from, to];
+        cell.run(words).status == 0
+    };
     until("the file is in objects", || {
-        cell.ok(&format!("cp --admin {local} {path}"));
-        pieces(&cell, path).len() == 2
+        copied(&local.to_string(), path) && pieces(&cell, path).len() == 2
     });
     let back = cell.local("back");
     let check = |path: &str, what: &str| {
-        let _gone = fs::remove_file(&back);
-        cell.ok(&format!("cp --admin {path} {}", back.display()));
+        // The other server hears of the devices by and by, too.
+        until(what, || {
+            let _gone = fs::remove_file(&back);
+            copied(path, &back.to_string_lossy())
+        });
         assert!(fs::read(&back).expect("what came") == bytes, "{what}");
     };
     let first = objects(&cell, path);
