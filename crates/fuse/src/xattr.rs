@@ -66,7 +66,12 @@ impl Requests {
         if flags & XATTR_CREATE != 0 {
             return Err(Errno::EINVAL);
         }
-        let access_list = AfsOpaque::new(value.to_vec()).map_err(|_| Errno::E2BIG)?;
+        let mut text = value.to_vec();
+        // Servers want a NUL at the end, which they send themselves and nobody types.
+        if !text.contains(&0) {
+            text.push(0);
+        }
+        let access_list = AfsOpaque::new(text).map_err(|_| Errno::E2BIG)?;
         let user = self.user(uid).await?;
         let asked = StoreACL {
             fid: vnode.fid(),
