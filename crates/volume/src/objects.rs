@@ -54,6 +54,9 @@ use cells::ObjectCells;
 const DAMAGED_MAX: usize = 1024;
 /// Reads and writes of that many bytes are parts of a stream.
 const STREAM_BYTES: u64 = 1 << 20;
+/// What lies behind this in an object, and all of an object that is longer when it is read, is not kept in the
+/// system's memory: reading one from its begin to its end would push out all that others use.
+const CACHED_MAX: u64 = 4 << 30;
 
 /// An open device. Clones share it; dropping the last closes it.
 #[derive(Clone)]

@@ -67,7 +67,7 @@ fn large_objects_come_back_as_they_were_written() {
     };
     let store = open();
     // Nearly all of it is a hole; the bytes begin and end within blocks.
-    let position = (65 * MEBIBYTE + 5) as u64;
+    let position = (5 << 30) + 5_u64;
     let first = bytes(1, 3 * MEBIBYTE + 1234);
     write(&store, 0, 10, position, &first).wait().unwrap();
     let second = bytes(2, 2 * MEBIBYTE + 77);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cellar_wire::object::ObjectId;
 
 use super::cells::ObjectCell;
-use super::{ObjectStore, STREAM_BYTES, Shared, key_of, now};
+use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of, now};
 use crate::blocks::{self, Owner, Unread, Way};
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
@@ -17,10 +17,6 @@ use crate::ticket::may_block;
 
 /// How old the date of the last access may be, in seconds.
 const ACCESSED_COARSE: u64 = 3600;
-
-/// Objects as long as this are not kept in the system's memory: reading one from its begin to its end would push out
-/// all that others use.
-const CACHED_MAX: u64 = 64 << 20;
 
 /// A range of one version of an object, read a part at a time.
 ///

@@ -13,7 +13,7 @@ use cellar_wire::object::ObjectId;
 use cellar_wire::osd::VERSIONS_MAX;
 
 use super::cells::{ObjectCell, Write};
-use super::{ObjectStore, STREAM_BYTES, Shared, key_of, now};
+use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of, now};
 use crate::blocks::{Gathered, Owner, Way};
 use crate::engine::batch::{Batch, Run};
 use crate::engine::key::Key;
@@ -79,7 +79,7 @@ impl ObjectStore {
             return Err(Error::FileTooBig);
         }
         let room = shared.engine.admit(part_growth(length))?;
-        let way = match length >= STREAM_BYTES {
+        let way = match end > CACHED_MAX && length >= STREAM_BYTES {
             true => Way::Past,
             false => Way::Cached,
         };
