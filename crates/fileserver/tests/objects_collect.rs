@@ -422,9 +422,7 @@ fn model(seed: u64, steps: usize, policy: &str) {
 /// `CELLAR_SEED`, or a fixed one for repeatable results: the one that found the most.
 fn seed() -> u64 {
     let chosen = std::env::var("CELLAR_SEED").ok();
-    chosen
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(5)
+    chosen.and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
 #[test]
