@@ -23,6 +23,9 @@ pub const LOCAL_DISK: u32 = 1;
 /// Thousandths of a device that may be used before it counts as full.
 pub const FULL_PER_MILLE: u64 = 950;
 
+/// One with as many bytes of room is not full, however large it is.
+pub const ROOM_BYTES: u64 = 4 << 30;
+
 /// Length of a file of which nothing is known.
 const SIZE_UNKNOWN: u64 = 1 << 20;
 
@@ -141,12 +144,12 @@ pub fn takes_objects(device: &OsdListed) -> bool {
         && !is_full(device)
 }
 
-/// Whether more than [`FULL_PER_MILLE`] of a device is used.
+/// Whether more than [`FULL_PER_MILLE`] of a device is used, and less than [`ROOM_BYTES`] are left.
 #[must_use]
 pub fn is_full(device: &OsdListed) -> bool {
     let (total, free) = (device.state.total, device.state.free);
     let used = u128::from(total.saturating_sub(free));
-    used * 1000 > u128::from(total) * u128::from(FULL_PER_MILLE)
+    free < ROOM_BYTES && used * 1000 > u128::from(total) * u128::from(FULL_PER_MILLE)
 }
 
 /// Whether two objects of a layout hold the same bytes, so that both must not be lost together.

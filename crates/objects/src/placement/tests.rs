@@ -63,7 +63,7 @@ fn objects_are_on_different_devices_that_take_them() {
                     1 => device.entry.flags = OSD_DRAINING,
                     2 => device.entry.flags = OSD_ARCHIVAL,
                     3 => device.entry.flags = OSD_OBSOLETE,
-                    4 => device.state.free = (1 << 40) / 25,
+                    4 => device.state.free = 2 << 30,
                     5 => device.entry.allocation_priority = 0,
                     6 => device.state.writable = false,
                     7 => device.entry.class = "fast".try_into().unwrap(),
@@ -215,4 +215,17 @@ fn the_same_seed_chooses_the_same() {
     let choose = |seed| choose(&devices, &erasure(8, 3), &mut StdRng::seed_from_u64(seed)).unwrap();
     assert_eq!(choose(1), choose(1));
     assert_ne!(choose(1), choose(2));
+}
+
+#[test]
+fn what_is_full_has_little_room_and_little_of_its_own() {
+    let with = |total, free| {
+        let mut device = device(1, 0, 0);
+        (device.state.total, device.state.free) = (total, free);
+        is_full(&device)
+    };
+    assert!(with(1 << 40, 2 << 30), "2 GiB of 1 TiB");
+    assert!(!with(1 << 40, 5 << 30), "5 GiB of it");
+    assert!(!with(16 << 30, 2 << 30), "2 GiB of 16");
+    assert!(with(16 << 30, 1 << 29), "half a GiB of 16");
 }
