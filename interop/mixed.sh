@@ -99,7 +99,7 @@ same_contents() {
 }
 
 # client COMMAND...: cellar as anybody, from the client's side, in the cell whose databases are at $IT_ADDR.
-client() { at_client env -C "$IT_DIR" CELLAR_CELLSERVDB="$IT_DIR/CellServDB" "$CELLAR" "$@"; }
+client() { at_client env CELLAR_CELLSERVDB="$IT_DIR/CellServDB" "$CELLAR" "$@"; }
 # mounted NAME: a path to the volume, which cellar's commands can follow.
 mounted() {
     local at=/afs/.$IT_CELL/$1

@@ -60,5 +60,5 @@ cellar_as() {
     [ "$user" = nobody ] || [ -e "$cache" ] ||
         KRB5_CONFIG=$kdc/krb5.conf at_client "$CELLAR" login "$user" --cell "$IT_CELL" --keytab "$kdc/$user.keytab" \
             --cache "FILE:$cache" --kernel never >/dev/null || fail "no token for $user"
-    at_client env -C "$IT_DIR" KRB5_CONFIG="$kdc/krb5.conf" KRB5CCNAME="FILE:$cache" CELLAR_CELLSERVDB="$users_etc/CellServDB" "$CELLAR" "$@"
+    at_client env KRB5_CONFIG="$kdc/krb5.conf" KRB5CCNAME="FILE:$cache" CELLAR_CELLSERVDB="$users_etc/CellServDB" "$CELLAR" "$@"
 }

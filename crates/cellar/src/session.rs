@@ -3,10 +3,12 @@
 //! The cell is found, in this order:
 //!
 //! 1. `--server ADDRESS`: one of its database servers, with `--cell` for its name;
-//! 2. the directory of a cell that was made on this machine: `--dir`, `CELLAR_DIR`, or `./cell-data`
-//!    ([`crate::found`]);
-//! 3. a `CellServDB`: the one that `CELLAR_CELLSERVDB` names, or `/etc/openafs/CellServDB`;
-//!    `ThisCell` beside it names the home cell.
+//! 2. the directory of a cell on this machine that was named: `--dir`, or `CELLAR_DIR`;
+//! 3. the `CellServDB` that `CELLAR_CELLSERVDB` names; `ThisCell` beside it names the home cell;
+//! 4. `./cell-data` ([`crate::found`]);
+//! 5. `/etc/openafs/CellServDB`, with its `ThisCell`.
+//!
+//! So what was named comes before what happens to lie there. The cells of the `CellServDB` are known in any case.
 //!
 //! A command that changes databases or volumes speaks through the administrator's socket of the
 //! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else goes over
@@ -15,6 +17,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +31,9 @@ use crate::failure::{Failure, Outcome};
 use crate::found;
 use crate::identity::IdentityOptions;
 
+/// The variable of the environment that names a `CellServDB`.
+const CELL_SERV_DB: &str = "CELLAR_CELLSERVDB";
+
 /// What the command line says about the cell.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CellOptions {
@@ -37,7 +43,8 @@ pub(crate) struct CellOptions {
     /// A database server of the cell: ADDRESS, or ADDRESS:PORT of its volume location server.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) server: Vec<String>,
-    /// Directory of a cell on this machine. Default: ./cell-data if it is there.
+    /// Directory of a cell on this machine. Default: ./cell-data if it is there and
+    /// CELLAR_CELLSERVDB names no other cells.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// Act as administrator, through the socket in --dir (root, or the owner of the cell).
@@ -163,21 +170,38 @@ impl CellOptions {
         }
         let mut cells = Vec::new();
         let mut directory = None;
-        let candidate = found::directory(self.dir.as_deref())?;
-        match candidate.identity()? {
-            Some(identity) => {
-                cells.push(identity.cell);
-                directory = Some((candidate, identity.part));
+        let named_list = std::env::var_os(CELL_SERV_DB).map(PathBuf::from);
+        if self.dir.is_some() || named_list.is_none() {
+            let candidate = found::directory(self.dir.as_deref())?;
+            match candidate.identity()? {
+                Some(identity) => {
+                    cells.push(identity.cell);
+                    directory = Some((candidate, identity.part));
+                }
+                None if self.dir.is_some() => {
+                    return Err(Failure::new(format!(
+                        "{} holds no cell: 'cellar up --dir {0}' would make one",
+                        candidate.path().display()
+                    )));
+                }
+                None => {}
             }
-            None if self.dir.is_some() => {
-                return Err(Failure::new(format!(
-                    "{} holds no cell: 'cellar up --dir {0}' would make one",
-                    candidate.path().display()
-                )));
-            }
-            None => {}
         }
-        let (listed, this_cell) = cell_serv_db();
+        let (listed, this_cell) = match &named_list {
+            None => cell_serv_db(Path::new("/etc/openafs/CellServDB")).unwrap_or_default(),
+            Some(list) => match cell_serv_db(list) {
+                Ok(listed) => listed,
+                // The directory is enough.
+                Err(_) if directory.is_some() => Default::default(),
+                Err(cause) => {
+                    return Err(Failure::new(format!(
+                        "{}, which {CELL_SERV_DB} names: {cause}. Name a CellServDB that is there, unset it, or \
+                         say which cell: --cell NAME --server ADDRESS",
+                        list.display()
+                    )));
+                }
+            },
+        };
         // ThisCell names the home cell unless this machine runs one.
         let (home, others): (Vec<_>, Vec<_>) = listed
             .into_iter()
@@ -315,20 +339,11 @@ fn resolve(server: &str) -> Outcome<(IpAddr, Option<u16>)> {
         .ok_or_else(|| Failure::new(format!("{name} has no address")))
 }
 
-/// The cells of this machine's `CellServDB`, and its home cell.
-fn cell_serv_db() -> (Vec<Cell>, Option<CellName>) {
-    let list = std::env::var_os("CELLAR_CELLSERVDB")
-        .map_or_else(|| PathBuf::from("/etc/openafs/CellServDB"), PathBuf::from);
-    let cells = fs::read_to_string(&list).map(|text| parse_cell_serv_db(&text));
-    let this_cell = list
-        .parent()
-        .map_or_else(|| PathBuf::from("ThisCell"), beside);
-    let home = fs::read_to_string(this_cell)
+/// The cells of a `CellServDB`, and the home cell by the `ThisCell` beside it.
+fn cell_serv_db(list: &Path) -> io::Result<(Vec<Cell>, Option<CellName>)> {
+    let cells = parse_cell_serv_db(&fs::read_to_string(list)?);
+    let home = fs::read_to_string(list.with_file_name("ThisCell"))
         .ok()
         .and_then(|text| CellName::new(text.split_whitespace().next()?).ok());
-    (cells.unwrap_or_default(), home)
-}
-
-fn beside(directory: &Path) -> PathBuf {
-    directory.join("ThisCell")
+    Ok((cells, home))
 }

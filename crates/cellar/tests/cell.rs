@@ -351,6 +351,46 @@ fn what_anybody_can_have_put_there_is_not_used() {
 }
 
 #[test]
+fn a_cell_that_was_named_comes_before_one_that_lies_here() {
+    let cell = Cell::new();
+    let here = cell.local("cell-data");
+    symlink(cell.directory(), &here).expect("link");
+    let list = cell.local("CellServDB");
+    fs::write(&list, ">other.cell\n192.0.2.1 #other\n").expect("file");
+    let asked = |named: &[(&str, &Path)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cellar"));
+        command
+            .args(["fs", "wscell", "-json"])
+            .current_dir(cell.local(""))
+            .env_remove("CELLAR_DIR")
+            .env_remove("CELLAR_CELLSERVDB")
+            .envs(named.iter().copied());
+        Answer::of(command)
+    };
+    let cell_of = |named: &[(&str, &Path)]| {
+        let said = asked(named).ok("fs wscell");
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        said["cell"].as_str().expect("a name").to_owned()
+    };
+    let (by_list, nowhere) = ("CELLAR_CELLSERVDB", Path::new("/nonexistent"));
+    assert_eq!(cell_of(&[]), "test.cell", "nothing was named");
+    assert_eq!(cell_of(&[(by_list, &list)]), "other.cell");
+    assert_eq!(
+        cell_of(&[(by_list, &list), ("CELLAR_DIR", &here)]),
+        "test.cell"
+    );
+    assert_eq!(
+        cell_of(&[(by_list, nowhere), ("CELLAR_DIR", &here)]),
+        "test.cell"
+    );
+    let said = asked(&[(by_list, nowhere)]).failure("no such list");
+    assert!(
+        said.contains("/nonexistent, which CELLAR_CELLSERVDB"),
+        "{said}"
+    );
+}
+
+#[test]
 fn every_listing_has_a_form_for_programs() {
     let cell = Cell::new();
     assert_eq!(cell.json("fs wscell -json")["cell"], "test.cell");
