@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_client::cache::{
-    self, Anonymous, Cache, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
+    self, Anonymous, Cache, Handle, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
 };
 use cellar_client::{Cell, CellName, Ports, errno};
 use cellar_fileserver::protection::BoxFuture;
@@ -172,6 +172,15 @@ impl Bench {
         self.client_with(64 << 20, None).await
     }
 
+    /// Two clients, and a file with `bytes` that both know.
+    async fn two_with_a_file(&self, bytes: &[u8]) -> [(Client, Arc<Vnode>); 2] {
+        let (a, b) = (self.client().await, self.client().await);
+        let file = a.make("file").await;
+        a.put(&file, bytes).await.expect("stored");
+        let seen = b.find("file").await;
+        [(a, file), (b, seen)]
+    }
+
     async fn client_with(&self, size: u64, directory: Option<std::path::PathBuf>) -> Client {
         let any = "127.0.0.1:0".parse().expect("address");
         let port = self.runtime.open(PortConfig::new(any)).expect("port");
@@ -220,6 +229,11 @@ impl Client {
         made.expect(name)
     }
 
+    async fn open(&self, vnode: &Arc<Vnode>, wanted: Rights) -> Handle {
+        let open = self.cache.open(&self.user, vnode, wanted, false).await;
+        open.expect("open")
+    }
+
     /// Writes a file as a program does; what `close` says.
     async fn put(&self, vnode: &Arc<Vnode>, bytes: &[u8]) -> cellar_client::Result<()> {
         let open = self
@@ -234,11 +248,7 @@ impl Client {
     }
 
     async fn get(&self, vnode: &Arc<Vnode>) -> Vec<u8> {
-        let open = self
-            .cache
-            .open(&self.user, vnode, Rights::READ, false)
-            .await;
-        let handle = open.expect("open");
+        let handle = self.open(vnode, Rights::READ).await;
         let mut all = Vec::new();
         loop {
             let some = handle.read(all.len() as u64, 100_000).await.expect("read");
@@ -279,12 +289,9 @@ impl Watcher for Told {
 #[tokio::test]
 async fn what_one_closes_the_other_sees() {
     let bench = Bench::start();
-    let (a, b) = (bench.client().await, bench.client().await);
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"one").await;
     let told = Arc::new(Told::default());
     b.cache.watch(told.clone());
-    let file = a.make("file").await;
-    a.put(&file, b"one").await.expect("stored");
-    let seen = b.find("file").await;
     assert_eq!(b.get(&seen).await, b"one");
     // Held: no answer is needed to say so.
     assert!(seen.attributes().expect("known").valid > Duration::from_secs(60));
@@ -373,11 +380,7 @@ async fn a_removed_file_lives_until_it_is_closed() {
     let file = a.make("file").await;
     a.put(&file, b"contents").await.expect("stored");
     let both = Rights::READ.union(Rights::WRITE);
-    let handle = a
-        .cache
-        .open(&a.user, &file, both, false)
-        .await
-        .expect("open");
+    let handle = a.open(&file, both).await;
     a.cache
         .remove_file(&a.user, &a.root, b"file")
         .await
@@ -439,11 +442,7 @@ async fn what_cannot_be_stored_stays() {
     let bench = Bench::start();
     let a = bench.client().await;
     let file = a.make("file").await;
-    let handle = a
-        .cache
-        .open(&a.user, &file, Rights::WRITE, false)
-        .await
-        .expect("open");
+    let handle = a.open(&file, Rights::WRITE).await;
     bench.allow(Rights::READ.union(Rights::LOOKUP));
     handle.write(0, b"kept").await.expect("write");
     let refused = handle.store(false).await.expect_err("no right");
@@ -475,8 +474,7 @@ async fn who_may_not_write_cuts_nothing() {
     let cut = b.cache.open(&b.user, &seen, Rights::READ, true).await;
     assert_eq!(errno(&cut.expect_err("no right")), 13);
     // truncate(2), while somebody has it open.
-    let open = b.cache.open(&b.user, &seen, Rights::READ, false).await;
-    let handle = open.expect("open");
+    let handle = b.open(&seen, Rights::READ).await;
     let wanted = Wanted {
         length: Some(0),
         ..Wanted::default()
@@ -492,14 +490,9 @@ async fn who_may_not_write_cuts_nothing() {
 #[tokio::test]
 async fn a_file_that_others_cut_below_what_is_dirty_can_be_read() {
     let bench = Bench::start();
-    let (a, b) = (bench.client().await, bench.client().await);
-    let file = a.make("file").await;
-    a.put(&file, &[7; 100]).await.expect("stored");
-    let both = Rights::READ.union(Rights::WRITE);
-    let open = a.cache.open(&a.user, &file, both, false).await;
-    let handle = open.expect("open");
+    let [(a, file), (b, seen)] = bench.two_with_a_file(&[7; 100]).await;
+    let handle = a.open(&file, Rights::READ.union(Rights::WRITE)).await;
     handle.write(90, b"0123456789").await.expect("write");
-    let seen = b.find("file").await;
     let wanted = Wanted {
         length: Some(50),
         ..Wanted::default()
@@ -544,10 +537,7 @@ async fn a_change_whose_answer_nobody_waited_for_is_seen() {
 #[tokio::test]
 async fn a_directory_s_new_list_counts_for_files_that_are_known() {
     let bench = Bench::start();
-    let (a, b) = (bench.client().await, bench.client().await);
-    let file = a.make("file").await;
-    a.put(&file, b"secret").await.expect("stored");
-    let seen = b.find("file").await;
+    let [(a, _), (b, seen)] = bench.two_with_a_file(b"secret").await;
     assert_eq!(b.get(&seen).await, b"secret");
     let list = b"1\n0\nsystem:anyuser 8\n\0".to_vec();
     let set = rxafs::StoreACL {
@@ -593,8 +583,7 @@ async fn a_file_read_backwards_stays_within_the_cache() {
     let file = a.make("large").await;
     a.put(&file, &bytes).await.expect("stored");
     let seen = b.find("large").await;
-    let open = b.cache.open(&b.user, &seen, Rights::READ, false).await;
-    let handle = open.expect("open");
+    let handle = b.open(&seen, Rights::READ).await;
     for start in (0..bytes.len()).step_by(500_000).rev() {
         let read = handle.read(start as u64, 500_000).await.expect("read");
         assert!(read == bytes[start..start + 500_000], "at {start}");
@@ -660,9 +649,7 @@ async fn locks_keep_programs_of_two_machines_apart() {
     use LockKind::{Read, Write};
     const EAGAIN: i32 = 11;
     let bench = Bench::start();
-    let (a, b) = (bench.client().await, bench.client().await);
-    let file = a.make("file").await;
-    let seen = b.find("file").await;
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
     assert_eq!(a.lock(&file, 1, Write).await, 0);
     assert_eq!(a.lock(&file, 2, Read).await, EAGAIN, "on the same machine");
     assert_eq!(b.lock(&seen, 1, Read).await, EAGAIN, "on another");
@@ -690,11 +677,9 @@ async fn locks_keep_programs_of_two_machines_apart() {
     );
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
     // Who waits has it when it is given back, with what was written under it.
-    let open = b.cache.open(&b.user, &seen, Rights::WRITE, false).await;
-    let handle = open.expect("open");
+    let handle = b.open(&seen, Rights::WRITE).await;
     handle.write(0, b"under the lock").await.expect("write");
-    let open = a.cache.open(&a.user, &file, Rights::READ, false).await;
-    let reading = open.expect("open");
+    let reading = a.open(&file, Rights::READ).await;
     let wait = a
         .cache
         .wait_for_lock(&a.user, &file, lock(1, Read), || false);
@@ -718,9 +703,7 @@ async fn locks_keep_programs_of_two_machines_apart() {
 async fn locks_last_as_long_as_they_are_extended() {
     use LockKind::Write;
     let bench = Bench::start();
-    let (a, b) = (bench.client().await, bench.client().await);
-    let file = a.make("file").await;
-    let seen = b.find("file").await;
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
     assert_eq!(a.lock(&file, 1, Write).await, 0);
     for _ in 0..3 {
         bench.later(200);
@@ -786,11 +769,7 @@ async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
     for name in names {
         let file = first.make(name).await;
         first.put(&file, b"what was there").await.expect("stored");
-        let open = first
-            .cache
-            .open(&first.user, &file, Rights::WRITE, false)
-            .await;
-        let handle = open.expect("open");
+        let handle = first.open(&file, Rights::WRITE).await;
         handle.write(9, b"is here!").await.expect("write");
         // It ends without a close, as a program does whose mount was killed.
     }
