@@ -1,6 +1,8 @@
 //! The cache manager against a real file server in this process: two caches, one volume, no kernel.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,12 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_client::cache::{
-    self, Anonymous, Cache, Handle, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
+    self, Cache, Handle, Identities, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
 };
-use cellar_client::{Cell, CellName, Ports, errno};
+use cellar_client::{Cell, CellName, Ports, Renewal, errno};
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Service};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Security, Service};
 use cellar_volume::disk::SimDisk;
 use cellar_volume::{Context, Options, Partition, Volume, VolumeSpec};
 use cellar_wire::abort::AbortCode;
@@ -90,6 +92,27 @@ impl Service for Locations {
             call.reply(&vl::GetEntryByNameNReply { entry });
             Ok(())
         })
+    }
+}
+
+/// Which user has tokens, of a kind that every server takes.
+struct Tokens(Option<u32>);
+
+impl Identities for Tokens {
+    fn stamp(&self, uid: u32) -> Option<u64> {
+        (self.0 == Some(uid)).then_some(1)
+    }
+
+    fn securities<'a>(
+        &'a self,
+        _uid: u32,
+    ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
+        let cell = CellName::new("test.cell").expect("name");
+        Box::pin(async move { HashMap::from([(cell, Security::null())]) })
+    }
+
+    fn renewal(&self, _uid: u32) -> Option<Arc<dyn Renewal>> {
+        None
     }
 }
 
@@ -181,7 +204,18 @@ impl Bench {
         [(a, file), (b, seen)]
     }
 
-    async fn client_with(&self, size: u64, directory: Option<std::path::PathBuf>) -> Client {
+    async fn client_with(&self, size: u64, directory: Option<PathBuf>) -> Client {
+        self.client_of(Tokens(None), 0, size, directory).await
+    }
+
+    /// That of a user of its machine.
+    async fn client_of(
+        &self,
+        tokens: Tokens,
+        uid: u32,
+        size: u64,
+        directory: Option<PathBuf>,
+    ) -> Client {
         let any = "127.0.0.1:0".parse().expect("address");
         let port = self.runtime.open(PortConfig::new(any)).expect("port");
         let options = cache::Options {
@@ -193,8 +227,8 @@ impl Bench {
             sysnames: vec!["other".to_owned(), "amd64_linux26".to_owned()],
             patience: Duration::from_secs(30),
         };
-        let cache = Cache::new(port, options, Arc::new(Anonymous), || NOW).expect("cache");
-        let user = cache.user(0).await.expect("user");
+        let cache = Cache::new(port, options, Arc::new(tokens), || NOW).expect("cache");
+        let user = cache.user(uid).await.expect("user");
         let root = cache.root(&user).await.expect("root").expect("a volume");
         Client { cache, user, root }
     }
@@ -805,5 +839,40 @@ async fn what_was_not_stored_before_a_crash_is_stored_after_it() {
         let bytes = std::fs::read(about.with_extension("")).expect("bytes");
         assert_eq!(&bytes[9..], b"is here!", "{}", about.display());
     }
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_was_not_stored_is_stored_as_who_wrote_it() {
+    const USER: u32 = 1_000;
+    let bench = Bench::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let disk = || Some(directory.path().to_owned());
+    let writers = || {
+        let (unstored, _) = cache::unstored_in(directory.path()).expect("a cache");
+        let writers = unstored.iter().map(|one| one.writer);
+        writers.collect::<Vec<_>>()
+    };
+    let tokens = || Tokens(Some(USER));
+    let first = bench.client_of(tokens(), USER, 64 << 20, disk()).await;
+    let file = first.make("file").await;
+    first.put(&file, b"what was there").await.expect("stored");
+    let handle = first.open(&file, Rights::WRITE).await;
+    handle.write(9, b"is here!").await.expect("write");
+    drop((first, file, handle));
+    assert_eq!(writers(), [USER]);
+    // As long as he has no tokens it is nobody else's to store.
+    let second = bench.client_with(64 << 20, disk()).await;
+    second.cache.take_up().await;
+    assert_eq!(writers(), [USER]);
+    drop(second);
+    let third = bench.client_of(tokens(), 0, 64 << 20, disk()).await;
+    third.cache.take_up().await;
+    assert_eq!(writers(), [0; 0]);
+    let other = bench.client().await;
+    assert_eq!(
+        other.get(&other.find("file").await).await,
+        b"what was is here!"
+    );
     bench.end();
 }

@@ -76,7 +76,7 @@ impl Cache {
             return self.anybody();
         }
         let user = self.user(writer).await?;
-        if user.id() == ANYBODY {
+        if user.uid() == ANYBODY {
             let what = format!("storing {}: user {writer} has no token", vnode.fid());
             return Err(refused(what, AbortCode::EACCES));
         }

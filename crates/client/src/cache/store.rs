@@ -65,7 +65,7 @@ impl Cache {
         self.touch(vnode);
         let (result, dirty) = {
             let mut body = vnode.body.lock();
-            body.set_writer(user.id());
+            body.set_writer(user.uid());
             let result = change(&mut body).map_err(|cause| local(vnode, cause))?;
             (result, body.dirty_bytes())
         };

@@ -67,6 +67,7 @@ impl Identities for Anonymous {
 
 /// A user of this machine as file servers know him.
 pub struct User {
+    uid: u32,
     id: u32,
     client: Client,
 }
@@ -78,6 +79,11 @@ impl std::fmt::Debug for User {
 }
 
 impl User {
+    /// Which user of this machine he is, also tomorrow; [`ANYBODY`] without a token.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// The number under which his rights are kept.
     pub(crate) fn id(&self) -> u32 {
         self.id
@@ -125,7 +131,7 @@ impl Cache {
         };
         let client = Client::without_callbacks(self.port().clone(), config)?;
         let id = self.users().next.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(User { id, client }))
+        Ok(Arc::new(User { uid, id, client }))
     }
 
     /// As whom servers are called for this user of the machine.
