@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a block in memory. What was never written is zero, here as in a sparse file.
 const BLOCK: u64 = 64 << 10;
@@ -54,16 +54,6 @@ impl Backing {
         Self::Disk { path, file: None }
     }
 
-    fn open(path: &PathBuf) -> io::Result<File> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-    }
-
     /// Fills `buffer` from `position`; zeros where nothing was written.
     pub(crate) fn read(&mut self, position: u64, buffer: &mut [u8]) -> io::Result<()> {
         match self {
@@ -79,10 +69,7 @@ impl Backing {
                 Ok(())
             }
             Self::Disk { path, file } => {
-                let file = match file {
-                    Some(file) => file,
-                    None => file.insert(Self::open(path)?),
-                };
+                let file = opened(path, file)?;
                 let mut done = 0;
                 while done < buffer.len() {
                     match file.read_at(&mut buffer[done..], position + done as u64) {
@@ -115,10 +102,7 @@ impl Backing {
                 Ok(())
             }
             Self::Disk { path, file } => {
-                let file = match file {
-                    Some(file) => file,
-                    None => file.insert(Self::open(path)?),
-                };
+                let file = opened(path, file)?;
                 if alive() {
                     file.write_all_at(bytes, position)
                 } else {
@@ -140,10 +124,7 @@ impl Backing {
                 Ok(())
             }
             Self::Disk { path, file } => {
-                let file = match file {
-                    Some(file) => file,
-                    None => file.insert(Self::open(path)?),
-                };
+                let file = opened(path, file)?;
                 if alive() {
                     file.set_len(position)
                 } else {
@@ -171,13 +152,10 @@ impl Backing {
                 Ok(())
             }
             Self::Disk { path, file } => {
-                let file = match file {
-                    Some(file) => file,
-                    None => file.insert(Self::open(path)?),
-                };
+                let file = opened(path, file)?;
                 let hole =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-                if !alive() || rustix::fs::fallocate(&*file, hole, start, end - start).is_ok() {
+                if !alive() || rustix::fs::fallocate(file, hole, start, end - start).is_ok() {
                     return Ok(());
                 }
                 let zeros = vec![0; BLOCK as usize];
@@ -202,10 +180,7 @@ impl Backing {
                 Ok(())
             }
             Self::Disk { path, file } => {
-                let file = match file {
-                    Some(file) => file,
-                    None => file.insert(Self::open(path)?),
-                };
+                let file = opened(path, file)?;
                 let hole =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
                 if !alive() {
@@ -227,11 +202,11 @@ impl Backing {
         }
     }
 
-    /// The file, if there is one.
-    pub(crate) fn file(&self) -> Option<&File> {
+    /// The file, opened if it is not; `None` in memory.
+    pub(crate) fn file(&mut self) -> io::Result<Option<&File>> {
         match self {
-            Self::Memory(_) => None,
-            Self::Disk { file, .. } => file.as_ref(),
+            Self::Memory(_) => Ok(None),
+            Self::Disk { path, file } => opened(path, file).map(Some),
         }
     }
 
@@ -253,6 +228,20 @@ impl Backing {
             }
         }
     }
+}
+
+fn opened<'a>(path: &Path, file: &'a mut Option<File>) -> io::Result<&'a File> {
+    if let Some(file) = file {
+        return Ok(file);
+    }
+    let new = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    Ok(file.insert(new))
 }
 
 /// The blocks that `length` bytes from `position` lie in: number, first byte in it, and which of the bytes.

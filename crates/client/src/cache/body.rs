@@ -213,10 +213,16 @@ impl Body {
     }
 
     /// What to sync so that dirty bytes survive a crash of the machine, and how many changes that are.
-    pub(crate) fn to_sync(&self) -> Option<(std::fs::File, Arc<Index>, u64)> {
-        let kept = self.kept.as_ref().filter(|_| self.changed)?;
-        let (index, changes) = kept.to_sync()?;
-        Some((self.backing.file()?.try_clone().ok()?, index, changes))
+    ///
+    /// # Errors
+    /// Its file cannot be opened.
+    pub(crate) fn unsynced(&mut self) -> io::Result<Option<(std::fs::File, Arc<Index>, u64)>> {
+        let kept = self.kept.as_ref().filter(|_| self.changed);
+        let Some((index, changes)) = kept.and_then(Kept::to_sync) else {
+            return Ok(None);
+        };
+        let file = self.backing.file()?.map(std::fs::File::try_clone);
+        Ok(file.transpose()?.map(|file| (file, index, changes)))
     }
 
     /// It has been synced.

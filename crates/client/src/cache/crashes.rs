@@ -222,6 +222,17 @@ impl World {
         }
     }
 
+    /// Answers whether there was anything to sync.
+    fn sync(&mut self) -> bool {
+        let body = self.take();
+        let Some((_, _, changes)) = body.unsynced().expect("a file") else {
+            return false;
+        };
+        body.synced(changes);
+        assert!(body.unsynced().expect("a file").is_none());
+        true
+    }
+
     /// What programs see, with what has to be fetched.
     fn view(&mut self) -> Vec<u8> {
         let server = self.server.bytes.clone();
@@ -400,9 +411,7 @@ fn synced_bytes_survive_a_crash_of_the_machine_and_others_are_put_aside() {
         world.take().set_writer(1_000);
         world.take().write(3, b"abc", NOW).expect("writes");
         if synced {
-            let (_, _, changes) = world.take().to_sync().expect("something to sync");
-            world.take().synced(changes);
-            assert!(world.take().to_sync().is_none());
+            world.sync();
         }
         let (unstored, _) = unstored_in(directory.path()).expect("a cache");
         assert_eq!((unstored[0].bytes, unstored[0].writer), (3, 1_000));
@@ -424,6 +433,27 @@ fn synced_bytes_survive_a_crash_of_the_machine_and_others_are_put_aside() {
             assert_eq!(&bytes[3..6], b"abc");
         }
     }
+}
+
+#[test]
+fn what_a_killed_process_left_survives_a_crash_of_the_machine_too() {
+    let server = Server {
+        version: 4,
+        bytes: b"0123456789".to_vec(),
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    world.take().write(3, b"abc", NOW).expect("writes");
+    drop(world);
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    // No program has it open, and it could not be stored either.
+    world.take().close();
+    assert!(world.sync());
+    drop(world);
+    let mut world = World::open(directory.path(), server, [2; 16]);
+    assert!(!world.sync(), "it is synced already");
+    assert_eq!(world.view(), b"012abc6789");
+    assert!(world.take().is_changed());
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(crate) struct Dirty {
     /// What was being stored: it is in `ranges` too once it was read from a log.
     pub(crate) storing: Option<(u64, u64, Option<u64>)>,
     /// Both files were synced since.
-    synced: bool,
+    pub(crate) synced: bool,
     /// It may not be what was written: rules 3 and 4 of `index.rs`.
     pub(crate) torn: bool,
 }

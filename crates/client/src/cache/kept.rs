@@ -52,13 +52,15 @@ impl Kept {
         for (start, (end, _)) in &unchecked {
             clean.insert(*start, *end);
         }
+        let dirty = left.and_then(|left| left.dirty.as_ref());
         let kept = Self {
             number: left.map_or_else(|| index.new_number(), |left| left.number),
             named: left.is_some(),
             index: index.clone(),
             place,
-            changes: 0,
-            synced: 0,
+            // All that was left counts as one.
+            changes: dirty.map_or(0, |_| 1),
+            synced: dirty.map_or(0, |dirty| dirty.synced.into()),
             unchecked,
         };
         (kept, clean)

@@ -198,8 +198,11 @@ impl Cache {
 
     /// Makes dirty bytes survive a crash of this machine, where they are in a directory.
     pub(crate) async fn sync(&self, vnode: &Arc<Vnode>) {
-        let Some((file, index, changes)) = vnode.body.lock().to_sync() else {
-            return;
+        let to_sync = vnode.body.lock().unsynced();
+        let (file, index, changes) = match to_sync {
+            Ok(Some(to_sync)) => to_sync,
+            Ok(None) => return,
+            Err(cause) => return tracing::warn!(%cause, "the cache cannot be synced"),
         };
         let both = move || file.sync_data().and_then(|()| index.sync());
         match tokio::task::spawn_blocking(both).await {
