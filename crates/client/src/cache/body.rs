@@ -170,8 +170,11 @@ impl Body {
         self.account(|body| body.dirty.remove(piece.0, piece.1));
         self.cut = self.cut.filter(|_| piece.2.is_none());
         let before = std::mem::replace(&mut self.version, version);
+        // Should it have been somebody else who stored, and the same there, then the rest is his.
+        self.account(|body| body.valid = body.dirty.clone());
         if let Some(kept) = &mut self.kept {
             kept.stored_after_all(piece, before, version);
+            kept.void(0, u64::MAX);
         }
     }
 

@@ -517,6 +517,123 @@ fn a_damaged_index_starts_empty_and_puts_aside() {
     assert_eq!(aside(directory.path()).len(), 1);
 }
 
+/// Of which nothing is known but from records behind the damage.
+#[test]
+fn what_damage_hides_is_put_aside_too() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = Server {
+        version: 4,
+        bytes: b"0123456789".to_vec(),
+    };
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    world.take().write(3, b"abc", NOW).expect("writes");
+    let log = directory.path().join("index");
+    let damaged = std::fs::metadata(&log).expect("a log").len() as usize - 1;
+    let mut other = Body::of_disk(&world.index, place(2), world.space.clone());
+    other.meet(&server.status());
+    other.write(5, b"xyz", NOW).expect("writes");
+    drop((other, world));
+    let mut bytes = std::fs::read(&log).expect("a log");
+    bytes[damaged] ^= 4;
+    std::fs::write(&log, bytes).expect("written");
+    let mut world = World::open(directory.path(), server, BOOT);
+    assert_eq!(world.view(), b"0123456789");
+    let mut other = Body::of_disk(&world.index, place(2), world.space.clone());
+    other.meet(&world.server.status());
+    let [about] = &aside(directory.path())[..] else {
+        panic!("one is put aside");
+    };
+    let bytes = std::fs::read(about.with_extension("")).expect("bytes");
+    assert_eq!(&bytes[5..8], b"xyz");
+}
+
+/// As when a program had cut it to write it anew, and the machine crashed before that came to the log.
+#[test]
+fn synced_bytes_that_are_not_there_are_no_zeros() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = Server {
+        version: 4,
+        bytes: b"0123456789".to_vec(),
+    };
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    world.take().write(3, b"abc", NOW).expect("writes");
+    assert!(world.sync());
+    let number = world.take().number().expect("a number");
+    let path = world.index.path(number);
+    drop(world);
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    file.expect("a file").set_len(0).expect("cut");
+    let mut world = World::open(directory.path(), server, [2; 16]);
+    assert_eq!(world.view(), b"0123456789");
+    assert!(!world.take().is_changed());
+    assert_eq!(aside(directory.path()).len(), 1);
+}
+
+#[test]
+fn what_is_put_aside_later_replaces_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = Server {
+        version: 4,
+        bytes: b"0123456789".to_vec(),
+    };
+    for count in 1..=3 {
+        let mut world = World::open(directory.path(), server.clone(), BOOT);
+        world.take().write(3, b"abc", NOW).expect("writes");
+        drop(world);
+        server.version += 1;
+        let mut world = World::open(directory.path(), server.clone(), BOOT);
+        assert_eq!(world.view(), b"0123456789");
+        assert_eq!(aside(directory.path()).len(), count);
+    }
+}
+
+/// Somebody else stored once, and of what was being stored the same bytes were there before.
+#[test]
+fn what_another_may_have_stored_is_fetched() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = Server {
+        version: 4,
+        bytes: b"0123456789".to_vec(),
+    };
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    for range in [0..5, 5..10] {
+        let part = range.start as usize..range.end as usize;
+        let pieces = [Bytes::copy_from_slice(&server.bytes[part])];
+        let filled = world.take().fill(&server.status(), range, &pieces);
+        assert!(filled.expect("fills"));
+    }
+    world.take().write(3, b"3", NOW).expect("writes");
+    world.take().next_piece().expect("a piece");
+    drop(world);
+    server = Server {
+        version: 5,
+        bytes: b"by another".to_vec(),
+    };
+    server.bytes[3] = b'3';
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    assert_eq!(world.view(), server.bytes);
+    assert!(aside(directory.path()).is_empty());
+}
+
+#[test]
+fn a_log_that_cannot_be_written_anew_grows() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = Server {
+        version: 4,
+        bytes: Vec::new(),
+    };
+    let mut world = World::open(directory.path(), server, BOOT);
+    let next = directory.path().join("index.new");
+    std::fs::create_dir(&next).expect("in the way");
+    for at in 0..1_500 {
+        world.take().write(at, b"x", NOW).expect("writes");
+    }
+    drop(world);
+    std::fs::remove_dir(&next).expect("removed");
+    let (unstored, _) = unstored_in(directory.path()).expect("a cache");
+    assert_eq!(unstored[0].bytes, 1_500);
+}
+
 #[test]
 fn files_at_rest_go_first_used_least_first() {
     let directory = tempfile::tempdir().expect("a directory");

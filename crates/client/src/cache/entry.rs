@@ -168,6 +168,14 @@ impl Dirty {
     }
 }
 
+/// From the next record on that there is.
+fn behind_damage(bytes: &[u8]) -> &[u8] {
+    let mut starts = (1..bytes.len()).map(|at| &bytes[at..]);
+    starts
+        .find(|rest| matches!(decode(rest), Ok(Some(_))))
+        .unwrap_or_default()
+}
+
 /// What records lead to.
 #[derive(Debug, Default)]
 pub(crate) struct Replayed {
@@ -181,10 +189,10 @@ pub(crate) struct Replayed {
 impl Replayed {
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let mut replayed = Self::default();
-        let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
+        let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_else(|| {
             replayed.damaged = !bytes.is_empty();
-            return replayed;
-        };
+            behind_damage(bytes)
+        });
         loop {
             match decode(rest) {
                 Ok(Some((record, after))) => {
@@ -194,7 +202,7 @@ impl Replayed {
                 Ok(None) => return replayed,
                 Err(Damaged) => {
                     replayed.damaged = true;
-                    return replayed;
+                    rest = behind_damage(rest);
                 }
             }
         }

@@ -12,9 +12,11 @@
 //!    here, and what was not answered may be, in part. Only shortening is noted before it is done, and is
 //!    done again when the file is taken up.
 //! 3. *After a crash of the machine* (another boot than in [`Record::Boot`]) dirty bytes are believed only if
-//!    both files had been synced since ([`Record::Synced`]); others are put aside, and told.
+//!    both files had been synced since ([`Record::Synced`]), and are as long as the log says: what came to the disk
+//!    of a shortening may be the file without its record. Others are put aside, and told.
 //! 4. *A record that was cut short at the end* was never answered, and is ignored. Damage anywhere else means
-//!    that nothing is known for certain: clean bytes are dropped and dirty ones put aside.
+//!    that nothing is known for certain: clean bytes are dropped and dirty ones put aside, also those that only
+//!    records behind the damage tell of.
 //! 5. A file without a record goes, and a record without a file is nothing.
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +40,7 @@ const PARTS: u64 = if cfg!(test) { 4 } else { 256 };
 /// Files at rest, that is, of no vnode in memory, at most: about 100 MB of memory.
 const RESTING_MAX: usize = 200_000;
 /// The log is written anew when it is this large, and several times what it was then.
-const REWRITE_BYTES: u64 = 16 << 20;
+const REWRITE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 const REWRITE_TIMES: u64 = 4;
 /// After a failure it is tried again after this many records.
 const RETRY_NOTES: u64 = 1_024;
@@ -304,7 +306,9 @@ impl Index {
                 Ok(()) => {}
                 Err(cause) => {
                     tracing::warn!(%cause, "the index of the cache cannot be written anew");
-                    state.failing = Some(RETRY_NOTES);
+                    // One that has only grown is as good as it was.
+                    state.rewrite_at = state.bytes + REWRITE_BYTES;
+                    state.failing = state.failing.map(|_| RETRY_NOTES);
                 }
             }
         }
@@ -348,12 +352,14 @@ impl Index {
             file.sync_data()?;
         }
         std::fs::rename(&next, self.directory.join(LOG))?;
-        if !cfg!(test) {
-            File::open(&self.directory)?.sync_all()?;
-        }
         state.log = file;
         state.bytes = bytes.len() as u64;
         state.rewrite_at = REWRITE_BYTES.max(state.bytes * REWRITE_TIMES);
+        if !cfg!(test)
+            && let Err(cause) = sync_all(&self.directory)
+        {
+            tracing::warn!(%cause, "a crash of the machine may bring an older index of the cache back");
+        }
         Ok(())
     }
 
@@ -446,11 +452,14 @@ impl Index {
         about.write_all(text.as_bytes())?;
         about.sync_data()?;
         if alive() {
-            match std::fs::rename(path(&self.directory, number), &aside) {
+            let file = path(&self.directory, number);
+            match sync_all(&file).and_then(|()| std::fs::rename(&file, &aside)) {
                 // Nothing but a length; or it was done before a crash.
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
                 other => other?,
             }
+            // A crash that brought it back, and not its record, would remove it.
+            sync_all(&self.directory.join(ASIDE))?;
         }
         self.write(&mut state, &[Record::Gone { number }]);
         Ok(aside)
@@ -528,6 +537,10 @@ fn path(directory: &Path, number: u64) -> PathBuf {
         .join(number.to_string())
 }
 
+fn sync_all(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
 fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
@@ -557,11 +570,20 @@ fn sweep(directory: &Path, entries: &mut HashMap<u64, Entry>) -> io::Result<u64>
             next = next.max(number.map_or(0, |number| number.saturating_add(1)));
         }
     }
+    // Nor may what is put aside take the name of what was before.
+    for file in std::fs::read_dir(directory.join(ASIDE))? {
+        let name = PathBuf::from(file?.file_name()).with_extension("");
+        let number = name
+            .to_str()
+            .and_then(|name| name.rsplit('-').next()?.parse().ok());
+        next = next.max(number.map_or(0, |number: u64| number.saturating_add(1)));
+    }
     entries.retain(|number, entry| {
         let length = there.get(number).copied();
         if let Some(dirty) = &mut entry.dirty {
             // Bytes that are not there are not zeros.
-            dirty.torn |= length.is_none() && !dirty.ranges.is_empty();
+            let end = dirty.ranges.iter().last().map_or(0, |(_, end)| end);
+            dirty.torn |= length.unwrap_or(0) < end;
         } else if let Some(length) = length {
             let end = entry.sums.last_key_value().map_or(0, |(_, (end, _))| *end);
             if end == 0 {
