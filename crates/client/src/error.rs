@@ -174,6 +174,17 @@ impl Error {
         }
     }
 
+    /// Whether nobody answered: what was asked for may have been done, or not.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Database { cause, .. }
+            | Self::Fileserver { cause, .. }
+            | Self::DatabaseUnreachable { cause, .. }
+            | Self::Server { cause, .. } => cause.is_unreachable(),
+            _ => false,
+        }
+    }
+
     /// Whether it says that the thing asked for is not there.
     pub fn is_not_found(&self) -> bool {
         matches!(

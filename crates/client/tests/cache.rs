@@ -1,16 +1,18 @@
 //! The cache manager against a real file server in this process: two caches, one volume, no kernel.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_client::cache::{
-    self, Cache, Handle, Identities, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
+    self, Attributes, Cache, Handle, Identities, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
 };
 use cellar_client::{Cell, CellName, Ports, Renewal, errno};
 use cellar_fileserver::protection::BoxFuture;
@@ -268,6 +270,16 @@ impl Client {
         open.expect("open")
     }
 
+    /// truncate(2).
+    async fn cut(&self, vnode: &Arc<Vnode>, length: u64) -> cellar_client::Result<Attributes> {
+        let wanted = Wanted {
+            length: Some(length),
+            ..Wanted::default()
+        };
+        let (cache, user) = (&self.cache, &self.user);
+        cache.set_attributes(user, vnode, wanted, false).await
+    }
+
     /// Writes a file as a program does; what `close` says.
     async fn put(&self, vnode: &Arc<Vnode>, bytes: &[u8]) -> cellar_client::Result<()> {
         let open = self
@@ -413,8 +425,7 @@ async fn a_removed_file_lives_until_it_is_closed() {
     let a = bench.client().await;
     let file = a.make("file").await;
     a.put(&file, b"contents").await.expect("stored");
-    let both = Rights::READ.union(Rights::WRITE);
-    let handle = a.open(&file, both).await;
+    let handle = a.open(&file, Rights::READ.union(Rights::WRITE)).await;
     a.cache
         .remove_file(&a.user, &a.root, b"file")
         .await
@@ -444,11 +455,7 @@ async fn large_files_pass_through_a_small_cache() {
         .map(|i| (i / 7) as u8 ^ (i >> 16) as u8)
         .collect();
     let file = a.make("large").await;
-    let handle = a
-        .cache
-        .open(&a.user, &file, Rights::WRITE, true)
-        .await
-        .expect("open");
+    let handle = a.open(&file, Rights::WRITE).await;
     for (number, part) in bytes.chunks(1 << 20).enumerate() {
         handle
             .write((number as u64) << 20, part)
@@ -461,12 +468,8 @@ async fn large_files_pass_through_a_small_cache() {
     let seen = b.find("large").await;
     assert!(b.get(&seen).await == bytes);
     assert!(a.get(&file).await == bytes);
-    let wanted = Wanted {
-        length: Some(1_000_001),
-        ..Wanted::default()
-    };
-    let set = b.cache.set_attributes(&b.user, &seen, wanted, false).await;
-    assert_eq!(set.expect("cut").status.length, 1_000_001);
+    let cut = b.cut(&seen, 1_000_001).await.expect("cut");
+    assert_eq!(cut.status.length, 1_000_001);
     assert!(a.get(&file).await == bytes[..1_000_001]);
     bench.end();
 }
@@ -509,11 +512,7 @@ async fn who_may_not_write_cuts_nothing() {
     assert_eq!(errno(&cut.expect_err("no right")), 13);
     // truncate(2), while somebody has it open.
     let handle = b.open(&seen, Rights::READ).await;
-    let wanted = Wanted {
-        length: Some(0),
-        ..Wanted::default()
-    };
-    let cut = b.cache.set_attributes(&b.user, &seen, wanted, false).await;
+    let cut = b.cut(&seen, 0).await;
     assert_eq!(errno(&cut.expect_err("no right")), 13);
     assert!(b.cache.unstored().is_empty());
     assert_eq!(handle.read(0, 10).await.expect("read"), b"kept");
@@ -527,12 +526,7 @@ async fn a_file_that_others_cut_below_what_is_dirty_can_be_read() {
     let [(a, file), (b, seen)] = bench.two_with_a_file(&[7; 100]).await;
     let handle = a.open(&file, Rights::READ.union(Rights::WRITE)).await;
     handle.write(90, b"0123456789").await.expect("write");
-    let wanted = Wanted {
-        length: Some(50),
-        ..Wanted::default()
-    };
-    let cut = b.cache.set_attributes(&b.user, &seen, wanted, false).await;
-    cut.expect("cut");
+    b.cut(&seen, 50).await.expect("cut");
     let expected = [&[7; 50][..], &[0; 40], b"0123456789"].concat();
     assert_eq!(handle.read(0, 200).await.expect("read"), expected);
     handle.store(false).await.expect("stored");
@@ -755,6 +749,35 @@ async fn locks_last_as_long_as_they_are_extended() {
     a.cache.extend_locks(slept).await;
     a.unlock(&file, 1).await;
     assert_eq!(a.lock(&file, 2, Write).await, 11);
+    b.unlock(&seen, 1).await;
+    // One that was lost is set again when the other's is gone.
+    assert_eq!(a.lock(&file, 1, Write).await, 0);
+    bench.later(400);
+    assert_eq!(b.lock(&seen, 1, Write).await, 0);
+    a.cache.extend_locks(slept).await;
+    b.unlock(&seen, 1).await;
+    a.cache.extend_locks(slept).await;
+    assert_eq!(b.lock(&seen, 1, Write).await, 11);
+    bench.end();
+}
+
+#[tokio::test]
+async fn who_opens_a_file_while_it_is_closed_keeps_his_lock() {
+    use LockKind::Write;
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
+    let handle = a.open(&file, Rights::WRITE).await;
+    handle.write(0, b"to be stored").await.expect("write");
+    let mut closing = Box::pin(handle.close());
+    // It waits for the server until it is polled again.
+    let begun = poll_fn(|context| Poll::Ready(closing.as_mut().poll(context).is_pending()));
+    assert!(begun.await);
+    let again = a.open(&file, Rights::WRITE).await;
+    assert_eq!(a.lock(&file, 1, Write).await, 0);
+    closing.await;
+    assert_eq!(b.lock(&seen, 1, Write).await, 11);
+    again.close().await;
+    assert_eq!(b.lock(&seen, 1, Write).await, 0);
     bench.end();
 }
 
@@ -850,8 +873,7 @@ async fn what_was_not_stored_is_stored_as_who_wrote_it() {
     let disk = || Some(directory.path().to_owned());
     let writers = || {
         let (unstored, _) = cache::unstored_in(directory.path()).expect("a cache");
-        let writers = unstored.iter().map(|one| one.writer);
-        writers.collect::<Vec<_>>()
+        unstored.iter().map(|one| one.writer).collect::<Vec<_>>()
     };
     let tokens = || Tokens(Some(USER));
     let first = bench.client_of(tokens(), USER, 64 << 20, disk()).await;

@@ -250,7 +250,7 @@ impl Handle {
         if let Err(error) = self.cache.store(&self.vnode, false).await {
             tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; it is tried again");
         }
-        self.cache.forget_locks(&self.vnode).await;
+        self.cache.forget_locks(&self.vnode, false).await;
         self.vnode.body.lock().close();
         self.cache.make_room(None);
     }

@@ -6,7 +6,7 @@
 //!    asked of servers.
 //! 2. A server forgets a lock after [`LOCK_SECS`]. It is extended every [`EXTEND_TIME`] for as long as somebody
 //!    here has one. If it was lost all the same (the server was started again) it is set again; if somebody else
-//!    has one by then, the log says so: there is nobody to tell.
+//!    has one by then, the log says so, for there is nobody to tell, and it is tried again as often.
 //! 3. A server knows no owners: who extends or gives back a lock that he has lost does it with another's. So
 //!    neither is done for one that was not extended in time, as on a machine that slept: it is set anew.
 //! 4. Nor is there a way from one kind to the other. To write instead of to read, a lock is
@@ -99,6 +99,12 @@ struct Kept {
 }
 
 impl Kept {
+    /// One that is to be set again.
+    fn lost(self) -> Self {
+        let at = AfsTime(0);
+        Self { at, ..self }
+    }
+
     /// Whether it may be another's by now.
     fn is_over(&self, now: AfsTime) -> bool {
         now.0.saturating_sub(self.at.0) >= LOCK_SECS
@@ -124,6 +130,10 @@ impl Locks {
 
     fn is_empty(&self) -> bool {
         self.held.lock().is_empty()
+    }
+
+    fn strongest(&self) -> Option<LockKind> {
+        self.held.lock().iter().map(|lock| lock.kind).max()
     }
 
     fn has(&self, owner: u64) -> bool {
@@ -268,10 +278,13 @@ impl Cache {
         server: &mut Option<Kept>,
         kind: LockKind,
     ) -> Result<()> {
-        if vnode.volume.is_read_only() || server.as_ref().is_some_and(|kept| kept.kind >= kind) {
+        let has = |kept: &Kept| kept.kind >= kind && !kept.is_over(self.now());
+        if vnode.volume.is_read_only() || server.as_ref().is_some_and(has) {
             return Ok(());
         }
         let before = server.take();
+        // Others here may have more, of one that has run out.
+        let kind = vnode.locks.strongest().map_or(kind, |held| held.max(kind));
         if let Some(kept) = &before {
             self.call_release(kept, vnode).await;
         }
@@ -279,10 +292,7 @@ impl Cache {
             (Ok(kept), _) => *server = Some(kept),
             (Err(error), None) => return Err(error),
             (Err(error), Some(before)) => {
-                match self.call_set(&before.user, vnode, before.kind).await {
-                    Ok(kept) => *server = Some(kept),
-                    Err(error) => lost(vnode, &error),
-                }
+                *server = Some(self.set_again(before, vnode).await);
                 return Err(error);
             }
         }
@@ -315,29 +325,36 @@ impl Cache {
                         continue;
                     }
                     // A server that does not answer may have it still.
-                    Err(error) if error.code().is_none() => {
+                    Err(error) if error.is_unreachable() => {
                         tracing::info!(fid = %vnode.fid(), %error, "a lock is not extended");
                         continue;
                     }
                     Err(_) => {}
                 }
             }
-            *server = match self.call_set(&kept.user, &vnode, kept.kind).await {
-                Ok(kept) => Some(kept),
-                Err(error) => {
-                    lost(&vnode, &error);
-                    None
-                }
-            };
+            *server = Some(self.set_again(kept, &vnode).await);
         }
     }
 
-    /// Gives back all locks: nobody has them any more.
-    pub(crate) async fn forget_locks(&self, vnode: &Arc<Vnode>) {
+    async fn set_again(&self, kept: Kept, vnode: &Arc<Vnode>) -> Kept {
+        match self.call_set(&kept.user, vnode, kept.kind).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::warn!(fid = %vnode.fid(), %error, "the server keeps a lock for us no more");
+                kept.lost()
+            }
+        }
+    }
+
+    /// Gives back all locks, of a file that is still open only if `open`: whoever has opened it since keeps his.
+    pub(crate) async fn forget_locks(&self, vnode: &Arc<Vnode>, open: bool) {
         if vnode.locks.is_empty() {
             return;
         }
         let mut server = vnode.locks.server.lock().await;
+        if !open && vnode.state.lock().opens > 0 {
+            return;
+        }
         vnode.locks.held.lock().clear();
         self.give_back(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
@@ -380,10 +397,6 @@ impl Cache {
 fn in_the_way(vnode: &Vnode) -> crate::error::Error {
     let what = format!("a lock on {}", vnode.fid());
     refused(what, AbortCode::from_errno(EAGAIN))
-}
-
-fn lost(vnode: &Vnode, error: &crate::error::Error) {
-    tracing::warn!(fid = %vnode.fid(), %error, "the server keeps a lock for us no more");
 }
 
 #[cfg(test)]

@@ -390,7 +390,7 @@ impl Cache {
         }
         let locked: Vec<_> = self.locked.lock().values().cloned().collect();
         for vnode in locked {
-            self.forget_locks(&vnode).await;
+            self.forget_locks(&vnode, true).await;
         }
         for user in self.users.all() {
             user.client().goodbye().await;
