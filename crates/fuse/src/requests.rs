@@ -133,6 +133,10 @@ impl Requests {
     fn entry(&self, parent: INodeNo, name: &[u8], found: &Found, seen: &Seen) -> Answer<Entry> {
         let vnode = &found.vnode;
         let attributes = vnode.attributes().ok_or(Errno::EIO)?;
+        // Before the directory is looked at: who is told of it from now on is told of this name.
+        let number = self
+            .inodes
+            .enter(parent.0, name, vnode, found.crossed, true);
         let entry_time = match &seen.directory {
             None => CROSSING_TIME,
             Some((directory, _)) => {
@@ -146,9 +150,6 @@ impl Requests {
                 }
             }
         };
-        let number = self
-            .inodes
-            .enter(parent.0, name, vnode, found.crossed, true);
         Ok(Entry {
             attr: attr(number, &attributes.status),
             generation: vnode.fid().uniquifier.0.into(),
