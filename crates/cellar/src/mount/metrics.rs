@@ -78,10 +78,12 @@ impl Metrics {
 }
 
 fn listen(path: &Path) -> std::io::Result<UnixListener> {
-    use std::os::unix::fs::PermissionsExt;
-    // What a process that has gone left there.
-    if std::os::unix::net::UnixStream::connect(path)
-        .is_err_and(|cause| cause.kind() == std::io::ErrorKind::ConnectionRefused)
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    // What a process that has gone left there. The kernel refuses to connect to a plain file, too.
+    let is_socket = |data: std::fs::Metadata| data.file_type().is_socket();
+    if std::fs::symlink_metadata(path).is_ok_and(is_socket)
+        && std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|cause| cause.kind() == std::io::ErrorKind::ConnectionRefused)
     {
         std::fs::remove_file(path)?;
     }
@@ -141,6 +143,20 @@ async fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn only_a_dead_socket_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("it");
+        let alive = listen(&path).expect("new");
+        assert!(listen(&path).is_err(), "somebody answers there");
+        drop(alive);
+        drop(listen(&path).expect("nobody does any more"));
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, "somebody's").expect("written");
+        assert!(listen(&path).is_err(), "it is no socket");
+        assert_eq!(std::fs::read(&path).expect("it is there"), b"somebody's");
+    }
 
     #[test]
     fn places() {
