@@ -24,7 +24,7 @@ use crate::mount_point::MountPoint;
 
 impl Cache {
     /// Goes on with what an earlier cache manager had not stored. To be called before the cache is used; what cannot be
-    /// stored then is tried again by `Cache::keep_storing`.
+    /// stored then is tried again by `Cache::keep`.
     pub async fn take_up(&self) {
         let Some(index) = &self.index else {
             return;

@@ -17,6 +17,7 @@
 //!
 //! Source: FS/CM specification, locks; `AFS_LOCKWAIT`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{ExtendLock, ReleaseLock, SetLock};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::Cache;
 use super::status::refused;
@@ -310,30 +312,47 @@ impl Cache {
         }
     }
 
-    /// Rules 2 and 3: to be called every `EXTEND_TIME`, with the time.
-    pub async fn extend_locks(&self, now: AfsTime) {
-        let all: Vec<_> = self.locked.lock().values().cloned().collect();
-        for vnode in all {
-            let mut server = vnode.locks.server.lock().await;
-            let Some(kept) = server.clone() else {
-                continue;
-            };
-            if !kept.is_over(now) {
-                match self.call_extend(&kept, &vnode).await {
-                    Ok(()) => {
-                        *server = Some(Kept { at: now, ..kept });
-                        continue;
-                    }
-                    // A server that does not answer may have it still.
-                    Err(error) if error.is_unreachable() => {
-                        tracing::info!(fid = %vnode.fid(), %error, "a lock is not extended");
-                        continue;
-                    }
-                    Err(_) => {}
-                }
-            }
-            *server = Some(self.set_again(kept, &vnode).await);
+    /// Rules 2 and 3: to be called every `EXTEND_TIME`, with the time. Of each volume one after the other, so that
+    /// a silent server costs no locks on others.
+    pub async fn extend_locks(self: &Arc<Self>, now: AfsTime) {
+        let mut volumes = HashMap::<_, Vec<_>>::new();
+        for vnode in self.locked.lock().values() {
+            let volume = (vnode.key.0, vnode.key.1.volume);
+            volumes.entry(volume).or_default().push(vnode.clone());
         }
+        let mut all = JoinSet::new();
+        for vnodes in volumes.into_values() {
+            let cache = self.clone();
+            all.spawn(async move {
+                for vnode in vnodes {
+                    cache.extend_lock(&vnode, now).await;
+                }
+            });
+        }
+        let done = async { while all.join_next().await.is_some() {} };
+        let _late = tokio::time::timeout(EXTEND_TIME, done).await;
+    }
+
+    async fn extend_lock(&self, vnode: &Arc<Vnode>, now: AfsTime) {
+        let mut server = vnode.locks.server.lock().await;
+        let Some(kept) = server.clone() else {
+            return;
+        };
+        if !kept.is_over(now) {
+            match self.call_extend(&kept, vnode).await {
+                Ok(()) => {
+                    *server = Some(Kept { at: now, ..kept });
+                    return;
+                }
+                // A server that does not answer may have it still.
+                Err(error) if error.is_unreachable() => {
+                    tracing::info!(fid = %vnode.fid(), %error, "a lock is not extended");
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+        *server = Some(self.set_again(kept, vnode).await);
     }
 
     async fn set_again(&self, kept: Kept, vnode: &Arc<Vnode>) -> Kept {

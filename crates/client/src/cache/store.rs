@@ -247,7 +247,17 @@ impl Cache {
                 cache.extend_locks(cache.now()).await;
             }
         };
-        tokio::join!(self.keep_storing(), expiring, extending);
+        let cache = Arc::downgrade(&self);
+        let taking_up = async move {
+            loop {
+                tokio::time::sleep(RETRY).await;
+                let Some(cache) = cache.upgrade() else {
+                    return;
+                };
+                cache.take_up().await;
+            }
+        };
+        tokio::join!(self.keep_storing(), taking_up, expiring, extending);
     }
 
     /// Rule 4: whoever shows open files is told that nothing is promised about them by `now`.
@@ -273,7 +283,6 @@ impl Cache {
             let Some(cache) = cache.upgrade() else {
                 return;
             };
-            cache.take_up().await;
             let old = cache.now().0.saturating_sub(AGE.as_secs() as u32);
             for (vnode, failed) in cache.unstored() {
                 let since = vnode.unstored_since();
