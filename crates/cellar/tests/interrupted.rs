@@ -6,10 +6,8 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use common::{Answer, Cell, PATIENCE, SECOND};
+use common::{Answer, Cell, SECOND, until};
 
 const FIRST: &str = "127.0.0.1";
 /// What a job may do before it could be interrupted, and is then done once more.
@@ -91,11 +89,9 @@ fn half_restored(cell: &Cell, line: &str, dump: &[u8]) -> Child {
     let input = child.stdin.as_mut().expect("its input");
     // More than a pipe holds, so it has been read, and sent as far as anybody waits for it.
     input.write_all(&dump[..dump.len() / 2]).expect("it reads");
-    let start = Instant::now();
-    while !cell.ok("vos status 127.0.0.1").contains("Restore") {
-        assert!(start.elapsed() < PATIENCE, "no restore begins");
-        sleep(Duration::from_millis(20));
-    }
+    until("a restore begins", || {
+        cell.ok("vos status 127.0.0.1").contains("Restore")
+    });
     child
 }
 
@@ -174,11 +170,7 @@ fn a_restore_whose_client_was_killed_goes_by_itself() {
         let child = half_restored(&cell, line, &dump);
         signal(&child, "-KILL");
         ended(child);
-        let start = Instant::now();
-        while !is_idle(&cell, FIRST) {
-            assert!(start.elapsed() < PATIENCE, "{line}: its transaction stays");
-            sleep(Duration::from_millis(100));
-        }
+        until(&format!("ended: {line}"), || is_idle(&cell, FIRST));
         assert_eq!(own_volumes(&cell, FIRST), ["vol On-line"], "{line}");
         cell.fails("vos listvldb -name new");
         check(&cell, "vol", &now);

@@ -9,22 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Cell, PATIENCE};
+use common::{Cell, until};
 use md5::Md5;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// Where the files are.
 const TOP: &str = "/afs/test.cell/scratch";
-
-/// Asks until it is so.
-fn until(what: &str, so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < PATIENCE, "never {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
 
 /// Waits until as many devices are in that state.
 fn devices_are(cell: &Cell, count: usize, state: &str) {

@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{Cell, PATIENCE};
+use common::{Cell, until};
 use serde_json::json;
 
 /// Letters that do not repeat.
@@ -41,11 +39,7 @@ fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
             path(&name)
         );
         // The file server hears of the devices a little later.
-        let begun = Instant::now();
-        while cell.run(copy.split(' ')).status != 0 {
-            assert!(begun.elapsed() < PATIENCE, "{copy}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        until(&copy, || cell.run(copy.split(' ')).status == 0);
         files.push((name, bytes));
     }
     // By the file server: who reads at the devices keeps what he reads from being collected for minutes.

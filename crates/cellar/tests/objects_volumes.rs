@@ -4,21 +4,11 @@
 mod common;
 
 use std::fs;
-use std::time::{Duration, Instant};
 
-use common::{Cell, PATIENCE};
+use common::{Cell, until};
 use serde_json::Value;
 
 const LENGTH: usize = 700_000;
-
-/// Waits for what a server learns by and by.
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
 
 fn pieces(cell: &Cell, path: &str) -> Vec<Value> {
     let shown = cell.json(&format!("fs osd {path} -json"));
@@ -34,12 +24,7 @@ fn objects(cell: &Cell, path: &str) -> Vec<String> {
 #[test]
 fn volumes_travel_with_their_objects() {
     let cell = Cell::with(&["--osds", "3"]);
-    let etc = cell.directory().join("server-etc");
-    let etc = etc.to_str().expect("a path of this test");
-    let _second = Cell::with_options(cell.port, &["--join", etc, "--bind", "127.0.0.2"]);
-    until("the second server is registered", || {
-        cell.ok("vos listaddrs -noresolve").contains("127.0.0.2")
-    });
+    let _second = cell.join();
     let policy = [
         "osd",
         "policy",

@@ -17,6 +17,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The address of a second server of a cell.
 pub(crate) const SECOND: &str = "127.0.0.2";
 
+/// Asks until it is so.
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < PATIENCE, "never {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// A running cell, ended when it is dropped.
 pub(crate) struct Cell {
     pub(crate) home: tempfile::TempDir,
@@ -107,11 +116,9 @@ impl Cell {
         let etc = self.directory().join("server-etc");
         let etc = etc.to_str().expect("a path of this test");
         let second = Self::with_options(self.port, &["--join", etc, "--bind", SECOND]);
-        let start = Instant::now();
-        while !self.ok("vos listaddrs -noresolve").contains(SECOND) {
-            assert!(start.elapsed() < PATIENCE, "not registered");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until("registered", || {
+            self.ok("vos listaddrs -noresolve").contains(SECOND)
+        });
         second
     }
 
