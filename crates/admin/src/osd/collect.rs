@@ -170,11 +170,11 @@ impl Osds<'_> {
                     return Err(Error::refused(what, cause));
                 }
             };
-            all.looked += part.looked;
+            all.looked = all.looked.saturating_add(part.looked);
             all.garbage.extend(part.garbage.iter().map(GarbageView::of));
-            all.young += part.young;
-            all.busy += part.busy;
-            all.freed += part.freed;
+            all.young = all.young.saturating_add(part.young);
+            all.busy = all.busy.saturating_add(part.busy);
+            all.freed = all.freed.saturating_add(part.freed);
             all.silent = part.silent.iter().copied().map(address_of).collect();
             all.changing |= part.changing;
             let new = part.away.iter().filter(|osd| !all.away.contains(osd));

@@ -206,8 +206,8 @@ fn plus(to: &mut Amount, more: Amount) {
 impl Sum {
     fn add(&mut self, usage: &Usage, is_replicated: bool) {
         self.volumes += 1;
-        self.in_objects += usage.in_objects.count;
-        self.others += usage.others;
+        self.in_objects = self.in_objects.saturating_add(usage.in_objects.count);
+        self.others = self.others.saturating_add(usage.others);
         if self.sizes.len() < usage.sizes.len() {
             self.sizes.resize(usage.sizes.len(), Amount::default());
         }
@@ -225,8 +225,9 @@ impl Sum {
     }
 
     fn finish(self) -> Traversed {
-        let files = self.sizes.iter().map(|size| size.count).sum();
-        let bytes = self.sizes.iter().map(|size| size.bytes).sum();
+        let mut all = Amount::default();
+        self.sizes.iter().for_each(|size| plus(&mut all, *size));
+        let (files, bytes) = (all.count, all.bytes);
         let largest = self.sizes.iter().rposition(|size| size.count > 0);
         let mut running = Amount::default();
         let percent = |part: u64, whole: u64| match whole {

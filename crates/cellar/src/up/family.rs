@@ -13,7 +13,8 @@ use cellar_wire::{AbortCode, afsosd};
 
 use super::elsewhere::Elsewhere;
 
-/// Servers that are asked for, at most: bounds a database that never says "end".
+/// Servers that are asked for, at most: bounds a database that never says "end". Who is not among them would not be
+/// asked what he needs, so more are an error.
 const SERVERS_MAX: i32 = 10_000;
 /// An address of that net stands for a server with a UUID, which is told apart.
 const STANDS_FOR_UUID: u32 = 255;
@@ -48,7 +49,7 @@ impl Elsewhere {
             };
             let reply = match self.ask_vldb(&vl::GetAddrsU { attributes }).await {
                 Ok(reply) => reply,
-                Err(CallError::Aborted(AbortCode::VL_INDEXERANGE)) => break,
+                Err(CallError::Aborted(AbortCode::VL_INDEXERANGE)) => return Ok(servers),
                 Err(CallError::Aborted(AbortCode::VL_NOENT)) => continue,
                 Err(cause) => return Err(cause),
             };
@@ -63,7 +64,7 @@ impl Elsewhere {
                 });
             }
         }
-        Ok(servers)
+        Err(CallError::Aborted(AbortCode::VL_SIZEEXCEEDED))
     }
 }
 
