@@ -5,6 +5,7 @@
 //!    another version of the file is there by then, the reader is told, for half of each would be neither.
 //! 2. A store goes in parts of [`PART_BYTES`]: `BeginStore`, bytes to the devices, `EndStore`. Each part is
 //!    there as a whole or not at all, and what a broken copy has stored can be gone on from.
+//!    A mount stores the pieces that it would send to the file server in the same way.
 //! 3. Whoever cannot do that (the server knows no objects, the file is not in objects, a device cannot be
 //!    reached from here) uses plain FetchData and StoreData, and nothing is different but the speed. So
 //!    these are what [`Client::download`] and [`Client::upload`] fall back to.
@@ -14,14 +15,18 @@ mod upload;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cellar_objects::{Capabilities, Devices, ObjectSet};
-use cellar_rpc::{CallError, CallOptions};
+use cellar_rpc::{CallError, CallOptions, Connection};
 use cellar_wire::abort::AbortCode;
-use cellar_wire::afsosd::{self, Access, RepairStatus};
+use cellar_wire::afsosd::{self, Access, BeginFetch, RepairStatus};
 use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{AfsFetchStatus, Callback};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::cell::CellName;
 use crate::client::Client;
@@ -45,12 +50,39 @@ const RENEW_BEFORE: Duration = Duration::from_secs(30);
 /// service at all do not answer.
 const PROBE_TIME: Duration = Duration::from_secs(1);
 
+/// How long a file server that did not say counts as one that keeps none.
+const ASK_AGAIN: Duration = Duration::from_secs(300);
+
+/// Shortest life of a right to read that is believed: clocks differ.
+const LIFE_MIN: Duration = Duration::from_secs(60);
+
 /// The devices of the cells that were used, and the file servers that were asked.
 #[derive(Debug, Default)]
 pub(crate) struct CellDevices {
     devices: Mutex<HashMap<CellName, Devices>>,
-    /// By address (none: behind an administrator's socket), whether they keep objects.
-    servers: Mutex<HashMap<Option<SocketAddr>, bool>>,
+    /// By address; none: behind an administrator's socket.
+    servers: Arc<Mutex<HashMap<Option<SocketAddr>, Server>>>,
+}
+
+/// Whether a file server keeps files in objects.
+#[derive(Clone, Copy, Debug)]
+enum Server {
+    Keeps,
+    /// It knows no such service, or did not say. Until then it is not asked again.
+    No(Instant),
+}
+
+/// Where a file is, and the right to read it.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    /// Of one version of the file.
+    pub(crate) set: ObjectSet,
+    /// When the right is to be renewed.
+    pub(crate) renew: Instant,
+    /// The file's status with that version.
+    pub(crate) status: AfsFetchStatus,
+    /// What the file server promised with it.
+    pub(crate) callback: Callback,
 }
 
 impl Client {
@@ -66,21 +98,86 @@ impl Client {
         let course = Course::by(&afsosd::PACKAGE, self, volume).await?;
         let server = course.connection().peer();
         let servers = &self.cell_devices().servers;
-        if let Some(known) = servers.lock().get(&server) {
-            return Ok(*known);
+        if let Some(known) = known(servers, server) {
+            return Ok(known);
         }
-        let options = CallOptions {
-            timeout: Some(PROBE_TIME),
+        let said = ask(course.connection()).await;
+        servers.lock().insert(server, said);
+        Ok(matches!(said, Server::Keeps))
+    }
+
+    /// The same, as far as it is known: nobody waits for a server that has not said yet, which those that know
+    /// no objects never do.
+    pub(crate) async fn is_known_to_keep_objects(&self, volume: &Volume) -> bool {
+        let Ok(course) = Course::by(&afsosd::PACKAGE, self, volume).await else {
+            return false;
         };
-        let call = course.connection().call_with(&RepairStatus {}, options);
-        let knows = match call.await {
-            Ok(_) => true,
-            // Other servers have no such service; one of ours may have no repair queue.
-            Err(CallError::Aborted(code)) => code != AbortCode::RX_INVALID_OPERATION,
-            Err(_) => false,
+        let server = course.connection().peer();
+        let servers = &self.cell_devices().servers;
+        if let Some(known) = known(servers, server) {
+            return known;
+        }
+        // Asked once, whoever comes meanwhile.
+        servers
+            .lock()
+            .insert(server, Server::No(Instant::now() + ASK_AGAIN));
+        let (connection, servers) = (course.connection().clone(), servers.clone());
+        tokio::spawn(async move {
+            let said = ask(&connection).await;
+            servers.lock().insert(server, said);
+        });
+        false
+    }
+
+    /// Asks where a file's bytes are, and for the right to read them.
+    ///
+    /// # Errors
+    /// [`is_plain`]: they are on the file server; others as it says.
+    pub(crate) async fn ask_where(
+        &self,
+        volume: &Volume,
+        fid: Fid,
+        what: &str,
+        range: Range<u64>,
+    ) -> Result<Granted> {
+        let arguments = BeginFetch {
+            fid,
+            position: range.start,
+            length: range.end.saturating_sub(range.start),
         };
-        servers.lock().insert(server, knows);
-        Ok(knows)
+        let asked = format!("reading {what}");
+        let reply = self.call_volume(volume, &asked, &arguments).await?;
+        let access: Access = reply.access;
+        self.devices(&volume.cell).merge(&access.devices);
+        let life = u64::from(access.expires.0).saturating_sub(now());
+        let life = Duration::from_secs(life).max(LIFE_MIN);
+        Ok(Granted {
+            set: object_set(fid, access),
+            renew: Instant::now() + life - RENEW_BEFORE.min(life / 2),
+            status: reply.status,
+            callback: reply.callback,
+        })
+    }
+}
+
+type Servers = Mutex<HashMap<Option<SocketAddr>, Server>>;
+
+fn known(servers: &Servers, server: Option<SocketAddr>) -> Option<bool> {
+    match servers.lock().get(&server)? {
+        Server::Keeps => Some(true),
+        Server::No(until) => (Instant::now() < *until).then_some(false),
+    }
+}
+
+async fn ask(connection: &Connection) -> Server {
+    let options = CallOptions {
+        timeout: Some(PROBE_TIME),
+    };
+    match connection.call_with(&RepairStatus {}, options).await {
+        Ok(_) => Server::Keeps,
+        // Other servers have no such service; one of ours may have no repair queue.
+        Err(CallError::Aborted(code)) if code != AbortCode::RX_INVALID_OPERATION => Server::Keeps,
+        Err(_) => Server::No(Instant::now() + ASK_AGAIN),
     }
 }
 
@@ -101,7 +198,7 @@ fn now() -> u64 {
 }
 
 /// Whether an answer means that plain calls are to be used: no such service, no such procedure, or no objects.
-fn is_plain(failure: &Error) -> bool {
+pub(crate) fn is_plain(failure: &Error) -> bool {
     let Error::Fileserver { cause, .. } = failure else {
         return false;
     };

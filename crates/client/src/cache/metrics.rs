@@ -27,6 +27,9 @@ pub(crate) struct Counts {
     /// Bytes that servers sent, and took.
     pub(crate) fetched: AtomicU64,
     pub(crate) stored: AtomicU64,
+    /// Those that came from and went to devices, beside file servers.
+    pub(crate) fetched_directly: AtomicU64,
+    pub(crate) stored_directly: AtomicU64,
     /// Promises that servers broke.
     pub(crate) breaks: AtomicU64,
 }
@@ -85,6 +88,18 @@ impl Cache {
                 "counter",
                 "Bytes that file servers took.",
                 load(&counts.stored),
+            ),
+            (
+                "cellar_fetched_directly_bytes_total",
+                "counter",
+                "Bytes that object storage devices sent.",
+                load(&counts.fetched_directly),
+            ),
+            (
+                "cellar_stored_directly_bytes_total",
+                "counter",
+                "Bytes that object storage devices took.",
+                load(&counts.stored_directly),
             ),
             (
                 "cellar_callback_breaks_total",

@@ -41,6 +41,7 @@ mod body;
 mod change;
 #[cfg(test)]
 mod crashes;
+mod direct;
 mod entry;
 mod files;
 mod index;

@@ -1,6 +1,7 @@
 //! Storing: what programs wrote goes to the server.
 //!
-//! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`]; bytes may be written meanwhile.
+//! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`], or at its devices ([`super::direct`]);
+//!    bytes may be written meanwhile.
 //! 2. On close and `fsync`, whoever asked hears how it went. Beyond [`BACKGROUND_BYTES`] of one file the
 //!    store begins while the program still writes; what stays open is stored after [`AGE`].
 //! 3. What failed stays dirty and is tried again every [`RETRY`]; in a cache directory it is then synced, so that
@@ -181,6 +182,9 @@ impl Cache {
             file_length: piece.file_length,
         };
         let chunks = in_chunks(bytes);
+        if let Some(status) = self.store_directly(user, vnode, piece, &chunks).await? {
+            return Ok((status, sums));
+        }
         let what = format!("storing {}", vnode.fid());
         let mut course = Course::start(user.client(), &vnode.volume).await?;
         loop {

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::body::Body;
+use super::direct::Places;
 use super::locks::Locks;
 use super::status::Asked;
 use super::user::User;
@@ -41,6 +42,8 @@ pub struct Vnode {
     /// Held by whoever stores.
     pub(crate) storing: tokio::sync::Mutex<()>,
     pub(crate) locks: Locks,
+    /// Where its bytes are.
+    pub(crate) places: Places,
     /// Promises broken so far: an answer that was under way meanwhile promises nothing.
     pub(crate) breaks: AtomicU64,
     /// Changes of our own that were answered so far: nobody breaks a promise for them, so an answer that was
@@ -100,6 +103,7 @@ impl Vnode {
             asking: tokio::sync::Mutex::default(),
             storing: tokio::sync::Mutex::default(),
             locks: Locks::default(),
+            places: Places::default(),
             breaks: AtomicU64::new(0),
             own: AtomicU64::new(0),
             used: AtomicU64::new(0),

@@ -1,21 +1,16 @@
 //! A file's bytes from wherever they are.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_objects::{ReadOptions, Reader};
-use cellar_wire::afsosd::{Access, BeginFetch};
 use tokio::time::Instant;
 
-use super::{DIRECT_MIN, RENEW_BEFORE, is_plain, object_set};
+use super::{DIRECT_MIN, Granted, is_plain};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::fetch::Fetch;
 use crate::path::Node;
-
-/// Shortest life of a right to read that is believed: clocks differ.
-const LIFE_MIN: Duration = Duration::from_secs(60);
 
 /// A file being read.
 pub struct Download<'a> {
@@ -86,20 +81,13 @@ impl Client {
         what: &str,
         range: Range<u64>,
     ) -> Result<(Way<'static>, u64)> {
-        let arguments = BeginFetch {
-            fid: node.fid,
-            position: range.start,
-            length: range.end.saturating_sub(range.start),
-        };
-        let asked = format!("reading {what}");
-        let reply = self.call_volume(&node.volume, &asked, &arguments).await?;
-        let access: Access = reply.access;
+        let Granted {
+            set, renew, status, ..
+        } = self
+            .ask_where(&node.volume, node.fid, what, range.clone())
+            .await?;
         let devices = self.devices(&node.volume.cell);
-        devices.merge(&access.devices);
-        let life = u64::from(access.expires.0).saturating_sub(super::now());
-        let life = Duration::from_secs(life).max(LIFE_MIN);
-        let end = range.end.min(reply.status.length).max(range.start);
-        let set = object_set(node.fid, access);
+        let end = range.end.min(status.length).max(range.start);
         let reader = Reader::new(devices, set, range.start..end, ReadOptions::default());
         let reader = reader.map_err(|cause| Error::Objects {
             what: what.to_owned(),
@@ -107,8 +95,8 @@ impl Client {
         })?;
         let way = Way::Direct {
             reader: Box::new(reader),
-            renew: Instant::now() + life - RENEW_BEFORE.min(life / 2),
-            version: reply.status.data_version,
+            renew,
+            version: status.data_version,
         };
         Ok((way, end))
     }

@@ -47,8 +47,16 @@ struct Store<'a> {
     node: &'a Node,
     what: &'a str,
     number: u64,
-    range: Range<u64>,
+    part: Part,
     renew: Instant,
+}
+
+/// What one store brings.
+#[derive(Clone, Debug)]
+struct Part {
+    range: Range<u64>,
+    /// How long the file is afterwards, at least.
+    length: u64,
 }
 
 /// Why a part was not stored directly.
@@ -91,14 +99,18 @@ impl Client {
         let mut position = range.start;
         if direct {
             while position < range.end {
-                let part = position..range.end.min(position + PART_BYTES);
+                let end = range.end.min(position + PART_BYTES);
+                let part = Part {
+                    range: position..end,
+                    length: end,
+                };
                 let mut sent = 0;
                 let count = |bytes| {
                     sent += bytes;
                     progress(bytes);
                 };
                 match self
-                    .store_part(node, what, source, upload, part.clone(), count)
+                    .store_part(node, what, source, upload, part, count)
                     .await
                 {
                     Ok(ended) => status = ended,
@@ -126,7 +138,7 @@ impl Client {
                             .await;
                     }
                 }
-                position = part.end;
+                position = end;
             }
         }
         if position < range.end || (length == 0 && modified.is_some()) {
@@ -137,6 +149,42 @@ impl Client {
         Ok(status)
     }
 
+    /// Stores a piece of a file of `length` bytes at its devices; `None`: it has to go through the file server, and
+    /// whatever came of it here is no hindrance.
+    ///
+    /// # Errors
+    /// What the file server would say as well.
+    pub(crate) async fn store_directly(
+        &self,
+        node: &Node,
+        what: &str,
+        piece: Range<u64>,
+        length: u64,
+        modified: Option<AfsTime>,
+        chunks: &[Bytes],
+    ) -> Result<Option<AfsFetchStatus>> {
+        let upload = Upload {
+            range: 0..length,
+            modified,
+            shape: None,
+        };
+        let part = Part {
+            range: piece,
+            length,
+        };
+        let mut source = Chunks(chunks);
+        let stored = self.store_part(node, what, &mut source, &upload, part, |_| {});
+        match stored.await {
+            Ok(status) => Ok(Some(status)),
+            Err(Missed::Plain) => Ok(None),
+            Err(Missed::Failed(failure)) if is_final(&failure) => Err(failure),
+            Err(Missed::Failed(failure)) => {
+                tracing::info!(what, %failure, "stored through the file server");
+                Ok(None)
+            }
+        }
+    }
+
     /// Stores one part at the devices.
     async fn store_part(
         &self,
@@ -144,10 +192,10 @@ impl Client {
         what: &str,
         source: &mut impl Source,
         upload: &Upload,
-        part: Range<u64>,
+        part: Part,
         mut progress: impl FnMut(u64),
     ) -> std::result::Result<AfsFetchStatus, Missed> {
-        let begun = self.begin_store(node, what, upload, &part).await;
+        let begun = self.begin_store(node, what, upload, &part.range).await;
         let begun = begun.map_err(|failure| match is_plain(&failure) {
             true => Missed::Plain,
             false => Missed::Failed(failure),
@@ -157,9 +205,14 @@ impl Client {
             node,
             what,
             number: begun.store,
-            range: part,
+            part,
             renew: Instant::now() + RENEW,
         };
+        if begun.status.length > upload.range.end {
+            // Only the file server shortens a file.
+            store.abort().await;
+            return Err(Missed::Plain);
+        }
         let stored = async {
             let devices = self.devices(&node.volume.cell);
             devices.merge(&begun.access.devices);
@@ -208,6 +261,24 @@ impl Client {
     }
 }
 
+/// Bytes that are in memory, as a source.
+struct Chunks<'a>(&'a [Bytes]);
+
+impl Source for Chunks<'_> {
+    async fn take(&mut self, max: u64) -> std::io::Result<Vec<Bytes>> {
+        let mut taken = Vec::new();
+        let mut left = usize::try_from(max).unwrap_or(usize::MAX);
+        while let Some((first, rest)) = self.0.split_first()
+            && (first.len() <= left || taken.is_empty())
+        {
+            left = left.saturating_sub(first.len());
+            taken.push(first.clone());
+            self.0 = rest;
+        }
+        Ok(taken)
+    }
+}
+
 impl Store<'_> {
     fn failed(&self, cause: cellar_objects::Error) -> Error {
         Error::Objects {
@@ -223,8 +294,8 @@ impl Store<'_> {
         source: &mut impl Source,
         progress: &mut impl FnMut(u64),
     ) -> Result<Written> {
-        let mut left = self.range.end - self.range.start;
-        let begun = writer.begin(self.range.start, left).await;
+        let mut left = self.part.range.end - self.part.range.start;
+        let begun = writer.begin(self.part.range.start, left).await;
         begun.map_err(|cause| self.failed(cause))?;
         let what = self.what;
         let local = |cause| Error::Local {
@@ -267,8 +338,8 @@ impl Store<'_> {
         let arguments = ExtendStore {
             fid: self.node.fid,
             store: self.number,
-            position: self.range.start,
-            length: self.range.end - self.range.start,
+            position: self.part.range.start,
+            length: self.part.range.end - self.part.range.start,
         };
         let asked = format!("storing {}", self.what);
         let volume = &self.node.volume;
@@ -288,7 +359,7 @@ impl Store<'_> {
         let arguments = EndStore {
             fid: self.node.fid,
             store: self.number,
-            length: self.range.end,
+            length: self.part.length,
             modified,
             failed: written.failed(),
         };
