@@ -124,6 +124,7 @@ struct Compiled {
     name: String,
     source: Policy,
     steps: Vec<Step>,
+    /// Also of those that it uses.
     needs: Needs,
 }
 
@@ -217,6 +218,13 @@ impl Policies {
             (*id, (own, policy.uses()))
         });
         crate::uses::check(&uses.collect())?;
+        let all = |id: &u32| (*id, needs_with_uses(&compiled, *id));
+        let needs: Vec<(u32, Needs)> = compiled.keys().map(all).collect();
+        for (id, needs) in needs {
+            if let Some(policy) = compiled.get_mut(&id) {
+                policy.needs = needs;
+            }
+        }
         Ok(Self {
             compiled,
             names: names.compile()?,
@@ -280,10 +288,6 @@ impl Policies {
         let mut needs = Needs::default();
         for policy in ids.iter().filter_map(|id| self.compiled.get(id)) {
             needs = needs.or(policy.needs);
-            let used: Vec<u32> = policy.uses();
-            if !used.is_empty() {
-                needs = needs.or(self.needs(&used));
-            }
         }
         needs
     }
@@ -323,6 +327,17 @@ impl Policies {
             why: run.why,
         }
     }
+}
+
+/// What a policy and those that it uses ask for. They use each other in no circle.
+fn needs_with_uses(compiled: &HashMap<u32, Compiled>, id: u32) -> Needs {
+    let Some(policy) = compiled.get(&id) else {
+        return Needs::default();
+    };
+    let used = policy.uses().into_iter();
+    used.fold(policy.needs, |needs, id| {
+        needs.or(needs_with_uses(compiled, id))
+    })
 }
 
 impl Compiled {
