@@ -60,6 +60,10 @@ pub struct Options {
     /// KiB that a client writes at a time.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     pub record: u64,
+    /// KiB of each call of `store` and `fetch`, one call after the other, as stock clients do it; default: as our
+    /// client does it, which asks for 64 MiB and brings 8.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub call: Option<u64>,
     /// Stripes of new files; 0: as the policies say.
     #[arg(long, default_value_t = 1)]
     pub stripes: u32,
@@ -365,6 +369,7 @@ impl Clients {
                 volume: options.volume.clone(),
                 length: options.mebibytes << 20,
                 record: options.record << 10,
+                call: options.call.map(|kibibytes| kibibytes << 10),
                 shape,
                 payload: payload.clone(),
                 file: None,

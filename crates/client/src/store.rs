@@ -87,7 +87,11 @@ impl Client {
         self.store_piece(node, what, length, &[], 0, None).await
     }
 
-    async fn store_piece(
+    /// One `StoreData64`: `length` bytes, those of `piece`, for `position`; the file ends behind them.
+    ///
+    /// # Errors
+    /// No server takes the bytes.
+    pub async fn store_piece(
         &self,
         node: &Node,
         what: &str,

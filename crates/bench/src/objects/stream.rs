@@ -25,6 +25,8 @@ pub(super) struct Stream {
     pub(super) length: u64,
     /// Bytes that are written at a time.
     pub(super) record: u64,
+    /// Bytes of one `StoreData64` or `FetchData64`, one after the other; `None`: as large as our client makes them.
+    pub(super) call: Option<u64>,
     pub(super) shape: Option<Shape>,
     pub(super) payload: Bytes,
     /// Its directory, and itself.
@@ -185,6 +187,19 @@ impl Stream {
                     .upload(&file, &self.name, &mut source, &upload, moved)
                     .await?;
             }
+            Operation::Store if let Some(each) = self.call => {
+                let mut position = 0;
+                while position < self.length {
+                    let each = each.min(self.length - position);
+                    let piece = source.take(each).await.map_err(ObjectsError::Io)?;
+                    let client = &self.client;
+                    client
+                        .store_piece(&file, &self.name, position, &piece, each, None)
+                        .await?;
+                    position += each;
+                    pace.moved(each);
+                }
+            }
             Operation::Store => {
                 let moved = |bytes| pace.moved(bytes);
                 let client = &self.client;
@@ -206,10 +221,17 @@ impl Stream {
                 self.whole(position)?;
             }
             _ => {
-                let mut fetch = self.client.fetch(&file, 0, self.length).await?;
                 let mut position = 0;
-                while let Some(bytes) = fetch.next().await? {
-                    self.compare(&mut position, &bytes, &mut pace)?;
+                let each = self.call.unwrap_or(self.length).max(1);
+                while position < self.length {
+                    let mut fetch = self.client.fetch(&file, position, each).await?;
+                    let before = position;
+                    while let Some(bytes) = fetch.next().await? {
+                        self.compare(&mut position, &bytes, &mut pace)?;
+                    }
+                    if position == before {
+                        break;
+                    }
                 }
                 self.whole(position)?;
             }
