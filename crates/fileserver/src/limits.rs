@@ -142,6 +142,9 @@ pub const LOCAL_SIZE_DEFAULT: u64 = 1 << 20;
 /// bytes are copied while the client waits.
 pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
 
+/// Bytes of a store into objects that have come before it waits for the file's turn.
+pub const OBJECT_BEGIN_BYTES: u64 = 256 << 10;
+
 /// How long a store waits for another one of the same file in objects; then the client comes again.
 pub const OBJECT_TURN_PATIENCE: Duration = Duration::from_secs(20);
 

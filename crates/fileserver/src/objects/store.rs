@@ -27,6 +27,7 @@ use super::policies::{Place, Wanted};
 use super::turns::Turn;
 use crate::abort_map::Refusal;
 use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE};
+use crate::rxafs::common::run;
 use crate::server::Server;
 
 /// Where the bytes of a store come from.
@@ -108,9 +109,9 @@ impl Storing {
         let turn = server.objects.turns.wait(fid).await.ok_or(Refusal::Busy)?;
         let looked = {
             let volume = volume.clone();
-            blocking(move || {
+            run(move || {
                 let found = volume.status_and_layout(fid)?;
-                Ok::<_, Refusal>((found, volume.last_serial(fid)?, volume.info()))
+                Ok((found, volume.last_serial(fid)?, volume.info()))
             })
             .await?
         };

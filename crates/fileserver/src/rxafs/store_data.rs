@@ -33,7 +33,7 @@ use super::store_status::allowed_attributes;
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
-use crate::limits::{STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
+use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
 use crate::objects::policies::Place;
 use crate::objects::store::{self, Source, Storing};
 use crate::server::Server;
@@ -309,13 +309,10 @@ async fn into_objects(
     allowed: Allowed,
     bytes: &mut impl Source,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let (place, allowed) = {
-        let (server, session) = (server.clone(), session.clone());
-        blocking(move || {
-            let place = allowed.place(&server, &session, &asked)?;
-            Ok::<_, Refusal>((place, allowed))
-        })
-        .await?
+    let allowed = Arc::new(allowed);
+    let place = {
+        let (server, session, allowed) = (server.clone(), session.clone(), allowed.clone());
+        run(move || allowed.place(&server, &session, &asked)).await?
     };
     // It has come back here meanwhile: the next try finds it so.
     let Place::Objects(wanted) = place else {
@@ -324,24 +321,21 @@ async fn into_objects(
     let (volume, spec) = (&allowed.attached.volume, &allowed.spec);
     let storing = Storing::begin(server, volume, asked.fid, &wanted, spec, asked.length).await?;
     let Some(storing) = storing else {
-        return here(server, session, asked, allowed, bytes).await;
+        return here(server, session, asked, &allowed, bytes).await;
     };
-    let stored = storing.write(spec, asked.length, bytes).await?;
-    let (changed, pending, stored) = {
-        let (server, session, spec) = (server.clone(), session.clone(), *spec);
-        blocking(move || {
-            let changed = match stored.commit(&spec, session.context()) {
+    let stored = Arc::new(storing.write(spec, asked.length, bytes).await?);
+    let work = {
+        let (session, allowed, stored) = (session.clone(), allowed.clone(), stored.clone());
+        move || {
+            let changed = match stored.commit(&allowed.spec, session.context()) {
                 Err(Error::Stale(_)) => return Err(Refusal::Busy),
                 changed => changed?,
             };
-            let touched = Touched::changed([asked.fid]);
-            let pending = collect(&server, &touched, session.host_slot(), session.now.0);
-            Ok((changed, pending, stored))
-        })
-        .await?
+            allowed.count(&session);
+            Ok((changed, Touched::changed([asked.fid])))
+        }
     };
-    allowed.count(session);
-    let status = finish(server, changed, pending).await?;
+    let status = change(server, session, work).await?;
     stored.settle(server);
     Ok((status, allowed.access))
 }
@@ -351,7 +345,7 @@ async fn here(
     server: &Arc<Server>,
     session: &Session,
     asked: Asked,
-    allowed: Allowed,
+    allowed: &Allowed,
     bytes: &mut impl Source,
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let (volume, spec) = (allowed.attached.volume.clone(), allowed.spec);
@@ -363,7 +357,7 @@ async fn here(
     let (changed, pending) = commit(server, session, asked.fid, store, Vec::new()).await?;
     allowed.count(session);
     let status = finish(server, changed, pending).await?;
-    came_back(server, asked.fid, allowed.objects);
+    came_back(server, asked.fid, allowed.objects.clone());
     Ok((status, allowed.access))
 }
 
@@ -413,8 +407,9 @@ async fn large(
         .await?
     };
     let Some(mut store) = store else {
-        // Whoever sends slowly does not keep others waiting with the beginning.
-        let begun = gather(call, left, STORE_PIECE_BYTES as u64).await?;
+        // Whoever sends slowly does not keep others waiting with the beginning; whoever sends fast does not
+        // wait for the end of it either.
+        let begun = gather(call, left, OBJECT_BEGIN_BYTES).await?;
         let mut bytes = Arriving {
             call,
             left,
