@@ -527,16 +527,14 @@ pub(crate) fn delete_some(
     while let Some((key, value)) = ahead.take() {
         ahead = scan.next()?;
         if pieces {
-            // Newest first: a block goes with the oldest version that names it.
+            // Newest first: a block goes with the oldest version that names it. What a damaged record names
+            // is not known; its blocks stay out of use, and of a newer one all that it may share with others.
             let older = match &ahead {
-                Some((next, value)) if same_piece(&key, next) => {
-                    Piece::decode(value).ok().map(Piece::into_blocks)
-                }
-                _ => None,
+                Some((next, value)) if same_piece(&key, next) => Piece::decode(value),
+                _ => Ok(Piece::Gone),
             };
-            let older = older.unwrap_or_else(PieceBlocks::empty);
-            // What a damaged record names is not known; its blocks stay out of use.
-            if let Ok(piece) = Piece::decode(&value) {
+            if let (Ok(older), Ok(piece)) = (older, Piece::decode(&value)) {
+                let older = older.into_blocks();
                 batch.released.extend(piece.into_blocks().not_in(&[&older]));
             }
         }

@@ -182,6 +182,7 @@ mod tests {
     use crate::disk::SimDisk;
     use crate::error::Error;
     use crate::options::Options;
+    use crate::reap::delete_some;
     use crate::record::{PIECE_BLOCKS, PIECE_BYTES};
 
     fn version(version: u64, ending: bool, changed: Range<u64>) -> VersionRecord {
@@ -295,5 +296,27 @@ mod tests {
         let bytes = store.read(id, 12, 0, 4096).unwrap();
         assert!(bytes[..3 * PIECE_BLOCKS].iter().all(|byte| *byte == 0));
         assert!(bytes.ends_with(b"again"));
+    }
+
+    #[test]
+    fn what_is_damaged_has_no_block_released_twice() {
+        let (store, id) = two_versions();
+        let part = Bytes::from(vec![15; 5000]);
+        let third = store.write(id, 10, 15, 100_000, &[part]).unwrap();
+        third.wait().unwrap();
+        damage(&store, id, 10);
+        let shared = store.shared();
+        let number = {
+            let cell = shared.cells.of(id);
+            cell.read(shared).unwrap().present(id).unwrap().number
+        };
+        let (mut batch, pieces) = (Batch::new(), Key::object_pieces(number));
+        delete_some(&shared.engine, &pieces, true, &mut batch).unwrap();
+        let blocks = batch.released.iter().flat_map(|run| run.start..run.end());
+        let mut blocks: Vec<u64> = blocks.collect();
+        let all = blocks.len();
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert_eq!((blocks.len(), all), (2 * PIECE_BLOCKS, 2 * PIECE_BLOCKS));
     }
 }
