@@ -87,24 +87,33 @@ impl Partition {
         mut wanted: impl FnMut(&Layout) -> bool,
     ) -> Result<(Vec<Holder>, Option<u64>)> {
         let mut found = Vec::new();
-        let mut looked = 0;
+        let mut left = looks;
         for group in self.core.all_groups()? {
             let number = u64::from(group.id.0) << 32;
             if number + u64::from(u32::MAX) < from {
                 continue;
             }
             let first = from.saturating_sub(number) as u32;
-            let mut seen = group.files(&self.core, first);
-            while let Some((vnode, record, viewers)) = seen.next()? {
-                if looked >= looks {
-                    return Ok((found, Some(number + u64::from(vnode.0))));
+            let part = group.settled(&self.core, first, |seen| {
+                let mut part = Vec::new();
+                let mut left = left;
+                while let Some((vnode, record, viewers)) = seen.next()? {
+                    if left == 0 {
+                        return Ok((part, left, Some(vnode)));
+                    }
+                    left -= 1;
+                    let Some(layout) = record.layout.clone().filter(|layout| wanted(layout)) else {
+                        continue;
+                    };
+                    part.extend(group.holder(vnode, &record, layout, &viewers));
                 }
-                looked += 1;
-                let Some(layout) = record.layout.clone().filter(|layout| wanted(layout)) else {
-                    continue;
-                };
-                found.extend(group.holder(vnode, &record, layout, &viewers));
+                Ok((part, left, None))
+            })?;
+            found.extend(part.0);
+            if let Some(vnode) = part.2 {
+                return Ok((found, Some(number + u64::from(vnode.0))));
             }
+            left = part.1;
         }
         Ok((found, None))
     }
@@ -278,10 +287,13 @@ impl Group {
         let volume = if is_head {
             state.record.head
         } else {
-            let clones = state.record.clones.iter();
-            let mut seeing = clones
-                .filter(|clone| viewers.contains(&clone.epoch) && clone.kind == CloneKind::Clone);
-            seeing.next()?.id
+            let seeing = || {
+                let clones = state.record.clones.iter();
+                clones.filter(|clone| viewers.contains(&clone.epoch))
+            };
+            // While the head is restored it shows the epoch of the pin.
+            let clone = seeing().find(|clone| clone.kind == CloneKind::Clone);
+            clone.or_else(|| seeing().next())?.id
         };
         Some(Holder {
             fid: Fid {

@@ -214,6 +214,75 @@ fn references_come_in_pages() {
 }
 
 #[test]
+fn a_volume_that_is_restored_names_what_it_shows() {
+    let world = World::new();
+    let volume = world.volume();
+    let fid = file(&volume, b"file", 1);
+    away(&volume, fid, 5, MIB);
+    let mut image = {
+        let frozen = volume.freeze().unwrap();
+        frozen.vnode(fid.vnode).unwrap().unwrap().whole()
+    };
+    (image.layout, image.length) = (None, 4000);
+    let restore = world
+        .partition
+        .begin_restore(VOLUME, RestoreMode::Incremental);
+    let mut restore = restore.unwrap();
+    // So many that the first are in the table.
+    for n in 0..200 {
+        image.vnode = VnodeId(fid.vnode.0 + 2 * n);
+        restore.put(&image).unwrap();
+        restore.push(vec![7; 4000].into()).unwrap();
+    }
+    let (holders, _) = world.partition.holders(0, 1000, |_| true).unwrap();
+    let told: Vec<_> = holders
+        .iter()
+        .map(|holder| (holder.fid, holder.is_head, holder.layout.version))
+        .collect();
+    assert_eq!(told, [(fid, false, 5)], "readers see it, and nobody stores");
+}
+
+#[test]
+fn a_clone_that_is_made_meanwhile_is_told_of() {
+    let world = World::new();
+    let volume = world.volume();
+    // More than are looked at in one go.
+    let fids: Vec<Fid> = (0..600u32)
+        .map(|n| {
+            let fid = file(&volume, format!("f{n}").as_bytes(), 3);
+            away(&volume, fid, 5, MIB);
+            fid
+        })
+        .collect();
+    let last = *fids.last().unwrap();
+    let mut clone = None;
+    let found = world.partition.holders(0, 10_000, |_| {
+        clone.get_or_insert_with(|| {
+            let clone = world.clone_of(&volume, 11, VolumeKind::ReadOnly);
+            away(&volume, last, 6, MIB);
+            clone
+        });
+        true
+    });
+    let told: Vec<_> = found
+        .unwrap()
+        .0
+        .iter()
+        .map(|h| (h.fid, h.layout.version))
+        .collect();
+    let in_clone = Fid {
+        volume: VolumeId(11),
+        ..last
+    };
+    assert_eq!(told.len(), fids.len() + 1);
+    assert!(
+        told.ends_with(&[(last, 6), (in_clone, 5)]),
+        "{:?}",
+        told.last()
+    );
+}
+
+#[test]
 fn policies_are_inherited_and_kept() {
     let world = World::new();
     let volume = world.volume();
