@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use cellar_volume::{Error, LayoutChange, Replaced, RestoreMode, StoreSpec, Volume, VolumeKind};
 use cellar_wire::ids::{Fid, VnodeId, VolumeId};
 use cellar_wire::object::Placed;
@@ -169,4 +172,59 @@ fn what_is_removed_says_which_objects_it_had() {
         .rename(volume.root(), b"two", volume.root(), b"three", at(5))
         .unwrap();
     assert_eq!(*renamed.outcome.objects.unwrap(), layout(7));
+}
+
+#[test]
+fn it_is_replaced_while_everybody_else_is_at_work() {
+    let world = World::new();
+    let volume = world.volume();
+    let fids = [file(&volume, b"one", 1), file(&volume, b"two", 2)];
+    let stop = AtomicBool::new(false);
+    let (stop, volume, world) = (&stop, &volume, &world);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut version = 2;
+            while !stop.load(Ordering::Relaxed) {
+                version += 1;
+                store(volume, fids[version as usize % 2], version);
+            }
+        });
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let clone = world.clone_of(volume, 11, VolumeKind::ReadOnly);
+                let one = first(&clone, fids[0]);
+                world.clone_of(volume, 12, VolumeKind::Backup);
+                let now = first(&clone, fids[0]);
+                assert!(now == one || now.osd == 77, "{one:?} became {now:?}");
+                drop(clone);
+                for id in [11, 12] {
+                    let gone = world.partition.delete_volume(VolumeId(id)).unwrap();
+                    gone.wait().unwrap();
+                }
+                world.partition.reap_now().unwrap();
+            }
+        });
+        let (begun, mut replaced) = (Instant::now(), 0);
+        while replaced < 50 || begun.elapsed() < Duration::from_millis(500) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody stores");
+            let fid = fids[replaced % 2];
+            let old = first(volume, fid);
+            if old.osd == 77 {
+                continue;
+            }
+            let wanted = moved(old.version);
+            let Ok(changed) = volume.replace_object(fid.vnode, fid.uniquifier, &wanted) else {
+                continue;
+            };
+            changed.wait().unwrap();
+            let held = volume.holders_of(fid.vnode).unwrap();
+            assert!(
+                held.iter().all(|one| one.layout.objects[0] != old),
+                "{held:?}"
+            );
+            replaced += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    world.check();
 }
