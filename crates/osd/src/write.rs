@@ -102,9 +102,8 @@ async fn bring(
     let mut pieces = gather(call, &mut left, WRITE_PIECE_BYTES).await?;
     while left > 0 {
         let next = gather(call, &mut left, WRITE_PIECE_BYTES);
-        let (next, pushed) = tokio::join!(next, push(writer, pieces));
-        writer = pushed?;
-        pieces = next?;
+        // What the store says against them is told at once: more may be long in coming.
+        (pieces, writer) = tokio::try_join!(next, push(writer, pieces))?;
     }
     push(writer, pieces).await
 }

@@ -3,13 +3,16 @@
 
 mod common;
 
+use std::time::Duration;
+
 use cellar_rpc::CallError;
+use cellar_volume::disk::Fault;
 use cellar_wire::AbortCode;
 use cellar_wire::object::{Capability, CapabilityBody, MAY_ALL, MAY_READ, MAY_WRITE, device_only};
 use cellar_wire::osd::{
     Checksum, Copy, Examine, GetSpace, GetStatistics, LIST_REMOVED, ListObjects, Needed, Prune,
     Purge, REMOVE_SOFT, Remove, SUM_CRC32C, SUM_MD5, SUM_SHA256, Scrub, ScrubStatus, Truncate,
-    Undelete,
+    Undelete, Write,
 };
 use cellar_wire::{AfsString, List};
 use common::{Cell, body, capability_for, id, pattern};
@@ -102,6 +105,37 @@ fn bytes_that_the_device_is_waited_for_come_in_order() {
             let end = position.saturating_add(length).min(model.len());
             assert!(read.await.unwrap() == model[position..end], "{position}");
         }
+    });
+}
+
+#[test]
+fn a_write_that_cannot_be_is_told_so_before_all_has_come() {
+    let cell = Cell::start();
+    cell.run(async |cell| {
+        let all = capability_for(&cell.keys, &body(1, id(1), MAY_ALL));
+        cell.write(&all, id(1), 0, 10, 0, b"bytes").await.unwrap();
+        cell.disk.set_fault(Fault::Write(1));
+        let write = Write {
+            capability: all.clone(),
+            object: id(1),
+            base: 0,
+            version: 10,
+            position: 0,
+            length: 2 << 20,
+        };
+        let mut call = cell.osd.open(&write).await.unwrap();
+        call.write(vec![1; 700 << 10].into()).await.unwrap();
+        let told = async {
+            loop {
+                if let Err(failure) = call.write(vec![1].into()).await {
+                    break failure;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let told = tokio::time::timeout(Duration::from_secs(20), told).await;
+        assert_eq!(aborted::<()>(Err(told.unwrap())), AbortCode::EIO);
+        assert_eq!(cell.read(&all, id(1), 10, 0, 9).await.unwrap(), b"bytes");
     });
 }
 
