@@ -11,10 +11,9 @@ use cellar_wire::afsvol::{
 };
 use cellar_wire::dump::Item;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
-use common::volser::{Volser, assert_same, contents, cookie, items, sample};
+use common::volser::{NEW, Volser, assert_same, contents, cookie, items, sample};
 use common::{Cell, Machine, NOW, OPEN, run};
 
-const NEW: VolumeId = VolumeId(536_870_930);
 const BAD_DUMP: i32 = 1_492_325_122;
 
 /// Where each item of a dump begins, and where it ends.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, Service};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
 use cellar_wire::afsvol::{
     self, BACKUP, DestServer, ForwardMultiple, GetState, IT_BUSY, IT_OFFLINE, READONLY, READWRITE,
     Replica,
@@ -19,42 +19,10 @@ use cellar_wire::dump::Item;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::{AbortCode, List, Package, Procedure};
 use common::volser::{
-    Volser, another, assert_same, calls, contents, cookie, destination, items, taken, two,
+    NEW, RO, Volser, another, assert_same, calls, clone_for_release, contents, cookie, destination,
+    items, release, taken, two,
 };
 use common::{Cell, Machine, NOW, OPEN, run};
-
-const RO: VolumeId = VolumeId(536_870_950);
-const NEW: VolumeId = VolumeId(536_870_930);
-
-/// The clone that is released, made anew.
-async fn clone_for_release(source: &Volser, first: bool) {
-    let trans = source.begin(OPEN, IT_BUSY).await;
-    if first {
-        source
-            .clone_of(trans, READONLY, "scratch.readonly", RO)
-            .await;
-    } else {
-        let again = afsvol::ReClone { trans, clone: RO };
-        source.0.call(&again).await.unwrap();
-    }
-    source.end(trans).await;
-    source.online(RO).await;
-}
-
-/// What `vos release` does for one site.
-async fn release(source: &Volser, target: &Volser, port: &Port, from_date: i32) {
-    let from = source.begin(RO, IT_BUSY).await;
-    let to = target.begin(RO, IT_OFFLINE).await;
-    let ids = cookie("scratch.readonly", READONLY, OPEN);
-    source
-        .forward(from, from_date, (port, to), ids)
-        .await
-        .unwrap();
-    target.ids(to, "scratch.readonly", READONLY, OPEN).await;
-    target.flags(to, 0).await;
-    target.end(to).await;
-    source.end(from).await;
-}
 
 #[test]
 fn a_release_sends_what_changed() {

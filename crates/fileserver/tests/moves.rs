@@ -12,11 +12,8 @@ use std::time::Duration;
 use cellar_wire::afsvol::{self, IT_BUSY, IT_OFFLINE, READONLY, READWRITE};
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::{AbortCode, Procedure};
-use common::volser::{Volser, assert_same, calls, contents, cookie, secured, taken, two};
+use common::volser::{NEW, RO, Volser, assert_same, calls, contents, cookie, secured, taken, two};
 use common::{Machine, NOW, OPEN, run};
-
-const RO: VolumeId = VolumeId(536_870_950);
-const NEW: VolumeId = VolumeId(536_870_930);
 
 /// The clone that `vos move` sends first, in its transaction.
 async fn clone_to_move(source: &Volser) -> i32 {

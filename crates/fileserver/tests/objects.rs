@@ -11,61 +11,15 @@ use cellar_rpc::CallError;
 use cellar_wire::AbortCode;
 use cellar_wire::afsosd::ListOnDevice;
 use cellar_wire::ids::Fid;
-use cellar_wire::object::{Layout, Scheme};
-use cellar_wire::rxafs::{self, AfsFetchStatus, AfsStoreStatus};
-use common::osds::{Osds, THRESHOLD, set_policy};
+use cellar_wire::object::Scheme;
+use cellar_wire::rxafs::{self, AfsStoreStatus};
+use common::osds::{KEEP, Osds, THRESHOLD, layout, pattern, read, set_policy};
 use common::{ANYUSER, CLONE, Cell, Machine, OPEN, SHUT, list, name, run};
+use common::{plain_code as code, store_within as store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 const BIG: usize = 3 * THRESHOLD as usize + 777;
-
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut bytes = vec![0; length];
-    random.fill(&mut bytes[..]);
-    bytes
-}
-
-/// StoreData64: bytes to a place of a file that is at most so long before.
-async fn store(
-    machine: &Machine,
-    fid: Fid,
-    position: u64,
-    bytes: &[u8],
-    file_length: u64,
-) -> Result<AfsFetchStatus, CallError> {
-    let call = rxafs::StoreData64 {
-        fid,
-        in_status: AfsStoreStatus::default(),
-        position,
-        length: bytes.len() as u64,
-        file_length,
-    };
-    let mut call = machine.connection.open(&call).await?;
-    call.write(bytes.to_vec().into()).await?;
-    call.finish();
-    let reply: rxafs::StoreData64Reply = call.results().await?;
-    Ok(reply.status)
-}
-
-const KEEP: u64 = i64::MAX as u64;
-
-fn layout(cell: &Cell, fid: Fid) -> Option<Layout> {
-    let volume = cell.partition.volume(fid.volume).unwrap().unwrap();
-    volume.layout(fid).unwrap().map(|layout| (*layout).clone())
-}
-
-async fn read(machine: &Machine, fid: Fid) -> Vec<u8> {
-    machine.fetch(fid, 0, 1 << 30).await.unwrap()
-}
-
-fn code(outcome: Result<impl std::fmt::Debug, CallError>) -> i32 {
-    match outcome {
-        Err(CallError::Aborted(code)) => code.to_plain().0,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn a_file_goes_to_objects_by_its_size_and_changes_there() {

@@ -17,25 +17,17 @@ use cellar_wire::afsosd::{self, COLLECT_DRY, CollectGarbage, Collected};
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::object::ObjectId;
 use cellar_wire::osddb::OSD_DRAINING;
-use cellar_wire::rxafs::{self, AfsStoreStatus};
-use common::osds::{THRESHOLD, set_policy};
-use common::real::{RealOsds, Servers, patiently, superuser, until, upkeep};
+use cellar_wire::rxafs;
+use common::osds::{KEEP, THRESHOLD, layout, pattern, set_policy};
+use common::real::{RealOsds, Servers, patiently, store_patiently, superuser, until, upkeep};
 use common::{CLONE, Cell, Machine, NOW, OPEN, name, uuid};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 const BIG: usize = 2 * THRESHOLD as usize + 777;
-const KEEP: u64 = i64::MAX as u64;
 const BACKUP: VolumeId = VolumeId(OPEN.0 + 2);
 
 type Contents = BTreeMap<String, (Fid, Vec<u8>)>;
-
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut bytes = vec![0; length];
-    random.fill(&mut bytes[..]);
-    bytes
-}
 
 /// Two file servers of a cell and their devices. The first has the RW volume, its clones on its own
 /// partition; the second may have a read-only volume.
@@ -80,8 +72,7 @@ impl World {
         let fid = world.create("probe").await;
         until("policies are known", async || {
             world.store(fid, 0, b"probe", 0).await;
-            let volume = world.here.partition.volume(OPEN).unwrap().unwrap();
-            volume.layout(fid).unwrap().is_some()
+            layout(&world.here, fid).is_some()
         })
         .await;
         world.remove("probe").await;
@@ -102,25 +93,8 @@ impl World {
     }
 
     async fn store(&self, fid: Fid, position: u64, bytes: &[u8], file_length: u64) {
-        loop {
-            let call = rxafs::StoreData64 {
-                fid,
-                in_status: AfsStoreStatus::default(),
-                position,
-                length: bytes.len() as u64,
-                file_length,
-            };
-            let mut call = self.machine.connection.open(&call).await.unwrap();
-            call.write(bytes.to_vec().into()).await.unwrap();
-            call.finish();
-            match call.results::<rxafs::StoreData64Reply>().await {
-                Ok(_) => return,
-                Err(CallError::Aborted(AbortCode::VBUSY)) => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                Err(other) => panic!("{other}"),
-            }
-        }
+        let stored = store_patiently(&self.machine, fid, position, bytes, file_length);
+        stored.await.unwrap();
     }
 
     async fn remove(&self, title: &str) {

@@ -19,22 +19,12 @@ use cellar_wire::afsosd::{
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 use cellar_wire::osddb::OSD_DRAINING;
-use cellar_wire::rxafs::{self, AfsStoreStatus};
-use common::osds::{THRESHOLD, set_policy};
-use common::real::{RealOsds, Servers, patiently, superuser, until, upkeep};
+use cellar_wire::rxafs;
+use common::osds::{KEEP, THRESHOLD, layout, pattern, read, set_policy};
+use common::real::{RealOsds, Servers, patiently, store_patiently, superuser, until, upkeep};
 use common::{CLONE, Cell, Machine, OPEN, name, uuid};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 
 const BIG: usize = 3 * THRESHOLD as usize + 777;
-const KEEP: u64 = i64::MAX as u64;
-
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut bytes = vec![0; length];
-    random.fill(&mut bytes[..]);
-    bytes
-}
 
 /// A file server with devices, and one who uses it.
 struct World {
@@ -91,26 +81,7 @@ impl World {
         bytes: &[u8],
         file_length: u64,
     ) -> Result<(), CallError> {
-        loop {
-            let call = rxafs::StoreData64 {
-                fid,
-                in_status: AfsStoreStatus::default(),
-                position,
-                length: bytes.len() as u64,
-                file_length,
-            };
-            let mut call = self.machine.connection.open(&call).await?;
-            call.write(bytes.to_vec().into()).await?;
-            call.finish();
-            match call.results::<rxafs::StoreData64Reply>().await {
-                Ok(_) => return Ok(()),
-                // As clients do.
-                Err(CallError::Aborted(AbortCode::VBUSY)) => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                Err(other) => return Err(other),
-            }
-        }
+        store_patiently(&self.machine, fid, position, bytes, file_length).await
     }
 
     /// A file with these bytes, in objects.
@@ -130,12 +101,11 @@ impl World {
     }
 
     async fn read(&self, fid: Fid) -> Vec<u8> {
-        self.machine.fetch(fid, 0, 1 << 30).await.unwrap()
+        read(&self.machine, fid).await
     }
 
     fn layout(&self, fid: Fid) -> Option<Layout> {
-        let volume = self.cell.partition.volume(fid.volume).unwrap().unwrap();
-        volume.layout(fid).unwrap().map(|layout| (*layout).clone())
+        layout(&self.cell, fid)
     }
 
     /// All versions of files that anybody sees.

@@ -19,66 +19,27 @@ use cellar_wire::afsvol::{
 use cellar_wire::dump::Item;
 use cellar_wire::ids::{Fid, VnodeId, VolumeId};
 use cellar_wire::object::{Layout, ObjectId};
-use cellar_wire::rxafs::{self, AfsFetchStatus, AfsStoreStatus};
+use cellar_wire::rxafs::AfsFetchStatus;
 use cellar_wire::vl::{Site, VLSF_RWVOL, VldbEntry, VolumeNameArgument};
 use cellar_wire::{AbortCode, List};
-use common::osds::{Osds, THRESHOLD, set_policy};
-use common::volser::{Volser, cookie, items, taken, two};
-use common::{CLONE, Cell, Machine, NOW, OPEN, run};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use common::osds::{KEEP, Osds, THRESHOLD, layout, pattern, read, set_policy};
+use common::volser::{NEW, RO, Volser, clone_for_release, cookie, items, release, taken, two};
+use common::{CLONE, Cell, Machine, NOW, OPEN, plain_code as code, run, store_within};
 
-const RO: VolumeId = VolumeId(536_870_950);
-const NEW: VolumeId = VolumeId(536_870_930);
 const BIG: usize = 3 * THRESHOLD as usize + 777;
-const KEEP: u64 = i64::MAX as u64;
 
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut bytes = vec![0; length];
-    random.fill(&mut bytes[..]);
-    bytes
-}
-
-/// StoreData64: the rest of the file stays.
+/// The rest of the file stays.
 async fn store(
     machine: &Machine,
     fid: Fid,
     position: u64,
     bytes: &[u8],
 ) -> Result<AfsFetchStatus, CallError> {
-    let call = rxafs::StoreData64 {
-        fid,
-        in_status: AfsStoreStatus::default(),
-        position,
-        length: bytes.len() as u64,
-        file_length: KEEP,
-    };
-    let mut call = machine.connection.open(&call).await?;
-    call.write(bytes.to_vec().into()).await?;
-    call.finish();
-    let reply: rxafs::StoreData64Reply = call.results().await?;
-    Ok(reply.status)
-}
-
-async fn read(machine: &Machine, fid: Fid) -> Vec<u8> {
-    machine.fetch(fid, 0, 1 << 30).await.unwrap()
-}
-
-fn layout(cell: &Cell, fid: Fid) -> Option<Layout> {
-    let volume = cell.partition.volume(fid.volume).unwrap().unwrap();
-    volume.layout(fid).unwrap().map(|layout| (*layout).clone())
+    store_within(machine, fid, position, bytes, KEEP).await
 }
 
 fn of(volume: VolumeId, fid: Fid) -> Fid {
     Fid { volume, ..fid }
-}
-
-fn code(outcome: Result<impl std::fmt::Debug, CallError>) -> i32 {
-    match outcome {
-        Err(CallError::Aborted(code)) => code.to_plain().0,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// What a location database says to one server: whether RW volumes are here.
@@ -138,6 +99,19 @@ async fn fill(cell: &Cell, machine: &Machine) -> Vec<(Fid, Vec<u8>)> {
     store(machine, fid, 0, &bytes).await.unwrap();
     files.push((fid, bytes));
     files
+}
+
+/// Devices that both servers use, an administrator at each, and the first one's files.
+async fn one_cell(
+    here: &Cell,
+    there: &Cell,
+    client: &Machine,
+) -> (Osds, Volser, Volser, Vec<(Fid, Vec<u8>)>) {
+    let osds = Osds::start(here, 4, SHAPES).await;
+    osds.attach(there, "test.cell").await;
+    let (source, target) = (Volser(here.admin().await), Volser(there.admin().await));
+    let files = fill(here, client).await;
+    (osds, source, target, files)
 }
 
 const SHAPES: &[(u32, &str)] = &[
@@ -302,44 +276,11 @@ fn a_server_without_these_objects_is_sent_the_bytes() {
     });
 }
 
-/// The clone that is released, made anew.
-async fn clone_for_release(source: &Volser, first: bool) {
-    let trans = source.begin(OPEN, IT_BUSY).await;
-    if first {
-        source
-            .clone_of(trans, READONLY, "scratch.readonly", RO)
-            .await;
-    } else {
-        let again = afsvol::ReClone { trans, clone: RO };
-        source.0.call(&again).await.unwrap();
-    }
-    source.end(trans).await;
-    source.online(RO).await;
-}
-
-/// What `vos release` does for one site.
-async fn release(source: &Volser, target: &Volser, port: &cellar_rpc::Port, from_date: i32) {
-    let from = source.begin(RO, IT_BUSY).await;
-    let to = target.begin(RO, IT_OFFLINE).await;
-    let ids = cookie("scratch.readonly", READONLY, OPEN);
-    source
-        .forward(from, from_date, (port, to), ids)
-        .await
-        .unwrap();
-    target.ids(to, "scratch.readonly", READONLY, OPEN).await;
-    target.flags(to, 0).await;
-    target.end(to).await;
-    source.end(from).await;
-}
-
 #[test]
 fn a_release_asks_no_device_and_its_versions_stay() {
     let (here, there, client, reader, port) = two();
     run(async {
-        let osds = Osds::start(&here, 4, SHAPES).await;
-        osds.attach(&there, "test.cell").await;
-        let (source, target) = (Volser(here.admin().await), Volser(there.admin().await));
-        let files = fill(&here, &client).await;
+        let (osds, source, target, files) = one_cell(&here, &there, &client).await;
         let plain = files[0].0;
         clone_for_release(&source, true).await;
         let to = target.create("scratch.readonly", READONLY, OPEN, RO).await;
@@ -422,10 +363,7 @@ async fn move_volume(source: &Volser, target: &Volser, port: &cellar_rpc::Port) 
 fn a_moved_volume_goes_on_with_its_objects() {
     let (here, there, client, after, port) = two();
     run(async {
-        let osds = Osds::start(&here, 4, SHAPES).await;
-        osds.attach(&there, "test.cell").await;
-        let (source, target) = (Volser(here.admin().await), Volser(there.admin().await));
-        let mut files = fill(&here, &client).await;
+        let (osds, source, target, mut files) = one_cell(&here, &there, &client).await;
         let before: Vec<_> = files.iter().map(|(fid, _)| layout(&here, *fid)).collect();
         let root = Fid::root(OPEN);
         let dir = client.make_dir(root, "dir").await;
@@ -472,10 +410,7 @@ fn a_moved_volume_goes_on_with_its_objects() {
 fn a_shadow_never_writes_what_the_volume_has() {
     let (here, there, client, other, port) = two();
     run(async {
-        let osds = Osds::start(&here, 4, SHAPES).await;
-        osds.attach(&there, "test.cell").await;
-        let (source, target) = (Volser(here.admin().await), Volser(there.admin().await));
-        let files = fill(&here, &client).await;
+        let (osds, source, target, files) = one_cell(&here, &there, &client).await;
         target.delete(OPEN).await;
         let to = target.create("scratch", READWRITE, OPEN, OPEN).await;
         let from = source.begin(OPEN, IT_BUSY).await;
@@ -524,10 +459,7 @@ fn a_shadow_never_writes_what_the_volume_has() {
 fn copies_read_and_store_in_objects_of_their_own() {
     let (here, there, client, other, port) = two();
     run(async {
-        let osds = Osds::start(&here, 4, SHAPES).await;
-        osds.attach(&there, "test.cell").await;
-        let (source, target) = (Volser(here.admin().await), Volser(there.admin().await));
-        let files = fill(&here, &client).await;
+        let (osds, source, target, files) = one_cell(&here, &there, &client).await;
         // vos copy to another server, and vos clone -readwrite beside it; devices are away.
         osds.set_fault(Fault::Abort(AbortCode::EIO));
         let to = target.create("copy", READWRITE, NEW, NEW).await;
@@ -639,10 +571,7 @@ async fn items_of(volser: &Volser, volume: VolumeId) -> usize {
 fn a_converted_copy_leaves_the_volume_its_objects() {
     let (here, there, client, other, port) = two();
     run(async {
-        let osds = Osds::start(&here, 4, SHAPES).await;
-        osds.attach(&there, "test.cell").await;
-        let (source, target) = (Volser(here.admin().await), Volser(there.admin().await));
-        let files = fill(&here, &client).await;
+        let (_osds, source, target, files) = one_cell(&here, &there, &client).await;
         clone_for_release(&source, true).await;
         let to = target.create("scratch.readonly", READONLY, OPEN, RO).await;
         target.flags(to, 3).await;

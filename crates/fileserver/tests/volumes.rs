@@ -17,10 +17,8 @@ use cellar_wire::afsvol::{
 use cellar_wire::ids::{AfsTime, Fid, VolumeId};
 use cellar_wire::vl::{Site, VLF_RWEXISTS, VLSF_RWVOL, VldbEntry, VolumeNameArgument};
 use cellar_wire::{AbortCode, List, rxafs};
-use common::volser::Volser;
+use common::volser::{NEW, Volser};
 use common::{CLONE, Cell, Machine, OPEN, SHUT, name, run};
-
-const NEW: VolumeId = VolumeId(536_870_930);
 
 fn unchanged() -> VolumeInfo {
     let never = AfsTime(u32::MAX);

@@ -610,20 +610,40 @@ impl Machine {
     }
 }
 
+/// StoreData64: bytes at the end of what a file shall have.
 pub async fn store(
     connection: &Connection,
     fid: Fid,
     position: u64,
     bytes: &[u8],
 ) -> Result<rxafs::AfsFetchStatus, CallError> {
-    let length = bytes.len() as u64;
-    let file_length = position + length;
-    let in_status = AfsStoreStatus::default();
+    let file_length = position + bytes.len() as u64;
+    store_of(connection, fid, position, bytes, file_length).await
+}
+
+/// StoreData64: bytes to a place of a file that is at most so long before.
+pub async fn store_within(
+    machine: &Machine,
+    fid: Fid,
+    position: u64,
+    bytes: &[u8],
+    file_length: u64,
+) -> Result<rxafs::AfsFetchStatus, CallError> {
+    store_of(&machine.connection, fid, position, bytes, file_length).await
+}
+
+async fn store_of(
+    connection: &Connection,
+    fid: Fid,
+    position: u64,
+    bytes: &[u8],
+    file_length: u64,
+) -> Result<rxafs::AfsFetchStatus, CallError> {
     let call = rxafs::StoreData64 {
         fid,
-        in_status,
+        in_status: AfsStoreStatus::default(),
         position,
-        length,
+        length: bytes.len() as u64,
         file_length,
     };
     let mut call = connection.open(&call).await?;
@@ -631,7 +651,7 @@ pub async fn store(
         call.write(Bytes::copy_from_slice(piece)).await?;
     }
     call.finish();
-    let reply: rxafs::StoreData64Reply = call.read().await?;
+    let reply: rxafs::StoreData64Reply = call.results().await?;
     Ok(reply.status)
 }
 
@@ -640,6 +660,14 @@ pub fn code<T: std::fmt::Debug>(outcome: Result<T, CallError>, what: &str) -> i3
     match outcome {
         Err(CallError::Aborted(code)) => code.0,
         other => panic!("{what}: {other:?}"),
+    }
+}
+
+/// The same, of a code that the server may translate for the caller.
+pub fn plain_code(outcome: Result<impl std::fmt::Debug, CallError>) -> i32 {
+    match outcome {
+        Err(CallError::Aborted(code)) => code.to_plain().0,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -12,15 +12,39 @@ use cellar_objects::{DeviceList, Devices};
 use cellar_rpc::CallError;
 use cellar_wire::afsosd::SetVolumePolicy;
 use cellar_wire::ids::{Fid, VolumeId};
-use cellar_wire::object::{Capability, CapabilityBody, ObjectId};
+use cellar_wire::object::{Capability, CapabilityBody, Layout, ObjectId};
 use cellar_wire::osddb::{OsdEntry, OsdListed, PolicyEntry};
 use cellar_wire::{AfsString, Encode};
 use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
-use super::Cell;
+use super::{Cell, Machine};
 
 /// Files up to this size stay on the file server, in these tests.
 pub const THRESHOLD: u64 = 64 << 10;
+
+/// The length of a file of which a store shall keep all.
+pub const KEEP: u64 = i64::MAX as u64;
+
+/// Bytes of which no two runs are the same.
+pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes[..]);
+    bytes
+}
+
+/// Where the bytes of a file are; `None`: not in objects.
+pub fn layout(cell: &Cell, fid: Fid) -> Option<Layout> {
+    let volume = cell.partition.volume(fid.volume).unwrap().unwrap();
+    volume.layout(fid).unwrap().map(|layout| (*layout).clone())
+}
+
+/// All bytes of a file.
+pub async fn read(machine: &Machine, fid: Fid) -> Vec<u8> {
+    machine.fetch(fid, 0, 1 << 30).await.unwrap()
+}
 
 /// What the OSD database of a test says.
 #[derive(Default)]

@@ -17,15 +17,15 @@ use cellar_rpc::{CallError, Connection, Port, PortConfig, Runtime, RuntimeConfig
 use cellar_volume::Options;
 use cellar_volume::disk::SimDisk;
 use cellar_volume::objects::ObjectStore;
-use cellar_wire::AfsString;
-use cellar_wire::ids::{AfsUuid, VolumeId};
+use cellar_wire::ids::{AfsUuid, Fid, VolumeId};
 use cellar_wire::object::{CapabilityBody, ObjectId};
 use cellar_wire::osd::ObjectInfo;
 use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
+use cellar_wire::{AbortCode, AfsString};
 use parking_lot::Mutex;
 
 use super::osds::{Database, THRESHOLD};
-use super::{Cell, NOW, stated};
+use super::{Cell, Machine, NOW, stated, store_within};
 
 /// A device and its server.
 pub struct Device {
@@ -357,6 +357,24 @@ pub fn superuser(cell: &Cell) -> Connection {
     let security = stated::security(server);
     let connection = cell.runtime.connect(cell.address(), service, security);
     connection.unwrap()
+}
+
+/// StoreData64, again while somebody else stores, as clients do.
+pub async fn store_patiently(
+    machine: &Machine,
+    fid: Fid,
+    position: u64,
+    bytes: &[u8],
+    file_length: u64,
+) -> Result<(), CallError> {
+    loop {
+        match store_within(machine, fid, position, bytes, file_length).await {
+            Err(CallError::Aborted(AbortCode::VBUSY)) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            done => return done.map(drop),
+        }
+    }
 }
 
 /// Waits until something is so.

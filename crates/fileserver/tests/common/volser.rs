@@ -7,14 +7,19 @@ use cellar_auth::{Enctype, SecretKey};
 use cellar_rpc::{CallError, Connection, Port, PortConfig, Runtime, RuntimeConfig, Service};
 use cellar_wire::acl::{AccessList, ByteOrder};
 use cellar_wire::afsvol::{
-    self, Clone, CreateVolume, DeleteVolume, DestServer, Dump, DumpV2, EndTrans, Forward,
-    IT_OFFLINE, Restore, RestoreCookie, RestoreReply, SetFlags, SetIdsTypes, TransCreate,
-    VolumeName,
+    self, Clone, CreateVolume, DeleteVolume, DestServer, Dump, DumpV2, EndTrans, Forward, IT_BUSY,
+    IT_OFFLINE, READONLY, ReClone, Restore, RestoreCookie, RestoreReply, SetFlags, SetIdsTypes,
+    TransCreate, VolumeName,
 };
 use cellar_wire::dump::{Item, Reader};
 use cellar_wire::ids::VolumeId;
 
-use super::{Cell, Machine};
+use super::{Cell, Machine, OPEN};
+
+/// A volume that is released, or cloned for that.
+pub const RO: VolumeId = VolumeId(536_870_950);
+/// A volume that is made.
+pub const NEW: VolumeId = VolumeId(536_870_930);
 
 /// A volume server's port where the cell's key is asked for.
 pub fn secured(cell: &Cell) -> Port {
@@ -303,4 +308,34 @@ pub fn calls(port: &Port, opcode: u32) -> u64 {
         .iter()
         .find(|figures| figures.package.procedures[figures.index].opcode == opcode);
     named.map_or(0, |figures| figures.invocations)
+}
+
+/// The clone that is released, made anew.
+pub async fn clone_for_release(source: &Volser, first: bool) {
+    let trans = source.begin(OPEN, IT_BUSY).await;
+    if first {
+        source
+            .clone_of(trans, READONLY, "scratch.readonly", RO)
+            .await;
+    } else {
+        let again = ReClone { trans, clone: RO };
+        source.0.call(&again).await.unwrap();
+    }
+    source.end(trans).await;
+    source.online(RO).await;
+}
+
+/// What `vos release` does for one site.
+pub async fn release(source: &Volser, target: &Volser, port: &Port, from_date: i32) {
+    let from = source.begin(RO, IT_BUSY).await;
+    let to = target.begin(RO, IT_OFFLINE).await;
+    let ids = cookie("scratch.readonly", READONLY, OPEN);
+    source
+        .forward(from, from_date, (port, to), ids)
+        .await
+        .unwrap();
+    target.ids(to, "scratch.readonly", READONLY, OPEN).await;
+    target.flags(to, 0).await;
+    target.end(to).await;
+    source.end(from).await;
 }
