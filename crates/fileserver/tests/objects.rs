@@ -226,6 +226,57 @@ fn a_dead_device_fails_the_file_at_once_and_it_comes_back() {
 }
 
 #[test]
+fn a_file_is_emptied_and_written_anew_with_the_devices_that_are_left() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let osds = Osds::start(&cell, 5, &[(2, "=> osd, ec=2+2, ssize=12;")]).await;
+        set_policy(&cell, OPEN, 2);
+        let fid = machine.create(Fid::root(OPEN), "f").await;
+        store(&machine, fid, 0, &pattern(BIG, 1), KEEP)
+            .await
+            .unwrap();
+        let first = layout(&cell, fid).unwrap();
+        let dead = [first.objects[0].osd, first.objects[3].osd];
+        let set_dead = |is_dead| {
+            let mut listed = osds.database.listed.lock();
+            for osd in dead {
+                listed[osd as usize - 2].dead = is_dead;
+            }
+            osds.devices.update(&listed);
+        };
+        set_dead(true);
+        // A new file has no place.
+        let other = machine.create(Fid::root(OPEN), "other").await;
+        let full = code(store(&machine, other, 0, b"new", KEEP).await);
+        assert_eq!(full, AbortCode::VDISKFULL.0);
+        // What programs do that write a file anew: in one store, and in two.
+        let serials = |layout: &cellar_wire::object::Layout| {
+            let placed = layout.objects.iter();
+            placed.map(|placed| placed.serial).collect::<Vec<_>>()
+        };
+        for (turn, empties) in [(2, false), (3, true), (4, true)] {
+            if empties {
+                store(&machine, fid, 0, &[], 0).await.unwrap();
+                assert!(read(&machine, fid).await.is_empty());
+            }
+            let bytes = pattern(BIG / turn as usize, turn);
+            store(&machine, fid, 0, &bytes, 0).await.unwrap();
+            assert!(read(&machine, fid).await == bytes, "turn {turn}");
+            assert_eq!(serials(&layout(&cell, fid).unwrap()), serials(&first));
+        }
+        // With all of them it has new objects again.
+        set_dead(false);
+        let bytes = pattern(BIG, 5);
+        store(&machine, fid, 0, &bytes, 0).await.unwrap();
+        assert!(read(&machine, fid).await == bytes);
+        let last = layout(&cell, fid).unwrap();
+        assert!(last.objects.iter().all(|placed| !placed.stale));
+        assert_ne!(serials(&last), serials(&first));
+    });
+}
+
+#[test]
 fn a_copy_that_lacks_a_store_is_not_read() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);

@@ -4,7 +4,8 @@
 //!    read the versions that their layout names.
 //! 2. The layout of the store has a new version. A file that is in objects gets the new bytes only; the
 //!    devices share the rest. One that lies here, whose objects belong to another volume, or of which
-//!    nothing is kept, gets new objects: what is kept is copied to them before or behind the new bytes.
+//!    nothing is kept, gets new objects: what is kept is copied to them before or behind the new bytes. Where
+//!    too few devices are up for new ones, a file of which nothing is kept goes on with those it has.
 //! 3. When all devices have answered, one change of the vnode makes it so, if the data version is still
 //!    the one that the store began with. A store of the ordinary kind may have come between, begun when
 //!    the file was still here: then the client is told to come again (VBUSY), and nothing is lost.
@@ -118,19 +119,23 @@ impl Storing {
         let ((before, old), serial, info) = looked;
         let kept = before.length.min(spec.file_length);
         let length = kept.max(spec.position + announced);
-        let mut own = old.as_ref().filter(|_| kept > 0);
-        if let Some(old) = own
-            && !server.writes_in_place(volume, fid, old).await
-        {
-            own = None;
-        }
+        let last = (serial, info.borrowed);
+        let fresh = || alive::fresh(server, info.id, wanted, length, last);
+        let anew = match kept {
+            0 => Some(fresh().await),
+            _ => None,
+        };
+        // New objects need more devices than may be up: then those that are there lose what they have.
+        let is_made = matches!(anew, Some(Ok(_)));
+        let own = match &old {
+            Some(old) if !is_made && server.writes_in_place(volume, fid, old).await => Some(old),
+            _ => None,
+        };
         let goes_on = own.is_some();
-        let next = match own {
-            Some(old) => Some(layouts::next(server, fid, old, length, info.borrowed)?),
-            None => {
-                let last = (serial, info.borrowed);
-                alive::fresh(server, info.id, wanted, length, last).await?
-            }
+        let next = match (own, anew) {
+            (Some(old), _) => Some(layouts::next(server, fid, old, length, info.borrowed)?),
+            (None, Some(made)) => made?,
+            (None, None) => fresh().await?,
         };
         Ok(next.map(|next| Self {
             making: server.objects.makings.store(fid, &next),
