@@ -129,6 +129,15 @@ pub const TRANSACTION_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the volume location server is asked nothing after it did not answer.
 pub const LOCATIONS_HOLD_OFF: Duration = Duration::from_secs(180);
 
+/// The same, for a store into a file that came from elsewhere and is copied if nothing is learnt; and how long
+/// it waits for the answer.
+pub const CLAIM_HOLD_OFF: Duration = Duration::from_secs(15);
+/// See [`CLAIM_HOLD_OFF`].
+pub const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Volumes that came from elsewhere of which it is remembered that the location database has them here.
+pub const CLAIMS_MAX: usize = 16 << 10;
+
 /// Time between tries to register with the volume location servers.
 pub const REGISTER_RETRY: Duration = Duration::from_secs(5);
 

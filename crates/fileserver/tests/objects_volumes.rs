@@ -45,12 +45,15 @@ fn of(volume: VolumeId, fid: Fid) -> Fid {
 /// What a location database says to one server: whether RW volumes are here.
 struct Here {
     is_here: AtomicBool,
+    /// It does not answer.
+    is_away: AtomicBool,
 }
 
 impl Here {
     fn of(cell: &Cell, is_here: bool) -> Arc<Self> {
         let here = Arc::new(Self {
             is_here: is_here.into(),
+            is_away: AtomicBool::new(false),
         });
         cell.server.use_locations(here.clone());
         here
@@ -62,6 +65,9 @@ impl Locations for Here {
         &'a self,
         name: &'a VolumeNameArgument,
     ) -> BoxFuture<'a, Result<VldbEntry, AbortCode>> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Err(AbortCode::RX_CALL_DEAD)));
+        }
         let number = name.to_string().parse().unwrap();
         let server = match self.is_here.load(Ordering::Relaxed) {
             true => 0x7f00_0001,
@@ -403,6 +409,32 @@ fn a_moved_volume_goes_on_with_its_objects() {
         let again = after.create(dir, "again").await;
         store(&after, again, 0, b"two copies").await.unwrap();
         assert_eq!(layout(&there, again).unwrap().objects.len(), 4);
+    });
+}
+
+#[test]
+fn a_moved_volume_asks_soon_again_where_it_is() {
+    let (here, there, client, after, port) = two();
+    run(async {
+        let (_osds, source, target, mut files) = one_cell(&here, &there, &client).await;
+        target.delete(OPEN).await;
+        move_volume(&source, &target, &port).await;
+        let database = Here::of(&there, true);
+        database.is_away.store(true, Ordering::Relaxed);
+        let mut is_copied = async |number: usize| {
+            let (fid, bytes) = &mut files[number];
+            let before = layout(&there, *fid).unwrap().objects[0].serial;
+            store(&after, *fid, 50, b"moved").await.unwrap();
+            bytes[50..55].copy_from_slice(b"moved");
+            assert!(read(&after, *fid).await == *bytes);
+            layout(&there, *fid).unwrap().objects[0].serial != before
+        };
+        assert!(is_copied(0).await, "nobody says that it is here");
+        database.is_away.store(false, Ordering::Relaxed);
+        assert!(is_copied(1).await, "not asked at once again");
+        there.wait_secs(15);
+        assert!(!is_copied(2).await);
+        assert!(!is_copied(3).await);
     });
 }
 

@@ -24,11 +24,27 @@ use parking_lot::Mutex;
 use tracing::{debug, info};
 
 use super::{Objects, Storage};
+use crate::limits::CLAIMS_MAX;
 use crate::server::Server;
 
-/// RW volumes that came from elsewhere and are known to be here now, with what they had borrowed then.
+/// RW volumes that came from elsewhere and are known to be here now, with what they had borrowed then. One that
+/// is forgotten is asked for again.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(Mutex<HashMap<VolumeId, u64>>);
+
+impl Claims {
+    fn has(&self, info: &VolumeInfo) -> bool {
+        self.0.lock().get(&info.id) == Some(&info.borrowed)
+    }
+
+    fn add(&self, volume: VolumeId, borrowed: u64) {
+        let mut claims = self.0.lock();
+        if claims.len() >= CLAIMS_MAX && !claims.contains_key(&volume) {
+            claims.clear();
+        }
+        claims.insert(volume, borrowed);
+    }
+}
 
 impl Server {
     /// Whether a store into a file may write new versions of the objects that it has.
@@ -55,14 +71,13 @@ impl Server {
 
     /// Whether the location database says that an RW volume is where it is.
     async fn is_here(&self, volume: &Arc<Volume>, info: &VolumeInfo) -> bool {
-        let claims = &self.objects.claims.0;
-        if claims.lock().get(&info.id) == Some(&info.borrowed) {
+        if self.objects.claims.has(info) {
             return true;
         }
         let Ok(name) = VolumeNameArgument::new(info.id.0.to_string()) else {
             return false;
         };
-        let entry = match self.locations.entry(&name, self.now_secs()).await {
+        let entry = match self.locations.entry_soon(&name, self.now_secs()).await {
             Ok(entry) => entry,
             Err(code) => {
                 debug!(volume = %info.id, %code, "where the RW volume is was not to be learnt");
@@ -84,7 +99,7 @@ impl Server {
                     && self.networks.is_own(site.server)
             });
         if is_here {
-            claims.lock().insert(info.id, info.borrowed);
+            self.objects.claims.add(info.id, info.borrowed);
         }
         is_here
     }
@@ -109,4 +124,20 @@ async fn is_newest(storage: &Storage, fid: Fid, layout: &Layout) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_bounded() {
+        let claims = Claims::default();
+        for volume in 0..=CLAIMS_MAX as u32 {
+            claims.add(VolumeId(volume), 7);
+        }
+        assert!(claims.0.lock().len() <= CLAIMS_MAX);
+        let last = claims.0.lock().get(&VolumeId(CLAIMS_MAX as u32)).copied();
+        assert_eq!(last, Some(7));
+    }
 }
