@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use cellar_wire::afsosd::STORE_LEASE;
+
 /// Shards of the callback and lock tables. A call holds one shard's lock for well under a
 /// microsecond, so sixteen keep even many threads apart.
 pub const TABLE_SHARDS: usize = 16;
@@ -166,8 +168,12 @@ pub const DEVICES_INTERVAL: Duration = Duration::from_secs(3);
 /// How long a capability holds that this server makes for itself; half of it before it makes another.
 pub const SERVER_CAPABILITY_LIFE: Duration = Duration::from_secs(600);
 
-/// How long a capability holds that a client is given.
+/// How long a capability to read holds that a client is given.
 pub const CLIENT_CAPABILITY_LIFE: Duration = Duration::from_secs(300);
+
+/// How long one to store holds: as long as the store itself, if nobody renews it. Devices honour it until then
+/// after the store has ended as well, so it is short.
+pub const STORE_CAPABILITY_LIFE: Duration = Duration::from_secs(STORE_LEASE as u64);
 
 /// Direct stores under way at a time.
 pub const STORE_LEASES_MAX: usize = 16 << 10;

@@ -4,17 +4,20 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cellar_objects::fake::Fault;
-use cellar_rpc::CallError;
-use cellar_wire::AbortCode;
-use cellar_wire::afsosd::ListOnDevice;
+use cellar_rpc::{CallError, Connection, Security};
+use cellar_wire::afsosd::{
+    self, Access, BeginFetch, BeginStore, EndStore, ExtendStore, ListOnDevice, STORE_LEASE,
+};
 use cellar_wire::ids::Fid;
-use cellar_wire::object::Scheme;
+use cellar_wire::object::{CapabilityBody, Scheme};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
+use cellar_wire::{AbortCode, AfsTime, Decode, List};
 use common::osds::{KEEP, Osds, THRESHOLD, layout, pattern, read, set_policy};
-use common::{ANYUSER, CLONE, Cell, Machine, OPEN, SHUT, list, name, run};
+use common::{ANYUSER, CLONE, Cell, Machine, NOW, OPEN, SHUT, list, name, run};
 use common::{plain_code as code, store_within as store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -338,6 +341,71 @@ fn stores_of_many_at_the_same_time_lose_nothing() {
             }
         }
         assert!(layout(&cell, fid).is_some());
+    });
+}
+
+/// A client that knows objects, at the object service.
+fn direct(cell: &Cell, machine: &Machine) -> Connection {
+    let service = afsosd::PACKAGE.service_id;
+    let port = &machine.port;
+    port.connect(cell.address(), service, Security::null())
+}
+
+/// How long capabilities hold, as the devices see it.
+fn lives(cell: &Cell, access: &Access) -> Vec<u64> {
+    let now = cell.clock.load(Ordering::Relaxed);
+    let bodies = access.capabilities.iter();
+    let bodies = bodies.map(|sealed| CapabilityBody::from_xdr(sealed).unwrap());
+    bodies.map(|body| body.expires - now).collect()
+}
+
+#[test]
+fn the_right_to_store_lasts_no_longer_than_an_unattended_store() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let _osds = Osds::start(&cell, 2, &[(2, "=> osd, copies=2;")]).await;
+        set_policy(&cell, OPEN, 2);
+        let fid = machine.create(Fid::root(OPEN), "f").await;
+        let client = direct(&cell, &machine);
+        let begin = BeginStore {
+            fid,
+            position: 0,
+            length: 1000,
+            file_length: 1000,
+            shape: List::default(),
+        };
+        let begun = client.call(&begin).await.unwrap();
+        let lease = u64::from(STORE_LEASE);
+        assert_eq!(lives(&cell, &begun.access), [lease; 2]);
+        cell.wait_secs(40);
+        let extend = ExtendStore {
+            fid,
+            store: begun.store,
+            position: 0,
+            length: 2000,
+        };
+        let extended = client.call(&extend).await.unwrap();
+        assert_eq!(lives(&cell, &extended.access), [lease; 2]);
+        let end = EndStore {
+            fid,
+            store: begun.store,
+            length: 1000,
+            modified: AfsTime(NOW as u32),
+            failed: List::default(),
+        };
+        client.call(&end).await.unwrap();
+        let fetch = BeginFetch {
+            fid,
+            position: 0,
+            length: 1000,
+        };
+        let fetched = client.call(&fetch).await.unwrap();
+        assert!(
+            lives(&cell, &fetched.access)
+                .iter()
+                .all(|life| *life > lease)
+        );
     });
 }
 

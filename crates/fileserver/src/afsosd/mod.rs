@@ -2,7 +2,8 @@
 //!
 //! Rights are those of the calls of RXAFS that do the same: BeginFetch is a FetchData, BeginStore a StoreData,
 //! SetPolicy needs what StoreACL needs. What a client may do is sealed into capabilities, which the devices
-//! honour for a few minutes; a store is remembered here until it ends or nobody has renewed it ([`leases`]).
+//! honour for a few minutes, or to store for one; a store is remembered here until it ends or nobody has
+//! renewed it ([`leases`]).
 
 mod fetch;
 pub(crate) mod leases;
@@ -24,7 +25,7 @@ use cellar_wire::{AbortCode, AfsTime, List, Package, afsosd};
 
 use crate::abort_map::Refusal;
 use crate::access::Identity;
-use crate::limits::CLIENT_CAPABILITY_LIFE;
+use crate::limits::{CLIENT_CAPABILITY_LIFE, STORE_CAPABILITY_LIFE};
 use crate::objects::Storage;
 use crate::rxafs::common::look;
 use crate::server::Server;
@@ -91,7 +92,11 @@ fn access(
     layout: &Layout,
     grant: Grant,
 ) -> afsosd::Access {
-    let expires = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
+    let life = match grant.version {
+        0 => CLIENT_CAPABILITY_LIFE,
+        _ => STORE_CAPABILITY_LIFE,
+    };
+    let expires = server.wall().as_secs() + life.as_secs();
     // The local administrator's socket has no address: any will do.
     let clients = call.port().map(|_| client_address(call));
     let seal = |place: usize, placed: &Placed| {
