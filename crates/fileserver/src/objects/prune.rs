@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use cellar_rpc::blocking;
+use cellar_rpc::{CallError, blocking};
 use cellar_volume::{Error, Volume};
 use cellar_wire::List;
 use cellar_wire::ids::Fid;
@@ -111,9 +111,24 @@ impl Server {
         .await;
         let mut needs: HashMap<u32, Vec<Needed>> = HashMap::new();
         let mut gone: HashMap<u32, Vec<(ObjectId, u64)>> = HashMap::new();
+        // Devices that did not answer in this round: others' objects do not wait for them again and again.
+        let mut silent = HashSet::new();
         for mut wanted in all {
-            if wanted.shared >= 1 && !keep_shared(storage, &mut wanted).await {
-                continue;
+            let osd = wanted.osd;
+            if wanted.shared >= 1 {
+                if silent.contains(&osd) {
+                    continue;
+                }
+                match keep_shared(storage, &mut wanted).await {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    Err(cause) => {
+                        if is_silent(storage, osd, &cause) {
+                            silent.insert(osd);
+                        }
+                        continue;
+                    }
+                }
             }
             if wanted.is_gone && wanted.needed.keep.is_empty() {
                 let objects = gone.entry(wanted.osd).or_default();
@@ -122,6 +137,8 @@ impl Server {
                 needs.entry(wanted.osd).or_default().push(wanted.needed);
             }
         }
+        needs.retain(|osd, _| !silent.contains(osd));
+        gone.retain(|osd, _| !silent.contains(osd));
         for (osd, needed) in needs {
             prune(storage, osd, &needed).await;
         }
@@ -140,9 +157,10 @@ impl Server {
         if !volume.is_writable() || volume.is_restoring() {
             return Ok(Vec::new());
         }
-        let info = volume.info();
         let present = present(volume, fid)?;
         let seen = volume.layouts_seen(fid.vnode)?;
+        // Asked after the layouts: who gives layouts away holds on to them until it has noted that.
+        let info = volume.info();
         // Asked after the layouts: who begins to read looks again after it was noted.
         let read = self.objects.readings.of(
             Fid {
@@ -173,6 +191,10 @@ impl Server {
                     versions.chain(read.map(|(_, version)| *version)).collect();
                 keep.sort_unstable();
                 keep.dedup();
+                let Ok(keep) = List::try_from(keep) else {
+                    // Not all that is needed can be said.
+                    continue;
+                };
                 // A store that is under way writes a newer version than the file has.
                 let below = match &present {
                     Some(present) => present.version.max(layout.version),
@@ -187,7 +209,7 @@ impl Server {
                             uniquifier: fid.uniquifier,
                             serial: placed.serial,
                         },
-                        keep: List::from_iter_cut(keep),
+                        keep,
                         below: below.saturating_add(1),
                     },
                     shared: info.shared,
@@ -212,28 +234,24 @@ fn present(volume: &Volume, fid: Fid) -> cellar_volume::Result<Option<Arc<Layout
     }
 }
 
-/// Adds the versions that may be needed on other servers to those that stay; `false`: they are not known.
-async fn keep_shared(storage: &Storage, wanted: &mut Wanted) -> bool {
-    let Some(connection) = storage.devices.connection(wanted.osd) else {
-        return false;
-    };
+/// Adds the versions that may be needed on other servers to those that stay; `false`: more than can be said.
+async fn keep_shared(storage: &Storage, wanted: &mut Wanted) -> Result<bool, CallError> {
+    let connection = reachable(storage, wanted.osd).ok_or(CallError::Dead)?;
     let call = Examine {
         capability: storage.capability(wanted.osd),
         object: wanted.needed.object,
     };
-    let Ok(reply) = connection.call(&call).await else {
-        return false;
-    };
+    let reply = connection.call(&call).await?;
     for known in reply.info.versions.iter() {
         let version = known.version;
         if version <= wanted.shared
             && !wanted.needed.keep.contains(&version)
             && wanted.needed.keep.push(version).is_err()
         {
-            return false;
+            return Ok(false);
         }
     }
-    true
+    Ok(true)
 }
 
 /// Lets versions go; answers the bytes that it gave back.
@@ -249,7 +267,8 @@ pub(crate) async fn prune(storage: &Storage, osd: u32, needed: &[Needed]) -> u64
         };
         match connection.call(&call).await {
             Ok(reply) => freed += reply.freed,
-            Err(cause) => debug!(osd, %cause, "what nobody needs stays until it is collected"),
+            Err(cause) if is_silent(storage, osd, &cause) => break,
+            Err(_) => {}
         }
     }
     freed
@@ -269,7 +288,8 @@ pub(crate) async fn remove(storage: &Storage, osd: u32, objects: &[(ObjectId, u6
         };
         match connection.call(&call).await {
             Ok(_) => freed += part.iter().map(|(_, bytes)| bytes).sum::<u64>(),
-            Err(cause) => debug!(osd, %cause, "what nobody needs stays until it is collected"),
+            Err(cause) if is_silent(storage, osd, &cause) => break,
+            Err(_) => {}
         }
     }
     freed
@@ -279,4 +299,15 @@ pub(crate) async fn remove(storage: &Storage, osd: u32, objects: &[(ObjectId, u6
 fn reachable(storage: &Storage, osd: u32) -> Option<cellar_rpc::Connection> {
     let away = storage.devices.condition(osd) == cellar_objects::Condition::Dead;
     storage.devices.connection(osd).filter(|_| !away)
+}
+
+/// Whether a device that could not be told of what nobody needs does not answer at all. That stays until it is
+/// collected.
+fn is_silent(storage: &Storage, osd: u32, cause: &CallError) -> bool {
+    debug!(osd, %cause, "what nobody needs stays until it is collected");
+    let is_silent = cause.is_unreachable();
+    if is_silent {
+        storage.devices.failed(osd, cause);
+    }
+    is_silent
 }
