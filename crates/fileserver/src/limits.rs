@@ -175,6 +175,13 @@ pub const CLIENT_CAPABILITY_LIFE: Duration = Duration::from_secs(300);
 /// after the store has ended as well, so it is short.
 pub const STORE_CAPABILITY_LIFE: Duration = Duration::from_secs(STORE_LEASE as u64);
 
+/// Files in objects that are read at a time, by clients directly; others read through this server then.
+pub const READ_FILES_MAX: usize = 256 << 10;
+
+/// Layouts of one file that clients may be reading, as its versions follow each other; a device has
+/// [`cellar_wire::osd::VERSIONS_MAX`] versions of an object, and clones need some of them.
+pub const LENT_LAYOUTS_MAX: usize = 64;
+
 /// Direct stores under way at a time.
 pub const STORE_LEASES_MAX: usize = 16 << 10;
 

@@ -36,7 +36,9 @@ pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -
                     let (status, layout) = volume.status_and_layout(fid)?;
                     let layout = layout.ok_or(NOT_IN_OBJECTS)?;
                     let until = server.wall().as_secs() + CLIENT_CAPABILITY_LIFE.as_secs();
-                    server.objects.readings.lend(fid, &layout, until);
+                    if !server.objects.readings.lend(fid, &layout, until) {
+                        return Err(NOT_IN_OBJECTS);
+                    }
                     // Still the same: whoever gives up versions from now on sees that we read.
                     if volume.layout(fid)?.as_ref() == Some(&layout) {
                         return Ok((layout, server.show(&session, &status, access)));

@@ -11,6 +11,8 @@ use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::object::Layout;
 use parking_lot::Mutex;
 
+use crate::limits::{LENT_LAYOUTS_MAX, READ_FILES_MAX};
+
 /// Files with readers, whom only this server knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Readings(Arc<Mutex<HashMap<Fid, Vec<Held>>>>);
@@ -40,11 +42,32 @@ fn family(fid: Fid, layout: &Layout) -> Fid {
     }
 }
 
+fn hold(
+    files: &mut HashMap<Fid, Vec<Held>>,
+    fid: Fid,
+    layout: &Arc<Layout>,
+    change: impl FnOnce(&mut Held),
+) {
+    let all = files.entry(fid).or_default();
+    match all.iter_mut().find(|held| held.layout == *layout) {
+        Some(held) => change(held),
+        None => {
+            let mut held = Held {
+                layout: layout.clone(),
+                readers: 0,
+                until: 0,
+            };
+            change(&mut held);
+            all.push(held);
+        }
+    }
+}
+
 impl Readings {
     /// Holds on to a layout until the answer is dropped.
     pub(crate) fn begin(&self, fid: Fid, layout: &Arc<Layout>) -> Reading {
         let fid = family(fid, layout);
-        self.hold(fid, layout, |held| held.readers += 1);
+        hold(&mut self.0.lock(), fid, layout, |held| held.readers += 1);
         Reading {
             readings: self.clone(),
             fid,
@@ -52,28 +75,28 @@ impl Readings {
         }
     }
 
-    /// Holds on to a layout until a time.
-    pub(crate) fn lend(&self, fid: Fid, layout: &Arc<Layout>, until: u64) {
-        self.hold(family(fid, layout), layout, |held| {
+    /// Holds on to a layout until a time; `false`: to too many files already. Of one file the layouts that were
+    /// lent last are held: a device has so many versions of an object and no more, so who reads one
+    /// that was stored over many times since has to ask again.
+    pub(crate) fn lend(&self, fid: Fid, layout: &Arc<Layout>, until: u64) -> bool {
+        let fid = family(fid, layout);
+        let mut files = self.0.lock();
+        if files.len() >= READ_FILES_MAX && !files.contains_key(&fid) {
+            return false;
+        }
+        hold(&mut files, fid, layout, |held| {
             held.until = held.until.max(until);
         });
-    }
-
-    fn hold(&self, fid: Fid, layout: &Arc<Layout>, change: impl FnOnce(&mut Held)) {
-        let mut files = self.0.lock();
-        let all = files.entry(fid).or_default();
-        match all.iter_mut().find(|held| held.layout == *layout) {
-            Some(held) => change(held),
-            None => {
-                let mut held = Held {
-                    layout: layout.clone(),
-                    readers: 0,
-                    until: 0,
-                };
-                change(&mut held);
-                all.push(held);
+        if let Some(all) = files.get_mut(&fid)
+            && all.len() > LENT_LAYOUTS_MAX
+        {
+            let lent = all.iter().enumerate();
+            let lent = lent.filter(|(_, held)| held.readers == 0 && held.layout != *layout);
+            if let Some((oldest, _)) = lent.min_by_key(|(_, held)| held.layout.version) {
+                all.swap_remove(oldest);
             }
         }
+        true
     }
 
     /// Objects, by serial number, and versions that are read of a file; `volume` in the fid is the RW
@@ -142,5 +165,47 @@ impl Drop for Reading {
         if all.is_empty() {
             files.remove(&self.fid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::List;
+    use cellar_wire::object::{Placed, Shape};
+
+    use super::*;
+
+    fn layout(version: u64) -> Arc<Layout> {
+        let placed = Placed {
+            osd: 2,
+            serial: 1,
+            version,
+            stale: false,
+        };
+        Arc::new(Layout {
+            shape: Shape::default(),
+            version,
+            serial: 1,
+            volume: VolumeId(1),
+            objects: List::from_iter_cut([placed]),
+        })
+    }
+
+    /// A log that is appended to and read all the time: a device has 256 versions of an object at most.
+    #[test]
+    fn who_reads_directly_does_not_keep_more_versions_than_a_device_has() {
+        let readings = Readings::default();
+        let fid = Fid::new(1, 2, 3);
+        let reading = readings.begin(fid, &layout(1));
+        for version in 2..1000 {
+            assert!(readings.lend(fid, &layout(version), 100 + version));
+        }
+        let mut held: Vec<u64> = readings.of(fid, 99).into_iter().map(|(_, v)| v).collect();
+        held.sort_unstable();
+        assert_eq!(held.len(), LENT_LAYOUTS_MAX);
+        assert_eq!((held[0], held.last()), (1, Some(&999)), "{held:?}");
+        drop(reading);
+        assert_eq!(readings.of(fid, 99).len(), LENT_LAYOUTS_MAX - 1);
+        assert!(readings.of(fid, 10_000).is_empty());
     }
 }
