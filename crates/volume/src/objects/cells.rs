@@ -104,6 +104,14 @@ impl ObjectCell {
         self.load(shared, &mut state)?;
         Ok(Write(state))
     }
+
+    /// The same for who has others to change as well: `None` if the record is damaged, which is noted.
+    pub(super) fn write_sound(&self, shared: &Shared) -> Result<Option<Write<'_>>> {
+        match self.write(shared) {
+            Err(Error::ObjectIo { .. }) => Ok(None),
+            written => written.map(Some),
+        }
+    }
 }
 
 impl Read<'_> {

@@ -25,14 +25,16 @@ use crate::ticket::Ticket;
 const STEP: usize = 1024;
 
 impl ObjectStore {
-    /// Lets go of the versions that are older than `below` and not named. Objects that are not there
-    /// are passed over. Answers the bytes that were given back, and when that is durable.
+    /// Lets go of the versions that are older than `below` and not named. Objects that are not there, and
+    /// those whose records are damaged, are passed over. Answers the bytes that were given back, and when that is durable.
     pub fn prune(&self, needed: &[Needed]) -> Result<(u64, Ticket)> {
         let shared = self.shared();
         let (mut freed, mut last) = (0, Ticket::ready());
         for needed in needed {
             let cell = shared.cells.of(needed.object);
-            let mut state = cell.write(shared)?;
+            let Some(mut state) = cell.write_sound(shared)? else {
+                continue;
+            };
             let keep = |known: &VersionRecord| {
                 known.version >= needed.below || needed.keep.contains(&known.version)
             };
@@ -283,6 +285,30 @@ mod tests {
         let kept = store.write(id, 5, 12, PIECE_BYTES, &[Bytes::from_static(b"x")]);
         kept.unwrap().wait().unwrap();
         assert_eq!(store.read(id, 12, 0, 4096).unwrap(), vec![5; 4096]);
+    }
+
+    #[test]
+    fn a_damaged_record_does_not_keep_the_others_of_its_batch() {
+        let (store, id) = two_versions();
+        let other = |serial| ObjectId { serial, ..id };
+        let shared = store.shared();
+        let mut batch = Batch::new();
+        batch.put(key_of(other(0)), Bytes::from_static(b"?"));
+        shared.engine.commit(batch).unwrap().wait().unwrap();
+        let needed = |object| Needed {
+            object,
+            keep: List::default(),
+            below: 10,
+        };
+        let (freed, ticket) = store.prune(&[needed(other(0)), needed(id)]).unwrap();
+        ticket.wait().unwrap();
+        assert!(freed > 0);
+        assert!(matches!(store.read(id, 5, 0, 1), Err(Error::NoVersion(..))));
+        let (removed, ticket) = store.remove(&[other(0), id, other(7)], false).unwrap();
+        ticket.wait().unwrap();
+        assert_eq!(removed, 1);
+        // It is told to whoever asks what is damaged.
+        assert_eq!(store.damaged(), [other(0)]);
     }
 
     #[test]

@@ -88,7 +88,8 @@ impl ObjectStore {
 type Left = (Option<ObjectRecord>, Ticket);
 
 impl Shared {
-    /// Runs a change of each of these objects that is there, in any state, with its record locked.
+    /// Runs a change of each of these objects that is there, in any state, with its record locked. Those whose
+    /// records are damaged are passed over.
     fn each(
         &self,
         ids: &[ObjectId],
@@ -98,7 +99,9 @@ impl Shared {
         for &id in ids {
             let _room = self.engine.admit(0)?;
             let cell = self.cells.of(id);
-            let mut state = cell.write(self)?;
+            let Some(mut state) = cell.write_sound(self)? else {
+                continue;
+            };
             let Some(record) = state.any() else { continue };
             if let Some((left, ticket)) = change(id, record)? {
                 state.set(left);
