@@ -455,7 +455,9 @@ impl Server {
         for osd in in_use(storage) {
             let mut after = ObjectId::default();
             while let Ok((found, _)) = page(storage, osd, VolumeId(0), after, 1).await {
-                let Some(first) = found.first() else { break };
+                let Some(first) = found.first().filter(|first| first.object > after) else {
+                    break;
+                };
                 volumes.insert(first.object.volume);
                 after = behind(first.object.volume, LAST);
             }
@@ -557,8 +559,10 @@ async fn list(storage: &Storage, volume: VolumeId, after: VnodeId) -> Listed {
                 break;
             };
             if here.len() >= COLLECT_OBJECTS {
-                let end = listed.end.unwrap_or(LAST);
-                listed.end = Some(end.min(last.vnode));
+                // Of the last vnode there may be more: that comes next time, unless there is no other.
+                let has_others = here.first().is_some_and(|f| f.object.vnode < last.vnode);
+                let whole = VnodeId(last.vnode.0 - u32::from(has_others));
+                listed.end = Some(listed.end.unwrap_or(LAST).min(whole));
                 break;
             }
             from = last;

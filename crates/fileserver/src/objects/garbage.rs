@@ -1,6 +1,6 @@
 //! What of an object nobody needs: judged from what a device has and what all file servers name.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use cellar_wire::List;
@@ -50,7 +50,7 @@ pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age
     for known in info.versions.iter() {
         if references
             .iter()
-            .any(|all| all.has(&(osd, object, known.version)))
+            .any(|all| all.has((osd, object, known.version)))
         {
             keep.push(known.version);
         } else if age.is_old_version(known.version, known.written) {
@@ -83,10 +83,20 @@ pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age
     let Some(newest) = garbage.iter().map(|one| one.version).max() else {
         return Verdict::Stays(young);
     };
-    // What was not listed is not judged: a version that was begun since is newer than all of these.
+    // What was not listed is not judged: a version that was begun since is newer than all of these, or, by a
+    // clock that was set back, named by now.
+    for version in references.iter().flat_map(|all| all.of(osd, object)) {
+        if !keep.contains(version) {
+            keep.push(*version);
+        }
+    }
+    let Ok(keep) = List::try_from(keep) else {
+        // Not all that is needed can be said.
+        return Verdict::Stays(young);
+    };
     let needed = Needed {
         object,
-        keep: List::from_iter_cut(keep),
+        keep,
         below: newest + 1,
     };
     Verdict::Prune(needed, garbage)
@@ -94,30 +104,32 @@ pub(crate) fn judge(osd: u32, info: &ObjectInfo, references: &[&References], age
 
 /// What all file servers name.
 #[derive(Debug, Default)]
-pub(crate) struct References {
-    versions: HashSet<Named>,
-    objects: HashSet<(u32, ObjectId)>,
-}
+pub(crate) struct References(HashMap<(u32, ObjectId), BTreeSet<u64>>);
 
 impl References {
-    pub(crate) fn add(&mut self, named: Named) {
-        self.objects.insert((named.0, named.1));
-        self.versions.insert(named);
+    pub(crate) fn add(&mut self, (osd, object, version): Named) {
+        self.0.entry((osd, object)).or_default().insert(version);
     }
 
-    fn has(&self, named: &Named) -> bool {
-        self.versions.contains(named)
+    /// The versions of an object.
+    fn of(&self, osd: u32, object: ObjectId) -> impl Iterator<Item = &u64> {
+        self.0.get(&(osd, object)).into_iter().flatten()
+    }
+
+    fn has(&self, (osd, object, version): Named) -> bool {
+        let versions = self.0.get(&(osd, object));
+        versions.is_some_and(|versions| versions.contains(&version))
     }
 
     fn has_any(&self, osd: u32, object: ObjectId) -> bool {
-        self.objects.contains(&(osd, object))
+        self.0.contains_key(&(osd, object))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
-    use cellar_wire::osd::VersionInfo;
+    use cellar_wire::osd::{VERSIONS_MAX, VersionInfo};
 
     use super::*;
 
@@ -180,8 +192,32 @@ mod tests {
         let Verdict::Prune(needed, garbage) = verdict(&[100, 200], 100, &[300], 100) else {
             panic!("only the listed versions are garbage");
         };
-        assert_eq!((needed.keep.len(), needed.below), (0, 200 * MICROS + 1));
+        let keep = needed.keep.to_vec();
+        assert_eq!((keep, needed.below), (vec![300 * MICROS], 200 * MICROS + 1));
         assert_eq!(garbage.len(), 2);
+    }
+
+    /// A store failed at 200; then the clock was set back, and one at 150 came after the object was listed.
+    #[test]
+    fn a_version_that_was_not_listed_stays_though_an_older_one_is_garbage() {
+        let Verdict::Prune(needed, garbage) = verdict(&[100, 200], 100, &[150], 100) else {
+            panic!("only the listed versions are garbage");
+        };
+        let keep = needed.keep.to_vec();
+        assert_eq!((keep, needed.below), (vec![150 * MICROS], 200 * MICROS + 1));
+        assert_eq!(garbage.len(), 2);
+    }
+
+    /// What cannot be said in one call is not cut: that would let go what is needed.
+    #[test]
+    fn an_object_of_which_too_much_is_needed_stays() {
+        let all: Vec<u64> = (1..=VERSIONS_MAX as u64).collect();
+        assert!(matches!(
+            verdict(&all[..9], 0, &all[9..], 0),
+            Verdict::Prune(..)
+        ));
+        let more: Vec<u64> = (10..=VERSIONS_MAX as u64 + 10).collect();
+        assert_eq!(verdict(&all[..9], 0, &more, 0), Verdict::Stays(false));
     }
 
     #[test]
