@@ -73,8 +73,15 @@ impl ObjectBytes {
         let problems = self.reader.problems();
         for problem in problems.get(self.told..).unwrap_or_default() {
             ObjectFigures::count(&self.server.objects.figures.problems);
-            info!(fid = %self.file.fid, osd = problem.placed.osd, cause = %problem.cause,
+            let InObjects {
+                fid,
+                layout,
+                length,
+            } = &self.file;
+            info!(%fid, osd = problem.placed.osd, cause = %problem.cause,
                 "an object was not read for a dump, another was");
+            self.server
+                .repair_after_read(*fid, layout, *length, problem);
         }
         self.told = problems.len();
         match next {

@@ -343,7 +343,7 @@ async fn pass_on(
 enum Kept {
     Nothing,
     Here(Arc<Volume>, Fid),
-    Objects(Arc<Server>, Fid, Arc<Layout>),
+    Objects(Arc<Server>, Fid, Arc<Layout>, u64),
 }
 
 impl Kept {
@@ -351,7 +351,10 @@ impl Kept {
         Ok(match &storing.old {
             _ if kept == 0 => Self::Nothing,
             None => Self::Here(storing.volume.clone(), storing.fid),
-            Some(old) => Self::Objects(storing.server.clone(), storing.fid, old.clone()),
+            Some(old) => {
+                let whole = storing.before.length;
+                Self::Objects(storing.server.clone(), storing.fid, old.clone(), whole)
+            }
         })
     }
 
@@ -386,7 +389,7 @@ impl Kept {
                 }
                 Ok(())
             }
-            Self::Objects(server, fid, layout) => {
+            Self::Objects(server, fid, layout, whole) => {
                 let storage = server.objects.needed()?;
                 let _reading = server.objects.readings.begin(*fid, layout);
                 let set = storage.set(*fid, (**layout).clone());
@@ -398,6 +401,9 @@ impl Kept {
                 let mut reader = reader.map_err(failed)?;
                 while let Some(piece) = reader.next().await.map_err(failed)? {
                     writer.push(piece).await.map_err(failed)?;
+                }
+                for problem in reader.problems() {
+                    server.repair_after_read(*fid, layout, *whole, problem);
                 }
                 Ok(())
             }

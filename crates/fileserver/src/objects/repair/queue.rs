@@ -194,6 +194,22 @@ impl Repairs {
         self.state.lock().damaged.remove(&(osd, object));
     }
 
+    /// All that are known to be damaged.
+    pub(super) fn damaged(&self) -> HashSet<(u32, ObjectId)> {
+        self.state.lock().damaged.clone()
+    }
+
+    /// All files were looked through: what was known to be damaged before, and that none of them has, is forgotten.
+    pub(super) fn keep_damaged(
+        &self,
+        before: &HashSet<(u32, ObjectId)>,
+        named: &HashSet<(u32, ObjectId)>,
+    ) {
+        let mut state = self.state.lock();
+        let stays = |one: &(u32, ObjectId)| !before.contains(one) || named.contains(one);
+        state.damaged.retain(stays);
+    }
+
     /// Enters an object of about so many bytes.
     pub(super) fn add(&self, broken: Broken, bytes: u64) {
         let mut state = self.state.lock();
@@ -336,6 +352,22 @@ mod tests {
             osd: 2,
             serial,
         }
+    }
+
+    #[test]
+    fn what_no_file_has_is_not_remembered_as_damaged() {
+        let repairs = Repairs::default();
+        let object = |serial| ObjectId {
+            serial,
+            ..ObjectId::default()
+        };
+        assert!(repairs.note_damaged(2, object(1)) && repairs.note_damaged(2, object(2)));
+        let before = repairs.damaged();
+        // Found while files are looked through.
+        assert!(repairs.note_damaged(2, object(3)));
+        repairs.keep_damaged(&before, &HashSet::from([(2, object(2))]));
+        let left = [1, 2, 3].map(|serial| repairs.is_damaged(2, object(serial)));
+        assert_eq!(left, [false, true, true]);
     }
 
     #[test]

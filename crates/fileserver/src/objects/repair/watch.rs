@@ -10,6 +10,7 @@ use cellar_objects::repair::Pace;
 use cellar_rpc::blocking;
 use cellar_volume::{Holder, Partition, Volume};
 use cellar_wire::ids::VolumeId;
+use cellar_wire::object::ObjectId;
 use cellar_wire::osd::ScrubStatus;
 use cellar_wire::osddb::{OSD_DRAINING, OSD_OBSOLETE};
 use tokio::time::{Instant, sleep, timeout};
@@ -126,8 +127,16 @@ impl Server {
 
     /// Asks devices what they found damaged: by their scrubs, and when somebody read.
     async fn watch_damage(self: Arc<Self>, upkeep: &Upkeep) {
+        // What each device said last: it says the same until the object is gone. Now and then all of it is
+        // taken for new, for a volume may have come with such an object.
+        let mut said: HashMap<u32, HashSet<ObjectId>> = HashMap::new();
+        let mut since = Instant::now();
         while !self.is_stopping() {
             sleep(upkeep.damage_interval).await;
+            if since.elapsed() >= upkeep.look_interval {
+                said.clear();
+                since = Instant::now();
+            }
             let Some(storage) = self.objects.storage() else {
                 continue;
             };
@@ -135,13 +144,19 @@ impl Server {
                 let id = listed.entry.id;
                 let asked = id != LOCAL_DISK && storage.devices.condition(id) == Condition::Well;
                 if asked {
-                    self.ask_for_damage(storage, id).await;
+                    self.ask_for_damage(storage, id, said.entry(id).or_default())
+                        .await;
                 }
             }
         }
     }
 
-    async fn ask_for_damage(self: &Arc<Self>, storage: &Storage, osd: u32) {
+    async fn ask_for_damage(
+        self: &Arc<Self>,
+        storage: &Storage,
+        osd: u32,
+        said: &mut HashSet<ObjectId>,
+    ) {
         let Some(connection) = storage.devices.connection(osd) else {
             return;
         };
@@ -149,8 +164,9 @@ impl Server {
         let Ok(status) = connection.call(&ScrubStatus { capability }).await else {
             return;
         };
+        let before = std::mem::replace(said, status.damaged.iter().copied().collect());
         for object in status.damaged.iter().copied() {
-            if !self.objects.repairs.note_damaged(osd, object) {
+            if before.contains(&object) || !self.objects.repairs.note_damaged(osd, object) {
                 continue;
             }
             let broken = Broken {
@@ -198,7 +214,9 @@ impl Server {
     }
 
     async fn look_through(self: &Arc<Self>) -> usize {
-        let mut found = 0;
+        let (mut found, mut all) = (0, true);
+        let before = self.objects.repairs.damaged();
+        let mut damaged = HashSet::new();
         for (_, partition) in self.volumes.partitions() {
             let mut from = Some(0);
             while let Some(place) = from.filter(|_| !self.is_stopping()) {
@@ -207,18 +225,20 @@ impl Server {
                     let repairs = &server.objects.repairs;
                     let wanted = |layout: &_| repairs.may_be_broken(layout);
                     let (holders, next) = part.holders(place, REPAIR_LOOKS, wanted)?;
-                    let mut entered = 0;
+                    let (mut entered, mut damaged) = (0, Vec::new());
                     for holder in &holders {
-                        entered += server.enter_broken(&part, holder);
+                        entered += server.enter_broken(&part, holder, &mut damaged);
                     }
-                    Ok::<_, cellar_volume::Error>((entered, next))
+                    Ok::<_, cellar_volume::Error>((entered, damaged, next))
                 });
                 match looked.await {
-                    Ok((entered, next)) => {
+                    Ok((entered, more, next)) => {
                         found += entered;
+                        damaged.extend(more);
                         from = next;
                     }
                     Err(cause) => {
+                        all = false;
                         warn!(%cause, "a partition was not looked through for objects to repair");
                         break;
                     }
@@ -227,11 +247,19 @@ impl Server {
                 tokio::task::yield_now().await;
             }
         }
+        if all && !self.is_stopping() {
+            self.objects.repairs.keep_damaged(&before, &damaged);
+        }
         found
     }
 
-    /// Enters what is broken of a version of a file.
-    fn enter_broken(&self, partition: &Arc<Partition>, holder: &Holder) -> usize {
+    /// Enters what is broken of a version of a file, and says what is damaged.
+    fn enter_broken(
+        &self,
+        partition: &Arc<Partition>,
+        holder: &Holder,
+        damaged: &mut Vec<(u32, ObjectId)>,
+    ) -> usize {
         let Holder {
             fid,
             length,
@@ -244,6 +272,9 @@ impl Server {
             let object = layout.object(fid.vnode, fid.uniquifier, placed);
             if !self.objects.repairs.is_broken(placed, object) {
                 continue;
+            }
+            if self.objects.repairs.is_damaged(placed.osd, object) {
+                damaged.push((placed.osd, object));
             }
             let volume = *volume.get_or_insert_with(|| {
                 let seen = partition.volume(fid.volume).ok().flatten();
