@@ -16,12 +16,14 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{
     CollectGarbage, Collected, ListOnDevice, MoveObject, RepairStatus, Repairing,
 };
+use cellar_wire::afsvol::IT_BUSY;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 use cellar_wire::osddb::OSD_DRAINING;
 use cellar_wire::rxafs;
 use common::osds::{KEEP, THRESHOLD, layout, pattern, read, set_policy};
 use common::real::{RealOsds, Servers, patiently, store_patiently, superuser, until, upkeep};
+use common::volser::Volser;
 use common::{CLONE, Cell, Machine, OPEN, name, uuid};
 
 const BIG: usize = 3 * THRESHOLD as usize + 777;
@@ -383,6 +385,59 @@ fn a_damaged_block_is_healed_when_it_is_read_and_when_it_is_scrubbed() {
             world.osds.start_device(other);
             world.remove(&format!("f{turn}")).await;
         }
+    });
+}
+
+#[test]
+fn a_damaged_block_is_healed_in_every_version_that_has_it() {
+    patiently(async {
+        let world = World::new(2, "=> osd, copies=2;", |_| {}).await;
+        let before = pattern(BIG, 1);
+        let fid = world.file("f", &before).await;
+        world.cell.make_clone();
+        let mut bytes = before.clone();
+        bytes[100_000..100_007].copy_from_slice(b"changed");
+        world.store(fid, 100_000, b"changed", KEEP).await.unwrap();
+        let cloned = Fid {
+            volume: CLONE,
+            ..fid
+        };
+        let (new, old) = (world.layout(fid).unwrap(), world.layout(cloned).unwrap());
+        let damaged = new.objects[0];
+        assert_eq!(damaged.serial, old.objects[0].serial);
+        assert_ne!(damaged.version, old.objects[0].version);
+        spoil(&world, damaged.osd, &bytes);
+        assert!(world.read(fid).await == bytes);
+        until("both versions are healed", async || {
+            [fid, cloned].iter().all(|fid| {
+                let layout = world.layout(*fid).unwrap();
+                layout.objects[0].serial != damaged.serial
+            })
+        })
+        .await;
+        world.osds.stop_device(new.objects[1].osd, true);
+        assert!(world.read(fid).await == bytes);
+        assert!(world.read(cloned).await == before);
+    });
+}
+
+#[test]
+fn damage_that_a_dump_finds_is_healed() {
+    patiently(async {
+        let unasked = |upkeep: &mut Upkeep| upkeep.damage_interval = Duration::from_secs(3600);
+        let world = World::new(2, "=> osd, copies=2;", unasked).await;
+        let bytes = pattern(BIG, 1);
+        let fid = world.file("f", &bytes).await;
+        let damaged = world.layout(fid).unwrap().objects[0];
+        spoil(&world, damaged.osd, &bytes);
+        let volser = Volser(world.cell.admin().await);
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        assert!(volser.dump(trans, 0).await.len() > BIG);
+        volser.end(trans).await;
+        until("it is healed", async || {
+            world.layout(fid).unwrap().objects[0].serial != damaged.serial
+        })
+        .await;
     });
 }
 

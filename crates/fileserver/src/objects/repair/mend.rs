@@ -140,9 +140,9 @@ impl Server {
                     (bytes, done, now) = (bytes + length, done + 1, made.osd);
                     healed |= damaged;
                     if damaged {
+                        // It stays known as damaged: other versions of the file may name it.
                         warn!(%fid, %object, osd = work.placed.osd, to = made.osd,
                             "a damaged object was healed");
-                        repairs.forget_damaged(work.placed.osd, object);
                     } else {
                         info!(%fid, %object, osd = work.placed.osd, to = made.osd,
                             "an object was made anew");

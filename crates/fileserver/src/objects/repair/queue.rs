@@ -189,11 +189,6 @@ impl Repairs {
         state.damaged.len() < DAMAGED_MAX && state.damaged.insert((osd, object))
     }
 
-    /// Nobody names a damaged object any more.
-    pub(super) fn forget_damaged(&self, osd: u32, object: ObjectId) {
-        self.state.lock().damaged.remove(&(osd, object));
-    }
-
     /// All that are known to be damaged.
     pub(super) fn damaged(&self) -> HashSet<(u32, ObjectId)> {
         self.state.lock().damaged.clone()
