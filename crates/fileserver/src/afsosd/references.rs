@@ -35,10 +35,7 @@ pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCal
         blocking(move || server.references(VolumeId(volume), after.vnode, limit)).await
     };
     let (found, more) = found?;
-    // All objects of a vnode have to be told together, or its file would seem to need fewer.
-    if found.len() > ANSWER_MAX {
-        return Err(Refusal::Code(AbortCode::E2BIG));
-    }
+    let (found, more) = fitting(found, more.is_some())?;
     let references = found.into_iter().map(|found| Reference {
         object: found.object,
         version: found.version,
@@ -47,9 +44,24 @@ pub(super) async fn list_references(server: &Arc<Server>, call: &mut IncomingCal
     });
     call.reply(&ListReferencesReply {
         references: List::from_iter_cut(references),
-        more: more.is_some(),
+        more,
     });
     Ok(())
+}
+
+/// What fits into an answer of references by ascending vnodes, and whether there are more: several partitions can
+/// have much of the same vnodes. All objects of a vnode have to be told together, or its file would seem to
+/// need fewer.
+fn fitting(mut found: Vec<Referenced>, more: bool) -> Result<(Vec<Referenced>, bool), Refusal> {
+    let Some(first_left) = found.get(ANSWER_MAX) else {
+        return Ok((found, more));
+    };
+    let left = first_left.object.vnode;
+    found.retain(|reference| reference.object.vnode < left);
+    if found.is_empty() {
+        return Err(Refusal::Code(AbortCode::E2BIG));
+    }
+    Ok((found, true))
 }
 
 impl Server {
@@ -141,5 +153,46 @@ impl Server {
             from = Some(0);
         }
         Ok((files, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::ids::ViceId;
+    use cellar_wire::object::ObjectId;
+
+    use super::*;
+
+    /// References of vnodes 2, 4, 6..., so many of each.
+    fn named(of_each: &[usize]) -> Vec<Referenced> {
+        let mut all = Vec::new();
+        for (number, count) in of_each.iter().enumerate() {
+            all.extend((0..*count).map(|version| Referenced {
+                object: ObjectId {
+                    vnode: VnodeId(number as u32 * 2 + 2),
+                    ..ObjectId::default()
+                },
+                version: version as u64 + 1,
+                osd: 2,
+                owner: ViceId(1),
+            }));
+        }
+        all
+    }
+
+    #[test]
+    fn more_references_than_an_answer_holds_are_told_by_whole_vnodes() {
+        let fit = |of_each: &[usize], more| {
+            let fitting = fitting(named(of_each), more);
+            fitting.map(|(found, more)| (found.len(), more))
+        };
+        assert_eq!(
+            fit(&[9, ANSWER_MAX - 9], false).unwrap(),
+            (ANSWER_MAX, false)
+        );
+        assert_eq!(fit(&[9, 7], true).unwrap(), (16, true));
+        assert_eq!(fit(&[2000, 2000, 2000, 1], false).unwrap(), (4000, true));
+        assert_eq!(fit(&[2000, 2096, 1], false).unwrap(), (ANSWER_MAX, true));
+        assert!(fit(&[ANSWER_MAX + 1, 1], false).is_err());
     }
 }
