@@ -158,7 +158,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         };
         (old, next, turn)
     } else {
-        let moving = Storing::moving(server, &volume, before, old, turn, &wanted, serial)?;
+        let moving = Storing::moving(server, &volume, before, old, turn, &wanted, serial).await?;
         let (moved, turn) = moving.ok_or(NOT_IN_OBJECTS)?.move_out().await?;
         let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
         (Some(moved), next, turn)

@@ -151,7 +151,7 @@ impl Storing {
     }
 
     /// A file is to be moved to objects of its own, with the contents that it has. The caller has its turn.
-    pub(crate) fn moving(
+    pub(crate) async fn moving(
         server: &Arc<Server>,
         volume: &Arc<Volume>,
         before: VnodeStatus,
@@ -162,7 +162,7 @@ impl Storing {
     ) -> Result<Option<Self>, Refusal> {
         let info = volume.info();
         let last = (serial, info.borrowed);
-        let next = layouts::fresh(server, info.id, wanted, before.length, last)?;
+        let next = alive::fresh(server, info.id, wanted, before.length, last).await?;
         Ok(next.map(|next| Self {
             making: server.objects.makings.store(before.fid, &next),
             server: server.clone(),
