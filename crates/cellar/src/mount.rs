@@ -347,9 +347,13 @@ impl Tokens {
     fn file(&self, uid: u32) -> Option<PathBuf> {
         let own = (uid == self.own).then(|| CacheName::own().path()).flatten();
         let file = own.unwrap_or_else(|| PathBuf::from(format!("/tmp/krb5cc_{uid}")));
-        // Somebody else's file would be somebody else's identity.
         let data = std::fs::symlink_metadata(&file).ok()?;
         (data.is_file() && data.uid() == uid).then_some(file)
+    }
+
+    /// Somebody else's file would be somebody else's identity, also if it comes to that place just now.
+    fn cache(&self, uid: u32) -> Option<CacheName> {
+        Some(CacheName::file_of(&self.file(uid)?, uid))
     }
 }
 
@@ -365,16 +369,15 @@ impl Identities for Tokens {
         uid: u32,
     ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
         Box::pin(async move {
-            match self.file(uid) {
-                Some(file) => identity::tokens_in(&CacheName::file(&file), self.level).await,
+            match self.cache(uid) {
+                Some(cache) => identity::tokens_in(&cache, self.level).await,
                 None => HashMap::new(),
             }
         })
     }
 
     fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>> {
-        let file = self.file(uid)?;
-        Some(identity::renewal_from(CacheName::file(&file), self.level))
+        Some(identity::renewal_from(self.cache(uid)?, self.level))
     }
 }
 

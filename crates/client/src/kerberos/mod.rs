@@ -17,7 +17,7 @@ mod service;
 
 use std::cmp::Reverse;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cellar_auth::{KerberosCredential, Token};
@@ -178,7 +178,8 @@ pub async fn cell_tickets(cache: &CacheName, cell: Option<&str>) -> Result<Vec<T
         },
     };
     if let Some(path) = file {
-        let tickets = read_cache(&path)?.map_or_else(Vec::new, |cache| cache.tickets);
+        let cache = parse_cache(&path, read_owned(&path, cache.owner())?)?;
+        let tickets = cache.map_or_else(Vec::new, |cache| cache.tickets);
         let wanted = |ticket: &Ticket| is_wanted(&ticket.server);
         return Ok(tickets.into_iter().filter(wanted).collect());
     }
@@ -245,7 +246,7 @@ pub async fn forget_token(cache: &CacheName, cell: Option<&str>) -> Result<usize
         Some(path) => path,
         None => return Err(Error::NotRemovable(cache.name().unwrap_or_default())),
     };
-    let Some((bytes, owner)) = read_owned(&path)? else {
+    let Some((bytes, owner)) = read_owned(&path, None)? else {
         return Ok(0);
     };
     let gone = |ticket: &Ticket| {
@@ -407,7 +408,11 @@ pub fn enctype_name(number: i32) -> String {
 /// [`Error::File`], [`Error::BadCache`].
 pub fn read_cache(path: impl AsRef<Path>) -> Result<Option<CredentialCache>, Error> {
     let path = path.as_ref();
-    let Some(bytes) = read_file(path)? else {
+    parse_cache(path, read_owned(path, None)?)
+}
+
+fn parse_cache(path: &Path, read: Option<Owned>) -> Result<Option<CredentialCache>, Error> {
+    let Some((bytes, _)) = read else {
         return Ok(None);
     };
     if bytes.is_empty() {
@@ -426,21 +431,33 @@ type Owner = (u32, u32);
 type Owned = (Zeroizing<Vec<u8>>, Owner);
 
 fn read_file(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
-    Ok(read_owned(path)?.map(|(bytes, _)| bytes))
+    Ok(read_owned(path, None)?.map(|(bytes, _)| bytes))
 }
 
-/// A file; `None` if there is none.
-fn read_owned(path: &Path) -> Result<Option<Owned>, Error> {
+/// A file; `None` if there is none, or none that is `owner`'s. Then it is not a link either, and not a pipe that
+/// somebody would wait at.
+fn read_owned(path: &Path, owner: Option<u32>) -> Result<Option<Owned>, Error> {
     let at = |cause| Error::File {
         path: path.to_owned(),
         cause,
     };
-    let file = match std::fs::File::open(path) {
+    let mut open = std::fs::File::options();
+    open.read(true);
+    if owner.is_some() {
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        open.custom_flags(flags.bits().cast_signed());
+    }
+    let file = match open.open(path) {
         Ok(file) => file,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(_) if owner.is_some() && path.is_symlink() => return Ok(None),
         Err(cause) => return Err(at(cause)),
     };
+    // Of what was opened: the name may stand for something else by now.
     let metadata = file.metadata().map_err(at)?;
+    if owner.is_some_and(|owner| !metadata.is_file() || metadata.uid() != owner) {
+        return Ok(None);
+    }
     // Of the full size at once: growing would leave copies of keys behind.
     let capacity = usize::try_from(metadata.len().min(CACHE_BYTES_MAX)).unwrap_or(0);
     let mut bytes = Zeroizing::new(Vec::with_capacity(capacity + 1));
@@ -524,6 +541,29 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(home.path()).expect("dir").count(), 1);
+    }
+
+    /// Whoever reads others' caches, as root, is not led to a third one's.
+    #[test]
+    fn a_cache_that_must_be_somebodys_is_no_link_and_no_pipe() {
+        let home = tempfile::tempdir().expect("tempdir");
+        let at = |name: &str| home.path().join(name);
+        let ours = std::fs::metadata(home.path()).expect("there").uid();
+        std::fs::write(at("cc"), b"tickets").expect("write");
+        std::os::unix::fs::symlink(at("cc"), at("link")).expect("link");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("pipe"),
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .expect("a pipe");
+        let read = |name: &str, owner| read_owned(&at(name), owner).expect("looked at").is_some();
+        assert!(read("cc", Some(ours)) && read("link", None));
+        assert!(!read("cc", Some(ours + 1)), "another's");
+        assert!(!read("link", Some(ours)) && !read("pipe", Some(ours)));
+        assert!(!read("nothing", Some(ours)));
     }
 
     /// In `/tmp`, anybody can make a file that is called as root's cache is.

@@ -38,17 +38,24 @@ pub struct Listing {
 /// A credential cache to work on: the one that is named, or the user's own (`KRB5CCNAME` or the
 /// library's default).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CacheName(Option<String>);
+pub struct CacheName {
+    name: Option<String>,
+    /// Of a file: whose it must be.
+    owner: Option<u32>,
+}
 
 impl CacheName {
     /// The user's own.
     pub fn own() -> Self {
-        Self(None)
+        Self::default()
     }
 
     /// The one of that name, `KIND:REST` or a path.
     pub fn named(name: impl Into<String>) -> Self {
-        Self(Some(name.into()))
+        Self {
+            name: Some(name.into()),
+            owner: None,
+        }
     }
 
     /// One in a file.
@@ -56,10 +63,24 @@ impl CacheName {
         Self::named(format!("FILE:{}", path.display()))
     }
 
+    /// One in a file where others may make files too: what is there is no cache unless it is a plain file of
+    /// that user's.
+    pub fn file_of(path: &Path, uid: u32) -> Self {
+        Self {
+            owner: Some(uid),
+            ..Self::file(path)
+        }
+    }
+
+    /// Whose the file has to be, if that matters.
+    pub(crate) fn owner(&self) -> Option<u32> {
+        self.owner
+    }
+
     /// The name; `None`: whatever the library's default is.
     pub fn name(&self) -> Option<String> {
         let from_environment = || std::env::var("KRB5CCNAME").ok();
-        let name = self.0.clone().or_else(from_environment);
+        let name = self.name.clone().or_else(from_environment);
         name.filter(|name| !name.is_empty())
     }
 
@@ -84,7 +105,7 @@ fn program(name: &'static str, cache: &CacheName) -> Command {
     let mut command = Command::new(name);
     // Their English is read.
     command.env("LC_ALL", "C").kill_on_drop(true);
-    if let Some(cache) = &cache.0 {
+    if let Some(cache) = &cache.name {
         command.env("KRB5CCNAME", cache);
     }
     command
