@@ -18,6 +18,10 @@ pub const WRITE_PIECE_BYTES: u64 = 512 << 10;
 /// Reads and writes up to this long are done in one step, and do not count as streams.
 pub const SMALL_BYTES: u64 = 64 << 10;
 
+/// Writes up to this long are gathered, then done in one step: two changes of a thread and one of the journal are
+/// saved.
+pub const AT_ONCE_BYTES: u64 = 256 << 10;
+
 /// Streams of a process at a time, each with a megabyte in memory at most; more are refused with
 /// VBUSY. One client gets as many as are free, so one alone half of them.
 pub const STREAMS_MAX: usize = 512;

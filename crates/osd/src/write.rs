@@ -14,7 +14,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::osd::{Truncate, TruncateReply, Write, WriteReply};
 use tokio::time::timeout;
 
-use crate::limits::{SMALL_BYTES, WRITE_PATIENCE, WRITE_PIECE_BYTES};
+use crate::limits::{AT_ONCE_BYTES, SMALL_BYTES, WRITE_PATIENCE, WRITE_PIECE_BYTES};
 use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::service::{Answered, on_disk};
@@ -40,17 +40,23 @@ impl Server {
         let device = self.admit(call, &capability, object, act)?;
         let mut left = length;
         let store = device.store.clone();
-        let ticket = if length <= SMALL_BYTES {
+        let stream = match length > SMALL_BYTES {
+            true => {
+                let client = call.peer().address.ip();
+                Some(self.streams.begin(client).ok_or(Refusal::Busy)?)
+            }
+            false => None,
+        };
+        let ticket = if length <= AT_ONCE_BYTES {
             let data = gather(call, &mut left, length).await?;
             on_disk(move || store.write(object, base, version, position, &data)).await?
         } else {
-            let client = call.peer().address.ip();
-            let _stream = self.streams.begin(client).ok_or(Refusal::Busy)?;
             let writer =
                 on_disk(move || store.writer(object, base, version, position, length)).await?;
             let writer = bring(call, left, writer).await?;
             on_disk(move || writer.finish()).await?
         };
+        drop(stream);
         ticket.await?;
         add(&self.statistics.bytes_written, length);
         call.reply(&WriteReply { length });

@@ -68,6 +68,19 @@ fn write(
         .wait()
 }
 
+/// The same as bytes that come one after the other: the version is made before them.
+fn stream(
+    store: &ObjectStore,
+    serial: u32,
+    (base, version): (u64, u64),
+    at: u64,
+    n: usize,
+) -> Result<()> {
+    let mut writer = store.writer(id(serial), base, version, at, n as u64)?;
+    writer.push(pattern(n, version as u8))?;
+    writer.finish()?.wait()
+}
+
 /// What every operation starts from, on a disk that was closed.
 fn start() -> SimDisk {
     let disk = SimDisk::new(64 << 20);
@@ -140,6 +153,11 @@ fn attempt(disk: &SimDisk, operation: Operation, flush: bool, fault: Fault) -> O
 }
 
 fn crash_everywhere(operation: Operation) {
+    crash_everywhere_and(operation, |_, _| ());
+}
+
+/// `look` sees what is there after each crash, with what was crashed.
+fn crash_everywhere_and(operation: Operation, look: impl Fn(&ObjectStore, &str)) {
     let start = start();
     // What the new version shall be, if one is made.
     let disk = start.power_cut(None);
@@ -156,13 +174,42 @@ fn crash_everywhere(operation: Operation) {
         &start,
         true,
         |disk, flush, fault| attempt(disk, operation, flush, fault),
-        |disk, what| state(disk, what, new),
+        |disk, what| {
+            let store = open(disk).unwrap();
+            look(&store, what);
+            store.close().unwrap();
+            drop(store);
+            state(disk, what, new)
+        },
     );
 }
 
 #[test]
 fn a_new_object() {
     crash_everywhere(|store| write(store, 9, (0, NEW), 0, 9_000));
+}
+
+#[test]
+fn a_small_write_is_there_whole_or_not_at_all() {
+    crash_everywhere_and(
+        |store| write(store, 1, (10, NEW), 260_000, 20_000),
+        |store, what| {
+            let versions = store.examine(id(1)).unwrap().versions;
+            if let Some(new) = versions.iter().find(|known| known.version == NEW) {
+                assert_eq!(new.length, 280_000, "{what}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_new_object_in_a_stream() {
+    crash_everywhere(|store| stream(store, 9, (0, NEW), 0, 9_000));
+}
+
+#[test]
+fn a_version_over_part_of_another_in_a_stream() {
+    crash_everywhere(|store| stream(store, 1, (10, NEW), 200_001, 80_000));
 }
 
 #[test]

@@ -28,6 +28,8 @@ use crate::ticket::Ticket;
 const RECORDS_GROWTH: u64 = 4096;
 /// Bytes named by one change, about.
 const PART_BYTES: u64 = 32 << 20;
+/// Bytes that are written and named while the object is locked.
+const AT_ONCE_BYTES: u64 = 512 << 10;
 /// Largest length of an object.
 const LENGTH_MAX: u64 = i64::MAX as u64;
 /// Pieces that one change cuts off.
@@ -101,7 +103,8 @@ impl ObjectStore {
         })
     }
 
-    /// Writes bytes that are all at hand. The rest as [`ObjectStore::writer`].
+    /// Writes bytes that are all at hand. The rest as [`ObjectStore::writer`]; up to half a MiB is one change, which
+    /// makes the version too if it is not there.
     pub fn write(
         &self,
         id: ObjectId,
@@ -111,11 +114,41 @@ impl ObjectStore {
         data: &[Bytes],
     ) -> Result<Ticket> {
         let length = data.iter().map(|bytes| bytes.len() as u64).sum();
+        if length <= AT_ONCE_BYTES {
+            return self.write_at_once(id, base, version, position, length, data);
+        }
         let mut writer = self.writer(id, base, version, position, length)?;
         for bytes in data {
             writer.push(bytes.clone())?;
         }
         writer.finish()
+    }
+
+    /// One wait for the journal in place of two.
+    fn write_at_once(
+        &self,
+        id: ObjectId,
+        base: u64,
+        version: u64,
+        position: u64,
+        length: u64,
+        data: &[Bytes],
+    ) -> Result<Ticket> {
+        let end = position.checked_add(length).ok_or(Error::FileTooBig)?;
+        if end > LENGTH_MAX {
+            return Err(Error::FileTooBig);
+        }
+        let shared = self.shared();
+        let _room = shared.engine.admit(part_growth(length) + RECORDS_GROWTH)?;
+        let cell = shared.cells.of(id);
+        let mut state = cell.write(shared)?;
+        let made = shared.prepare_version(id, &mut state, base, version)?;
+        let owner = Owner::object(made.record.number);
+        let mut gathered = Gathered::new(owner, Way::Cached, position);
+        for bytes in data {
+            gathered.push(&shared.engine, bytes.clone())?;
+        }
+        shared.name_blocks(id, &mut state, made, version, &mut gathered)
     }
 
     /// Makes a version, as [`ObjectStore::writer`], and gives it that length: cut off, or with zeros
@@ -190,10 +223,31 @@ impl ObjectWriter {
     fn name_part(&mut self) -> Result<()> {
         let mut state = self.cell.write(&self.shared)?;
         let (id, version) = (self.cell.id, self.version);
+        let made = Made {
+            record: state.present(id)?.clone(),
+            step: Step::There,
+        };
         let gathered = &mut self.gathered;
-        self.ticket = self.shared.name_blocks(id, &mut state, version, gathered)?;
+        self.ticket = (self.shared).name_blocks(id, &mut state, made, version, gathered)?;
         Ok(())
     }
+}
+
+/// The record of an object with a version that is to be written.
+struct Made {
+    record: ObjectRecord,
+    step: Step,
+}
+
+/// What of it is not committed yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Nothing.
+    There,
+    /// The version.
+    Version,
+    /// The object.
+    Object,
 }
 
 impl Shared {
@@ -205,6 +259,29 @@ impl Shared {
         base: u64,
         version: u64,
     ) -> Result<(u64, Ticket)> {
+        let Made { record, step } = self.prepare_version(id, state, base, version)?;
+        let number = record.number;
+        if step == Step::There {
+            return Ok((number, Ticket::ready()));
+        }
+        let mut batch = Batch::new();
+        batch.put(key_of(id), record.encode());
+        let ticket = match step {
+            Step::Object => self.commit_counted(batch, 1, 0)?,
+            Step::There | Step::Version => self.engine.commit(batch)?,
+        };
+        state.set(Some(record));
+        Ok((number, ticket))
+    }
+
+    /// The record with that version, as it will be.
+    fn prepare_version(
+        &self,
+        id: ObjectId,
+        state: &mut Write<'_>,
+        base: u64,
+        version: u64,
+    ) -> Result<Made> {
         if version <= base {
             return Err(Error::Invalid("a version is newer than its base"));
         }
@@ -212,13 +289,16 @@ impl Shared {
             if base != 0 {
                 return Err(Error::NoObject(id));
             }
-            return self.make_object(id, state, version);
+            return Ok(self.prepare_object(version));
         };
         if record.removed != 0 {
             return Err(Error::NoObject(id));
         }
         if record.version(version).is_some() && is_newest(record, version) {
-            return Ok((record.number, Ticket::ready()));
+            return Ok(Made {
+                record: record.clone(),
+                step: Step::There,
+            });
         }
         let newer = record.versions.last();
         if newer.is_some_and(|newer| newer.version >= version) {
@@ -228,7 +308,6 @@ impl Shared {
             0 => 0,
             _ => record.version(base).ok_or(Error::Superseded(id))?.length,
         };
-        let number = record.number;
         if record.versions.iter().any(|known| known.version > base) {
             let unfinished = |known: &VersionRecord| known.version <= base;
             self.let_go(id, state, &unfinished)?;
@@ -244,19 +323,13 @@ impl Shared {
             ending: false,
             changed: 0..0,
         });
-        let mut batch = Batch::new();
-        batch.put(key_of(id), record.encode());
-        let ticket = self.engine.commit(batch)?;
-        state.set(Some(record));
-        Ok((number, ticket))
+        Ok(Made {
+            record,
+            step: Step::Version,
+        })
     }
 
-    fn make_object(
-        &self,
-        id: ObjectId,
-        state: &mut Write<'_>,
-        version: u64,
-    ) -> Result<(u64, Ticket)> {
+    fn prepare_object(&self, version: u64) -> Made {
         let (number, now) = (self.new_number(), now());
         let record = ObjectRecord {
             number,
@@ -272,11 +345,10 @@ impl Shared {
                 changed: 0..0,
             }],
         };
-        let mut batch = Batch::new();
-        batch.put(key_of(id), record.encode());
-        let ticket = self.commit_counted(batch, 1, 0)?;
-        state.set(Some(record));
-        Ok((number, ticket))
+        Made {
+            record,
+            step: Step::Object,
+        }
     }
 
     /// Enters gathered bytes into a version, which is the newest.
@@ -284,18 +356,20 @@ impl Shared {
         &self,
         id: ObjectId,
         state: &mut Write<'_>,
+        made: Made,
         version: u64,
         gathered: &mut Gathered,
     ) -> Result<Ticket> {
-        let record = state.present(id)?;
+        let Made { record, step } = made;
         let (begin, end) = (gathered.begin(), gathered.end());
         // The same name may be another object's since: its blocks have other checksums.
         let is_same = gathered.owner() == Owner::object(record.number);
-        if !is_newest(record, version) || !is_same {
+        if !is_newest(&record, version) || !is_same {
             return Err(Error::Superseded(id));
         }
         gathered.write_whole_blocks(&self.engine)?;
         let mut change = Change::begin(self, id, record, version);
+        change.is_new = step == Step::Object;
         let mut fresh = BTreeMap::new();
         gathered.merge_edges(&mut fresh, |index| change.old_block(index))?;
         let written = gathered.write_edges(&self.engine, fresh)?;
@@ -341,7 +415,7 @@ impl Shared {
             return Err(Error::Superseded(id));
         }
         let known = record.version(version).map_or(0, |known| known.length);
-        let mut change = Change::begin(self, id, record, version);
+        let mut change = Change::begin(self, id, record.clone(), version);
         if length >= known {
             change.set_length(|_| length);
             return Ok(Cut::Done(change.commit(state)?));
@@ -445,18 +519,21 @@ struct Change<'s> {
     id: ObjectId,
     version: u64,
     record: ObjectRecord,
+    /// The object is not there yet.
+    is_new: bool,
     batch: Batch,
     /// Pieces as they are, each read once.
     old: BTreeMap<u64, Option<(u64, Piece)>>,
 }
 
 impl<'s> Change<'s> {
-    fn begin(shared: &'s Shared, id: ObjectId, record: &ObjectRecord, version: u64) -> Self {
+    fn begin(shared: &'s Shared, id: ObjectId, record: ObjectRecord, version: u64) -> Self {
         Self {
+            is_new: false,
             shared,
             id,
             version,
-            record: record.clone(),
+            record,
             batch: Batch::new(),
             old: BTreeMap::new(),
         }
@@ -553,7 +630,10 @@ impl<'s> Change<'s> {
 
     fn commit(mut self, state: &mut Write<'_>) -> Result<Ticket> {
         self.batch.put(key_of(self.id), self.record.encode());
-        let ticket = self.shared.engine.commit(self.batch)?;
+        let ticket = match self.is_new {
+            true => self.shared.commit_counted(self.batch, 1, 0)?,
+            false => self.shared.engine.commit(self.batch)?,
+        };
         state.set(Some(self.record));
         Ok(ticket)
     }
