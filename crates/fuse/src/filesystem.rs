@@ -13,8 +13,8 @@ use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
@@ -142,6 +142,8 @@ impl fuser::Filesystem for Filesystem {
         let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
@@ -496,12 +498,33 @@ impl fuser::Filesystem for Filesystem {
     ) {
         let (requests, uid) = (self.requests.clone(), request.uid());
         self.run(async move {
-            let read = requests.read_dir(uid, number, handle.0, offset, |line| {
-                let name = OsStr::from_bytes(&line.name);
-                !reply.add(INodeNo(line.number), line.offset, line.kind, name)
-            });
+            let read = requests.read_dir(uid, number, handle.0, offset, &mut reply);
             match requests.within(read).await {
-                Ok(()) => reply.ok(),
+                Ok(gift) => {
+                    reply.ok();
+                    gift.sent();
+                }
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let (requests, uid) = (self.requests.clone(), request.uid());
+        self.run(async move {
+            let read = requests.read_dir(uid, number, handle.0, offset, &mut reply);
+            match requests.within(read).await {
+                Ok(gift) => {
+                    reply.ok();
+                    gift.sent();
+                }
                 Err(errno) => reply.error(errno),
             }
         });

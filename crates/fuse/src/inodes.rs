@@ -211,6 +211,12 @@ impl Inodes {
         }
     }
 
+    /// How often the kernel has looked a number up.
+    #[cfg(test)]
+    pub(crate) fn lookups(&self, number: u64) -> Option<u64> {
+        Some(self.0.lock().inodes.get(&number)?.lookups)
+    }
+
     /// The inodes of a vnode.
     pub(crate) fn of(&self, key: Key) -> Vec<u64> {
         let table = self.0.lock();

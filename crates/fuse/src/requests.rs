@@ -6,21 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Found, Handle, Listing, Lock, User, Vnode, Wanted};
+use cellar_client::cache::{Attributes, Cache, Found, Handle, Lock, User, Vnode, Wanted};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
 use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
 use parking_lot::Mutex;
 
+use crate::directories::Opened;
 use crate::inodes::{Inodes, Node};
 
 /// How long the kernel may believe that a cell or a mount point leads where it led.
 const CROSSING_TIME: Duration = Duration::from_secs(60);
 /// How long the dynamic root stays as it is: as long as this process.
 const ROOT_TIME: Duration = Duration::from_secs(3_600);
-/// Statuses asked for at a time while a directory is read.
-const WALK: usize = 50;
 /// Longest waits of one request, in units of the cache's patience: servers are asked in turn.
 const PATIENCE_TIMES: u32 = 4;
 
@@ -31,26 +30,20 @@ pub(crate) struct Requests {
     pub(crate) cache: Arc<Cache>,
     pub(crate) inodes: Arc<Inodes>,
     all_users: bool,
-    next: AtomicU64,
+    pub(crate) next: AtomicU64,
     files: Mutex<HashMap<u64, Arc<Handle>>>,
-    directories: Mutex<HashMap<u64, Arc<Opened>>>,
-}
-
-/// A directory as it was when it was opened.
-enum Opened {
-    Cells(Vec<Bytes>),
-    Vnode(Arc<Vnode>, Arc<Listing>),
+    pub(crate) directories: Mutex<HashMap<u64, Arc<Opened>>>,
 }
 
 /// A directory at a moment: what is found in it is true for as long as no promise about it is broken since.
 pub(crate) struct Seen {
     /// And how many had been broken then. `None`: the dynamic root.
-    directory: Option<(Arc<Vnode>, u64)>,
+    pub(crate) directory: Option<(Arc<Vnode>, u64)>,
 }
 
 impl Seen {
     /// Whether it need not be as it was any more.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         let directory = self.directory.as_ref();
         directory.is_some_and(|(vnode, breaks)| vnode.breaks() != *breaks)
     }
@@ -62,14 +55,6 @@ pub(crate) struct Entry {
     pub(crate) generation: u64,
     pub(crate) attr_time: Duration,
     pub(crate) entry_time: Duration,
-}
-
-/// One line of a directory.
-pub(crate) struct Line {
-    pub(crate) number: u64,
-    pub(crate) offset: u64,
-    pub(crate) kind: FileType,
-    pub(crate) name: Bytes,
 }
 
 pub(crate) fn code(error: Error) -> Errno {
@@ -117,7 +102,7 @@ impl Requests {
 
     /// For how long the kernel may keep names of a directory: as long as the directory's promise; and not
     /// at all where somebody who has the mount may not see them, who must be asked for by name.
-    fn entry_time(&self, directory: &Vnode) -> Duration {
+    pub(crate) fn entry_time(&self, directory: &Vnode) -> Duration {
         match directory.attributes() {
             Some(Attributes { status, .. })
                 if self.all_users && !status.anonymous_access.contains(Rights::LOOKUP) =>
@@ -532,111 +517,6 @@ impl Requests {
         Ok(())
     }
 
-    // ---- directories
-
-    pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<u64> {
-        let opened = match self.node(number)? {
-            Node::Cells => {
-                let names = self.cache.cell_names();
-                Opened::Cells(
-                    names
-                        .iter()
-                        .map(|n| Bytes::copy_from_slice(n.as_str().as_bytes()))
-                        .collect(),
-                )
-            }
-            Node::Vnode(vnode) => {
-                let user = self.user(uid).await?;
-                let listing = self.cache.listing(&user, &vnode).await.map_err(code)?;
-                self.cache.will_walk(&vnode);
-                Opened::Vnode(vnode, listing)
-            }
-        };
-        let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        self.directories.lock().insert(handle, Arc::new(opened));
-        Ok(handle)
-    }
-
-    /// Lines from `offset` on; `taken` says whether there is room for more.
-    pub(crate) async fn read_dir(
-        &self,
-        uid: u32,
-        number: INodeNo,
-        handle: u64,
-        offset: u64,
-        mut take: impl FnMut(Line) -> bool,
-    ) -> Answer<()> {
-        let opened = self.directories.lock().get(&handle).cloned();
-        let opened = opened.ok_or(Errno::EBADF)?;
-        let mut offset = offset;
-        for (at, name) in [&b"."[..], &b".."[..]].into_iter().enumerate() {
-            if offset == at as u64 {
-                offset += 1;
-                let name = Bytes::from_static(name);
-                let kind = FileType::Directory;
-                let number = number.0;
-                if !take(Line {
-                    number,
-                    offset,
-                    kind,
-                    name,
-                }) {
-                    return Ok(());
-                }
-            }
-        }
-        let skip = usize::try_from(offset - 2).unwrap_or(usize::MAX);
-        match &*opened {
-            Opened::Cells(names) => {
-                for (name, number) in names.iter().zip(2u64..).skip(skip) {
-                    offset += 1;
-                    let kind = FileType::Directory;
-                    let name = name.clone();
-                    if !take(Line {
-                        number,
-                        offset,
-                        kind,
-                        name,
-                    }) {
-                        break;
-                    }
-                }
-            }
-            Opened::Vnode(directory, listing) => {
-                let user = self.user(uid).await?;
-                let mut rest = listing.iter().skip(skip);
-                loop {
-                    let some: Vec<_> = rest.by_ref().take(WALK).collect();
-                    if some.is_empty() {
-                        break;
-                    }
-                    let mut vnodes = Vec::with_capacity(some.len());
-                    for (_, fid) in &some {
-                        vnodes.push(self.cache.child(directory, **fid).map_err(code)?);
-                    }
-                    self.cache.statuses(&user, &vnodes).await.map_err(code)?;
-                    for ((name, fid), vnode) in some.into_iter().zip(vnodes) {
-                        offset += 1;
-                        let line = Line {
-                            number: u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0),
-                            offset,
-                            kind: line_kind(&vnode),
-                            name: name.clone(),
-                        };
-                        if !take(line) {
-                            return Ok(());
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn release_dir(&self, handle: u64) {
-        self.directories.lock().remove(&handle);
-    }
-
     /// Blocks of 1 KiB: all, free.
     pub(crate) async fn room(&self, uid: u32, number: INodeNo) -> Answer<(u64, u64)> {
         match self.node(number)? {
@@ -675,22 +555,7 @@ const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
 const RENAME_NOREPLACE: u32 = 1;
 
-/// The type of a name: where it leads, for a mount point.
-fn line_kind(vnode: &Vnode) -> FileType {
-    match vnode.last_status() {
-        _ if vnode.is_directory() => FileType::Directory,
-        Some(status) if status.file_type == Kind::Symlink => {
-            if cellar_client::mount_point::is_mount_point(status.unix_mode) {
-                FileType::Directory
-            } else {
-                FileType::Symlink
-            }
-        }
-        _ => FileType::RegularFile,
-    }
-}
-
-fn attr(number: u64, status: &AfsFetchStatus) -> FileAttr {
+pub(crate) fn attr(number: u64, status: &AfsFetchStatus) -> FileAttr {
     let time = |seconds: u32| UNIX_EPOCH + Duration::from_secs(seconds.into());
     let modified = time(status.client_mod_time.0);
     FileAttr {

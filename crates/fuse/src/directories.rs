@@ -1,0 +1,338 @@
+//! Reading directories: names alone, or names with what they lead to (`readdirplus`).
+//!
+//! 1. Statuses are asked for many at a time, as no type of a name is known without.
+//! 2. With a name goes what it leads to if the kernel may believe both for a while: the name under the directory's
+//!    promise, as long as the directory still has it (a directory is read as it was when it was opened), the
+//!    attributes under its own. Each counts as looked up.
+//! 3. All else goes as a mere name: mount points, which would have to be followed, each to a volume of its own; cells;
+//!    what everybody may not see; what nothing is promised about.
+//! 4. What was broken while the answer was on its way is told once more, after it: the kernel may have heard of the break
+//!    before it had what it was about.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_client::cache::{Listing, Vnode};
+use cellar_wire::rxafs::FileType as Kind;
+use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+
+use crate::inodes::{Node, ROOT};
+use crate::requests::{Answer, Requests, Seen, attr, code, nothing};
+
+/// Statuses asked for at a time while a directory is read.
+const WALK: usize = 50;
+
+/// A directory as it was when it was opened.
+pub(crate) enum Opened {
+    Cells(Vec<Bytes>),
+    Vnode(Arc<Vnode>, Arc<Listing>),
+}
+
+/// One line of a directory.
+pub(crate) struct Line<'a> {
+    number: u64,
+    offset: u64,
+    kind: FileType,
+    name: &'a [u8],
+    /// What the name leads to, if the kernel may have it.
+    entry: Option<Given>,
+}
+
+/// What goes with a name.
+pub(crate) struct Given {
+    vnode: Arc<Vnode>,
+    /// Promises that were broken before its attributes were looked at.
+    breaks: u64,
+    attr: FileAttr,
+    time: Duration,
+}
+
+/// What an answer that is being made gives to the kernel. If it is not sent, nothing counts as looked up.
+pub(crate) struct Gift<'a> {
+    requests: &'a Requests,
+    seen: Seen,
+    given: Vec<Given>,
+}
+
+impl Gift<'_> {
+    /// The kernel has it. Rule 4.
+    pub(crate) fn sent(mut self) {
+        let given = std::mem::take(&mut self.given);
+        for one in given {
+            if one.vnode.breaks() != one.breaks {
+                self.requests.cache.tell(&one.vnode, true);
+            }
+        }
+        self.requests.answered(&self.seen);
+    }
+}
+
+impl Drop for Gift<'_> {
+    fn drop(&mut self) {
+        for one in &self.given {
+            self.requests.inodes.forget(one.attr.ino.0, 1);
+        }
+    }
+}
+
+/// An answer to the kernel that lines are put into, until it is full.
+pub(crate) trait Page {
+    /// Whether what names lead to goes with them.
+    const PLUS: bool;
+    /// Puts a line in; `true`: there is no room for it.
+    fn is_full(&mut self, line: &Line<'_>) -> bool;
+}
+
+impl Page for ReplyDirectory {
+    const PLUS: bool = false;
+
+    fn is_full(&mut self, line: &Line<'_>) -> bool {
+        let name = OsStr::from_bytes(line.name);
+        self.add(INodeNo(line.number), line.offset, line.kind, name)
+    }
+}
+
+impl Page for ReplyDirectoryPlus {
+    const PLUS: bool = true;
+
+    fn is_full(&mut self, line: &Line<'_>) -> bool {
+        let name = OsStr::from_bytes(line.name);
+        let (attr, time) = match &line.entry {
+            Some(given) => (given.attr, given.time),
+            None => (mere_name(line.kind), Duration::ZERO),
+        };
+        let generation = line
+            .entry
+            .as_ref()
+            .map_or(0, |given| generation(&given.vnode));
+        let number = attr.ino;
+        self.add(
+            number,
+            line.offset,
+            name,
+            &time,
+            &attr,
+            Generation(generation),
+        )
+    }
+}
+
+fn generation(vnode: &Vnode) -> u64 {
+    vnode.fid().uniquifier.0.into()
+}
+
+/// The attributes of a line that is a name and a type alone.
+///
+/// The protocol has the number 0 for that, which [`fuser`] cannot say without giving the name itself the number 0; a name
+/// without a number is one that has been removed, for programs. The root's number cannot be behind a name: the kernel
+/// takes nothing over, as it did since it has `readdirplus`, and "forgets" the root, which is never forgotten.
+/// Source: observed with Linux 6.18; linux/fs/fuse/readdir.c.
+fn mere_name(kind: FileType) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ROOT),
+        kind,
+        ..nothing()
+    }
+}
+
+impl Requests {
+    pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<u64> {
+        let opened = match self.node(number)? {
+            Node::Cells => {
+                let names = self.cache.cell_names();
+                Opened::Cells(
+                    names
+                        .iter()
+                        .map(|n| Bytes::copy_from_slice(n.as_str().as_bytes()))
+                        .collect(),
+                )
+            }
+            Node::Vnode(vnode) => {
+                let user = self.user(uid).await?;
+                let listing = self.cache.listing(&user, &vnode).await.map_err(code)?;
+                self.cache.will_walk(&vnode);
+                Opened::Vnode(vnode, listing)
+            }
+        };
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        self.directories.lock().insert(handle, Arc::new(opened));
+        Ok(handle)
+    }
+
+    /// Puts lines from `offset` on into `page`. What it answers must be told when the page has been [`Gift::sent`].
+    pub(crate) async fn read_dir<P: Page>(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        handle: u64,
+        offset: u64,
+        page: &mut P,
+    ) -> Answer<Gift<'_>> {
+        let opened = self.directories.lock().get(&handle).cloned();
+        let opened = opened.ok_or(Errno::EBADF)?;
+        let mut gift = Gift {
+            requests: self,
+            seen: self.seen(number)?,
+            given: Vec::new(),
+        };
+        let mut offset = offset;
+        for (at, name) in [&b"."[..], &b".."[..]].into_iter().enumerate() {
+            if offset == at as u64 {
+                offset += 1;
+                let line = Line {
+                    number: number.0,
+                    offset,
+                    kind: FileType::Directory,
+                    name,
+                    entry: None,
+                };
+                if page.is_full(&line) {
+                    return Ok(gift);
+                }
+            }
+        }
+        let skip = usize::try_from(offset - 2).unwrap_or(usize::MAX);
+        match &*opened {
+            Opened::Cells(names) => {
+                for (name, number) in names.iter().zip(2u64..).skip(skip) {
+                    offset += 1;
+                    let line = Line {
+                        number,
+                        offset,
+                        kind: FileType::Directory,
+                        name,
+                        entry: None,
+                    };
+                    if page.is_full(&line) {
+                        break;
+                    }
+                }
+            }
+            Opened::Vnode(directory, listing) => {
+                let rest = listing.iter().skip(skip);
+                let read = self.read_names(uid, number, directory, rest, offset, page, &mut gift);
+                let failed = read.await.err();
+                // What is on the page already is told first, and the failure by the next page.
+                if let Some(errno) = failed.filter(|_| gift.given.is_empty()) {
+                    return Err(errno);
+                }
+            }
+        }
+        Ok(gift)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "whose, of what, from where, into what"
+    )]
+    async fn read_names<P: Page>(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        directory: &Arc<Vnode>,
+        mut rest: impl Iterator<Item = (&Bytes, &cellar_wire::ids::Fid)>,
+        mut offset: u64,
+        page: &mut P,
+        gift: &mut Gift<'_>,
+    ) -> Answer<()> {
+        let user = self.user(uid).await?;
+        loop {
+            let some: Vec<_> = rest.by_ref().take(WALK).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            let mut vnodes = Vec::with_capacity(some.len());
+            for (_, fid) in &some {
+                vnodes.push(self.cache.child(directory, **fid).map_err(code)?);
+            }
+            self.cache.statuses(&user, &vnodes).await.map_err(code)?;
+            // What the directory has now, whatever it had when it was opened.
+            let current = match P::PLUS {
+                true => self.cache.listing(&user, directory).await.ok(),
+                false => None,
+            };
+            for ((name, fid), vnode) in some.into_iter().zip(vnodes) {
+                offset += 1;
+                let is_there = current
+                    .as_ref()
+                    .is_some_and(|now| now.get(name) == Some(fid));
+                let entry = if is_there {
+                    self.given(number, directory, name, &vnode, &gift.seen)
+                } else {
+                    None
+                };
+                let line = Line {
+                    number: u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0),
+                    offset,
+                    kind: line_kind(&vnode),
+                    name,
+                    entry,
+                };
+                let is_full = page.is_full(&line);
+                if let Some(given) = line.entry {
+                    if is_full {
+                        self.inodes.forget(given.attr.ino.0, 1);
+                    } else {
+                        gift.given.push(given);
+                    }
+                }
+                if is_full {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Rules 2 and 3.
+    fn given(
+        &self,
+        parent: INodeNo,
+        directory: &Vnode,
+        name: &[u8],
+        vnode: &Arc<Vnode>,
+        seen: &Seen,
+    ) -> Option<Given> {
+        let breaks = vnode.breaks();
+        let attributes = vnode.attributes()?;
+        let time = self.entry_time(directory).min(attributes.valid);
+        let is_link = attributes.status.file_type == Kind::Symlink;
+        let is_mount_point =
+            is_link && cellar_client::mount_point::is_mount_point(attributes.status.unix_mode);
+        if is_mount_point || time.is_zero() || seen.is_over() {
+            return None;
+        }
+        let number = self.inodes.enter(parent.0, name, vnode, false, true);
+        Some(Given {
+            vnode: vnode.clone(),
+            breaks,
+            attr: attr(number, &attributes.status),
+            time,
+        })
+    }
+
+    pub(crate) fn release_dir(&self, handle: u64) {
+        self.directories.lock().remove(&handle);
+    }
+}
+
+/// The type of a name: where it leads, for a mount point.
+fn line_kind(vnode: &Vnode) -> FileType {
+    match vnode.last_status() {
+        _ if vnode.is_directory() => FileType::Directory,
+        Some(status) if status.file_type == Kind::Symlink => {
+            if cellar_client::mount_point::is_mount_point(status.unix_mode) {
+                FileType::Directory
+            } else {
+                FileType::Symlink
+            }
+        }
+        _ => FileType::RegularFile,
+    }
+}
+
+#[cfg(test)]
+mod tests;

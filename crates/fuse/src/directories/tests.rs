@@ -1,0 +1,369 @@
+//! What names are given with, over a real file server in this process; no kernel.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::time::Duration;
+
+use cellar_client::cache::{self, Anonymous, Cache, Root, User, Watcher};
+use cellar_client::{Cell, CellName, Ports};
+use cellar_fileserver::protection::BoxFuture;
+use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Service};
+use cellar_volume::disk::SimDisk;
+use cellar_volume::{Context, Partition, VolumeSpec};
+use cellar_wire::abort::AbortCode;
+use cellar_wire::acl::{AccessList, AclEntry, Rights};
+use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
+use cellar_wire::package::{Package, Procedure};
+use cellar_wire::vl;
+use parking_lot::Mutex;
+
+use super::*;
+use crate::inodes::Inodes;
+
+const VOLUME: VolumeId = VolumeId(536_870_912);
+const NOW: AfsTime = AfsTime(1_800_000_000);
+const ROOT_DIR: INodeNo = INodeNo(ROOT);
+
+/// Everybody is a member of nothing else.
+struct Nobody;
+
+impl Protection for Nobody {
+    fn version(&self) -> u64 {
+        1
+    }
+
+    fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async move { Ok([id, ViceId::ANYUSER].into_iter().collect()) })
+    }
+
+    fn host_cps(&self, _address: IpAddr) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
+        Box::pin(async { Ok(Cps::new(Vec::new())) })
+    }
+
+    fn ids_of<'a>(
+        &'a self,
+        names: &'a [Bytes],
+    ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
+        Box::pin(async { Ok(vec![None; names.len()]) })
+    }
+
+    fn names_of<'a>(
+        &'a self,
+        ids: &'a [ViceId],
+    ) -> BoxFuture<'a, Result<Vec<Option<Bytes>>, ProtectionError>> {
+        Box::pin(async { Ok(vec![None; ids.len()]) })
+    }
+}
+
+/// Knows the one volume.
+struct Locations;
+
+impl Service for Locations {
+    fn package(&self) -> &'static Package {
+        &vl::PACKAGE
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            if call.opcode().await? != vl::GetEntryByNameN::OPCODE {
+                return Err(AbortCode::RXGEN_OPCODE);
+            }
+            let _any: vl::GetEntryByNameN = call.arguments().await?;
+            let site = vl::Site {
+                server: u32::from(Ipv4Addr::LOCALHOST),
+                partition: 0,
+                flags: vl::VLSF_RWVOL,
+            };
+            let entry = vl::NvldbEntry {
+                name: vl::EntryName::try_from("root.cell").expect("name"),
+                sites: cellar_wire::List::from_iter_cut([site]),
+                volume_ids: [VOLUME, VolumeId(0), VolumeId(0)],
+                flags: vl::VLF_RWEXISTS,
+                ..Default::default()
+            };
+            call.reply(&vl::GetEntryByNameNReply { entry });
+            Ok(())
+        })
+    }
+}
+
+/// A file server with one volume in which everybody may do `rights`.
+struct Bench {
+    runtime: Runtime,
+    server: FileServer,
+    files: Port,
+    cell: Cell,
+}
+
+impl Bench {
+    fn start(rights: Rights) -> Self {
+        let runtime = Runtime::client_only().expect("runtime");
+        let any = "127.0.0.1:0".parse().expect("address");
+        let options = cellar_volume::Options {
+            journal_bytes: 1 << 20,
+            reserve_bytes: 1 << 20,
+            ..Default::default()
+        };
+        let disk = Arc::new(SimDisk::new(1 << 28));
+        let partition = Partition::open(disk, options).expect("partition");
+        let spec = VolumeSpec::new(VOLUME, "root.cell", ViceId(1), NOW);
+        let volume = partition.create_volume(&spec).expect("volume").wait();
+        let volume = volume.expect("volume");
+        let everybody = AclEntry {
+            id: ViceId::ANYUSER,
+            rights,
+        };
+        let list = AccessList::new(vec![everybody], Vec::new()).expect("list");
+        let context = Context {
+            author: ViceId(1),
+            now: NOW,
+        };
+        let set = volume.set_acl(volume.root(), list, context);
+        set.expect("list").wait().expect("list");
+        let wall = Arc::new(|| Duration::from_secs(NOW.0.into()));
+        let server = FileServer::new(Config::new(AfsUuid([7; 16]), wall), Arc::new(Nobody));
+        server.add_partition(PartitionId::new(0).expect("a"), partition);
+        let files = PortConfig::new(any).service(server.file_service());
+        let files = runtime.open(files).expect("port");
+        server.start(&runtime, &files);
+        let locations = PortConfig::new(any).service(Arc::new(Locations));
+        let locations = runtime.open(locations).expect("port");
+        let cell = Cell {
+            name: CellName::new("test.cell").expect("name"),
+            database_servers: vec![Ipv4Addr::LOCALHOST.into()],
+            ports: Ports {
+                fileserver: files.local_address().port(),
+                location: locations.local_address().port(),
+                ..Ports::default()
+            },
+        };
+        Self {
+            runtime,
+            server,
+            files,
+            cell,
+        }
+    }
+
+    async fn client(&self) -> Client {
+        let any = "127.0.0.1:0".parse().expect("address");
+        let port = self.runtime.open(PortConfig::new(any)).expect("port");
+        let options = cache::Options {
+            cells: vec![self.cell.clone()],
+            root: Root::Volume("root.cell".to_owned()),
+            directory: None,
+            size: 64 << 20,
+            vnodes_max: 10_000,
+            sysnames: Vec::new(),
+            patience: Duration::from_secs(30),
+        };
+        let cache = Cache::new(port, options, Arc::new(Anonymous), || NOW).expect("cache");
+        let told = Arc::new(Told::default());
+        cache.watch(told.clone());
+        let user = cache.user(0).await.expect("user");
+        let root = cache.root(&user).await.expect("root").expect("a volume");
+        let inodes = Arc::new(Inodes::new(Node::Vnode(root.clone())));
+        let requests = Requests::new(cache, inodes, true);
+        Client {
+            requests,
+            user,
+            root,
+            told,
+        }
+    }
+
+    fn end(self) {
+        self.files.close();
+        self.server.stop();
+        self.runtime.shutdown();
+    }
+}
+
+/// What the kernel would be told.
+#[derive(Default)]
+struct Told(Mutex<Vec<cellar_wire::ids::Fid>>);
+
+impl Watcher for Told {
+    fn changed(&self, vnode: &Arc<Vnode>, _contents: bool) {
+        self.0.lock().push(vnode.fid());
+    }
+
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+struct Client {
+    requests: Requests,
+    user: Arc<User>,
+    root: Arc<Vnode>,
+    told: Arc<Told>,
+}
+
+impl Client {
+    async fn make(&self, name: &str) -> Arc<Vnode> {
+        let cache = &self.requests.cache;
+        let made = cache.create_file(&self.user, &self.root, name.as_bytes(), 0o644);
+        made.await.expect(name)
+    }
+
+    async fn remove(&self, name: &str) {
+        let cache = &self.requests.cache;
+        let removed = cache.remove_file(&self.user, &self.root, name.as_bytes());
+        removed.await.expect(name);
+    }
+
+    async fn open(&self) -> u64 {
+        self.requests.open_dir(0, ROOT_DIR).await.expect("open")
+    }
+
+    /// Reads a page of at most `room` lines.
+    async fn read(&self, handle: u64, offset: u64, room: usize) -> (Paper, Gift<'_>) {
+        let mut page = Paper {
+            room,
+            lines: Vec::new(),
+        };
+        let read = self
+            .requests
+            .read_dir(0, ROOT_DIR, handle, offset, &mut page);
+        let gift = read.await.expect("read");
+        (page, gift)
+    }
+
+    fn lookups(&self, name: &str, page: &Paper) -> Option<u64> {
+        let number = page.number(name).expect(name);
+        self.requests.inodes.lookups(number)
+    }
+}
+
+/// A page: the name of each line, and the inode and time that it gave.
+struct Paper {
+    room: usize,
+    lines: Vec<(String, Option<(u64, Duration)>)>,
+}
+
+impl Paper {
+    fn number(&self, name: &str) -> Option<u64> {
+        let line = self.lines.iter().find(|(known, _)| known == name)?;
+        line.1.map(|(number, _)| number)
+    }
+}
+
+impl Page for Paper {
+    const PLUS: bool = true;
+
+    fn is_full(&mut self, line: &Line<'_>) -> bool {
+        if self.lines.len() >= self.room {
+            return true;
+        }
+        let given = line.entry.as_ref();
+        let given = given.map(|given| (given.attr.ino.0, given.time));
+        let name = String::from_utf8_lossy(line.name).into_owned();
+        self.lines.push((name, given));
+        false
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_counts_as_looked_up_and_nothing_else_does() {
+    let bench = Bench::start(Rights::ALL);
+    let client = bench.client().await;
+    for number in 0..120 {
+        client.make(&format!("f{number:03}")).await;
+    }
+    let handle = client.open().await;
+    // "." and ".." and 60 files: more than is asked for at a time.
+    let (page, gift) = client.read(handle, 0, 62).await;
+    gift.sent();
+    assert_eq!(page.lines.len(), 62);
+    assert_eq!(page.lines[0], (".".to_owned(), None));
+    assert_eq!(page.lines[1], ("..".to_owned(), None));
+    for (name, given) in &page.lines[2..] {
+        let (_, time) = given.expect(name);
+        assert!(time > Duration::from_secs(60), "{name}: {time:?}");
+        assert_eq!(client.lookups(name, &page), Some(1), "{name}");
+    }
+    // What did not fit is not known to the kernel: its number is the next page's.
+    let (rest, gift) = client.read(handle, 62, 1_000).await;
+    assert_eq!(rest.lines.len(), 60);
+    assert_eq!(rest.lines[0].0, "f060");
+    assert_eq!(client.lookups("f060", &rest), Some(1));
+    // It is never sent: the kernel has nothing of it.
+    drop(gift);
+    assert_eq!(client.lookups("f060", &rest), None);
+    // A second time, and all forgotten.
+    let (again, gift) = client.read(handle, 2, 1).await;
+    gift.sent();
+    assert_eq!(client.lookups("f000", &again), Some(2));
+    let number = again.number("f000").expect("given");
+    client.requests.inodes.forget(number, 2);
+    assert_eq!(client.requests.inodes.lookups(number), None);
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_directory_is_listed_as_it_was_opened_and_gives_what_it_has_now() {
+    let bench = Bench::start(Rights::ALL);
+    let (reader, writer) = (bench.client().await, bench.client().await);
+    for name in ["a", "b", "c"] {
+        writer.make(name).await;
+    }
+    let handle = reader.open().await;
+    writer.remove("a").await;
+    writer.remove("b").await;
+    writer.make("b").await;
+    let (page, gift) = reader.read(handle, 2, 10).await;
+    gift.sent();
+    let names: Vec<_> = page.lines.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(page.number("a"), None);
+    // The name leads to another file by now.
+    assert_eq!(page.number("b"), None);
+    assert!(page.number("c").is_some());
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
+    let bench = Bench::start(Rights::ALL);
+    let (reader, writer) = (bench.client().await, bench.client().await);
+    let file = writer.make("file").await;
+    writer.make("other").await;
+    let handle = reader.open().await;
+    let (page, gift) = reader.read(handle, 2, 10).await;
+    assert!(page.number("file").is_some());
+    let cache = &writer.requests.cache;
+    let wanted = cache::Wanted {
+        mode: Some(0o600),
+        ..Default::default()
+    };
+    let set = cache.set_attributes(&writer.user, &file, wanted, false);
+    set.await.expect("mode");
+    // It has been told by now; the kernel forgot it with what it did not have yet.
+    for _ in 0..500 {
+        if reader.told.0.lock().contains(&file.fid()) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let before = std::mem::take(&mut *reader.told.0.lock());
+    assert!(before.contains(&file.fid()));
+    gift.sent();
+    assert_eq!(*reader.told.0.lock(), [file.fid()]);
+    bench.end();
+}
+
+#[tokio::test]
+async fn cells_are_names_alone() {
+    let bench = Bench::start(Rights::ALL);
+    let mut client = bench.client().await;
+    // Each would have to be asked for where it is.
+    let cells = Arc::new(Inodes::new(Node::Cells));
+    client.requests = Requests::new(client.requests.cache.clone(), cells, true);
+    let handle = client.open().await;
+    let (page, gift) = client.read(handle, 2, 10).await;
+    gift.sent();
+    assert_eq!(page.lines, [("test.cell".to_owned(), None)]);
+    bench.end();
+}
