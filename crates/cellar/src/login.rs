@@ -120,7 +120,7 @@ async fn request(options: &Options) -> Outcome<Request> {
         dir: options.dir.clone(),
         ..CellOptions::default()
     };
-    let mut known = match cell_options.known_cells() {
+    let mut known = match cell_options.known_cells().await {
         // A token needs no more than the cell's name.
         Err(_) if !options.cells.is_empty() => Vec::new(),
         known => known?,

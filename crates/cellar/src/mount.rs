@@ -19,7 +19,7 @@ mod metrics;
 use crate::failure::{Failure, Outcome};
 use crate::files::now;
 use crate::identity;
-use crate::session::CellOptions;
+use crate::session::{CellOptions, cell_aliases};
 
 /// Statuses that are remembered, but for those in use: about 100 MB.
 const VNODES_MAX: usize = 100_000;
@@ -125,7 +125,7 @@ pub(crate) fn run(options: Options) -> Outcome {
 }
 
 async fn mounted(options: Options) -> Outcome {
-    let cells = options.cell.known_cells()?;
+    let cells = options.cell.known_cells().await?;
     if cells.is_empty() {
         return Err(Failure::new(
             "which cell? There is no ./cell-data here and no CellServDB: --cell NAME --server ADDRESS \
@@ -146,7 +146,7 @@ async fn mounted(options: Options) -> Outcome {
         (None, Some(_)) => DISK_BYTES,
         (None, None) => MEMORY_BYTES,
     };
-    let identity = options.cell.identity;
+    let (identity, dns) = (options.cell.identity, options.cell.dns());
     let identities: Arc<dyn Identities> = match identity.noauth {
         true => Arc::new(cache::Anonymous),
         false => Arc::new(Tokens {
@@ -169,6 +169,10 @@ async fn mounted(options: Options) -> Outcome {
         identities,
         now,
     )?;
+    if let Some(dns) = dns {
+        cache.discover(dns);
+    }
+    cache.alias(cell_aliases());
     let user = cache.user(me.as_raw()).await?;
     let root = cache.root(&user).await?;
     if let Some(root) = &root {

@@ -4,9 +4,11 @@
 //!
 //! 1. `--server ADDRESS`: one of its database servers, with `--cell` for its name;
 //! 2. the directory of a cell on this machine that was named: `--dir`, or `CELLAR_DIR`;
-//! 3. the `CellServDB` that `CELLAR_CELLSERVDB` names; `ThisCell` beside it names the home cell;
+//! 3. the `CellServDB` that `CELLAR_CELLSERVDB` names; `ThisCell` beside it names the home cell, `CellAlias` other
+//!    names of cells;
 //! 4. `./cell-data` ([`crate::found`]);
-//! 5. `/etc/openafs/CellServDB`, with its `ThisCell`.
+//! 5. `/etc/openafs/CellServDB`, with its `ThisCell` and `CellAlias`;
+//! 6. the DNS, about the cell that `--cell` or a path names, if none of those has it. `--no-dns`: never.
 //!
 //! So what was named comes before what happens to lie there. The cells of the `CellServDB` are known in any case.
 //!
@@ -22,8 +24,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cellar_client::cell::parse_cell_serv_db;
-use cellar_client::{Administrator, Cell, CellName, Client, Config, Ports};
+use cellar_client::cell::{parse_cell_alias, parse_cell_serv_db};
+use cellar_client::{Administrator, Cell, CellName, Client, Config, Dns, Ports};
 use cellar_rpc::Runtime;
 
 use crate::cell_directory::{CellDirectory, Part};
@@ -43,6 +45,9 @@ pub(crate) struct CellOptions {
     /// A database server of the cell: ADDRESS, or ADDRESS:PORT of its volume location server.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) server: Vec<String>,
+    /// Do not look for cells that are in no list in the DNS.
+    #[arg(long, env = "CELLAR_NO_DNS")]
+    pub(crate) no_dns: bool,
     /// Directory of a cell on this machine. Default: ./cell-data if it is there and
     /// CELLAR_CELLSERVDB names no other cells.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
@@ -91,7 +96,7 @@ impl CellOptions {
     /// Finds the cell and makes a client. `path` is a path that the command is about: its cell is
     /// a hint where only an address was given.
     pub(crate) async fn session(&self, path: Option<&str>, who: As) -> Outcome<Session> {
-        let Found { cells, directory } = self.find(path)?;
+        let Found { cells, directory } = self.find_or_ask(path).await?;
         let Some(home) = cells.first().cloned() else {
             return Err(Failure::new(
                 "which cell? There is no ./cell-data here and no CellServDB. Start one with \
@@ -150,6 +155,10 @@ impl CellOptions {
                 renewal: identity.renewal(),
             },
         )?;
+        if let Some(dns) = self.dns() {
+            client.discover(dns);
+        }
+        client.alias(cell_aliases());
         Ok(Session {
             client: Arc::new(client),
             cell: home,
@@ -159,19 +168,54 @@ impl CellOptions {
     }
 
     /// The cells that are known here, the home cell first.
-    pub(crate) fn known_cells(&self) -> Outcome<Vec<Cell>> {
-        Ok(self.find(None)?.cells)
+    pub(crate) async fn known_cells(&self) -> Outcome<Vec<Cell>> {
+        Ok(self.find_or_ask(None).await?.cells)
     }
 
-    fn find(&self, path: Option<&str>) -> Outcome<Found> {
+    /// Who is asked about cells that no list has; nobody, where a server is given.
+    pub(crate) fn dns(&self) -> Option<Dns> {
+        (!self.no_dns && self.server.is_empty()).then(Dns::system)
+    }
+
+    /// What the lists have; a cell that the command names, and they do not, is asked of the DNS.
+    async fn find_or_ask(&self, path: Option<&str>) -> Outcome<Found> {
+        let found = self.find(path, &[]);
+        let Some(dns) = self.dns() else {
+            return found;
+        };
+        let aliases = cell_aliases();
+        let wanted = self
+            .cell
+            .as_deref()
+            .and_then(|name| CellName::new(name).ok());
+        let mut more = Vec::new();
+        for name in wanted.into_iter().chain(path.and_then(cell_of_path)) {
+            let name = aliases.get(&name).cloned().unwrap_or(name);
+            let listed = match &found {
+                Ok(found) => found.cells.iter().any(|cell| cell.name == name),
+                Err(_) => false,
+            };
+            if !listed && let Some(cell) = dns.cell(&name).await {
+                more.push(cell);
+            }
+        }
+        if more.is_empty() {
+            return found;
+        }
+        self.find(path, &more)
+    }
+
+    /// What the lists have, and `more`.
+    fn find(&self, path: Option<&str>, more: &[Cell]) -> Outcome<Found> {
         let wanted = self.cell.as_deref().map(CellName::new).transpose()?;
         if !self.server.is_empty() {
             return self.by_server(wanted, path);
         }
+        let wanted = wanted.map(|name| cell_aliases().remove(&name).unwrap_or(name));
         let mut cells = Vec::new();
         let mut directory = None;
-        let named_list = std::env::var_os(CELL_SERV_DB).map(PathBuf::from);
-        if self.dir.is_some() || named_list.is_none() {
+        let list_named = named_list().is_some();
+        if self.dir.is_some() || !list_named {
             let candidate = found::directory(self.dir.as_deref())?;
             match candidate.identity()? {
                 Some(identity) => {
@@ -187,26 +231,23 @@ impl CellOptions {
                 None => {}
             }
         }
-        let (listed, this_cell) = match &named_list {
-            None => cell_serv_db(Path::new("/etc/openafs/CellServDB")).unwrap_or_default(),
-            Some(list) => match cell_serv_db(list) {
-                Ok(listed) => listed,
-                // The directory is enough.
-                Err(_) if directory.is_some() => Default::default(),
-                Err(cause) => {
-                    return Err(Failure::new(format!(
-                        "{}, which {CELL_SERV_DB} names: {cause}. Name a CellServDB that is there, unset it, or \
-                         say which cell: --cell NAME --server ADDRESS",
-                        list.display()
-                    )));
-                }
-            },
+        let list = list_of_cells();
+        let (listed, this_cell) = match cell_serv_db(&list) {
+            Err(cause) if list_named && directory.is_none() => {
+                return Err(Failure::new(format!(
+                    "{}, which {CELL_SERV_DB} names: {cause}. Name a CellServDB that is there, unset it, or \
+                     say which cell: --cell NAME --server ADDRESS",
+                    list.display()
+                )));
+            }
+            listed => listed.unwrap_or_default(),
         };
         // ThisCell names the home cell unless this machine runs one.
         let (home, others): (Vec<_>, Vec<_>) = listed
             .into_iter()
             .partition(|cell| Some(&cell.name) == this_cell.as_ref());
-        for cell in home.into_iter().chain(others) {
+        let more = more.iter().cloned();
+        for cell in home.into_iter().chain(others).chain(more) {
             if !cells.iter().any(|known: &Cell| known.name == cell.name) {
                 cells.push(cell);
             }
@@ -254,11 +295,7 @@ impl CellOptions {
                 directory: Some((local, identity.part)),
             });
         }
-        let from_path = path
-            .and_then(|path| path.strip_prefix("/afs/"))
-            .and_then(|rest| rest.split('/').next())
-            .and_then(|name| CellName::new(name.trim_start_matches('.')).ok());
-        let name = match wanted.or(from_path) {
+        let name = match wanted.or_else(|| path.and_then(cell_of_path)) {
             Some(name) => name,
             // Commands about databases do not need the name.
             None => CellName::new("unnamed.cell")?,
@@ -337,6 +374,28 @@ fn resolve(server: &str) -> Outcome<(IpAddr, Option<u16>)> {
     address
         .map(|address| (address.ip(), port))
         .ok_or_else(|| Failure::new(format!("{name} has no address")))
+}
+
+/// The cell that a path names: what stands below `/afs`.
+fn cell_of_path(path: &str) -> Option<CellName> {
+    let name = path.strip_prefix("/afs/")?.split('/').next()?;
+    CellName::new(name.trim_start_matches('.')).ok()
+}
+
+/// The `CellServDB` that was named.
+fn named_list() -> Option<PathBuf> {
+    std::env::var_os(CELL_SERV_DB).map(PathBuf::from)
+}
+
+/// That, or this machine's.
+fn list_of_cells() -> PathBuf {
+    named_list().unwrap_or_else(|| PathBuf::from("/etc/openafs/CellServDB"))
+}
+
+/// Other names of cells: the `CellAlias` beside the `CellServDB`.
+pub(crate) fn cell_aliases() -> HashMap<CellName, CellName> {
+    let text = fs::read_to_string(list_of_cells().with_file_name("CellAlias"));
+    text.map(|text| parse_cell_alias(&text)).unwrap_or_default()
 }
 
 /// The cells of a `CellServDB`, and the home cell by the `ThisCell` beside it.

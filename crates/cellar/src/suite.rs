@@ -82,6 +82,7 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
             .into_iter()
             .collect(),
         dir: dir.or(env_dir),
+        no_dns: std::env::var_os("CELLAR_NO_DNS").is_some_and(|value| !value.is_empty()),
         admin: false,
         identity: IdentityOptions {
             noauth: invocation.has("noauth"),

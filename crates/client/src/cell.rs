@@ -4,6 +4,7 @@
 //! that runs on this machine, or by a server address given on the command line. What is known is a
 //! [`Cell`]; everything else (which file server has a volume) is asked from its VL servers.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -187,6 +188,26 @@ pub fn parse_cell_serv_db(text: &str) -> Vec<Cell> {
     cells
 }
 
+/// Reads a `CellAlias`: other names of cells, and the cells they mean.
+///
+/// Lines are `cell alias`, `#` begins a comment. Source: `CellAlias(5)` of OpenAFS. What cannot be read is skipped, as is
+/// an alias that is the name of its cell; of two lines with one alias the first counts.
+pub fn parse_cell_alias(text: &str) -> HashMap<CellName, CellName> {
+    let mut aliases = HashMap::new();
+    for line in text.lines() {
+        let mut words = line.split('#').next().unwrap_or("").split_whitespace();
+        let (Some(cell), Some(alias), None) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if let (Ok(cell), Ok(alias)) = (CellName::new(cell), CellName::new(alias))
+            && cell != alias
+        {
+            aliases.entry(alias).or_insert(cell);
+        }
+    }
+    aliases
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +251,25 @@ not an address
             ports: Ports::default(),
         };
         assert_eq!(parse_cell_serv_db(&cell.cell_serv_db()), [cell]);
+    }
+
+    #[test]
+    fn aliases_with_every_kind_of_line() {
+        let text = "\
+# other names
+first.org first # the first
+second.org\tsecond.org
+  second.org  2
+third.org first
+one word three
+alone
+bad/name x
+";
+        let aliases = parse_cell_alias(text);
+        let name = |text| CellName::new(text).expect("name");
+        let expected = [("first", "first.org"), ("2", "second.org")];
+        let expected = expected.map(|(alias, cell)| (name(alias), name(cell)));
+        assert_eq!(aliases, expected.into());
     }
 
     #[test]

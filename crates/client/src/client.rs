@@ -11,7 +11,9 @@ use cellar_wire::ids::{AfsUuid, Fid, VolumeId};
 use cellar_wire::rxafs::{self, AfsFetchStatus};
 
 use crate::cell::{Cell, CellName};
+use crate::cells::Cells;
 use crate::directory::Directories;
+use crate::dns::Dns;
 use crate::error::{Error, Result};
 use crate::mount_point::{MountPoint, VolumeKind, choose};
 use crate::objects::CellDevices;
@@ -43,7 +45,8 @@ pub struct Config {
 
 /// A client without a mount: paths, files and directories of cells, over RPCs.
 pub struct Client {
-    cells: Vec<Cell>,
+    cells: Arc<Cells>,
+    home: Option<Cell>,
     servers: Arc<Servers>,
     locations: Locations,
     directories: Arc<Directories>,
@@ -65,25 +68,29 @@ impl Client {
         let addresses = first_server.and_then(own_address).into_iter().collect();
         let service = CallbackService::new(uuid, addresses, directories.clone());
         port.add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
-        Ok(Self::with_directories(port, config, directories))
+        let cells = Cells::new(config.cells.clone());
+        Ok(Self::with_directories(port, cells, config, directories))
     }
 
     /// A client that calls from a port where somebody else answers callbacks: one of several users of a
-    /// cache manager. It keeps nothing that a promise would have to keep true.
-    ///
-    /// # Errors
-    /// No cell is given.
-    pub fn without_callbacks(port: Port, config: Config) -> Result<Self> {
-        Ok(Self::with_directories(port, config, Arc::default()))
+    /// cache manager, which share the cells that they know. It keeps nothing that a promise would have to keep true.
+    pub(crate) fn without_callbacks(port: Port, cells: Arc<Cells>, config: Config) -> Self {
+        Self::with_directories(port, cells, config, Arc::default())
     }
 
-    fn with_directories(port: Port, config: Config, directories: Arc<Directories>) -> Self {
+    fn with_directories(
+        port: Port,
+        cells: Arc<Cells>,
+        config: Config,
+        directories: Arc<Directories>,
+    ) -> Self {
         let servers = Arc::new(Servers::new(port, config.administrator, config.renewal));
         for (cell, security) in config.security {
             servers.set_security(&cell, security);
         }
         Self {
-            cells: config.cells,
+            home: cells.home(),
+            cells,
             locations: Locations::new(servers.clone()),
             servers,
             directories,
@@ -96,20 +103,27 @@ impl Client {
     /// # Errors
     /// [`Error::UnknownCell`].
     pub fn cell(&self, name: &CellName) -> Result<Cell> {
-        let known = self.cells.iter().find(|cell| cell.name == *name);
-        known
-            .cloned()
-            .ok_or_else(|| Error::UnknownCell(name.clone()))
+        self.cells.known(name)
     }
 
     /// The home cell: the first that was given.
     pub fn home(&self) -> Option<&Cell> {
-        self.cells.first()
+        self.home.as_ref()
     }
 
     /// All cells that are known.
-    pub fn cells(&self) -> &[Cell] {
-        &self.cells
+    pub fn cells(&self) -> Vec<Cell> {
+        self.cells.all()
+    }
+
+    /// Cells that are not known are asked of `dns` from now on, where a path or a mount point names one.
+    pub fn discover(&self, dns: Dns) {
+        self.cells.discover(dns);
+    }
+
+    /// These are other names of cells, from now on.
+    pub fn alias(&self, aliases: HashMap<CellName, CellName>) {
+        self.cells.alias(aliases);
     }
 
     /// Connections to servers.
@@ -219,7 +233,7 @@ impl Client {
         cell: &CellName,
         mount: &MountPoint,
     ) -> Result<Arc<Volume>> {
-        let cell = self.cell(mount.cell.as_ref().unwrap_or(cell))?;
+        let cell = self.cells.find(mount.cell.as_ref().unwrap_or(cell)).await?;
         let family = self.locations.family(&cell, &mount.volume).await?;
         // From a read-only volume, from another cell, or from the top: read-only if there is one.
         let prefer_read_only = from.is_none_or(|v| v.is_read_only() || v.cell != cell.name);
@@ -274,10 +288,11 @@ impl Tree for Rooted<'_> {
     }
 
     async fn cell_root(&self, cell: &CellName, read_write: bool) -> Result<Option<Arc<Volume>>> {
-        if self.0.cell(cell).is_err() {
-            return Ok(None);
+        match self.0.cells.find(cell).await {
+            Ok(cell) => self.top(&cell.name, "root.cell", read_write).await,
+            Err(Error::UnknownCell(_)) => Ok(None),
+            Err(error) => Err(error),
         }
-        self.top(cell, "root.cell", read_write).await
     }
 
     async fn lookup(&self, directory: &Node, name: &[u8]) -> Result<Option<Fid>> {

@@ -7,10 +7,12 @@
 //! Who calls is proved by tokens, which come from Kerberos ([`kerberos`]) and may be handed to the kernel's
 //! AFS client too ([`kernel_keys`]).
 
+mod cells;
 mod change;
 mod client;
 mod course;
 mod directory;
+mod dns;
 mod errno;
 mod error;
 mod fetch;
@@ -36,6 +38,7 @@ pub use change::Place;
 pub use client::{Client, Config, volume_of};
 pub use course::Course;
 pub use directory::Entry;
+pub use dns::{DNS_TIME, Dns};
 pub use errno::errno;
 pub use error::{Error, PathProblem, Result, token_sentence};
 pub use fetch::Fetch;

@@ -167,6 +167,13 @@ static SUITE: Suite = Suite {
             examples: &[""],
         },
         Command {
+            name: "listaliases",
+            aliases: &[],
+            about: "List other names of cells, which CellAlias has.",
+            parameters: &[],
+            examples: &[""],
+        },
+        Command {
             name: "listcells",
             aliases: &[],
             about: "List the cells that are known.",
@@ -244,6 +251,7 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
             Ok(())
         }
         "listcells" => fs.listcells().await,
+        "listaliases" => fs.listaliases(),
         _ => fs.checkservers().await,
     }
 }
@@ -432,6 +440,19 @@ impl Fs<'_> {
             outln!("Cell {} on hosts {}.", cell.name, names.join(" "));
         }
         if self.json { print_json(&all) } else { Ok(()) }
+    }
+
+    fn listaliases(&self) -> Outcome {
+        let mut aliases: Vec<_> = crate::session::cell_aliases().into_iter().collect();
+        aliases.sort();
+        if self.json {
+            let line = |(alias, cell): &(CellName, CellName)| json!({ "alias": alias.as_str(), "cell": cell.as_str() });
+            return print_json(&aliases.iter().map(line).collect::<Vec<_>>());
+        }
+        for (alias, cell) in aliases {
+            outln!("Alias {alias} for cell {cell}");
+        }
+        Ok(())
     }
 
     async fn checkservers(&self) -> Outcome {

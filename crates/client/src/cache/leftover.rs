@@ -19,6 +19,7 @@ use super::read::local;
 use super::status::refused;
 use super::user::{ANYBODY, User};
 use super::vnode::Vnode;
+use crate::cell::CellName;
 use crate::error::Result;
 use crate::mount_point::MountPoint;
 
@@ -51,11 +52,10 @@ impl Cache {
     }
 
     async fn vnode_of(&self, (cell, fid): &Place) -> Result<Arc<Vnode>> {
-        let known = self
-            .cells()
-            .iter()
-            .find(|known| known.name.as_str() == &**cell);
-        let known = known.ok_or_else(|| refused(format!("cell {cell}"), AbortCode::ENOENT))?;
+        let unknown = || refused(format!("cell {cell}"), AbortCode::ENOENT);
+        let name = CellName::new(cell).map_err(|_| unknown())?;
+        let known = self.known_cells().find(&name).await;
+        let known = known.map_err(|_| unknown())?;
         let mount = MountPoint {
             read_write: true,
             cell: None,

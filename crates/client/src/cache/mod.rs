@@ -30,8 +30,10 @@ use cellar_rpc::Port;
 use cellar_wire::ids::{AfsTime, AfsUuid, Fid, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 
-use crate::cell::Cell;
+use crate::cell::{Cell, CellName};
+use crate::cells::Cells;
 use crate::client::own_address;
+use crate::dns::Dns;
 use crate::error::{Error, Result};
 use crate::rxafscb::{CallbackService, Promises};
 use crate::volume::Volume;
@@ -106,6 +108,7 @@ type Turn = Arc<tokio::sync::Mutex<()>>;
 /// The cache manager.
 pub struct Cache {
     options: Options,
+    cells: Arc<Cells>,
     port: Port,
     clock: Clock,
     identities: Arc<dyn Identities>,
@@ -123,9 +126,8 @@ pub struct Cache {
     /// Breaks of vnodes that were not known: answers under way then may be about them.
     strays: AtomicU64,
     ticks: AtomicU64,
-    /// Of the directory's files, and the names of cells as it has them.
+    /// Of the directory's files.
     index: Option<Arc<Index>>,
-    names: Vec<Arc<str>>,
     watcher: OnceLock<Arc<dyn Watcher>>,
     /// Of the directory, for as long as this lives.
     _lock: Option<File>,
@@ -171,14 +173,14 @@ impl Cache {
         };
         let directory = options.directory.as_ref().map(prepare).transpose()?;
         let (lock, index) = directory.unzip();
-        let names = options.cells.iter().map(|cell| cell.name.as_str().into());
-        let names = names.collect();
+        let cells = Cells::new(options.cells.clone());
         let first_server = options
             .cells
             .iter()
             .find_map(|cell| cell.location_servers().next());
         let cache = Arc::new_cyclic(|me| Self {
             options,
+            cells,
             port,
             clock,
             identities,
@@ -193,7 +195,6 @@ impl Cache {
             strays: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             index,
-            names,
             watcher: OnceLock::new(),
             _lock: lock,
             me: me.clone(),
@@ -215,9 +216,29 @@ impl Cache {
         }
     }
 
-    /// The cells that are known.
-    pub fn cells(&self) -> &[Cell] {
-        &self.options.cells
+    /// The cells that are known by now.
+    pub fn cells(&self) -> Vec<Cell> {
+        self.cells.all()
+    }
+
+    /// The home cell.
+    pub(crate) fn home(&self) -> &Cell {
+        // There is one: `Cache::new` asks for it.
+        &self.options.cells[0]
+    }
+
+    /// Cells that are not known are asked of `dns` from now on, where the root or a mount point names one.
+    pub fn discover(&self, dns: Dns) {
+        self.cells.discover(dns);
+    }
+
+    /// These are other names of cells, in the root too, from now on.
+    pub fn alias(&self, aliases: HashMap<CellName, CellName>) {
+        self.cells.alias(aliases);
+    }
+
+    pub(crate) fn known_cells(&self) -> &Arc<Cells> {
+        &self.cells
     }
 
     /// What it was made with.
@@ -248,12 +269,9 @@ impl Cache {
 
     /// The vnode of that fid, known or new.
     pub(crate) fn vnode(&self, volume: &Arc<Volume>, fid: Fid) -> Result<Arc<Vnode>> {
-        let cell = self
-            .cells()
-            .iter()
-            .position(|cell| cell.name == volume.cell);
-        let cell = cell.ok_or_else(|| Error::UnknownCell(volume.cell.clone()))?;
-        let key = (cell as u32, fid);
+        let cell = self.cells.number(&volume.cell);
+        let (cell, name) = cell.ok_or_else(|| Error::UnknownCell(volume.cell.clone()))?;
+        let key = (cell, fid);
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
         let mut vnodes = self.vnodes.lock();
         if let Some(vnode) = vnodes.get(&key) {
@@ -264,9 +282,9 @@ impl Cache {
             self.forget_vnodes(&mut vnodes);
         }
         let space = self.space.clone();
-        let body = match (&self.index, self.names.get(cell)) {
-            (Some(index), Some(name)) => Body::of_disk(index, (name.clone(), fid), space),
-            _ => Body::new(Backing::memory(), space),
+        let body = match &self.index {
+            Some(index) => Body::of_disk(index, (name, fid), space),
+            None => Body::new(Backing::memory(), space),
         };
         let left_over = body.left_over().is_some();
         let vnode = Vnode::new(key, volume.clone(), body);
@@ -449,7 +467,7 @@ impl Promises for Breaks {
                 let of_it = vnodes.values().filter(|v| v.key.1.volume == fid.volume);
                 of_it.cloned().collect()
             } else {
-                let cells = 0..cache.cells().len() as u32;
+                let cells = 0..cache.cells.len() as u32;
                 cells
                     .filter_map(|cell| vnodes.get(&(cell, fid)).cloned())
                     .collect()

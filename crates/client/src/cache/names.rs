@@ -57,18 +57,20 @@ impl Cache {
         match &self.options.root {
             Root::Cells => Ok(None),
             Root::Volume(name) => {
-                let home = self.cells()[0].name.clone();
+                let home = self.home().name.clone();
                 self.top(user, &home, name, false).await.map(Some)
             }
         }
     }
 
-    /// The names in the dynamic root.
+    /// The names in the dynamic root: the cells that are known by now, and other names of cells.
     pub fn cell_names(&self) -> Vec<CellName> {
-        self.cells().iter().map(|cell| cell.name.clone()).collect()
+        let cells = self.cells().into_iter().map(|cell| cell.name);
+        let aliases = self.known_cells().alias_names();
+        cells.chain(aliases).collect()
     }
 
-    /// What a name in the dynamic root leads to.
+    /// What a name in the dynamic root leads to. A cell that is not known may be found in the DNS.
     ///
     /// # Errors
     /// No such cell is known, or none of its servers answers.
@@ -80,12 +82,11 @@ impl Cache {
             None => (text, false),
         };
         let cell = match text {
-            "@cell" => self.cells()[0].name.clone(),
+            "@cell" => self.home().name.clone(),
             text => CellName::new(text).map_err(|_| not_found())?,
         };
-        if !self.cells().iter().any(|known| known.name == cell) {
-            return Err(not_found());
-        }
+        let cell = self.known_cells().find(&cell).await;
+        let cell = cell.map_err(|_| not_found())?.name;
         let vnode = self.top(user, &cell, "root.cell", read_write).await?;
         Ok(Found {
             vnode,

@@ -124,12 +124,14 @@ impl Users {
 impl Cache {
     fn new_user(&self, uid: u32, security: HashMap<CellName, Security>) -> Result<Arc<User>> {
         let config = Config {
-            cells: self.cells().to_vec(),
+            // Those of this cache.
+            cells: Vec::new(),
             administrator: None,
             security,
             renewal: self.identities().renewal(uid),
         };
-        let client = Client::without_callbacks(self.port().clone(), config)?;
+        let client =
+            Client::without_callbacks(self.port().clone(), self.known_cells().clone(), config);
         let id = self.users().next.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(User { uid, id, client }))
     }

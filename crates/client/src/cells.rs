@@ -1,0 +1,196 @@
+//! The cells that a client knows: those it was given, their other names, and those that the DNS knows.
+//!
+//! A cell keeps its number for as long as the client lives. What came from the DNS is asked for again when it has
+//! run out: in the background, as what is known serves until something else is.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+use crate::cell::{Cell, CellName};
+use crate::dns::{Discovered, Dns};
+use crate::error::{Error, Result};
+
+/// Cells that are known at most: more than there are.
+const CELLS_MAX: usize = 4_096;
+/// How soon a cell that has run out, and is not found again, is asked for once more.
+const RETRY: Duration = Duration::from_secs(300);
+
+/// All cells that are known.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    known: RwLock<Vec<Known>>,
+    /// Other names of cells.
+    aliases: OnceLock<HashMap<CellName, CellName>>,
+    dns: OnceLock<Dns>,
+}
+
+#[derive(Debug)]
+struct Known {
+    cell: Cell,
+    /// The name as a cache's directory has it.
+    name: Arc<str>,
+    /// Of the DNS: when it is asked for again.
+    until: Option<Instant>,
+}
+
+impl Cells {
+    pub(crate) fn new(cells: Vec<Cell>) -> Arc<Self> {
+        let given = |cell: Cell| Known {
+            name: cell.name.as_str().into(),
+            cell,
+            until: None,
+        };
+        Arc::new(Self {
+            known: RwLock::new(cells.into_iter().map(given).collect()),
+            aliases: OnceLock::new(),
+            dns: OnceLock::new(),
+        })
+    }
+
+    /// Cells that are not known are asked of `dns` from now on. The first call counts.
+    pub(crate) fn discover(&self, dns: Dns) {
+        if self.dns.set(dns).is_err() {
+            tracing::debug!("the DNS is asked already");
+        }
+    }
+
+    /// These are other names of cells, from now on. The first call counts.
+    pub(crate) fn alias(&self, aliases: HashMap<CellName, CellName>) {
+        if self.aliases.set(aliases).is_err() {
+            tracing::debug!("the aliases are known already");
+        }
+    }
+
+    /// The cell that a name is another one of, if it is.
+    pub(crate) fn real<'a>(&'a self, name: &'a CellName) -> &'a CellName {
+        let aliases = self.aliases.get();
+        aliases.and_then(|all| all.get(name)).unwrap_or(name)
+    }
+
+    /// Other names of cells, in their order.
+    pub(crate) fn alias_names(&self) -> Vec<CellName> {
+        let aliases = self.aliases.get();
+        let mut names: Vec<_> = aliases
+            .into_iter()
+            .flat_map(HashMap::keys)
+            .cloned()
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn all(&self) -> Vec<Cell> {
+        let known = self.known.read();
+        known.iter().map(|known| known.cell.clone()).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.known.read().len()
+    }
+
+    /// The home cell: the first.
+    pub(crate) fn home(&self) -> Option<Cell> {
+        Some(self.known.read().first()?.cell.clone())
+    }
+
+    /// A cell's number, and its name as directories have it.
+    pub(crate) fn number(&self, name: &CellName) -> Option<(u32, Arc<str>)> {
+        let known = self.known.read();
+        let number = known.iter().position(|known| known.cell.name == *name)?;
+        Some((number as u32, known[number].name.clone()))
+    }
+
+    /// What is known of a cell now.
+    pub(crate) fn known(&self, name: &CellName) -> Result<Cell> {
+        let name = self.real(name);
+        let known = self.known.read();
+        let found = known.iter().find(|known| known.cell.name == *name);
+        let found = found.map(|known| known.cell.clone());
+        found.ok_or_else(|| Error::UnknownCell(name.clone()))
+    }
+
+    /// The same; one that is not known is asked of the DNS.
+    pub(crate) async fn find(self: &Arc<Self>, name: &CellName) -> Result<Cell> {
+        let name = self.real(name);
+        let known = self.known(name);
+        let Some(dns) = self.dns.get() else {
+            return known;
+        };
+        if let Ok(cell) = known {
+            if self.has_run_out(name) {
+                let (cells, name) = (self.clone(), name.clone());
+                tokio::spawn(async move { cells.ask_again(&name).await });
+            }
+            return Ok(cell);
+        }
+        if let Some(found) = dns.discover(name).await {
+            self.put(found);
+        }
+        self.known(name)
+    }
+
+    /// Whether a cell is to be asked for again; that is said once.
+    fn has_run_out(&self, name: &CellName) -> bool {
+        let now = Instant::now();
+        let is_out = |known: &Known| known.until.is_some_and(|until| until <= now);
+        if !self.known.read().iter().any(is_out) {
+            return false;
+        }
+        let mut known = self.known.write();
+        let mut out = known.iter_mut().filter(|known| is_out(known));
+        match out.find(|known| known.cell.name == *name) {
+            Some(known) => {
+                known.until = Some(now + RETRY);
+                true
+            }
+            None => false,
+        }
+    }
+
+    async fn ask_again(&self, name: &CellName) {
+        if let Some(dns) = self.dns.get()
+            && let Some(found) = dns.discover(name).await
+        {
+            self.put(found);
+        }
+    }
+
+    fn put(&self, found: Discovered) {
+        let until = Some(Instant::now() + found.life);
+        let mut all = self.known.write();
+        let place = all
+            .iter()
+            .position(|known| known.cell.name == found.cell.name);
+        match place {
+            Some(place) => {
+                let known = &mut all[place];
+                known.cell = found.cell;
+                known.until = until;
+            }
+            None if all.len() >= CELLS_MAX => {
+                tracing::warn!(cell = %found.cell.name, "too many cells");
+            }
+            None => all.push(Known {
+                name: found.cell.name.as_str().into(),
+                cell: found.cell,
+                until,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Cells {
+    /// What came from the DNS has run out.
+    pub(crate) fn run_out(&self, name: &CellName) {
+        for known in self.known.write().iter_mut() {
+            if known.cell.name == *name {
+                known.until = known.until.map(|_| Instant::now());
+            }
+        }
+    }
+}
