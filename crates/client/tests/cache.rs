@@ -2,100 +2,23 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_client::cache::{
-    self, Attributes, Cache, Handle, Identities, Lock, LockKind, Root, User, Vnode, Wanted, Watcher,
+    self, Attributes, Cache, Handle, Identities, Lock, LockKind, User, Vnode, Wanted, Watcher,
 };
-use cellar_client::{Cell, CellName, Ports, Renewal, errno};
-use cellar_fileserver::protection::BoxFuture;
-use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Security, Service};
-use cellar_volume::disk::SimDisk;
-use cellar_volume::{Context, Options, Partition, Volume, VolumeSpec};
-use cellar_wire::abort::AbortCode;
-use cellar_wire::acl::{AccessList, AclEntry, Rights};
-use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
-use cellar_wire::package::{Package, Procedure};
-use cellar_wire::{rxafs, vl};
-
-const VOLUME: VolumeId = VolumeId(536_870_912);
-const NOW: AfsTime = AfsTime(1_800_000_000);
-
-/// Everybody is a member of nothing else.
-struct Nobody;
-
-impl Protection for Nobody {
-    fn version(&self) -> u64 {
-        1
-    }
-
-    fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
-        Box::pin(async move { Ok([id, ViceId::ANYUSER].into_iter().collect()) })
-    }
-
-    fn host_cps(&self, _address: IpAddr) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
-        Box::pin(async { Ok(Cps::new(Vec::new())) })
-    }
-
-    fn ids_of<'a>(
-        &'a self,
-        names: &'a [Bytes],
-    ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
-        let id = |name: &Bytes| (name == "system:anyuser").then_some(ViceId::ANYUSER);
-        Box::pin(async move { Ok(names.iter().map(id).collect()) })
-    }
-
-    fn names_of<'a>(
-        &'a self,
-        ids: &'a [ViceId],
-    ) -> BoxFuture<'a, Result<Vec<Option<Bytes>>, ProtectionError>> {
-        Box::pin(async { Ok(vec![None; ids.len()]) })
-    }
-}
-
-/// Knows the one volume.
-struct Locations;
-
-impl Service for Locations {
-    fn package(&self) -> &'static Package {
-        &vl::PACKAGE
-    }
-
-    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move {
-            if call.opcode().await? != vl::GetEntryByNameN::OPCODE {
-                return Err(AbortCode::RXGEN_OPCODE);
-            }
-            let arguments: vl::GetEntryByNameN = call.arguments().await?;
-            let name = arguments.volumename.as_bytes();
-            if name != b"root.cell" && name != VOLUME.0.to_string().as_bytes() {
-                return Err(AbortCode::VL_NOENT);
-            }
-            let site = vl::Site {
-                server: u32::from(Ipv4Addr::LOCALHOST),
-                partition: 0,
-                flags: vl::VLSF_RWVOL,
-            };
-            let entry = vl::NvldbEntry {
-                name: vl::EntryName::try_from("root.cell").expect("name"),
-                sites: cellar_wire::List::from_iter_cut([site]),
-                volume_ids: [VOLUME, VolumeId(0), VolumeId(0)],
-                flags: vl::VLF_RWEXISTS,
-                ..Default::default()
-            };
-            call.reply(&vl::GetEntryByNameNReply { entry });
-            Ok(())
-        })
-    }
-}
+use cellar_client::{CellName, Renewal, errno};
+use cellar_rpc::Security;
+use cellar_testcell::{NOW, TestCell};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs;
 
 /// Which user has tokens, of a kind that every server takes.
 struct Tokens(Option<u32>);
@@ -118,79 +41,20 @@ impl Identities for Tokens {
     }
 }
 
-/// A file server with one volume in which everybody may do everything.
-struct Bench {
-    runtime: Runtime,
-    server: FileServer,
-    volume: Arc<Volume>,
-    files: Port,
-    cell: Cell,
-    clock: Arc<AtomicU64>,
+/// The cell, and clients of it.
+struct Bench(TestCell);
+
+impl std::ops::Deref for Bench {
+    type Target = TestCell;
+
+    fn deref(&self) -> &TestCell {
+        &self.0
+    }
 }
 
 impl Bench {
-    /// The server's clock goes on by so many seconds.
-    fn later(&self, seconds: u64) {
-        self.clock.fetch_add(seconds, Ordering::SeqCst);
-    }
-
     fn start() -> Self {
-        let runtime = Runtime::client_only().expect("runtime");
-        let any = "127.0.0.1:0".parse().expect("address");
-        let disk = Arc::new(SimDisk::new(1 << 28));
-        let options = Options {
-            journal_bytes: 1 << 20,
-            reserve_bytes: 1 << 20,
-            ..Options::default()
-        };
-        let partition = Partition::open(disk, options).expect("partition");
-        let spec = VolumeSpec::new(VOLUME, "root.cell", ViceId(1), NOW);
-        let volume = partition.create_volume(&spec).expect("volume").wait();
-        let volume = volume.expect("volume");
-        let clock = Arc::new(AtomicU64::new(NOW.0.into()));
-        let now = clock.clone();
-        let wall = Arc::new(move || Duration::from_secs(now.load(Ordering::SeqCst)));
-        let server = FileServer::new(Config::new(AfsUuid([7; 16]), wall), Arc::new(Nobody));
-        server.add_partition(PartitionId::new(0).expect("a"), partition);
-        let files = PortConfig::new(any).service(server.file_service());
-        let files = runtime.open(files).expect("port");
-        server.start(&runtime, &files);
-        let locations = PortConfig::new(any).service(Arc::new(Locations));
-        let locations = runtime.open(locations).expect("port");
-        let cell = Cell {
-            name: CellName::new("test.cell").expect("name"),
-            database_servers: vec![Ipv4Addr::LOCALHOST.into()],
-            ports: Ports {
-                fileserver: files.local_address().port(),
-                location: locations.local_address().port(),
-                ..Ports::default()
-            },
-        };
-        let bench = Self {
-            runtime,
-            server,
-            volume,
-            files,
-            cell,
-            clock,
-        };
-        bench.allow(Rights::ALL);
-        bench
-    }
-
-    /// What everybody may do, from now on; nobody is told.
-    fn allow(&self, rights: Rights) {
-        let everybody = AclEntry {
-            id: ViceId::ANYUSER,
-            rights,
-        };
-        let list = AccessList::new(vec![everybody], Vec::new()).expect("list");
-        let context = Context {
-            author: ViceId(1),
-            now: NOW,
-        };
-        let set = self.volume.set_acl(self.volume.root(), list, context);
-        set.expect("list").wait().expect("list");
+        Self(TestCell::start(Rights::ALL))
     }
 
     async fn client(&self) -> Client {
@@ -218,27 +82,20 @@ impl Bench {
         size: u64,
         directory: Option<PathBuf>,
     ) -> Client {
-        let any = "127.0.0.1:0".parse().expect("address");
-        let port = self.runtime.open(PortConfig::new(any)).expect("port");
         let options = cache::Options {
-            cells: vec![self.cell.clone()],
-            root: Root::Volume("root.cell".to_owned()),
             directory,
             size,
-            vnodes_max: 10_000,
             sysnames: vec!["other".to_owned(), "amd64_linux26".to_owned()],
-            patience: Duration::from_secs(30),
+            ..self.cache_options()
         };
-        let cache = Cache::new(port, options, Arc::new(tokens), || NOW).expect("cache");
+        let cache = Cache::new(self.port(), options, Arc::new(tokens), || NOW).expect("cache");
         let user = cache.user(uid).await.expect("user");
         let root = cache.root(&user).await.expect("root").expect("a volume");
         Client { cache, user, root }
     }
 
     fn end(self) {
-        self.files.close();
-        self.server.stop();
-        self.runtime.shutdown();
+        self.0.end();
     }
 }
 
@@ -592,13 +449,7 @@ async fn a_name_that_leads_to_another_file_by_now_is_found() {
     let new = a.make("new").await;
     assert_eq!(b.names().await, ["name", "new"]);
     // Nobody is told, as if that were still under way.
-    let (volume, root) = (&bench.volume, bench.volume.root());
-    let context = Context {
-        author: ViceId(1),
-        now: NOW,
-    };
-    let renamed = volume.rename(root, b"new", root, b"name", context);
-    renamed.expect("rename").wait().expect("rename");
+    bench.rename("new", "name");
     assert_eq!(b.find("name").await.fid(), new.fid());
     bench.end();
 }
@@ -810,7 +661,7 @@ async fn a_cache_directory_outlives_its_process() {
     }
     assert_eq!(second.get(&files[2]).await, b"by somebody else");
     // What was asked is promised: nothing more comes from the server.
-    bench.files.close();
+    bench.silence();
     assert!(second.get(&files[0]).await == bytes);
     assert!(second.get(&files[1]).await == bytes);
     bench.end();

@@ -1,182 +1,32 @@
 //! What names are given with, over a real file server in this process; no kernel.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
-use std::time::Duration;
 
-use cellar_client::cache::{self, Anonymous, Cache, Root, User, Watcher};
-use cellar_client::{Cell, CellName, Ports};
-use cellar_fileserver::protection::BoxFuture;
-use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Service};
-use cellar_volume::disk::SimDisk;
-use cellar_volume::{Context, Partition, VolumeSpec};
-use cellar_wire::abort::AbortCode;
-use cellar_wire::acl::{AccessList, AclEntry, Rights};
-use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
-use cellar_wire::package::{Package, Procedure};
-use cellar_wire::vl;
+use cellar_client::cache::{Anonymous, Cache, User, Wanted, Watcher};
+use cellar_testcell::{NOW, TestCell};
+use cellar_wire::acl::Rights;
 use parking_lot::Mutex;
 
 use super::*;
 use crate::inodes::Inodes;
 
-const VOLUME: VolumeId = VolumeId(536_870_912);
-const NOW: AfsTime = AfsTime(1_800_000_000);
 const ROOT_DIR: INodeNo = INodeNo(ROOT);
 
-/// Everybody is a member of nothing else.
-struct Nobody;
-
-impl Protection for Nobody {
-    fn version(&self) -> u64 {
-        1
-    }
-
-    fn cps(&self, id: ViceId) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
-        Box::pin(async move { Ok([id, ViceId::ANYUSER].into_iter().collect()) })
-    }
-
-    fn host_cps(&self, _address: IpAddr) -> BoxFuture<'_, Result<Cps, ProtectionError>> {
-        Box::pin(async { Ok(Cps::new(Vec::new())) })
-    }
-
-    fn ids_of<'a>(
-        &'a self,
-        names: &'a [Bytes],
-    ) -> BoxFuture<'a, Result<Vec<Option<ViceId>>, ProtectionError>> {
-        Box::pin(async { Ok(vec![None; names.len()]) })
-    }
-
-    fn names_of<'a>(
-        &'a self,
-        ids: &'a [ViceId],
-    ) -> BoxFuture<'a, Result<Vec<Option<Bytes>>, ProtectionError>> {
-        Box::pin(async { Ok(vec![None; ids.len()]) })
-    }
-}
-
-/// Knows the one volume.
-struct Locations;
-
-impl Service for Locations {
-    fn package(&self) -> &'static Package {
-        &vl::PACKAGE
-    }
-
-    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move {
-            if call.opcode().await? != vl::GetEntryByNameN::OPCODE {
-                return Err(AbortCode::RXGEN_OPCODE);
-            }
-            let _any: vl::GetEntryByNameN = call.arguments().await?;
-            let site = vl::Site {
-                server: u32::from(Ipv4Addr::LOCALHOST),
-                partition: 0,
-                flags: vl::VLSF_RWVOL,
-            };
-            let entry = vl::NvldbEntry {
-                name: vl::EntryName::try_from("root.cell").expect("name"),
-                sites: cellar_wire::List::from_iter_cut([site]),
-                volume_ids: [VOLUME, VolumeId(0), VolumeId(0)],
-                flags: vl::VLF_RWEXISTS,
-                ..Default::default()
-            };
-            call.reply(&vl::GetEntryByNameNReply { entry });
-            Ok(())
-        })
-    }
-}
-
-/// A file server with one volume in which everybody may do `rights`.
-struct Bench {
-    runtime: Runtime,
-    server: FileServer,
-    files: Port,
-    cell: Cell,
-}
-
-impl Bench {
-    fn start(rights: Rights) -> Self {
-        let runtime = Runtime::client_only().expect("runtime");
-        let any = "127.0.0.1:0".parse().expect("address");
-        let options = cellar_volume::Options {
-            journal_bytes: 1 << 20,
-            reserve_bytes: 1 << 20,
-            ..Default::default()
-        };
-        let disk = Arc::new(SimDisk::new(1 << 28));
-        let partition = Partition::open(disk, options).expect("partition");
-        let spec = VolumeSpec::new(VOLUME, "root.cell", ViceId(1), NOW);
-        let volume = partition.create_volume(&spec).expect("volume").wait();
-        let volume = volume.expect("volume");
-        let everybody = AclEntry {
-            id: ViceId::ANYUSER,
-            rights,
-        };
-        let list = AccessList::new(vec![everybody], Vec::new()).expect("list");
-        let context = Context {
-            author: ViceId(1),
-            now: NOW,
-        };
-        let set = volume.set_acl(volume.root(), list, context);
-        set.expect("list").wait().expect("list");
-        let wall = Arc::new(|| Duration::from_secs(NOW.0.into()));
-        let server = FileServer::new(Config::new(AfsUuid([7; 16]), wall), Arc::new(Nobody));
-        server.add_partition(PartitionId::new(0).expect("a"), partition);
-        let files = PortConfig::new(any).service(server.file_service());
-        let files = runtime.open(files).expect("port");
-        server.start(&runtime, &files);
-        let locations = PortConfig::new(any).service(Arc::new(Locations));
-        let locations = runtime.open(locations).expect("port");
-        let cell = Cell {
-            name: CellName::new("test.cell").expect("name"),
-            database_servers: vec![Ipv4Addr::LOCALHOST.into()],
-            ports: Ports {
-                fileserver: files.local_address().port(),
-                location: locations.local_address().port(),
-                ..Ports::default()
-            },
-        };
-        Self {
-            runtime,
-            server,
-            files,
-            cell,
-        }
-    }
-
-    async fn client(&self) -> Client {
-        let any = "127.0.0.1:0".parse().expect("address");
-        let port = self.runtime.open(PortConfig::new(any)).expect("port");
-        let options = cache::Options {
-            cells: vec![self.cell.clone()],
-            root: Root::Volume("root.cell".to_owned()),
-            directory: None,
-            size: 64 << 20,
-            vnodes_max: 10_000,
-            sysnames: Vec::new(),
-            patience: Duration::from_secs(30),
-        };
-        let cache = Cache::new(port, options, Arc::new(Anonymous), || NOW).expect("cache");
-        let told = Arc::new(Told::default());
-        cache.watch(told.clone());
-        let user = cache.user(0).await.expect("user");
-        let root = cache.root(&user).await.expect("root").expect("a volume");
-        let inodes = Arc::new(Inodes::new(Node::Vnode(root.clone())));
-        let requests = Requests::new(cache, inodes, true);
-        Client {
-            requests,
-            user,
-            root,
-            told,
-        }
-    }
-
-    fn end(self) {
-        self.files.close();
-        self.server.stop();
-        self.runtime.shutdown();
+/// A client of the cell, whose kernel is on paper.
+async fn client(cell: &TestCell) -> Client {
+    let (port, options) = (cell.port(), cell.cache_options());
+    let cache = Cache::new(port, options, Arc::new(Anonymous), || NOW).expect("cache");
+    let told = Arc::new(Told::default());
+    cache.watch(told.clone());
+    let user = cache.user(0).await.expect("user");
+    let root = cache.root(&user).await.expect("root").expect("a volume");
+    let inodes = Arc::new(Inodes::new(Node::Vnode(root.clone())));
+    let requests = Requests::new(cache, inodes, true);
+    Client {
+        requests,
+        user,
+        root,
+        told,
     }
 }
 
@@ -267,8 +117,8 @@ impl Page for Paper {
 
 #[tokio::test]
 async fn what_is_given_counts_as_looked_up_and_nothing_else_does() {
-    let bench = Bench::start(Rights::ALL);
-    let client = bench.client().await;
+    let cell = TestCell::start(Rights::ALL);
+    let client = client(&cell).await;
     for number in 0..120 {
         client.make(&format!("f{number:03}")).await;
     }
@@ -299,13 +149,13 @@ async fn what_is_given_counts_as_looked_up_and_nothing_else_does() {
     let number = again.number("f000").expect("given");
     client.requests.inodes.forget(number, 2);
     assert_eq!(client.requests.inodes.lookups(number), None);
-    bench.end();
+    cell.end();
 }
 
 #[tokio::test]
 async fn a_directory_is_listed_as_it_was_opened_and_gives_what_it_has_now() {
-    let bench = Bench::start(Rights::ALL);
-    let (reader, writer) = (bench.client().await, bench.client().await);
+    let cell = TestCell::start(Rights::ALL);
+    let (reader, writer) = (client(&cell).await, client(&cell).await);
     for name in ["a", "b", "c"] {
         writer.make(name).await;
     }
@@ -321,20 +171,20 @@ async fn a_directory_is_listed_as_it_was_opened_and_gives_what_it_has_now() {
     // The name leads to another file by now.
     assert_eq!(page.number("b"), None);
     assert!(page.number("c").is_some());
-    bench.end();
+    cell.end();
 }
 
 #[tokio::test]
 async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
-    let bench = Bench::start(Rights::ALL);
-    let (reader, writer) = (bench.client().await, bench.client().await);
+    let cell = TestCell::start(Rights::ALL);
+    let (reader, writer) = (client(&cell).await, client(&cell).await);
     let file = writer.make("file").await;
     writer.make("other").await;
     let handle = reader.open().await;
     let (page, gift) = reader.read(handle, 2, 10).await;
     assert!(page.number("file").is_some());
     let cache = &writer.requests.cache;
-    let wanted = cache::Wanted {
+    let wanted = Wanted {
         mode: Some(0o600),
         ..Default::default()
     };
@@ -351,13 +201,13 @@ async fn what_breaks_before_the_answer_has_arrived_is_told_after_it() {
     assert!(before.contains(&file.fid()));
     gift.sent();
     assert_eq!(*reader.told.0.lock(), [file.fid()]);
-    bench.end();
+    cell.end();
 }
 
 #[tokio::test]
 async fn cells_are_names_alone() {
-    let bench = Bench::start(Rights::ALL);
-    let mut client = bench.client().await;
+    let cell = TestCell::start(Rights::ALL);
+    let mut client = client(&cell).await;
     // Each would have to be asked for where it is.
     let cells = Arc::new(Inodes::new(Node::Cells));
     client.requests = Requests::new(client.requests.cache.clone(), cells, true);
@@ -365,5 +215,5 @@ async fn cells_are_names_alone() {
     let (page, gift) = client.read(handle, 2, 10).await;
     gift.sent();
     assert_eq!(page.lines, [("test.cell".to_owned(), None)]);
-    bench.end();
+    cell.end();
 }
