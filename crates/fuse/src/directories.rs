@@ -85,6 +85,10 @@ pub(crate) trait Page {
     const PLUS: bool;
     /// Puts a line in; `true`: there is no room for it.
     fn is_full(&mut self, line: &Line<'_>) -> bool;
+    /// Sends it.
+    fn send(self);
+    /// Sends why there is none.
+    fn refuse(self, errno: Errno);
 }
 
 impl Page for ReplyDirectory {
@@ -93,6 +97,14 @@ impl Page for ReplyDirectory {
     fn is_full(&mut self, line: &Line<'_>) -> bool {
         let name = OsStr::from_bytes(line.name);
         self.add(INodeNo(line.number), line.offset, line.kind, name)
+    }
+
+    fn send(self) {
+        self.ok();
+    }
+
+    fn refuse(self, errno: Errno) {
+        self.error(errno);
     }
 }
 
@@ -118,6 +130,14 @@ impl Page for ReplyDirectoryPlus {
             &attr,
             Generation(generation),
         )
+    }
+
+    fn send(self) {
+        self.ok();
+    }
+
+    fn refuse(self, errno: Errno) {
+        self.error(errno);
     }
 }
 

@@ -18,6 +18,7 @@ use fuser::{
 };
 use tokio::runtime::Handle;
 
+use crate::directories::Page;
 use crate::inodes::Inodes;
 use crate::requests::{Answer, Entry, Requests, seconds};
 use crate::xattr;
@@ -95,6 +96,24 @@ impl Filesystem {
             match requests.within(work).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    /// A request for names of an open directory, from `offset` on.
+    fn page<P>(&self, uid: u32, (number, handle): (INodeNo, u64), offset: u64, mut page: P)
+    where
+        P: Page + Send + 'static,
+    {
+        let requests = self.requests.clone();
+        self.run(async move {
+            let read = requests.read_dir(uid, number, handle, offset, &mut page);
+            match requests.within(read).await {
+                Ok(gift) => {
+                    page.send();
+                    gift.sent();
+                }
+                Err(errno) => page.refuse(errno),
             }
         });
     }
@@ -494,19 +513,9 @@ impl fuser::Filesystem for Filesystem {
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectory,
+        reply: ReplyDirectory,
     ) {
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        self.run(async move {
-            let read = requests.read_dir(uid, number, handle.0, offset, &mut reply);
-            match requests.within(read).await {
-                Ok(gift) => {
-                    reply.ok();
-                    gift.sent();
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.page(request.uid(), (number, handle.0), offset, reply);
     }
 
     fn readdirplus(
@@ -515,19 +524,9 @@ impl fuser::Filesystem for Filesystem {
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
-        let (requests, uid) = (self.requests.clone(), request.uid());
-        self.run(async move {
-            let read = requests.read_dir(uid, number, handle.0, offset, &mut reply);
-            match requests.within(read).await {
-                Ok(gift) => {
-                    reply.ok();
-                    gift.sent();
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
+        self.page(request.uid(), (number, handle.0), offset, reply);
     }
 
     fn releasedir(

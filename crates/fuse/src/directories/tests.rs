@@ -113,6 +113,12 @@ impl Page for Paper {
         self.lines.push((name, given));
         false
     }
+
+    fn send(self) {}
+
+    fn refuse(self, errno: Errno) {
+        panic!("refused: {}", errno.code());
+    }
 }
 
 #[tokio::test]
