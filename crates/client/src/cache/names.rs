@@ -5,7 +5,9 @@
 //! 2. A mount point is replaced by the root of the volume it leads to, chosen by AFS's rules
 //!    ([`crate::mount_point`]); a mount point that leads nowhere is an error of its own name only.
 //! 3. A name that ends in `@sys` is tried with each system name in the place of that.
-//! 4. Who may not look into a directory is told so, whatever is cached for others.
+//! 4. Who opens a directory, or looks up names in their order, is about to look at those that follow: their statuses are asked
+//!    for with the first one's, many at a time.
+//! 5. Who may not look into a directory is told so, whatever is cached for others.
 
 use std::sync::Arc;
 
@@ -27,6 +29,8 @@ use crate::volume::Volume;
 
 /// The longest text of a symbolic link. Source: `AFSPATHMAX`.
 const LINK_TEXT_MAX: u64 = 1024;
+/// Two names that are looked up one after the other are in their order if at most so many are between.
+const NEAR: usize = 4;
 /// How often a directory that changes while it is fetched is fetched again.
 const TRIES: u32 = 8;
 
@@ -46,6 +50,20 @@ pub struct Found {
     pub vnode: Arc<Vnode>,
     /// The name is a mount point, or a cell's: what is there is the root of a volume.
     pub crossed: bool,
+}
+
+/// Rule 4, of a name that leads to what nothing is promised about.
+fn is_walk(directory: &Vnode, listing: &Listing, name: &Bytes) -> bool {
+    let mut state = directory.state.lock();
+    let last = state.looked_up.replace(name.clone());
+    if !state.walked
+        && let Some(last) = last
+    {
+        // A few may have been promised for another reason.
+        let mut next = listing.range(last..).skip(1).take(NEAR);
+        state.walked = next.any(|(next, _)| next == name);
+    }
+    state.walked
 }
 
 impl Cache {
@@ -153,7 +171,7 @@ impl Cache {
         fid: Fid,
     ) -> Result<Found> {
         let vnode = self.vnode(&directory.volume, fid)?;
-        if vnode.promised(user).is_none() && directory.state.lock().walked {
+        if vnode.promised(user).is_none() && is_walk(directory, listing, name) {
             let neighbours = self.neighbours(user, directory, listing, name, &vnode)?;
             if neighbours.len() > 1 {
                 self.statuses(user, &neighbours).await?;

@@ -70,8 +70,10 @@ pub(crate) struct State {
     pub(crate) leftover: Option<Leftover>,
     /// Why the last store failed.
     pub(crate) failed: Option<i32>,
-    /// Names of it were looked at one after the other: those that follow are asked for too.
+    /// Names of it are looked at one after the other: those that follow are asked for too.
     pub(crate) walked: bool,
+    /// The last name of it that was looked up and led to what nothing was promised about.
+    pub(crate) looked_up: Option<Bytes>,
     /// The server said that it is no more.
     pub(crate) gone: bool,
 }
