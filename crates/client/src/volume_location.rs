@@ -24,6 +24,7 @@ use crate::cell::{Cell, CellName};
 use crate::error::{Error, Result};
 use crate::mount_point::{Existing, VolumeKind, split_suffix};
 use crate::servers::Servers;
+use crate::volume::Volume;
 
 /// How long an entry is believed without being asked again.
 pub const ENTRY_LIFETIME: Duration = Duration::from_secs(600);
@@ -163,6 +164,14 @@ impl Locations {
         }
         entries.insert(key, (Instant::now(), family.clone()));
         Ok(family)
+    }
+
+    /// The family of a volume, if it was asked for before.
+    pub(crate) fn known(&self, volume: &Volume) -> Option<Arc<Family>> {
+        let base = split_suffix(&volume.name).0;
+        let key = (volume.cell.clone(), base.to_owned());
+        let entries = self.entries.lock();
+        entries.get(&key).map(|(_, family)| family.clone())
     }
 
     /// Drops what is known about a family: a file server has said that it is wrong.

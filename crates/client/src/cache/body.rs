@@ -272,6 +272,11 @@ impl Body {
         self.dirty.bytes()
     }
 
+    /// What no server has, be it on its way.
+    pub(crate) fn unstored_bytes(&self) -> u64 {
+        self.dirty.bytes() + self.storing.bytes()
+    }
+
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.valid.bytes()
     }

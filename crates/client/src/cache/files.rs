@@ -218,7 +218,7 @@ impl Handle {
             .await
     }
 
-    /// Stores what was written: on each `close(2)`, and durably on `fsync(2)`.
+    /// Stores what was written: on each `close(2)`, where some of it may wait, and durably on `fsync(2)`.
     ///
     /// # Errors
     /// The server does not take it: it stays here, and is tried again.
@@ -227,7 +227,10 @@ impl Handle {
             // Nobody will ever read it from the server.
             return Ok(());
         }
-        self.cache.store(&self.vnode, durable).await
+        match durable {
+            true => self.cache.store(&self.vnode, true).await,
+            false => self.cache.store_at_close(&self.vnode).await,
+        }
     }
 
     /// Who has it open.
@@ -247,7 +250,12 @@ impl Handle {
             return;
         }
         self.cache.remove_leftover(&self.vnode).await;
-        if let Err(error) = self.cache.store(&self.vnode, false).await {
+        let locked = self.cache.is_locked(&self.vnode);
+        let stored = match locked {
+            true => self.cache.store(&self.vnode, false).await,
+            false => self.cache.store_at_close(&self.vnode).await,
+        };
+        if let Err(error) = stored {
             tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; it is tried again");
         }
         self.cache.forget_locks(&self.vnode, false).await;

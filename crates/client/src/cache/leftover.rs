@@ -30,6 +30,7 @@ impl Cache {
         let Some(index) = &self.index else {
             return;
         };
+        let mut left = Vec::new();
         for place in index.left_dirty() {
             let vnode = match self.vnode_of(&place).await {
                 Ok(vnode) => vnode,
@@ -39,15 +40,11 @@ impl Cache {
                     continue;
                 }
             };
+            left.push(vnode);
+        }
+        for (vnode, error) in self.store_all(left).await {
             let fid = vnode.fid();
-            match self.store(&vnode, false).await {
-                Ok(()) => {
-                    tracing::info!(%fid, "what was not stored before the last end is settled")
-                }
-                Err(error) => {
-                    tracing::warn!(%fid, %error, "not stored before the last end; it is tried again");
-                }
-            }
+            tracing::warn!(%fid, %error, "not stored before the last end; it is tried again");
         }
     }
 

@@ -365,6 +365,11 @@ impl Cache {
         }
     }
 
+    /// Whether somebody here has a lock on it.
+    pub(crate) fn is_locked(&self, vnode: &Vnode) -> bool {
+        !vnode.locks.is_empty()
+    }
+
     /// Gives back all locks, of a file that is still open only if `open`: whoever has opened it since keeps his.
     pub(crate) async fn forget_locks(&self, vnode: &Arc<Vnode>, open: bool) {
         if vnode.locks.is_empty() {

@@ -117,7 +117,7 @@ impl Cache {
                 "cellar_cache_limit_bytes",
                 "gauge",
                 "Bytes that it may have.",
-                self.options.size,
+                self.size(),
             ),
             (
                 "cellar_cache_dirty_bytes",

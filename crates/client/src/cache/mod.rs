@@ -39,6 +39,7 @@ use crate::rxafscb::{CallbackService, Promises};
 use crate::volume::Volume;
 
 mod backing;
+mod behind;
 mod body;
 mod change;
 #[cfg(test)]
@@ -55,12 +56,14 @@ mod names;
 mod ranges;
 mod read;
 mod record;
+mod settings;
 mod status;
 mod store;
 mod user;
 mod vnode;
 
 use backing::Backing;
+use behind::Behind;
 use body::{Body, Space};
 pub use files::{Handle, Usage, Wanted};
 use index::Index;
@@ -68,6 +71,8 @@ pub use index::{Unstored, unstored_in};
 pub use locks::{Lock, LockKind};
 use metrics::Counts;
 pub use names::{Found, Root};
+pub use settings::SYSNAMES_MAX;
+use settings::Settings;
 use user::Users;
 pub use user::{Anonymous, Identities, User};
 pub use vnode::{Attributes, Key, Listing, Vnode};
@@ -108,6 +113,7 @@ type Turn = Arc<tokio::sync::Mutex<()>>;
 /// The cache manager.
 pub struct Cache {
     options: Options,
+    settings: Settings,
     cells: Arc<Cells>,
     port: Port,
     clock: Clock,
@@ -123,6 +129,7 @@ pub struct Cache {
     prefetches: Arc<tokio::sync::Semaphore>,
     space: Arc<Space>,
     counts: Counts,
+    behind: Behind,
     /// Breaks of vnodes that were not known: answers under way then may be about them.
     strays: AtomicU64,
     ticks: AtomicU64,
@@ -174,12 +181,14 @@ impl Cache {
         let directory = options.directory.as_ref().map(prepare).transpose()?;
         let (lock, index) = directory.unzip();
         let cells = Cells::new(options.cells.clone());
+        let settings = Settings::new(options.size, &options.sysnames);
         let first_server = options
             .cells
             .iter()
             .find_map(|cell| cell.location_servers().next());
         let cache = Arc::new_cyclic(|me| Self {
             options,
+            settings,
             cells,
             port,
             clock,
@@ -192,6 +201,7 @@ impl Cache {
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
             space,
             counts: Counts::default(),
+            behind: Behind::default(),
             strays: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             index,
@@ -321,10 +331,10 @@ impl Cache {
     /// Makes room when there is more than may be: whole files, those used least first; dirty bytes stay.
     pub(crate) fn make_room(&self, reading: Option<(&Vnode, Range<u64>)>) {
         let used = || self.used();
-        if used() <= self.options.size {
+        if used() <= self.size() {
             return;
         }
-        let goal = self.options.size - self.options.size / 10;
+        let goal = self.size() - self.size() / 10;
         // What has not been asked for since it was left comes first.
         if let Some(index) = &self.index {
             index.evict(goal);
@@ -356,7 +366,7 @@ impl Cache {
             .end
             .saturating_add((self.ahead_max() + 1) * read::CHUNK);
         for range in [0..range.start, ahead..u64::MAX] {
-            if used() <= self.options.size {
+            if used() <= self.size() {
                 return;
             }
             if let Err(cause) = vnode.body.lock().forget_range(range) {
@@ -387,6 +397,15 @@ impl Cache {
         });
     }
 
+    /// What names lead to is asked for again.
+    pub(crate) fn distrust_directories(&self) {
+        let all = self.vnodes.lock();
+        let directories = all.values().filter(|vnode| vnode.is_directory());
+        let directories: Vec<_> = directories.cloned().collect();
+        drop(all);
+        self.doubt(&directories.iter().collect::<Vec<_>>());
+    }
+
     /// Tells the watcher.
     pub fn tell(&self, vnode: &Arc<Vnode>, contents: bool) {
         if let Some(watcher) = self.watcher.get() {
@@ -398,12 +417,7 @@ impl Cache {
     /// Answers what could not be stored.
     pub async fn close(&self) -> Vec<(Arc<Vnode>, Error)> {
         let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
-        let mut failed = Vec::new();
-        for vnode in unstored {
-            if let Err(error) = self.store(&vnode, false).await {
-                failed.push((vnode, error));
-            }
-        }
+        let failed = self.store_all(unstored).await;
         for (vnode, _) in &failed {
             self.sync(vnode).await;
         }

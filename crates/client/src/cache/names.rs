@@ -199,7 +199,7 @@ impl Cache {
             return Some((name.clone(), *fid));
         }
         let before = name.strip_suffix(b"@sys")?;
-        self.options.sysnames.iter().find_map(|sysname| {
+        self.sysnames().iter().find_map(|sysname| {
             let tried = [before, sysname.as_bytes()].concat();
             let (name, fid) = listing.get_key_value(tried.as_slice())?;
             Some((name.clone(), *fid))

@@ -188,7 +188,7 @@ impl Cache {
 
     /// Chunks fetched ahead of a reader at most, of a cache of this size.
     pub(crate) fn ahead_max(&self) -> u64 {
-        AHEAD_MAX.min(self.options.size / CHUNK / 4)
+        AHEAD_MAX.min(self.size() / CHUNK / 4)
     }
 
     pub(crate) fn touch(&self, vnode: &Vnode) {

@@ -2,8 +2,8 @@
 //!
 //! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`], or at its devices ([`super::direct`]);
 //!    bytes may be written meanwhile.
-//! 2. On close and `fsync`, whoever asked hears how it went. Beyond [`BACKGROUND_BYTES`] of one file the
-//!    store begins while the program still writes; what stays open is stored after [`AGE`].
+//! 2. On close and `fsync`, whoever asked hears how it went; `close` need not wait for all of it
+//!    ([`super::behind`]). Beyond [`BACKGROUND_BYTES`] of one file the store begins while the program still writes.
 //! 3. What failed stays dirty and is tried again every [`RETRY`]; in a cache directory it is then synced, so that
 //!    a crash of the machine loses nothing either. Only when the file is gone there is nobody to take it.
 //! 4. A program that has a file open and reads what the kernel keeps of it asks nobody. When the promise runs
@@ -18,6 +18,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, StoreData64};
 use tokio::time::Instant;
 
 use super::Cache;
+use super::behind::RETRY;
 use super::body::{Piece, STORE_BYTES};
 use super::kept::checksums;
 use super::locks::EXTEND_TIME;
@@ -31,12 +32,8 @@ use crate::store::send;
 
 /// Dirty bytes of a file from which on they are stored while it is still written.
 const BACKGROUND_BYTES: u64 = 2 * STORE_BYTES;
-/// How long dirty bytes of an open file wait.
-const AGE: Duration = Duration::from_secs(30);
 /// How often it is looked for open files whose promise has run out.
 const EXPIRY_TIME: Duration = Duration::from_secs(5);
-/// How often what failed is tried again.
-const RETRY: Duration = Duration::from_secs(10);
 
 /// A piece that is being stored.
 struct UnderWay<'a> {
@@ -72,7 +69,7 @@ impl Cache {
         };
         vnode.state.lock().writer = Some(user.clone());
         self.unstored.lock().insert(vnode.key, vnode.clone());
-        if self.space.dirty.load(Ordering::Relaxed) > self.options.size / 2 {
+        if self.space.dirty.load(Ordering::Relaxed) > self.size() / 2 {
             self.store(vnode, false).await?;
             self.make_room(None);
         } else if dirty >= BACKGROUND_BYTES
@@ -99,27 +96,49 @@ impl Cache {
     }
 
     /// Stores until at most `leave` bytes are dirty.
-    async fn store_some(&self, vnode: &Arc<Vnode>, leave: u64, durable: bool) -> Result<()> {
+    pub(crate) async fn store_some(
+        &self,
+        vnode: &Arc<Vnode>,
+        leave: u64,
+        durable: bool,
+    ) -> Result<()> {
         if !vnode.body.lock().is_changed() {
             return Ok(());
         }
+        let mut begun = false;
+        while !self.store_next(vnode, leave, durable, begun).await? {
+            begun = true;
+        }
+        Ok(())
+    }
+
+    /// Stores the next piece: whoever else waits to store has his turn between two. Answers whether that was all.
+    async fn store_next(
+        &self,
+        vnode: &Arc<Vnode>,
+        leave: u64,
+        durable: bool,
+        begun: bool,
+    ) -> Result<bool> {
+        let enough = || {
+            let body = vnode.body.lock();
+            // Who has stored a piece has to end it, too.
+            (!begun && !body.is_changed()) || (leave > 0 && body.unstored_bytes() <= leave)
+        };
+        if enough() {
+            return Ok(true);
+        }
         let _alone = vnode.storing.lock().await;
+        if enough() {
+            return Ok(true);
+        }
         let user = self.writer(vnode).await?;
         let left_over = vnode.body.lock().left_over().cloned();
         if let Some(left_over) = left_over {
             self.ask_about(&user, vnode, &left_over).await?;
         }
-        loop {
-            let piece = {
-                let mut body = vnode.body.lock();
-                if leave > 0 && body.dirty_bytes() <= leave {
-                    return Ok(());
-                }
-                body.next_piece()
-            };
-            let Some(piece) = piece else {
-                break;
-            };
+        let piece = vnode.body.lock().next_piece();
+        if let Some(piece) = piece {
             // Whoever waits may be told to give up: the piece is dirty again then.
             let mut under_way = UnderWay {
                 cache: self,
@@ -127,7 +146,7 @@ impl Cache {
                 piece: Some(piece.clone()),
             };
             let stored = self.store_piece(&user, vnode, &piece, durable).await;
-            match stored {
+            return match stored {
                 Ok((status, sums)) => {
                     under_way.piece = None;
                     let others = vnode.body.lock().stored(&piece, &status, &sums);
@@ -136,14 +155,15 @@ impl Cache {
                     if others {
                         self.tell(vnode, true);
                     }
+                    Ok(false)
                 }
                 Err(error) => {
                     drop(under_way);
                     vnode.state.lock().failed = Some(errno(&error));
                     self.note_failure(vnode, &error);
-                    return Err(error);
+                    Err(error)
                 }
-            }
+            };
         }
         let mut unstored = self.unstored.lock();
         if !vnode.body.lock().is_changed() {
@@ -151,7 +171,7 @@ impl Cache {
         }
         drop(unstored);
         vnode.rest();
-        Ok(())
+        Ok(true)
     }
 
     async fn store_piece(
@@ -275,30 +295,6 @@ impl Cache {
         drop(all);
         for vnode in expired {
             self.tell(&vnode, true);
-        }
-    }
-
-    /// Rules 2 and 3.
-    async fn keep_storing(self: Arc<Self>) {
-        let cache = Arc::downgrade(&self);
-        drop(self);
-        loop {
-            tokio::time::sleep(RETRY).await;
-            let Some(cache) = cache.upgrade() else {
-                return;
-            };
-            let old = cache.now().0.saturating_sub(AGE.as_secs() as u32);
-            for (vnode, failed) in cache.unstored() {
-                let since = vnode.unstored_since();
-                let closed = vnode.state.lock().opens == 0;
-                if failed.is_none() && !closed && since.is_none_or(|time| time.0 > old) {
-                    continue;
-                }
-                if let Err(error) = cache.store(&vnode, false).await {
-                    tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; it is tried again");
-                    cache.sync(&vnode).await;
-                }
-            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cellar_wire::acl::Rights;
@@ -41,6 +41,8 @@ pub struct Vnode {
     pub(crate) asking: tokio::sync::Mutex<()>,
     /// Held by whoever stores.
     pub(crate) storing: tokio::sync::Mutex<()>,
+    /// It waits to be stored (`behind.rs`).
+    pub(crate) waits: AtomicBool,
     pub(crate) locks: Locks,
     /// Where its bytes are.
     pub(crate) places: Places,
@@ -70,6 +72,8 @@ pub(crate) struct State {
     pub(crate) leftover: Option<Leftover>,
     /// Why the last store failed.
     pub(crate) failed: Option<i32>,
+    /// Bytes that may wait when it is closed, where that is not as of all files.
+    pub(crate) store_behind: Option<u64>,
     /// Names of it are looked at one after the other: those that follow are asked for too.
     pub(crate) walked: bool,
     /// The last name of it that was looked up and led to what nothing was promised about.
@@ -104,6 +108,7 @@ impl Vnode {
             body: Mutex::new(body),
             asking: tokio::sync::Mutex::default(),
             storing: tokio::sync::Mutex::default(),
+            waits: AtomicBool::new(false),
             locks: Locks::default(),
             places: Places::default(),
             breaks: AtomicU64::new(0),
@@ -284,6 +289,11 @@ impl Vnode {
     /// A number that changes when others than our own programs changed the contents.
     pub fn contents(&self) -> u64 {
         self.body.lock().contents()
+    }
+
+    /// Bytes that our own programs wrote and no server has.
+    pub fn unstored_bytes(&self) -> u64 {
+        self.body.lock().unstored_bytes()
     }
 
     /// When our own programs changed its contents, if that is not stored yet.

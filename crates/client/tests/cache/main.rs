@@ -1,179 +1,23 @@
 //! The cache manager against a real file server in this process: two caches, one volume, no kernel.
 
-use std::collections::HashMap;
+mod behind;
+mod bench;
+mod walks;
+
 use std::future::poll_fn;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-use cellar_client::cache::{
-    self, Attributes, Cache, Handle, Identities, Lock, LockKind, User, Vnode, Wanted, Watcher,
-};
-use cellar_client::{CellName, Renewal, errno};
-use cellar_rpc::Security;
-use cellar_testcell::{NOW, TestCell};
+use cellar_client::cache::{self, Lock, LockKind, Vnode, Watcher};
+use cellar_client::errno;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs;
 
-/// Which user has tokens, of a kind that every server takes.
-struct Tokens(Option<u32>);
-
-impl Identities for Tokens {
-    fn stamp(&self, uid: u32) -> Option<u64> {
-        (self.0 == Some(uid)).then_some(1)
-    }
-
-    fn securities<'a>(
-        &'a self,
-        _uid: u32,
-    ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
-        let cell = CellName::new("test.cell").expect("name");
-        Box::pin(async move { HashMap::from([(cell, Security::null())]) })
-    }
-
-    fn renewal(&self, _uid: u32) -> Option<Arc<dyn Renewal>> {
-        None
-    }
-}
-
-/// The cell, and clients of it.
-struct Bench(TestCell);
-
-impl std::ops::Deref for Bench {
-    type Target = TestCell;
-
-    fn deref(&self) -> &TestCell {
-        &self.0
-    }
-}
-
-impl Bench {
-    fn start() -> Self {
-        Self(TestCell::start(Rights::ALL))
-    }
-
-    async fn client(&self) -> Client {
-        self.client_with(64 << 20, None).await
-    }
-
-    /// Two clients, and a file with `bytes` that both know.
-    async fn two_with_a_file(&self, bytes: &[u8]) -> [(Client, Arc<Vnode>); 2] {
-        let (a, b) = (self.client().await, self.client().await);
-        let file = a.make("file").await;
-        a.put(&file, bytes).await.expect("stored");
-        let seen = b.find("file").await;
-        [(a, file), (b, seen)]
-    }
-
-    async fn client_with(&self, size: u64, directory: Option<PathBuf>) -> Client {
-        self.client_of(Tokens(None), 0, size, directory).await
-    }
-
-    /// That of a user of its machine.
-    async fn client_of(
-        &self,
-        tokens: Tokens,
-        uid: u32,
-        size: u64,
-        directory: Option<PathBuf>,
-    ) -> Client {
-        let options = cache::Options {
-            directory,
-            size,
-            sysnames: vec!["other".to_owned(), "amd64_linux26".to_owned()],
-            ..self.cache_options()
-        };
-        let cache = Cache::new(self.port(), options, Arc::new(tokens), || NOW).expect("cache");
-        let user = cache.user(uid).await.expect("user");
-        let root = cache.root(&user).await.expect("root").expect("a volume");
-        Client { cache, user, root }
-    }
-
-    fn end(self) {
-        self.0.end();
-    }
-}
-
-struct Client {
-    cache: Arc<Cache>,
-    user: Arc<User>,
-    root: Arc<Vnode>,
-}
-
-impl Client {
-    async fn find(&self, name: &str) -> Arc<Vnode> {
-        let found = self
-            .cache
-            .lookup(&self.user, &self.root, name.as_bytes())
-            .await;
-        found.expect(name).vnode
-    }
-
-    async fn make(&self, name: &str) -> Arc<Vnode> {
-        let made = self
-            .cache
-            .create_file(&self.user, &self.root, name.as_bytes(), 0o644)
-            .await;
-        made.expect(name)
-    }
-
-    async fn open(&self, vnode: &Arc<Vnode>, wanted: Rights) -> Handle {
-        let open = self.cache.open(&self.user, vnode, wanted, false).await;
-        open.expect("open")
-    }
-
-    /// truncate(2).
-    async fn cut(&self, vnode: &Arc<Vnode>, length: u64) -> cellar_client::Result<Attributes> {
-        let wanted = Wanted {
-            length: Some(length),
-            ..Wanted::default()
-        };
-        let (cache, user) = (&self.cache, &self.user);
-        cache.set_attributes(user, vnode, wanted, false).await
-    }
-
-    /// Writes a file as a program does; what `close` says.
-    async fn put(&self, vnode: &Arc<Vnode>, bytes: &[u8]) -> cellar_client::Result<()> {
-        let open = self
-            .cache
-            .open(&self.user, vnode, Rights::WRITE, true)
-            .await;
-        let handle = open.expect("open");
-        handle.write(0, bytes).await.expect("write");
-        let stored = handle.store(false).await;
-        handle.close().await;
-        stored
-    }
-
-    async fn get(&self, vnode: &Arc<Vnode>) -> Vec<u8> {
-        let handle = self.open(vnode, Rights::READ).await;
-        let mut all = Vec::new();
-        loop {
-            let some = handle.read(all.len() as u64, 100_000).await.expect("read");
-            if some.is_empty() {
-                break;
-            }
-            all.extend(some);
-        }
-        handle.close().await;
-        all
-    }
-
-    async fn names(&self) -> Vec<String> {
-        let listing = self
-            .cache
-            .listing(&self.user, &self.root)
-            .await
-            .expect("names");
-        let text = |name: &Bytes| String::from_utf8_lossy(name).into_owned();
-        listing.keys().map(text).collect()
-    }
-}
+use bench::{Bench, Client, NOW, Tokens};
 
 /// Counts what is told.
 #[derive(Default)]

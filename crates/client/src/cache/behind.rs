@@ -1,0 +1,241 @@
+//! Storing that no program waits for: what `close` left, what stays open for long, and what failed before.
+//!
+//! 1. A file waits in the line once; it is stored as every other, one store of it at a time. The line has
+//!    [`WAITING_MAX`] places: when it is full, `close` waits as if nothing were stored behind it.
+//! 2. At most [`STORES_MAX`] files are stored at once, [`PER_SERVER_MAX`] of them at one server: one that is silent
+//!    delays its own files.
+//! 3. A file whose last store failed is stored while `close` waits, which says how it went.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cellar_wire::ids::VolumeId;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::Cache;
+use super::vnode::Vnode;
+use crate::error::{Error, Result};
+
+/// Files that wait at most.
+const WAITING_MAX: usize = 4_096;
+/// Files that are stored at once.
+const STORES_MAX: usize = 16;
+/// Of them, those of one server.
+const PER_SERVER_MAX: usize = 5;
+/// Servers whose files were stored, and are remembered for rule 2.
+const SERVERS_MAX: usize = 1_024;
+/// How long dirty bytes of an open file wait.
+const AGE: Duration = Duration::from_secs(30);
+/// How often what failed is tried again.
+pub(crate) const RETRY: Duration = Duration::from_secs(10);
+
+/// Where a file is stored, as far as that is known without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Site {
+    Server(IpAddr),
+    Volume(u32, VolumeId),
+}
+
+/// The line.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    places: Arc<Semaphore>,
+    at_once: Arc<Semaphore>,
+    servers: Mutex<HashMap<Site, Arc<Semaphore>>>,
+}
+
+impl Default for Behind {
+    fn default() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(WAITING_MAX)),
+            at_once: Arc::new(Semaphore::new(STORES_MAX)),
+            servers: Mutex::default(),
+        }
+    }
+}
+
+impl Behind {
+    fn of(&self, site: Site) -> Arc<Semaphore> {
+        let mut servers = self.servers.lock();
+        if servers.len() >= SERVERS_MAX {
+            servers.retain(|_, turns| Arc::strong_count(turns) > 1);
+        }
+        let turns = servers.entry(site);
+        turns
+            .or_insert_with(|| Arc::new(Semaphore::new(PER_SERVER_MAX)))
+            .clone()
+    }
+
+    /// When it is the turn of a file of that server: for as long as what is answered lives. `None`: never.
+    async fn turn(&self, site: Site) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        // In this order: who waits for his server keeps nobody else from storing.
+        let of_server = self.of(site).acquire_owned().await.ok()?;
+        let of_all = self.at_once.clone().acquire_owned().await.ok()?;
+        Some((of_server, of_all))
+    }
+}
+
+impl Cache {
+    /// Bytes of a file that may wait to be stored when a program closes it; `None`: as of all files.
+    pub fn store_behind_of(&self, vnode: &Vnode) -> Option<u64> {
+        vnode.state.lock().store_behind
+    }
+
+    /// Sets that for one file, for as long as it is remembered; `None`: as of all files.
+    pub fn set_store_behind_of(&self, vnode: &Vnode, bytes: Option<u64>) {
+        vnode.state.lock().store_behind = bytes;
+    }
+
+    /// What `close(2)` does: stores until as much is left as may wait, and lets that wait.
+    ///
+    /// # Errors
+    /// The server does not take it: it stays dirty, and is tried again.
+    pub(crate) async fn store_at_close(&self, vnode: &Arc<Vnode>) -> Result<()> {
+        let (own, failed) = {
+            let state = vnode.state.lock();
+            (state.store_behind, state.failed.is_some())
+        };
+        let may_wait = own.unwrap_or_else(|| self.settings.store_behind());
+        if may_wait == 0 || failed || !vnode.body.lock().is_changed() {
+            return self.store(vnode, false).await;
+        }
+        self.store_some(vnode, may_wait, false).await?;
+        if vnode.body.lock().is_changed() && !self.store_later(vnode) {
+            return self.store(vnode, false).await;
+        }
+        Ok(())
+    }
+
+    /// Puts a file into the line; `false`: there is no place.
+    pub(crate) fn store_later(&self, vnode: &Arc<Vnode>) -> bool {
+        let Some(cache) = self.me() else {
+            return false;
+        };
+        if vnode.waits.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        let Ok(place) = self.behind.places.clone().try_acquire_owned() else {
+            vnode.waits.store(false, Ordering::Release);
+            return false;
+        };
+        let vnode = vnode.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = cache.store_in_turn(&vnode).await {
+                tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; it is tried again");
+                cache.sync(&vnode).await;
+            }
+            cache.make_room(None);
+        });
+        true
+    }
+
+    /// Stores a file when rule 2 lets it.
+    pub(crate) async fn store_in_turn(&self, vnode: &Arc<Vnode>) -> Result<()> {
+        let turn = self.behind.turn(self.site(vnode)).await;
+        // What is written from now on needs another place in the line.
+        vnode.waits.store(false, Ordering::Release);
+        let stored = self.store(vnode, false).await;
+        drop(turn);
+        stored
+    }
+
+    /// Stores many files as rule 2 lets them; answers what could not be stored.
+    pub(crate) async fn store_all(&self, vnodes: Vec<Arc<Vnode>>) -> Vec<(Arc<Vnode>, Error)> {
+        let mut stores = JoinSet::new();
+        for vnode in vnodes {
+            let Some(cache) = self.me() else {
+                continue;
+            };
+            stores.spawn(async move {
+                let stored = cache.store_in_turn(&vnode).await;
+                (vnode, stored)
+            });
+        }
+        let mut failed = Vec::new();
+        while let Some(done) = stores.join_next().await {
+            if let Ok((vnode, Err(error))) = done {
+                failed.push((vnode, error));
+            }
+        }
+        failed
+    }
+
+    fn site(&self, vnode: &Vnode) -> Site {
+        let volume = &vnode.volume;
+        let asked = vnode.state.lock().writer.clone();
+        let user = asked.map_or_else(|| self.anybody().ok(), Some);
+        let family = user.and_then(|user| user.client().locations().known(volume));
+        let servers = family.map(|family| family.servers(volume.kind));
+        let first = servers.and_then(|servers| servers.first()?.addresses.first().copied());
+        first.map_or(Site::Volume(vnode.key.0, volume.id), Site::Server)
+    }
+
+    /// What has waited long enough, was closed or failed is put into the line, for as long as the cache lives.
+    pub(crate) async fn keep_storing(self: Arc<Self>) {
+        let cache = Arc::downgrade(&self);
+        drop(self);
+        loop {
+            tokio::time::sleep(RETRY).await;
+            let Some(cache) = cache.upgrade() else {
+                return;
+            };
+            cache.store_old();
+        }
+    }
+
+    /// Puts into the line what is due.
+    fn store_old(&self) {
+        let old = self.now().0.saturating_sub(AGE.as_secs() as u32);
+        for (vnode, failed) in self.unstored() {
+            let since = vnode.unstored_since();
+            let closed = vnode.state.lock().opens == 0;
+            let is_due = failed.is_some() || closed || since.is_some_and(|time| time.0 <= old);
+            // When there is no place left, the next time.
+            if is_due && !self.store_later(&vnode) {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_server_holds_up_its_own_files_only() {
+        let behind = Arc::new(Behind::default());
+        let site = |last| Site::Server(IpAddr::from([192, 0, 2, last]));
+        let mut stuck = JoinSet::new();
+        for _ in 0..4 * STORES_MAX {
+            let behind = behind.clone();
+            stuck.spawn(async move {
+                let _turn = behind.turn(site(1)).await;
+                std::future::pending::<()>().await;
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut others = Vec::new();
+        for _ in 0..PER_SERVER_MAX {
+            let turn = tokio::time::timeout(Duration::from_secs(30), behind.turn(site(2)));
+            others.push(turn.await.expect("no wait"));
+        }
+        assert_eq!(
+            behind.at_once.available_permits(),
+            STORES_MAX - 2 * PER_SERVER_MAX
+        );
+        // A place is given on.
+        let next = behind.turn(site(2));
+        tokio::pin!(next);
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut next).await;
+        assert!(early.is_err());
+        others.pop();
+        assert!(next.await.is_some());
+    }
+}
