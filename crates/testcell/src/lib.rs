@@ -183,6 +183,11 @@ impl TestCell {
         self.clock.fetch_add(seconds, Ordering::SeqCst);
     }
 
+    /// What the server's clock says, in seconds.
+    pub fn set_clock(&self, seconds: u64) {
+        self.clock.store(seconds, Ordering::SeqCst);
+    }
+
     /// The file server answers nobody from now on.
     pub fn silence(&self) {
         self.files.close();

@@ -64,8 +64,10 @@ pub(crate) struct Body {
     meanwhile: Option<AfsFetchStatus>,
     /// There is something to be stored, or being stored.
     changed: bool,
-    /// When our own programs changed it.
+    /// When our own programs changed it, or what they say instead.
     modified: Option<AfsTime>,
+    /// When our own programs changed it.
+    touched: AfsTime,
     /// What outlives this process.
     kept: Option<Kept>,
     /// Who wrote last, as the index has it.
@@ -105,6 +107,7 @@ impl Body {
             meanwhile: None,
             changed: false,
             modified: None,
+            touched: AfsTime(0),
             kept: None,
             writer: u32::MAX,
             left_over: None,
@@ -266,6 +269,11 @@ impl Body {
 
     pub(crate) fn modified(&self) -> Option<AfsTime> {
         self.modified
+    }
+
+    /// When our own programs changed it last, by our clock.
+    pub(crate) fn touched(&self) -> AfsTime {
+        self.touched
     }
 
     pub(crate) fn dirty_bytes(&self) -> u64 {
@@ -498,6 +506,7 @@ impl Body {
         self.length = self.length.max(end);
         self.changed = true;
         self.modified = Some(now);
+        self.touched = now;
         Ok(())
     }
 
@@ -527,6 +536,7 @@ impl Body {
         self.length = length;
         self.changed = true;
         self.modified = Some(now);
+        self.touched = now;
         Ok(())
     }
 

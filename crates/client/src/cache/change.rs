@@ -8,7 +8,7 @@ use bytes::Bytes;
 use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
-use cellar_wire::ids::Fid;
+use cellar_wire::ids::{AfsTime, Fid};
 use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, Callback, FileType};
 
 use super::Cache;
@@ -209,8 +209,8 @@ impl Cache {
         if open && last {
             return self.leave_over(user, directory, name, &file).await;
         }
-        self.remove_name(user, directory, name).await?;
-        self.unlinked(user, &file);
+        let at = self.remove_name(user, directory, name).await?;
+        self.unlinked(user, &file, at);
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl Cache {
         if let Some(file) = replaced
             && file.state.lock().leftover.is_none()
         {
-            self.unlinked(user, &file);
+            self.unlinked(user, &file, reply.new_dir_status.server_mod_time);
         }
         Ok(())
     }
@@ -444,12 +444,13 @@ impl Cache {
         self.heard(user, directory, status, None);
     }
 
+    /// Answers when that was, by the server's clock.
     async fn remove_name(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,
         name: &[u8],
-    ) -> Result<()> {
+    ) -> Result<AfsTime> {
         let reply = self
             .change(user, (directory, None), name, |dir_fid, name| {
                 rxafs::RemoveFile { dir_fid, name }
@@ -458,15 +459,16 @@ impl Cache {
         self.directory_changed(user, directory, &reply.dir_status, |listing| {
             listing.remove(name);
         });
-        Ok(())
+        Ok(reply.dir_status.server_mod_time)
     }
 
-    /// A name of it is gone.
-    fn unlinked(&self, user: &User, file: &Arc<Vnode>) {
+    /// A name of it is gone since that time of the server's.
+    fn unlinked(&self, user: &User, file: &Arc<Vnode>, at: AfsTime) {
         match file.last_status() {
             Some(status) if status.link_count > 1 => {
                 let status = AfsFetchStatus {
                     link_count: status.link_count - 1,
+                    server_mod_time: status.server_mod_time.max(at),
                     ..status
                 };
                 file.heard(user.id(), &status, None);
@@ -596,7 +598,7 @@ impl Cache {
     }
 }
 
-fn afs_name(name: &[u8]) -> Result<AfsName> {
+pub(crate) fn afs_name(name: &[u8]) -> Result<AfsName> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(path_error(name, PathProblem::BadName));
     }

@@ -19,6 +19,7 @@ use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{BULK_MAX, FileType};
 
 use super::Cache;
+use super::change::afs_name;
 use super::status::refused;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
@@ -138,6 +139,8 @@ impl Cache {
         directory: &Arc<Vnode>,
         name: &[u8],
     ) -> Result<Found> {
+        // Not one that is not there: one that cannot be.
+        afs_name(name)?;
         for _ in 0..TRIES {
             let listing = self.listing(user, directory).await?;
             let (found, fid) = self

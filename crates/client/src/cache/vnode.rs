@@ -170,6 +170,10 @@ impl Vnode {
     }
 
     pub(crate) fn with_own_changes(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
+        if self.state.lock().leftover.is_some() {
+            // Its last name was removed, as far as programs know.
+            status.link_count = 0;
+        }
         if status.file_type == FileType::File {
             let body = self.body.lock();
             if body.is_changed() {
@@ -177,6 +181,7 @@ impl Vnode {
                 if let Some(time) = body.modified() {
                     status.client_mod_time = time;
                 }
+                status.server_mod_time = status.server_mod_time.max(body.touched());
             }
         }
         status

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use cellar_client::cache::{self, Attributes, Cache, Handle, Identities, User, Vnode, Wanted};
+use cellar_client::cache::{
+    self, Attributes, Cache, Handle, Identities, User, Vnode, Wanted, Watcher,
+};
 use cellar_client::{CellName, Renewal};
 use cellar_rpc::Security;
 use cellar_testcell::TestCell;
@@ -171,5 +174,19 @@ impl Client {
             .expect("names");
         let text = |name: &Bytes| String::from_utf8_lossy(name).into_owned();
         listing.keys().map(text).collect()
+    }
+}
+
+/// Counts what is told.
+#[derive(Default)]
+pub(crate) struct Told(pub(crate) AtomicUsize);
+
+impl Watcher for Told {
+    fn changed(&self, _vnode: &Arc<Vnode>, _contents: bool) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
     }
 }
