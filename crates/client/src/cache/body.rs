@@ -12,6 +12,8 @@
 //! 5. On disk, everything that happens is noted in the index (`kept.rs`), so that the next cache manager goes on:
 //!    bytes that an earlier one left are `unchecked` until they are first used, and dirty ones *left over*
 //!    until the server has said whether it still has the version that they were made over.
+//! 6. Attributes that programs set and no server has are in `set`. They go with the last of the bytes, as a mode may
+//!    forbid the next store, and alone where no bytes are left to be stored (`attributes.rs`).
 
 use std::io;
 use std::ops::Range;
@@ -20,10 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cellar_wire::ids::AfsTime;
-use cellar_wire::rxafs::AfsFetchStatus;
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 
 use super::backing::Backing;
-use super::entry::Place;
+use super::entry::{Place, merge};
 use super::index::Index;
 use super::kept::{Filled, Kept, LeftOver};
 use super::ranges::Ranges;
@@ -68,6 +70,8 @@ pub(crate) struct Body {
     modified: Option<AfsTime>,
     /// When our own programs changed it.
     touched: AfsTime,
+    /// Attributes that our own programs set, and no server has.
+    set: AfsStoreStatus,
     /// What outlives this process.
     kept: Option<Kept>,
     /// Who wrote last, as the index has it.
@@ -84,6 +88,8 @@ pub(crate) struct Piece {
     /// The length that the server first cuts the file to.
     pub(crate) file_length: u64,
     pub(crate) modified: Option<AfsTime>,
+    /// What programs set, with the last of the bytes.
+    pub(crate) set: AfsStoreStatus,
     /// What it settles of [`Body::cut`].
     cut: Option<u64>,
 }
@@ -108,6 +114,7 @@ impl Body {
             changed: false,
             modified: None,
             touched: AfsTime(0),
+            set: AfsStoreStatus::default(),
             kept: None,
             writer: u32::MAX,
             left_over: None,
@@ -127,11 +134,20 @@ impl Body {
         body.version = left.version;
         body.account(|body| body.valid = clean);
         if let Some(dirty) = left.dirty {
-            body.version = dirty.version;
             body.writer = dirty.writer;
+            body.modified = Some(dirty.modified);
+            body.touched = dirty.modified;
+            body.set = dirty.set;
+            if !dirty.contents {
+                body.left_over = Some(LeftOver {
+                    torn: dirty.torn,
+                    in_doubt: None,
+                });
+                return body;
+            }
+            body.version = dirty.version;
             body.length = dirty.length;
             body.cut = dirty.cut;
-            body.modified = Some(dirty.modified);
             body.changed = true;
             // A shortening that was noted may not have been done.
             let torn = body.backing.cut(dirty.length).is_err() || dirty.torn;
@@ -186,6 +202,16 @@ impl Body {
         let Some(left) = self.left_over.take() else {
             return;
         };
+        if !self.changed {
+            // Attributes alone are of every version; but perhaps they were stored, and others since.
+            if left.torn {
+                self.set = AfsStoreStatus::default();
+                if let Some(kept) = &mut self.kept {
+                    kept.clean();
+                }
+            }
+            return;
+        }
         let why = if left.torn {
             "the machine crashed before it was safe: it may be damaged".to_owned()
         } else if self.version != status.data_version {
@@ -208,6 +234,9 @@ impl Body {
 
     /// What is dirty cannot be stored: it is kept beside the cache.
     pub(crate) fn put_aside(&mut self, why: &str) {
+        if !self.changed {
+            return self.abandon();
+        }
         self.left_over = None;
         self.backing.close();
         let Some(kept) = &mut self.kept else {
@@ -223,7 +252,7 @@ impl Body {
     /// # Errors
     /// Its file cannot be opened.
     pub(crate) fn unsynced(&mut self) -> io::Result<Option<(std::fs::File, Arc<Index>, u64)>> {
-        let kept = self.kept.as_ref().filter(|_| self.changed);
+        let kept = self.kept.as_ref().filter(|_| self.is_changed());
         let Some((index, changes)) = kept.and_then(Kept::to_sync) else {
             return Ok(None);
         };
@@ -233,7 +262,8 @@ impl Body {
 
     /// It has been synced.
     pub(crate) fn synced(&mut self, changes: u64) {
-        if let Some(kept) = self.kept.as_mut().filter(|_| self.changed) {
+        let is_changed = self.is_changed();
+        if let Some(kept) = self.kept.as_mut().filter(|_| is_changed) {
             kept.synced(changes);
         }
     }
@@ -264,11 +294,12 @@ impl Body {
 
     /// Whether there is something that the server does not have.
     pub(crate) fn is_changed(&self) -> bool {
-        self.changed
+        self.changed || self.set != AfsStoreStatus::default()
     }
 
-    pub(crate) fn modified(&self) -> Option<AfsTime> {
-        self.modified
+    /// Attributes that the server does not have.
+    pub(crate) fn unstored_attributes(&self) -> AfsStoreStatus {
+        self.set
     }
 
     /// When our own programs changed it last, by our clock.
@@ -391,7 +422,7 @@ impl Body {
         if let Some(kept) = &mut self.kept {
             kept.void(0, u64::MAX);
         }
-        if self.valid.is_empty() && !self.changed {
+        if self.valid.is_empty() && !self.is_changed() {
             self.remove();
         }
     }
@@ -504,9 +535,7 @@ impl Body {
             body.dirty.insert(position, end);
         });
         self.length = self.length.max(end);
-        self.changed = true;
-        self.modified = Some(now);
-        self.touched = now;
+        self.changed_contents(now);
         Ok(())
     }
 
@@ -534,24 +563,107 @@ impl Body {
             self.account(|body| body.valid.insert(old, length));
         }
         self.length = length;
+        self.changed_contents(now);
+        Ok(())
+    }
+
+    fn changed_contents(&mut self, now: AfsTime) {
         self.changed = true;
         self.modified = Some(now);
         self.touched = now;
-        Ok(())
+        // One that a program set was that of before.
+        self.set.client_mod_time = None;
     }
 
     /// The time of change was set by a program, and is stored with the bytes.
     pub(crate) fn set_modified(&mut self, time: AfsTime) {
         if self.changed {
             self.modified = Some(time);
+            self.note_attributes();
         }
+    }
+
+    /// Our own programs set attributes, which are stored with the bytes.
+    pub(crate) fn set_attributes(&mut self, set: &AfsStoreStatus, now: AfsTime) {
+        self.touched = now;
+        merge(&mut self.set, set);
+        self.modified = set.client_mod_time.or(self.modified);
+        self.note_attributes();
+    }
+
+    fn note_attributes(&mut self) {
+        let modified = self.modified.unwrap_or_default();
+        if let Some(kept) = &mut self.kept {
+            let over = (self.version, self.writer);
+            kept.attributes(over, self.length, modified, &self.set);
+        }
+    }
+
+    /// These attributes were sent. `shown`: the answer, which says which of them the server took; without, all are
+    /// settled. Those that were set meanwhile stay.
+    pub(crate) fn attributes_stored(
+        &mut self,
+        sent: &AfsStoreStatus,
+        shown: Option<&AfsFetchStatus>,
+    ) {
+        if *sent == AfsStoreStatus::default() {
+            return;
+        }
+        fn settle<T: PartialEq>(set: &mut Option<T>, sent: Option<T>, shown: Option<T>) {
+            if *set == sent && (shown.is_none() || shown == sent) {
+                *set = None;
+            }
+        }
+        let set = &mut self.set;
+        let mode = shown.map(|status| status.unix_mode & 0o7777);
+        settle(&mut set.unix_mode, sent.unix_mode, mode);
+        settle(&mut set.owner, sent.owner, shown.map(|status| status.owner));
+        settle(&mut set.group, sent.group, shown.map(|status| status.group));
+        let time = shown.map(|status| status.client_mod_time);
+        settle(&mut set.client_mod_time, sent.client_mod_time, time);
+        if !self.is_changed() {
+            if let Some(kept) = &mut self.kept {
+                kept.clean();
+            }
+        } else if !self.changed || self.choose_piece().is_some() {
+            // Else it is noted next that nothing is left.
+            self.note_attributes();
+        }
+    }
+
+    /// These attributes were set in another way since.
+    pub(crate) fn attributes_superseded(&mut self, by: &AfsStoreStatus) {
+        let set = &mut self.set;
+        let before = *set;
+        set.unix_mode = set.unix_mode.filter(|_| by.unix_mode.is_none());
+        set.client_mod_time = set.client_mod_time.filter(|_| by.client_mod_time.is_none());
+        if *set != before {
+            self.note_attributes();
+        }
+    }
+
+    /// A status of the server's with what programs here did since.
+    pub(crate) fn shown(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
+        if self.changed {
+            status.length = self.length;
+            status.client_mod_time = self.modified.unwrap_or(status.client_mod_time);
+        }
+        if self.is_changed() {
+            status.server_mod_time = status.server_mod_time.max(self.touched);
+        }
+        let set = &self.set;
+        status.unix_mode = set.unix_mode.unwrap_or(status.unix_mode);
+        status.owner = set.owner.unwrap_or(status.owner);
+        status.group = set.group.unwrap_or(status.group);
+        status.client_mod_time = set.client_mod_time.unwrap_or(status.client_mod_time);
+        status
     }
 
     /// The next call that brings the server nearer to what is here, which is under way from now on;
     /// `None` when there is nothing left. Each must end with [`Body::stored`] or [`Body::not_stored`].
     pub(crate) fn next_piece(&mut self) -> Option<Piece> {
-        let piece = self.choose_piece();
-        match &piece {
+        let mut piece = self.choose_piece();
+        match &mut piece {
             Some(piece) => {
                 self.in_flight = true;
                 self.cutting = piece.cut.is_some();
@@ -560,14 +672,20 @@ impl Body {
                     body.storing.insert(piece.start, piece.end);
                 });
                 self.cut = self.cut.filter(|_| piece.cut.is_none());
+                if self.dirty.is_empty() && self.cut.is_none() && piece.file_length >= self.length {
+                    piece.set = self.set;
+                }
                 if let Some(kept) = &mut self.kept {
                     kept.storing(piece.start, piece.end, piece.cut);
                 }
             }
             None => {
-                self.changed = false;
-                if let Some(kept) = &mut self.kept {
+                let was_changed = std::mem::take(&mut self.changed);
+                if let Some(kept) = self.kept.as_mut().filter(|_| was_changed) {
                     kept.clean();
+                }
+                if was_changed && self.is_changed() {
+                    self.note_attributes();
                 }
             }
         }
@@ -580,6 +698,7 @@ impl Body {
             end,
             file_length,
             modified: self.modified,
+            set: AfsStoreStatus::default(),
             cut,
         };
         let first = self.dirty.first();
@@ -680,6 +799,7 @@ impl Body {
             body.storing.clear();
         });
         self.changed = false;
+        self.set = AfsStoreStatus::default();
         self.cut = None;
         self.meanwhile = None;
         self.left_over = None;

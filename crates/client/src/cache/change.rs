@@ -81,7 +81,9 @@ impl Cache {
             directory: reply.dir_status,
             callback: reply.callback,
         };
-        self.make(user, directory, name, create, taken).await
+        let made = self.make(user, directory, name, create, taken).await?;
+        made.state.lock().made = true;
+        Ok(made)
     }
 
     /// Makes a directory.
@@ -124,7 +126,12 @@ impl Cache {
         let made = taken(reply.await?);
         self.entered(user, directory, &made.directory, name, made.fid);
         let promise = Some((made.callback, asked));
-        self.made(user, directory, made.fid, &made.status, promise)
+        let vnode = self.made(user, directory, made.fid, &made.status, promise)?;
+        if vnode.is_directory() {
+            // In the version that was answered there is nothing in it.
+            vnode.state.lock().listing = Some((made.status.data_version, Arc::default()));
+        }
+        Ok(vnode)
     }
 
     /// Makes a symbolic link; a mount point, if the text is one's.
@@ -560,11 +567,7 @@ impl Cache {
         };
         let directory = self.vnode(&vnode.volume, directory)?;
         let of_directory = self.status(user, &directory).await?.caller_access;
-        let rest = of_directory.difference(Rights::ADMINISTER);
-        Ok(match status.caller_access.contains(Rights::ADMINISTER) {
-            true => rest.union(Rights::ADMINISTER),
-            false => rest,
-        })
+        Ok(rights_to_file(status.caller_access, of_directory))
     }
 
     /// Whether a user may do what these rights allow in a directory or with a file.
@@ -573,7 +576,7 @@ impl Cache {
     /// `EACCES`; as [`Cache::status`].
     pub async fn may(&self, user: &Arc<User>, vnode: &Arc<Vnode>, wanted: Rights) -> Result<()> {
         let rights = self.rights(user, vnode).await?;
-        let status = self.status(user, vnode).await?;
+        let status = vnode.with_own_changes(self.status(user, vnode).await?);
         let owner = rights.contains(Rights::ADMINISTER);
         let is_file = status.file_type == FileType::File;
         let of_mode = |bits: u32| !is_file || owner || status.unix_mode & bits != 0;
@@ -595,6 +598,15 @@ impl Cache {
 
     fn asked_about_new(&self) -> Asked {
         Asked::about_new(self.strays.load(Ordering::Acquire))
+    }
+}
+
+/// What a user may do with a file, by what the server told him of it and of its directory.
+pub(crate) fn rights_to_file(of_file: Rights, of_directory: Rights) -> Rights {
+    let rest = of_directory.difference(Rights::ADMINISTER);
+    match of_file.contains(Rights::ADMINISTER) {
+        true => rest.union(Rights::ADMINISTER),
+        false => rest,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
-use cellar_wire::rxafs::{AfsFetchStatus, FileType};
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, FileType};
 
 use super::backing::WRITES_LEFT;
 use super::body::{Body, Space};
@@ -76,6 +76,9 @@ struct World {
     server: Server,
     model: Vec<u8>,
     before: Vec<u8>,
+    /// The mode at the server, and what programs must see: before what was under way, and after.
+    mode: u32,
+    modes: [u32; 2],
 }
 
 impl World {
@@ -89,6 +92,8 @@ impl World {
             model: server.bytes.clone(),
             before: server.bytes.clone(),
             server,
+            mode: 0,
+            modes: [0; 2],
         }
     }
 
@@ -120,8 +125,9 @@ impl World {
 
     fn step(&mut self, random: &mut Random) {
         self.before.clone_from(&self.model);
+        self.modes[0] = self.modes[1];
         let server = self.server.clone();
-        match random.below(12) {
+        match random.below(14) {
             0..4 => {
                 let at = random.below(LENGTHS);
                 let count = 1 + random.below(1_500);
@@ -171,6 +177,15 @@ impl World {
                 self.take().meet(&status);
             }
             10 => self.take().forget_clean(),
+            11..13 => {
+                let mode = 1 + random.below(0o777) as u32;
+                self.modes[1] = mode;
+                let set = AfsStoreStatus {
+                    unix_mode: Some(mode),
+                    ..AfsStoreStatus::default()
+                };
+                self.take().set_attributes(&set, NOW);
+            }
             _ => {
                 let body = self.take();
                 if !body.is_changed() {
@@ -185,6 +200,11 @@ impl World {
     fn store(&mut self, random: &mut Random) {
         loop {
             let Some(piece) = self.take().next_piece() else {
+                let set = self.take().unstored_attributes();
+                if !Self::killed() {
+                    self.mode = set.unix_mode.unwrap_or(self.mode);
+                    self.take().attributes_stored(&set, None);
+                }
                 return;
             };
             let (start, end) = (piece.start as usize, piece.end as usize);
@@ -216,10 +236,25 @@ impl World {
             let sums = checksums(piece.start, &bytes);
             let others = self.take().stored(&piece, &status, &sums);
             assert!(!others, "nobody else stored");
+            // As the server applies them: with the bytes.
+            self.mode = piece.set.unix_mode.unwrap_or(self.mode);
+            let mut shown = self.server.status();
+            shown.unix_mode = self.mode;
+            self.take().attributes_stored(&piece.set, Some(&shown));
             if Self::killed() {
                 return;
             }
         }
+    }
+
+    /// The mode that programs see.
+    fn shown_mode(&mut self) -> u32 {
+        let mode = self.mode;
+        let status = AfsFetchStatus {
+            unix_mode: mode,
+            ..self.server.status()
+        };
+        self.take().shown(status).unix_mode
     }
 
     /// Answers whether there was anything to sync.
@@ -293,6 +328,7 @@ fn killed_at_every_write_nothing_answered_is_lost() {
             let (old, killed) = run(directory.path(), seed, 30, kill_after);
             let mut world = World::open(directory.path(), old.server.clone(), BOOT);
             (world.model, world.before) = (old.model, old.before);
+            (world.mode, world.modes) = (old.mode, old.modes);
             let view = world.view();
             let what = format!("seed {seed}, killed after {kill_after} writes");
             let kept = aside(directory.path());
@@ -316,6 +352,8 @@ fn killed_at_every_write_nothing_answered_is_lost() {
                 }
             } else {
                 assert!(kept.is_empty(), "{what}");
+                let mode = world.shown_mode();
+                assert!(world.modes.contains(&mode), "{what}: mode {mode:o}");
                 assert!(
                     [world.before.len(), world.model.len()].contains(&view.len()),
                     "{what}: length {}",
@@ -327,11 +365,13 @@ fn killed_at_every_write_nothing_answered_is_lost() {
             }
             // And it goes on.
             world.model.clone_from(&view);
+            world.modes[1] = world.shown_mode();
             let mut random = Random(seed + 1_000);
             for _ in 0..10 {
                 world.step(&mut random);
                 let (view, model) = (world.view(), world.model.clone());
                 assert!(view == model, "{what}, afterwards");
+                assert_eq!(world.shown_mode(), world.modes[1], "{what}, afterwards");
             }
             if !killed {
                 break;

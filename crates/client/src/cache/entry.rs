@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use cellar_wire::ids::{AfsTime, Fid};
+use cellar_wire::ids::{AfsTime, Fid, ViceId};
+use cellar_wire::rxafs::AfsStoreStatus;
 
 use super::ranges::Ranges;
 use super::record::{Damaged, NONE, Record, decode};
@@ -28,6 +29,10 @@ pub(crate) struct Dirty {
     pub(crate) length: u64,
     pub(crate) cut: Option<u64>,
     pub(crate) modified: AfsTime,
+    /// Bytes or a length, not only attributes.
+    pub(crate) contents: bool,
+    /// Attributes that programs set.
+    pub(crate) set: AfsStoreStatus,
     /// What was being stored: it is in `ranges` too once it was read from a log.
     pub(crate) storing: Option<(u64, u64, Option<u64>)>,
     /// Both files were synced since.
@@ -67,6 +72,20 @@ impl Entry {
         dirty
     }
 
+    fn dirty_contents(
+        &mut self,
+        version: u64,
+        writer: u64,
+        length: u64,
+        modified: u64,
+    ) -> &mut Dirty {
+        let dirty = self.dirty(version, writer, length, modified);
+        dirty.contents = true;
+        // One that a program set was that of before.
+        dirty.set.client_mod_time = None;
+        dirty
+    }
+
     pub(crate) fn apply(&mut self, record: &Record) {
         match *record {
             Record::Valid {
@@ -94,7 +113,7 @@ impl Entry {
                 ..
             } => {
                 self.void(start, end);
-                let dirty = self.dirty(version, writer, length, modified);
+                let dirty = self.dirty_contents(version, writer, length, modified);
                 dirty.ranges.insert(start, end);
             }
             Record::Length {
@@ -106,9 +125,31 @@ impl Entry {
                 ..
             } => {
                 self.void(length, u64::MAX);
-                let dirty = self.dirty(version, writer, length, modified);
+                let dirty = self.dirty_contents(version, writer, length, modified);
                 dirty.ranges.cut(length);
                 dirty.cut = (cut != NONE).then_some(cut);
+            }
+            Record::Attributes {
+                version,
+                writer,
+                length,
+                modified,
+                mode,
+                owner,
+                group,
+                time,
+                ..
+            } => {
+                let dirty = self.dirty(version, writer, length, modified);
+                // `NONE` is no number of 32 bits.
+                let given = |number: u64| u32::try_from(number).ok();
+                dirty.set = AfsStoreStatus {
+                    client_mod_time: given(time).map(AfsTime),
+                    owner: given(owner).map(|id| ViceId(id as i32)),
+                    group: given(group).map(|id| ViceId(id as i32)),
+                    unix_mode: given(mode),
+                    ..AfsStoreStatus::default()
+                };
             }
             Record::Storing {
                 start, end, cut, ..
@@ -268,6 +309,32 @@ impl Entry {
         let Some(dirty) = &self.dirty else {
             return;
         };
+        if dirty.contents {
+            dirty.records(number, take);
+        }
+        if dirty.set != AfsStoreStatus::default() {
+            let over = (dirty.version, dirty.writer);
+            take(Record::attributes(
+                number,
+                over,
+                dirty.length,
+                dirty.modified,
+                &dirty.set,
+            ));
+        }
+        if dirty.synced {
+            take(Record::Synced { number });
+        }
+        if dirty.torn {
+            take(Record::Torn { number });
+        }
+    }
+}
+
+impl Dirty {
+    /// The records that lead to its bytes.
+    fn records(&self, number: u64, take: &mut dyn FnMut(Record)) {
+        let dirty = self;
         let (version, writer, length) = (dirty.version, dirty.writer.into(), dirty.length);
         let modified = dirty.modified.0.into();
         // A shortening would void and cut what follows: it comes first, with what is being stored beyond it.
@@ -308,11 +375,13 @@ impl Entry {
                 modified,
             });
         }
-        if dirty.synced {
-            take(Record::Synced { number });
-        }
-        if dirty.torn {
-            take(Record::Torn { number });
-        }
     }
+}
+
+/// Attributes that were set, and set again.
+pub(crate) fn merge(set: &mut AfsStoreStatus, later: &AfsStoreStatus) {
+    set.client_mod_time = later.client_mod_time.or(set.client_mod_time);
+    set.owner = later.owner.or(set.owner);
+    set.group = later.group.or(set.group);
+    set.unix_mode = later.unix_mode.or(set.unix_mode);
 }

@@ -154,7 +154,7 @@ impl Cache {
             ..AfsStoreStatus::default()
         };
         if set != AfsStoreStatus::default() {
-            self.set_status(user, vnode, set).await?;
+            self.set(user, vnode, set).await?;
         }
         self.attributes(user, vnode).await
     }
@@ -227,9 +227,14 @@ impl Handle {
             // Nobody will ever read it from the server.
             return Ok(());
         }
+        self.vnode.state.lock().made = false;
         match durable {
-            true => self.cache.store(&self.vnode, true).await,
-            false => self.cache.store_at_close(&self.vnode).await,
+            true => self.cache.store(&self.vnode, true).await?,
+            false => self.cache.store_at_close(&self.vnode).await?,
+        }
+        match self.vnode.state.lock().refused.take() {
+            Some(code) => Err(refused("attributes", code)),
+            None => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::AfsStoreStatus;
 
 use super::backing::Backing;
 use super::entry::{Place, Sums};
@@ -171,6 +172,17 @@ impl Kept {
             cut: cut.unwrap_or(NONE),
             modified: now.0.into(),
         }]);
+    }
+
+    pub(crate) fn attributes(
+        &mut self,
+        over: (u64, u32),
+        length: u64,
+        modified: AfsTime,
+        set: &AfsStoreStatus,
+    ) {
+        self.changes += 1;
+        self.note([Record::attributes(self.number, over, length, modified, set)]);
     }
 
     pub(crate) fn storing(&mut self, start: u64, end: u64, cut: Option<u64>) {

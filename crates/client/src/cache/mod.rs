@@ -38,6 +38,7 @@ use crate::error::{Error, Result};
 use crate::rxafscb::{CallbackService, Promises};
 use crate::volume::Volume;
 
+mod attributes;
 mod backing;
 mod behind;
 mod body;

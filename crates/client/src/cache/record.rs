@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
+use cellar_wire::rxafs::AfsStoreStatus;
 
 /// No number.
 pub(crate) const NONE: u64 = u64::MAX;
@@ -32,6 +33,8 @@ pub(crate) enum Record {
     Dirty { number: u64, version: u64, writer: u64, start: u64, end: u64, length: u64, modified: u64 },
     /// A program set the length; `cut`: the shortest that the server does not know of.
     Length { number: u64, version: u64, writer: u64, length: u64, cut: u64, modified: u64 },
+    /// What programs set and no server has: all of it, each in place of what there was; [`NONE`] where nothing was set.
+    Attributes { number: u64, version: u64, writer: u64, length: u64, modified: u64, mode: u64, owner: u64, group: u64, time: u64 },
     /// A piece is on its way; `cut`: what it settles of that.
     Storing { number: u64, start: u64, end: u64, cut: u64 },
     /// It was not taken.
@@ -49,6 +52,29 @@ pub(crate) enum Record {
 }
 
 impl Record {
+    /// Attributes, set over a version by a writer.
+    pub(crate) fn attributes(
+        number: u64,
+        (version, writer): (u64, u32),
+        length: u64,
+        modified: AfsTime,
+        set: &AfsStoreStatus,
+    ) -> Self {
+        let given = |number: Option<u32>| number.map_or(NONE, u64::from);
+        let id = |id: Option<ViceId>| given(id.map(|id| id.0 as u32));
+        Self::Attributes {
+            number,
+            version,
+            writer: writer.into(),
+            length,
+            modified: modified.0.into(),
+            mode: given(set.unix_mode),
+            owner: id(set.owner),
+            group: id(set.group),
+            time: given(set.client_mod_time.map(|time| time.0)),
+        }
+    }
+
     pub(crate) fn number(&self) -> u64 {
         match self {
             Self::Boot { .. } => NONE,
@@ -57,6 +83,7 @@ impl Record {
             | Self::Void { number, .. }
             | Self::Dirty { number, .. }
             | Self::Length { number, .. }
+            | Self::Attributes { number, .. }
             | Self::Storing { number, .. }
             | Self::Failed { number }
             | Self::Stored { number, .. }
@@ -90,6 +117,10 @@ fn parts(record: &Record) -> (u8, Vec<u64>, &[u8]) {
         Record::Synced { number } => (11, vec![*number], &[]),
         Record::Torn { number } => (12, vec![*number], &[]),
         Record::Gone { number } => (13, vec![*number], &[]),
+        Record::Attributes { number, version, writer, length, modified, mode, owner, group, time } => {
+            let all = vec![*number, *version, *writer, *length, *modified, *mode, *owner, *group, *time];
+            (14, all, &[])
+        }
     }
 }
 
@@ -171,6 +202,8 @@ fn parse(body: &[u8]) -> Option<Record> {
         (11, &[number]) => Record::Synced { number },
         (12, &[number]) => Record::Torn { number },
         (13, &[number]) => Record::Gone { number },
+        (14, &[number, version, writer, length, modified, mode, owner, group, time]) =>
+            Record::Attributes { number, version, writer, length, modified, mode, owner, group, time },
         _ => return None,
     };
     Some(record)
@@ -191,6 +224,7 @@ mod tests {
             Record::Void { number: 1, start: 2, end: NONE },
             Record::Dirty { number: 1, version: 2, writer: 3, start: 4, end: 5, length: 6, modified: 7 },
             Record::Length { number: 1, version: 2, writer: 3, length: 4, cut: 5, modified: 6 },
+            Record::Attributes { number: 1, version: 2, writer: 3, length: 4, modified: 5, mode: 6, owner: NONE, group: 8, time: 9 },
             Record::Storing { number: 1, start: 2, end: 3, cut: 4 },
             Record::Failed { number: 1 },
             Record::Stored { number: 1, before: 2, version: 3 },

@@ -14,10 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, StoreData64};
 use tokio::time::Instant;
 
 use super::Cache;
+use super::attributes::without_attributes;
 use super::behind::RETRY;
 use super::body::{Piece, STORE_BYTES};
 use super::kept::checksums;
@@ -152,6 +154,8 @@ impl Cache {
                     let others = vnode.body.lock().stored(&piece, &status, &sums);
                     vnode.state.lock().failed = None;
                     self.heard(&user, vnode, &status, None);
+                    let shown = Some(&status);
+                    vnode.body.lock().attributes_stored(&piece.set, shown);
                     if others {
                         self.tell(vnode, true);
                     }
@@ -164,6 +168,9 @@ impl Cache {
                     Err(error)
                 }
             };
+        }
+        if self.store_attributes(&user, vnode).await? {
+            return Ok(false);
         }
         let mut unstored = self.unstored.lock();
         if !vnode.body.lock().is_changed() {
@@ -195,7 +202,7 @@ impl Cache {
             in_status: AfsStoreStatus {
                 client_mod_time: piece.modified,
                 fsync: durable,
-                ..AfsStoreStatus::default()
+                ..piece.set
             },
             position: piece.start,
             length: piece.end - piece.start,
@@ -205,15 +212,35 @@ impl Cache {
         if let Some(status) = self.store_directly(user, vnode, piece, &chunks).await? {
             return Ok((status, sums));
         }
+        let mut sent = self.send_piece(user, vnode, &arguments, &chunks).await;
+        if let Err(error) = &sent
+            && let Some(arguments) = without_attributes(&arguments, error)
+        {
+            let again = self.send_piece(user, vnode, &arguments, &chunks).await;
+            if again.is_ok() {
+                self.attributes_refused(vnode, &piece.set, error);
+                sent = again;
+            }
+        }
+        Ok((sent?, sums))
+    }
+
+    async fn send_piece(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        arguments: &StoreData64,
+        chunks: &[Bytes],
+    ) -> Result<AfsFetchStatus> {
         let what = format!("storing {}", vnode.fid());
         let mut course = Course::start(user.client(), &vnode.volume).await?;
         loop {
-            match send(&course, &arguments, &chunks).await {
+            match send(&course, arguments, chunks).await {
                 Ok(reply) => {
                     course.succeeded();
-                    let bytes = piece.end - piece.start;
-                    self.counts.stored.fetch_add(bytes, Ordering::Relaxed);
-                    return Ok((reply.status, sums));
+                    let stored = &self.counts.stored;
+                    stored.fetch_add(arguments.length, Ordering::Relaxed);
+                    return Ok(reply.status);
                 }
                 Err(error) => course.failed(error, &what).await?,
             }

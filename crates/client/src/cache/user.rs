@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Cache;
+use super::attributes::Owners;
 use crate::cell::CellName;
 use crate::client::{Client, Config};
 use crate::error::Result;
@@ -70,6 +71,7 @@ pub struct User {
     uid: u32,
     id: u32,
     client: Client,
+    owners: Owners,
 }
 
 impl std::fmt::Debug for User {
@@ -87,6 +89,11 @@ impl User {
     /// The number under which his rights are kept.
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Where he may not change owners.
+    pub(crate) fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// What calls servers for him.
@@ -133,7 +140,12 @@ impl Cache {
         let client =
             Client::without_callbacks(self.port().clone(), self.known_cells().clone(), config);
         let id = self.users().next.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(User { uid, id, client }))
+        Ok(Arc::new(User {
+            uid,
+            id,
+            client,
+            owners: Owners::default(),
+        }))
     }
 
     /// As whom servers are called for this user of the machine.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, Fid};
 use cellar_wire::rxafs::{AfsFetchStatus, Callback, FileType};
@@ -70,6 +71,10 @@ pub(crate) struct State {
     pub(crate) writer: Option<Arc<User>>,
     /// The name it got when its last name was removed while it was open: gone when it is closed.
     pub(crate) leftover: Option<Leftover>,
+    /// It was just made, and no program has closed it since.
+    pub(crate) made: bool,
+    /// The server refused attributes that programs had set: whoever closes the file next hears of it.
+    pub(crate) refused: Option<AbortCode>,
     /// Why the last store failed.
     pub(crate) failed: Option<i32>,
     /// Bytes that may wait when it is closed, where that is not as of all files.
@@ -169,20 +174,14 @@ impl Vnode {
         })
     }
 
+    /// A status of the server's with what programs here did since.
     pub(crate) fn with_own_changes(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
         if self.state.lock().leftover.is_some() {
             // Its last name was removed, as far as programs know.
             status.link_count = 0;
         }
         if status.file_type == FileType::File {
-            let body = self.body.lock();
-            if body.is_changed() {
-                status.length = body.length();
-                if let Some(time) = body.modified() {
-                    status.client_mod_time = time;
-                }
-                status.server_mod_time = status.server_mod_time.max(body.touched());
-            }
+            status = self.body.lock().shown(status);
         }
         status
     }
@@ -301,10 +300,10 @@ impl Vnode {
         self.body.lock().unstored_bytes()
     }
 
-    /// When our own programs changed its contents, if that is not stored yet.
+    /// When our own programs last changed it, if that is not stored yet.
     pub fn unstored_since(&self) -> Option<AfsTime> {
         let body = self.body.lock();
-        body.modified().filter(|_| body.is_changed())
+        body.is_changed().then(|| body.touched())
     }
 }
 
@@ -312,7 +311,6 @@ impl Vnode {
 mod tests {
     use std::sync::Arc;
 
-    use cellar_wire::abort::AbortCode;
     use cellar_wire::ids::VolumeId;
 
     use super::*;

@@ -1,0 +1,226 @@
+//! Attributes that programs set: what need not be sent, what goes with the bytes, and what is sent at once.
+//!
+//! 1. What is so already, as promised, is not sent by who may set it.
+//! 2. A file that a program here has just made or written is stored when it is closed, or behind that: mode and times go
+//!    with the last of its bytes, by the same call. Programs here see them at once, and a cache directory keeps them as it
+//!    keeps the bytes. What rights the server told say that it will take them; if it refuses all the same, the
+//!    bytes are stored without them, and `close` or `fsync` says so.
+//! 3. Owners and groups are for administrators to change, whom only the server knows: it is asked at once. Who was told
+//!    that he may not is told so again for [`OWNERS_TIME`] without asking: it is the same for every file.
+//! 4. All else is sent at once, in place of what waits of the same attributes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cellar_wire::abort::AbortCode;
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, FileType, StoreData64};
+use tokio::time::Instant;
+
+use super::Cache;
+use super::change::rights_to_file;
+use super::status::refused;
+use super::user::User;
+use super::vnode::Vnode;
+use crate::errno::errno;
+use crate::error::{Error, Result};
+use crate::volume::Volume;
+
+/// How long it is believed that a user may not change owners in a volume.
+const OWNERS_TIME: Duration = Duration::from_secs(60);
+/// Volumes of which that is known of a user.
+const OWNERS_MAX: usize = 256;
+/// Mode bits that are for administrators to set.
+const SET_ID: u32 = 0o6000;
+/// Mode bits that go with the bytes.
+const ORDINARY: u32 = 0o777;
+
+/// Where a user was told that he may not change owners.
+#[derive(Debug, Default)]
+pub(crate) struct Owners(parking_lot::Mutex<Vec<(Arc<Volume>, Instant)>>);
+
+impl Owners {
+    fn were_refused(&self, volume: &Volume) -> bool {
+        let refused = self.0.lock();
+        refused.iter().any(|(other, at)| {
+            other.id == volume.id && other.cell == volume.cell && at.elapsed() < OWNERS_TIME
+        })
+    }
+
+    fn refused(&self, volume: &Arc<Volume>) {
+        let mut refused = self.0.lock();
+        refused.retain(|(other, _)| other.id != volume.id || other.cell != volume.cell);
+        if refused.len() >= OWNERS_MAX {
+            refused.remove(0);
+        }
+        refused.push((volume.clone(), Instant::now()));
+    }
+}
+
+/// Whether a server says that somebody may not do something, whenever he tries.
+fn is_refusal(error: &Error) -> bool {
+    let refusals = [AbortCode::EACCES, AbortCode::EPERM, AbortCode::EINVAL];
+    error.code().is_some_and(|code| refusals.contains(&code))
+}
+
+/// What was refused with attributes, and may not be without.
+pub(crate) fn without_attributes(stored: &StoreData64, error: &Error) -> Option<StoreData64> {
+    let in_status = AfsStoreStatus {
+        unix_mode: None,
+        owner: None,
+        group: None,
+        ..stored.in_status
+    };
+    let is_less = in_status != stored.in_status && is_refusal(error);
+    is_less.then(|| StoreData64 {
+        in_status,
+        ..stored.clone()
+    })
+}
+
+impl Cache {
+    /// A program sets attributes.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub(crate) async fn set(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        mut set: AfsStoreStatus,
+    ) -> Result<()> {
+        let known = self.known_rights(user, vnode);
+        if let Some((status, rights)) = &known {
+            take_what_is_so(&mut set, &vnode.with_own_changes(*status), *rights);
+        }
+        if set == AfsStoreStatus::default() {
+            return Ok(());
+        }
+        let of_owners = set.owner.is_some() || set.group.is_some();
+        if of_owners && user.owners().were_refused(&vnode.volume) {
+            let what = format!("another owner of {}", vnode.fid());
+            return Err(refused(what, AbortCode::EPERM));
+        }
+        let may_wait = known.is_some_and(|(status, rights)| {
+            let is_ordinary = set.unix_mode.is_none_or(|mode| mode & !ORDINARY == 0);
+            !of_owners && is_ordinary && may_set(&status, rights)
+        });
+        if may_wait && self.is_being_written(user, vnode) {
+            let now = self.now();
+            let set_later = |body: &mut super::Body| {
+                body.set_attributes(&set, now);
+                Ok(())
+            };
+            self.changed(user, vnode, set_later).await?;
+            let is_closed = vnode.state.lock().opens == 0;
+            if is_closed && !self.store_later(vnode) {
+                self.store(vnode, false).await?;
+            }
+            return Ok(());
+        }
+        match self.set_status(user, vnode, set).await {
+            Ok(_) => {
+                vnode.body.lock().attributes_superseded(&set);
+                Ok(())
+            }
+            Err(error) => {
+                if of_owners && error.code() == Some(AbortCode::EPERM) {
+                    user.owners().refused(&vnode.volume);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The status that is promised, and a user's rights, if nobody has to be asked.
+    fn known_rights(&self, user: &User, vnode: &Arc<Vnode>) -> Option<(AfsFetchStatus, Rights)> {
+        let status = vnode.promised(user)?;
+        if vnode.is_directory() {
+            return Some((status, status.caller_access));
+        }
+        let directory = Fid {
+            volume: vnode.fid().volume,
+            vnode: status.parent_vnode,
+            uniquifier: status.parent_uniquifier,
+        };
+        let directory = self.vnode(&vnode.volume, directory).ok()?;
+        let of_directory = directory.promised(user)?.caller_access;
+        Some((status, rights_to_file(status.caller_access, of_directory)))
+    }
+
+    /// Whether a file is stored soon as this user, who made or wrote it: it is open, or waits since it was closed.
+    fn is_being_written(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> bool {
+        let state = vnode.state.lock();
+        let by_user = |writer: &Arc<User>| writer.id() == user.id();
+        let body = vnode.body.lock();
+        (state.opens > 0 || vnode.waits.load(Ordering::Acquire))
+            && (state.made || body.is_changed())
+            && state.writer.as_ref().is_none_or(by_user)
+            && body.left_over().is_none()
+    }
+
+    /// Stores attributes where nothing else is to be stored. Answers whether there were any.
+    pub(crate) async fn store_attributes(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+    ) -> Result<bool> {
+        let set = vnode.body.lock().unstored_attributes();
+        if set == AfsStoreStatus::default() {
+            return Ok(false);
+        }
+        match self.set_status(user, vnode, set).await {
+            Ok(_) => {
+                vnode.body.lock().attributes_stored(&set, None);
+                vnode.state.lock().failed = None;
+            }
+            Err(error) if is_refusal(&error) => self.attributes_refused(vnode, &set, &error),
+            Err(error) => {
+                vnode.state.lock().failed = Some(errno(&error));
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The server does not take attributes: they are as it has them, and whoever closes the file hears of it.
+    pub(crate) fn attributes_refused(
+        &self,
+        vnode: &Arc<Vnode>,
+        set: &AfsStoreStatus,
+        error: &Error,
+    ) {
+        tracing::info!(fid = %vnode.fid(), %error, "attributes are not what they were set to");
+        vnode.body.lock().attributes_stored(set, None);
+        vnode.state.lock().refused = error.code();
+        self.tell(vnode, false);
+    }
+}
+
+/// Whether mode and times may be set with these rights. Source: what OpenAFS's file server answers to StoreStatus.
+fn may_set(status: &AfsFetchStatus, rights: Rights) -> bool {
+    match status.file_type {
+        FileType::Directory => rights.intersects(Rights::INSERT.union(Rights::DELETE)),
+        FileType::File => {
+            let owns = rights.contains(Rights::ADMINISTER.union(Rights::INSERT));
+            owns || rights.contains(Rights::WRITE)
+        }
+        FileType::Symlink | FileType::Invalid => false,
+    }
+}
+
+/// Rule 1.
+fn take_what_is_so(set: &mut AfsStoreStatus, status: &AfsFetchStatus, rights: Rights) {
+    if !may_set(status, rights) {
+        return;
+    }
+    set.unix_mode = set
+        .unix_mode
+        .filter(|mode| *mode != status.unix_mode & 0o7777);
+    if status.unix_mode & SET_ID == 0 {
+        set.owner = set.owner.filter(|owner| *owner != status.owner);
+        set.group = set.group.filter(|group| *group != status.group);
+    }
+}
