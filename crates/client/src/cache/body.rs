@@ -464,9 +464,8 @@ impl Body {
 
     /// Reads what is here.
     pub(crate) fn read(&mut self, start: u64, end: u64) -> io::Result<Vec<u8>> {
-        let mut buffer = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
-        self.backing.read(start, &mut buffer)?;
-        Ok(buffer)
+        let length = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
+        self.backing.read(start, length)
     }
 
     /// Takes bytes that were fetched of a range, with the status at that moment; only what is not here
@@ -483,8 +482,20 @@ impl Body {
         }
         let mut at = range.start;
         let mut filled = Filled::default();
-        for piece in pieces {
-            at = self.fill_one(at, piece, &mut filled)?;
+        let coming = at + pieces.iter().map(Bytes::len).sum::<usize>() as u64;
+        if self.valid.gaps(at, coming.min(self.length)) == [(at, coming)] {
+            // Nothing of it is here: as every file is read the first time.
+            self.backing.write_all(at, pieces)?;
+            self.account(|body| body.valid.insert(at, coming));
+            for piece in pieces.iter().filter(|_| self.kept.is_some()) {
+                filled.add(at, piece);
+                at += piece.len() as u64;
+            }
+            at = coming;
+        } else {
+            for piece in pieces {
+                at = self.fill_one(at, piece, &mut filled)?;
+            }
         }
         if at >= status.length && at < range.end {
             // Of no version of the server's: it is not kept.

@@ -383,6 +383,29 @@ fn killed_at_every_write_nothing_answered_is_lost() {
     assert!(put_aside < kills / 4, "{put_aside} of {kills}");
 }
 
+#[test]
+fn what_is_fetched_is_one_write_and_one_note() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let bytes = Random(5).bytes(300_000);
+    let server = Server {
+        version: 3,
+        bytes: bytes.clone(),
+    };
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    // As datagrams bring it; more pieces than one call of the kernel takes.
+    let pieces: Vec<_> = bytes.chunks(100).map(Bytes::copy_from_slice).collect();
+    let status = server.status();
+    world.take();
+    WRITES_LEFT.set((100, false));
+    let filled = world.take().fill(&status, 0..bytes.len() as u64, &pieces);
+    let (left, _) = WRITES_LEFT.get();
+    WRITES_LEFT.set((u64::MAX, false));
+    assert!(filled.expect("fills"));
+    assert_eq!(100 - left, 2);
+    assert_eq!(world.take().gaps(0, bytes.len() as u64), []);
+    assert!(world.view() == bytes);
+}
+
 /// After a crash of the machine any part of what was not synced may be missing.
 #[test]
 fn a_crash_of_the_machine_serves_nothing_wrong() {

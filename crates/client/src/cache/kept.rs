@@ -98,16 +98,17 @@ impl Kept {
         let mut damaged = Vec::new();
         for (from, to, sum) in overlapping {
             self.unchecked.remove(&from);
-            let mut bytes = vec![0; (to - from) as usize];
-            if backing.read(from, &mut bytes).is_err() || checksum(from, &bytes) != sum {
-                tracing::info!(
-                    file = self.number,
-                    from,
-                    "cached bytes are not what they were"
-                );
-                damaged.push((from, to));
-                self.void(from, to);
+            let bytes = backing.read(from, (to - from) as usize);
+            if bytes.is_ok_and(|bytes| checksum(from, &bytes) == sum) {
+                continue;
             }
+            tracing::info!(
+                file = self.number,
+                from,
+                "cached bytes are not what they were"
+            );
+            damaged.push((from, to));
+            self.void(from, to);
         }
         damaged
     }
