@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_auth::{Authority, Level};
@@ -49,7 +50,7 @@ impl IdentityOptions {
     /// Where to look for another token when one has run out in the middle of a command.
     pub(crate) fn renewal(self) -> Option<Arc<dyn Renewal>> {
         let by_token = !self.noauth && !self.localauth;
-        by_token.then(|| renewal_from(CacheName::own(), self.level()))
+        by_token.then(|| renewal_from(CacheName::own(), self.level().into()))
     }
 
     /// How to call the servers of `cells`, the first of which is the home cell; `directory` is that
@@ -86,14 +87,41 @@ impl IdentityOptions {
     }
 }
 
+/// How what is sent and received with tokens is protected: that may change while they are in use.
+#[derive(Clone, Debug)]
+pub(crate) struct Protection(Arc<AtomicBool>);
+
+impl From<Level> for Protection {
+    fn from(level: Level) -> Self {
+        Self(Arc::new(AtomicBool::new(level == Level::Crypt)))
+    }
+}
+
+impl Protection {
+    pub(crate) fn encrypts(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_encrypt(&self, on: bool) {
+        self.0.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        match self.encrypts() {
+            true => Level::Crypt,
+            false => Level::Clear,
+        }
+    }
+}
+
 /// Looks for another token in a credential cache.
-pub(crate) fn renewal_from(cache: CacheName, level: Level) -> Arc<dyn Renewal> {
-    Arc::new(FromCache(cache, level))
+pub(crate) fn renewal_from(cache: CacheName, protection: Protection) -> Arc<dyn Renewal> {
+    Arc::new(FromCache(cache, protection))
 }
 
 /// A credential cache, which `cellar login --keep` may have filled again.
 #[derive(Debug)]
-struct FromCache(CacheName, Level);
+struct FromCache(CacheName, Protection);
 
 impl Renewal for FromCache {
     fn renew<'a>(
@@ -103,7 +131,7 @@ impl Renewal for FromCache {
         Box::pin(async move {
             let ticket = kerberos::cached_token(&self.0, cell.as_str(), now()).await;
             let token = ticket.ok()??.token(cell).ok()?;
-            Some(token.security(self.1))
+            Some(token.security(self.1.level()))
         })
     }
 }

@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_auth::Level;
-use cellar_client::cache::{self, Cache, Identities, Root};
+use cellar_client::cache::{self, Cache, Identities, Root, SIZE_MIN};
 use cellar_client::kerberos::CacheName;
 use cellar_client::{CellName, Renewal};
 use cellar_fuse::Mount;
+use cellar_fuse::control::STORE_BEHIND_MAX;
 use cellar_rpc::{Runtime, RuntimeConfig, Security};
 
 mod metrics;
@@ -26,8 +26,6 @@ const VNODES_MAX: usize = 100_000;
 /// Bytes kept when nobody says: in memory, and on disk.
 const MEMORY_BYTES: u64 = 256 << 20;
 const DISK_BYTES: u64 = 2 << 30;
-/// The smallest cache: a store and some chunks ahead of a reader.
-const BYTES_MIN: u64 = 64 << 20;
 /// Threads that answer requests which had to wait for a server.
 const WORKERS_MAX: usize = 4;
 /// How often it is looked whether somebody unmounted it.
@@ -63,6 +61,9 @@ pub(crate) struct Options {
     /// Seconds of a server's silence after which programs are told ETIMEDOUT.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(6..=3600))]
     timeout: u64,
+    /// KiB of a file that may still have to be stored when close returns, as of 'cellar fs storebehind -allfiles'.
+    #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
+    store_behind: u64,
     /// What @sys stands for; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
@@ -103,8 +104,8 @@ fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
     let size = number.checked_mul(1 << shift).ok_or_else(wrong)?;
-    if size < BYTES_MIN {
-        return Err(format!("at least {}M are needed", BYTES_MIN >> 20));
+    if size < SIZE_MIN {
+        return Err(format!("at least {}M are needed", SIZE_MIN >> 20));
     }
     Ok(size)
 }
@@ -150,7 +151,7 @@ async fn mounted(options: Options) -> Outcome {
     let identities: Arc<dyn Identities> = match identity.noauth {
         true => Arc::new(cache::Anonymous),
         false => Arc::new(Tokens {
-            level: identity.level(),
+            protection: identity.level().into(),
             own: me.as_raw(),
         }),
     };
@@ -173,6 +174,7 @@ async fn mounted(options: Options) -> Outcome {
         cache.discover(dns);
     }
     cache.alias(cell_aliases());
+    cache.set_store_behind(options.store_behind << 10);
     let user = cache.user(me.as_raw()).await?;
     let root = cache.root(&user).await?;
     if let Some(root) = &root {
@@ -272,12 +274,19 @@ pub(crate) fn guard(options: &GuardOptions) -> Outcome {
 fn cannot_mount(directory: &Path, cause: &std::io::Error) -> Failure {
     let hint = if !Path::new("/dev/fuse").exists() {
         ". There is no /dev/fuse: 'modprobe fuse', or give the container that device"
+    } else if cause.kind() == std::io::ErrorKind::PermissionDenied && !may_open_device() {
+        ". This user may not open /dev/fuse, as everybody usually may: 'chmod 666 /dev/fuse'"
     } else if cause.kind() == std::io::ErrorKind::PermissionDenied {
         ". Who is not root needs fusermount3 (package fuse3), and must own the directory"
     } else {
         ""
     };
     Failure::new(format!("{}: {cause}{hint}", directory.display()))
+}
+
+fn may_open_device() -> bool {
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).open("/dev/fuse").is_ok()
 }
 
 /// Until a signal comes, or somebody unmounts it.
@@ -343,7 +352,7 @@ async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
 /// the customary file.
 #[derive(Debug)]
 struct Tokens {
-    level: Level,
+    protection: identity::Protection,
     own: u32,
 }
 
@@ -374,14 +383,23 @@ impl Identities for Tokens {
     ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
         Box::pin(async move {
             match self.cache(uid) {
-                Some(cache) => identity::tokens_in(&cache, self.level).await,
+                Some(cache) => identity::tokens_in(&cache, self.protection.level()).await,
                 None => HashMap::new(),
             }
         })
     }
 
     fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>> {
-        Some(identity::renewal_from(self.cache(uid)?, self.level))
+        let cache = self.cache(uid)?;
+        Some(identity::renewal_from(cache, self.protection.clone()))
+    }
+
+    fn encrypts(&self) -> bool {
+        self.protection.encrypts()
+    }
+
+    fn set_encrypt(&self, on: bool) {
+        self.protection.set_encrypt(on);
     }
 }
 

@@ -89,6 +89,11 @@ impl Default for Ports {
 }
 
 impl Ports {
+    /// The customary ports, moved so that the location server answers at `location`; `None` as in [`Ports::based_at`].
+    pub fn of_location(location: u16) -> Option<Self> {
+        location.checked_sub(3).and_then(Self::based_at)
+    }
+
     /// The customary ports, moved so that the file server answers at `fileserver`.
     ///
     /// `None` if one of them would not be a port.
@@ -129,6 +134,43 @@ impl Cell {
         self.database_servers
             .iter()
             .map(|ip| SocketAddr::new(*ip, self.ports.protection))
+    }
+
+    /// The cell in one line: its name, the ports of its roles, and the addresses of its database servers.
+    pub fn line(&self) -> String {
+        let p = &self.ports;
+        let ports = [p.fileserver, p.protection, p.location, p.volume, p.overseer];
+        let ports = ports.map(|port| port.to_string()).join(",");
+        let servers = self.database_servers.iter().map(|ip| format!(" {ip}"));
+        format!("{} {ports}{}", self.name, servers.collect::<String>())
+    }
+
+    /// What [`Cell::line`] wrote; `None`: it did not.
+    pub fn parse_line(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let name = CellName::new(words.next()?).ok()?;
+        let ports: Vec<u16> = words
+            .next()?
+            .split(',')
+            .map(|port| port.parse().ok())
+            .collect::<Option<_>>()?;
+        let [fileserver, protection, location, volume, overseer] = ports[..] else {
+            return None;
+        };
+        let servers = words.map(|word| word.parse().ok());
+        let database_servers = servers.collect::<Option<Vec<IpAddr>>>()?;
+        let many = 1..=DATABASE_SERVERS_MAX;
+        many.contains(&database_servers.len()).then_some(Self {
+            name,
+            database_servers,
+            ports: Ports {
+                fileserver,
+                protection,
+                location,
+                volume,
+                overseer,
+            },
+        })
     }
 
     /// The cell as `CellServDB` writes it; two lines for a cell with one server.
@@ -250,7 +292,24 @@ not an address
             database_servers: vec![IpAddr::from([127, 0, 0, 1])],
             ports: Ports::default(),
         };
-        assert_eq!(parse_cell_serv_db(&cell.cell_serv_db()), [cell]);
+        let read = parse_cell_serv_db(&cell.cell_serv_db());
+        assert_eq!(read, std::slice::from_ref(&cell));
+        let moved = Cell {
+            ports: Ports::based_at(17000).expect("ports"),
+            ..cell
+        };
+        let line = moved.line();
+        assert_eq!(line, "demo.cell 17000,17002,17003,17005,17007 127.0.0.1");
+        assert_eq!(Cell::parse_line(&line), Some(moved));
+        for bad in [
+            "",
+            "x",
+            "x 1,2,3,4,5",
+            "x 1,2,3,4 192.0.2.1",
+            "x 1,2,3,4,5 y",
+        ] {
+            assert_eq!(Cell::parse_line(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(300);
 pub(crate) struct Cells {
     known: RwLock<Vec<Known>>,
     /// Other names of cells.
-    aliases: OnceLock<HashMap<CellName, CellName>>,
+    aliases: RwLock<HashMap<CellName, CellName>>,
     dns: OnceLock<Dns>,
 }
 
@@ -46,7 +46,7 @@ impl Cells {
         };
         Arc::new(Self {
             known: RwLock::new(cells.into_iter().map(given).collect()),
-            aliases: OnceLock::new(),
+            aliases: RwLock::default(),
             dns: OnceLock::new(),
         })
     }
@@ -58,29 +58,44 @@ impl Cells {
         }
     }
 
-    /// These are other names of cells, from now on. The first call counts.
+    /// These are other names of cells, from now on.
     pub(crate) fn alias(&self, aliases: HashMap<CellName, CellName>) {
-        if self.aliases.set(aliases).is_err() {
-            tracing::debug!("the aliases are known already");
+        *self.aliases.write() = aliases;
+    }
+
+    /// One more name of a cell. `false`: that is a cell's name, or there are too many.
+    pub(crate) fn add_alias(&self, alias: CellName, cell: CellName) -> bool {
+        if self.number(&alias).is_some() {
+            return false;
         }
+        let mut aliases = self.aliases.write();
+        if aliases.len() >= CELLS_MAX && !aliases.contains_key(&alias) {
+            return false;
+        }
+        aliases.insert(alias, cell);
+        true
     }
 
     /// The cell that a name is another one of, if it is.
-    pub(crate) fn real<'a>(&'a self, name: &'a CellName) -> &'a CellName {
-        let aliases = self.aliases.get();
-        aliases.and_then(|all| all.get(name)).unwrap_or(name)
+    pub(crate) fn real(&self, name: &CellName) -> CellName {
+        let aliases = self.aliases.read();
+        aliases.get(name).unwrap_or(name).clone()
     }
 
-    /// Other names of cells, in their order.
-    pub(crate) fn alias_names(&self) -> Vec<CellName> {
-        let aliases = self.aliases.get();
-        let mut names: Vec<_> = aliases
-            .into_iter()
-            .flat_map(HashMap::keys)
-            .cloned()
-            .collect();
-        names.sort();
-        names
+    /// Other names of cells, and the cells, in their order.
+    pub(crate) fn aliases(&self) -> Vec<(CellName, CellName)> {
+        let aliases = self.aliases.read();
+        let pair = |(alias, cell): (&CellName, &CellName)| (alias.clone(), cell.clone());
+        let mut all: Vec<_> = aliases.iter().map(pair).collect();
+        all.sort();
+        all
+    }
+
+    /// A cell is known from now on, or is where this says. `false`: too many are.
+    pub(crate) fn add(&self, cell: Cell) -> bool {
+        let name = cell.name.clone();
+        self.enter(cell, None);
+        self.number(&name).is_some()
     }
 
     pub(crate) fn all(&self) -> Vec<Cell> {
@@ -108,14 +123,14 @@ impl Cells {
     pub(crate) fn known(&self, name: &CellName) -> Result<Cell> {
         let name = self.real(name);
         let known = self.known.read();
-        let found = known.iter().find(|known| known.cell.name == *name);
+        let found = known.iter().find(|known| known.cell.name == name);
         let found = found.map(|known| known.cell.clone());
-        found.ok_or_else(|| Error::UnknownCell(name.clone()))
+        found.ok_or(Error::UnknownCell(name))
     }
 
     /// The same; one that is not known is asked of the DNS.
     pub(crate) async fn find(self: &Arc<Self>, name: &CellName) -> Result<Cell> {
-        let name = self.real(name);
+        let name = &self.real(name);
         let known = self.known(name);
         let Some(dns) = self.dns.get() else {
             return known;
@@ -160,23 +175,21 @@ impl Cells {
     }
 
     fn put(&self, found: Discovered) {
-        let until = Some(Instant::now() + found.life);
+        self.enter(found.cell, Some(Instant::now() + found.life));
+    }
+
+    fn enter(&self, cell: Cell, until: Option<Instant>) {
         let mut all = self.known.write();
-        let place = all
-            .iter()
-            .position(|known| known.cell.name == found.cell.name);
-        match place {
-            Some(place) => {
-                let known = &mut all[place];
-                known.cell = found.cell;
+        let is_full = all.len() >= CELLS_MAX;
+        match all.iter_mut().find(|known| known.cell.name == cell.name) {
+            Some(known) => {
+                known.cell = cell;
                 known.until = until;
             }
-            None if all.len() >= CELLS_MAX => {
-                tracing::warn!(cell = %found.cell.name, "too many cells");
-            }
+            None if is_full => tracing::warn!(cell = %cell.name, "too many cells"),
             None => all.push(Known {
-                name: found.cell.name.as_str().into(),
-                cell: found.cell,
+                name: cell.name.as_str().into(),
+                cell,
                 until,
             }),
         }

@@ -27,6 +27,7 @@ pub mod cell;
 pub mod kerberos;
 pub mod kernel_keys;
 pub mod mount_point;
+pub mod mounted;
 pub mod objects;
 pub mod path;
 pub mod protection;

@@ -180,6 +180,19 @@ impl Locations {
         self.entries.lock().retain(|_, (_, other)| !same(other));
     }
 
+    /// Drops what is known about the family of a volume.
+    pub(crate) fn forget_volume(&self, volume: &Volume) {
+        if let Some(family) = self.known(volume) {
+            self.forget(&family);
+        }
+    }
+
+    /// Drops all that is known: it is asked for again.
+    pub(crate) fn forget_all(&self) {
+        self.entries.lock().clear();
+        self.fileservers.lock().clear();
+    }
+
     async fn ask(&self, cell: &Cell, volume: &str) -> Result<Family> {
         let missing = || Error::NoSuchVolume {
             cell: cell.name.clone(),

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cellar_client::CellName;
 use cellar_client::cache::{Listing, Vnode};
 use cellar_wire::rxafs::FileType as Kind;
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
@@ -28,7 +29,7 @@ const WALK: usize = 50;
 
 /// A directory as it was when it was opened.
 pub(crate) enum Opened {
-    Cells(Vec<Bytes>),
+    Cells(Vec<(Bytes, FileType)>),
     Vnode(Arc<Vnode>, Arc<Listing>),
 }
 
@@ -163,14 +164,15 @@ impl Requests {
     pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<u64> {
         let opened = match self.node(number)? {
             Node::Cells => {
-                let names = self.cache.cell_names();
-                Opened::Cells(
-                    names
-                        .iter()
-                        .map(|n| Bytes::copy_from_slice(n.as_str().as_bytes()))
-                        .collect(),
-                )
+                let cells = self.cache.cells().into_iter().map(|cell| cell.name);
+                let aliases = self.cache.aliases().into_iter().map(|(alias, _)| alias);
+                let line =
+                    |name: CellName, kind| (Bytes::copy_from_slice(name.as_str().as_bytes()), kind);
+                let cells = cells.map(|name| line(name, FileType::Directory));
+                let aliases = aliases.map(|name| line(name, FileType::Symlink));
+                Opened::Cells(cells.chain(aliases).collect())
             }
+            Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
                 let listing = self.cache.listing(&user, &vnode).await.map_err(code)?;
@@ -218,12 +220,12 @@ impl Requests {
         let skip = usize::try_from(offset - 2).unwrap_or(usize::MAX);
         match &*opened {
             Opened::Cells(names) => {
-                for (name, number) in names.iter().zip(2u64..).skip(skip) {
+                for ((name, kind), number) in names.iter().zip(2u64..).skip(skip) {
                     offset += 1;
                     let line = Line {
                         number,
                         offset,
-                        kind: FileType::Directory,
+                        kind: *kind,
                         name,
                         entry: None,
                     };

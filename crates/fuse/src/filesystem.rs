@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::directories::Page;
 use crate::inodes::Inodes;
+use crate::mount::Options;
 use crate::requests::{Answer, Entry, Requests, seconds};
 use crate::xattr;
 
@@ -45,10 +46,10 @@ impl Filesystem {
         cache: Arc<Cache>,
         inodes: Arc<Inodes>,
         runtime: Handle,
-        all_users: bool,
+        options: &Options,
     ) -> Self {
         Self {
-            requests: Arc::new(Requests::new(cache, inodes, all_users)),
+            requests: Arc::new(Requests::new(cache, inodes, options)),
             runtime,
             can_expire: Arc::default(),
         }

@@ -34,6 +34,8 @@ pub(crate) enum Node {
     /// The dynamic root.
     Cells,
     Vnode(Arc<Vnode>),
+    /// Another name of a cell in the dynamic root: a link to this.
+    Link(Bytes),
 }
 
 #[derive(Debug)]
@@ -62,6 +64,8 @@ struct Table {
     numbers: HashMap<At, u64>,
     /// Inodes of each vnode.
     of_key: HashMap<Key, Vec<u64>>,
+    /// Those of links, by name and text.
+    links: HashMap<(Bytes, Bytes), u64>,
 }
 
 impl Inodes {
@@ -70,9 +74,10 @@ impl Inodes {
             inodes: HashMap::new(),
             numbers: HashMap::new(),
             of_key: HashMap::new(),
+            links: HashMap::new(),
         };
         let at = match &root {
-            Node::Cells => None,
+            Node::Cells | Node::Link(_) => None,
             Node::Vnode(vnode) => Some(At {
                 place: ROOT,
                 key: vnode.key(),
@@ -127,17 +132,25 @@ impl Inodes {
             None => table.add(at, vnode.clone()),
         };
         if counted {
-            let name = Bytes::copy_from_slice(name);
-            if let Some(inode) = table.inodes.get_mut(&number) {
-                inode.lookups += 1;
-                inode.parents.insert((parent, name.clone()));
-            }
-            if let Some(directory) = table.inodes.get_mut(&parent)
-                && directory.names.insert(name, number) == Some(0)
-            {
-                directory.absent -= 1;
-            }
+            table.looked_up(parent, name, number);
         }
+        number
+    }
+
+    /// The number of a link in the dynamic root, which counts as looked up once more.
+    pub(crate) fn enter_link(&self, name: &[u8], text: &[u8]) -> u64 {
+        let mut table = self.0.lock();
+        let text = Bytes::copy_from_slice(text);
+        let key = (Bytes::copy_from_slice(name), text.clone());
+        let number = match table.links.get(&key) {
+            Some(number) => *number,
+            None => {
+                let number = table.insert(place_of(ROOT, name), Node::Link(text), None, 0);
+                table.links.insert(key, number);
+                number
+            }
+        };
+        table.looked_up(ROOT, name, number);
         number
     }
 
@@ -193,6 +206,9 @@ impl Inodes {
         let Some(inode) = table.inodes.remove(&number) else {
             return;
         };
+        if let Node::Link(_) = inode.node {
+            table.links.retain(|_, other| *other != number);
+        }
         if let Some(at) = inode.at {
             table.numbers.remove(&at);
             if let Some(numbers) = table.of_key.get_mut(&at.key) {
@@ -260,24 +276,43 @@ impl Table {
 
     fn add(&mut self, at: At, vnode: Arc<Vnode>) -> u64 {
         let fid = at.key.1;
-        let mut number = u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0);
+        let wanted = u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0);
+        let number = self.insert(wanted, Node::Vnode(vnode), Some(at), at.place);
+        self.numbers.insert(at, number);
+        self.of_key.entry(at.key).or_default().push(number);
+        number
+    }
+
+    /// A name led to it once more.
+    fn looked_up(&mut self, parent: u64, name: &[u8], number: u64) {
+        let name = Bytes::copy_from_slice(name);
+        if let Some(inode) = self.inodes.get_mut(&number) {
+            inode.lookups += 1;
+            inode.parents.insert((parent, name.clone()));
+        }
+        if let Some(directory) = self.inodes.get_mut(&parent)
+            && directory.names.insert(name, number) == Some(0)
+        {
+            directory.absent -= 1;
+        }
+    }
+
+    fn insert(&mut self, mut number: u64, node: Node, at: Option<At>, place: u64) -> u64 {
         while number <= ROOT || self.inodes.contains_key(&number) {
             // An odd constant: every number comes in its turn.
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
         }
         let inode = Inode {
-            node: Node::Vnode(vnode),
-            at: Some(at),
+            node,
+            at,
             lookups: 0,
-            place: at.place,
+            place,
             names: HashMap::new(),
             absent: 0,
             parents: HashSet::new(),
             pages: None,
         };
         self.inodes.insert(number, inode);
-        self.numbers.insert(at, number);
-        self.of_key.entry(at.key).or_default().push(number);
         number
     }
 }

@@ -11,6 +11,7 @@
 //!    on in the background, and the thread reads the next.
 //! 3. No request takes longer than the cache's patience allows, but for stores that go on.
 
+pub mod control;
 mod directories;
 mod filesystem;
 mod inodes;

@@ -55,7 +55,7 @@ impl Mount {
         let notices = Notices::new();
         cache.watch(notices.clone());
         let runtime = tokio::runtime::Handle::current();
-        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options.all_users);
+        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options);
         let can_expire = filesystem.can_expire();
         let session = Session::new(filesystem, directory, &config(options))?;
         let device = session.as_fd().try_clone_to_owned()?;

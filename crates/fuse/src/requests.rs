@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::directories::Opened;
 use crate::inodes::{Inodes, Node};
+use crate::mount::Options;
 
 /// How long the kernel may believe that a cell or a mount point leads where it led.
 const CROSSING_TIME: Duration = Duration::from_secs(60);
@@ -30,6 +31,10 @@ pub(crate) struct Requests {
     pub(crate) cache: Arc<Cache>,
     pub(crate) inodes: Arc<Inodes>,
     all_users: bool,
+    /// Who mounted it.
+    pub(crate) owner: u32,
+    /// Set-id bits count.
+    pub(crate) suid: bool,
     pub(crate) next: AtomicU64,
     files: Mutex<HashMap<u64, Arc<Handle>>>,
     pub(crate) directories: Mutex<HashMap<u64, Arc<Opened>>>,
@@ -66,11 +71,13 @@ pub(crate) fn code(error: Error) -> Errno {
 }
 
 impl Requests {
-    pub(crate) fn new(cache: Arc<Cache>, inodes: Arc<Inodes>, all_users: bool) -> Self {
+    pub(crate) fn new(cache: Arc<Cache>, inodes: Arc<Inodes>, options: &Options) -> Self {
         Self {
             cache,
             inodes,
-            all_users,
+            all_users: options.all_users,
+            owner: rustix::process::geteuid().as_raw(),
+            suid: options.suid,
             next: AtomicU64::new(1),
             files: Mutex::default(),
             directories: Mutex::default(),
@@ -96,7 +103,7 @@ impl Requests {
     fn vnode(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
-            Node::Cells => Err(Errno::EROFS),
+            Node::Cells | Node::Link(_) => Err(Errno::EROFS),
         }
     }
 
@@ -147,6 +154,7 @@ impl Requests {
     pub(crate) fn seen(&self, parent: INodeNo) -> Answer<Seen> {
         let directory = match self.node(parent)? {
             Node::Cells => None,
+            Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Vnode(directory) => {
                 let breaks = directory.breaks();
                 Some((directory, breaks))
@@ -170,8 +178,13 @@ impl Requests {
         name: &[u8],
         seen: &Seen,
     ) -> Answer<Entry> {
+        let node = self.node(parent)?;
+        if let (Node::Cells, Some(text)) = (&node, self.cache.alias_of(name)) {
+            return Ok(self.alias(name, &text));
+        }
         let user = self.user(uid).await?;
-        let found = match self.node(parent)? {
+        let found = match node {
+            Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Cells => self.cache.lookup_cell(&user, name).await.map_err(code)?,
             Node::Vnode(directory) => self
                 .cache
@@ -184,6 +197,17 @@ impl Requests {
             .await
             .map_err(code)?;
         self.entry(parent, name, &found, seen)
+    }
+
+    /// Another name of a cell, in the dynamic root.
+    fn alias(&self, name: &[u8], text: &str) -> Entry {
+        let number = self.inodes.enter_link(name, text.as_bytes());
+        Entry {
+            attr: link_attr(number, text.len()),
+            generation: 0,
+            attr_time: CROSSING_TIME,
+            entry_time: CROSSING_TIME,
+        }
     }
 
     /// A name is not there: for how long the kernel may remember that, if at all.
@@ -201,6 +225,7 @@ impl Requests {
     ) -> Answer<(FileAttr, Duration)> {
         match self.node(number)? {
             Node::Cells => Ok((root_attr(self.cache.cells().len()), ROOT_TIME)),
+            Node::Link(text) => Ok((link_attr(number.0, text.len()), CROSSING_TIME)),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
                 let attributes = self.cache.attributes(&user, &vnode).await.map_err(code)?;
@@ -229,6 +254,9 @@ impl Requests {
     }
 
     pub(crate) async fn link_text(&self, uid: u32, number: INodeNo) -> Answer<Bytes> {
+        if let Node::Link(text) = self.node(number)? {
+            return Ok(text);
+        }
         let vnode = self.vnode(number)?;
         let user = self.user(uid).await?;
         self.cache.link_text(&user, &vnode).await.map_err(code)
@@ -520,7 +548,7 @@ impl Requests {
     /// Blocks of 1 KiB: all, free.
     pub(crate) async fn room(&self, uid: u32, number: INodeNo) -> Answer<(u64, u64)> {
         match self.node(number)? {
-            Node::Cells => Ok((0, 0)),
+            Node::Cells | Node::Link(_) => Ok((0, 0)),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
                 let usage = self
@@ -606,6 +634,19 @@ fn root_attr(cells: usize) -> FileAttr {
         rdev: 0,
         blksize: 4096,
         flags: 0,
+    }
+}
+
+/// The attributes of another name of a cell.
+fn link_attr(number: u64, length: usize) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size: length as u64,
+        blocks: 1,
+        kind: FileType::Symlink,
+        perm: 0o777,
+        nlink: 1,
+        ..root_attr(0)
     }
 }
 

@@ -1,11 +1,13 @@
 //! Extended attributes `afs.*`, as Linux's own AFS client has them, so that scripts work with both. They are not
 //! listed. Source: observed in Linux (`fs/afs/xattr.c`): `afs.acl` is the access list's text and can be set,
 //! `afs.cell`, `afs.volume` and `afs.fid` (volume:vnode:uniquifier, hexadecimal) cannot; `afs.yfs.*` is of other servers.
+//! Those of [`crate::control`] are our own.
 
 use cellar_client::cache::Vnode;
 use cellar_wire::rxafs::{AfsOpaque, FetchACL, StoreACL};
 use fuser::{Errno, INodeNo};
 
+use crate::control;
 use crate::inodes::Node;
 use crate::requests::{Answer, Requests, code};
 
@@ -29,11 +31,14 @@ impl Requests {
     fn with_attributes(&self, number: INodeNo) -> Answer<std::sync::Arc<Vnode>> {
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
-            Node::Cells => Err(Errno::EOPNOTSUPP),
+            Node::Cells | Node::Link(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 
     pub(crate) async fn xattr(&self, uid: u32, number: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        if control::is_control(name) {
+            return self.control(uid, number, name);
+        }
         let vnode = self.with_attributes(number)?;
         match name {
             b"afs.cell" => Ok(vnode.volume().cell.as_str().into()),
@@ -59,6 +64,9 @@ impl Requests {
         value: &[u8],
         flags: i32,
     ) -> Answer<()> {
+        if control::is_control(name) {
+            return self.set_control(uid, number, name, value).await;
+        }
         let vnode = self.with_attributes(number)?;
         if name != b"afs.acl" {
             return Err(Errno::EOPNOTSUPP);

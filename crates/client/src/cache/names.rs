@@ -82,11 +82,16 @@ impl Cache {
         }
     }
 
-    /// The names in the dynamic root: the cells that are known by now, and other names of cells.
-    pub fn cell_names(&self) -> Vec<CellName> {
-        let cells = self.cells().into_iter().map(|cell| cell.name);
-        let aliases = self.known_cells().alias_names();
-        cells.chain(aliases).collect()
+    /// What another name of a cell in the dynamic root is a link to; with a dot before it, that too.
+    pub fn alias_of(&self, name: &[u8]) -> Option<String> {
+        let text = std::str::from_utf8(name).ok()?;
+        let (dot, text) = match text.strip_prefix('.') {
+            Some(rest) => (".", rest),
+            None => ("", text),
+        };
+        let alias = CellName::new(text).ok()?;
+        let cell = self.known_cells().real(&alias);
+        (cell != alias).then(|| format!("{dot}{cell}"))
     }
 
     /// What a name in the dynamic root leads to. A cell that is not known may be found in the DNS.

@@ -10,6 +10,9 @@ use super::Cache;
 /// Names that `@sys` stands for at most. Source: `MAXNUMSYSNAMES` of OpenAFS.
 pub const SYSNAMES_MAX: usize = 16;
 
+/// The smallest cache, in bytes: a store and some chunks ahead of a reader.
+pub const SIZE_MIN: u64 = 64 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Settings {
     size: AtomicU64,

@@ -43,6 +43,14 @@ pub trait Identities: Send + Sync + 'static {
 
     /// Who is asked when one of his tokens has run out.
     fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>>;
+
+    /// Whether what is sent and received with tokens is encrypted.
+    fn encrypts(&self) -> bool {
+        false
+    }
+
+    /// From now on it is, or is not; where nobody has tokens, it is not.
+    fn set_encrypt(&self, _on: bool) {}
 }
 
 /// Nobody has tokens.

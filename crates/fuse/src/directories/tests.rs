@@ -8,9 +8,16 @@ use cellar_wire::acl::Rights;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::control::*;
 use crate::inodes::Inodes;
+use crate::mount::Options;
 
 const ROOT_DIR: INodeNo = INodeNo(ROOT);
+const OPTIONS: Options = Options {
+    all_users: true,
+    threads: 1,
+    suid: false,
+};
 
 /// A client of the cell, whose kernel is on paper.
 async fn client(cell: &TestCell) -> Client {
@@ -21,7 +28,7 @@ async fn client(cell: &TestCell) -> Client {
     let user = cache.user(0).await.expect("user");
     let root = cache.root(&user).await.expect("root").expect("a volume");
     let inodes = Arc::new(Inodes::new(Node::Vnode(root.clone())));
-    let requests = Requests::new(cache, inodes, true);
+    let requests = Requests::new(cache, inodes, &OPTIONS);
     Client {
         requests,
         user,
@@ -216,10 +223,156 @@ async fn cells_are_names_alone() {
     let mut client = client(&cell).await;
     // Each would have to be asked for where it is.
     let cells = Arc::new(Inodes::new(Node::Cells));
-    client.requests = Requests::new(client.requests.cache.clone(), cells, true);
+    client.requests = Requests::new(client.requests.cache.clone(), cells, &OPTIONS);
     let handle = client.open().await;
     let (page, gift) = client.read(handle, 2, 10).await;
     gift.sent();
     assert_eq!(page.lines, [("test.cell".to_owned(), None)]);
+    cell.end();
+}
+
+#[tokio::test]
+async fn another_name_of_a_cell_is_a_link_in_the_root() {
+    let cell = TestCell::start(Rights::ALL);
+    let mut client = client(&cell).await;
+    let cells = Arc::new(Inodes::new(Node::Cells));
+    client.requests = Requests::new(client.requests.cache.clone(), cells, &OPTIONS);
+    let requests = &client.requests;
+    let set = |name: &'static str, value: &'static str| {
+        requests.set_xattr(0, ROOT_DIR, name.as_bytes(), value.as_bytes(), 0)
+    };
+    set(NEW_ALIAS, "t test.cell").await.expect("an alias");
+    let unknown = set(NEW_ALIAS, "u unknown.cell").await;
+    assert_eq!(unknown.map_err(|errno| errno.code()), Err(2));
+    let taken = set(NEW_ALIAS, "test.cell test.cell").await;
+    assert_eq!(taken.map_err(|errno| errno.code()), Err(17));
+    let handle = client.open().await;
+    let (page, gift) = client.read(handle, 2, 10).await;
+    gift.sent();
+    let names: Vec<_> = page.lines.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["test.cell", "t"]);
+    for (name, text) in [(&b"t"[..], &b"test.cell"[..]), (b".t", b".test.cell")] {
+        let seen = requests.seen(ROOT_DIR).expect("the root");
+        let entry = requests.lookup(0, ROOT_DIR, name, &seen).await;
+        let entry = entry.expect("the alias");
+        assert_eq!(entry.attr.kind, FileType::Symlink);
+        let number = entry.attr.ino;
+        let link = requests.link_text(0, number).await.expect("a link");
+        assert_eq!((&link[..], entry.attr.size), (text, text.len() as u64));
+        let again = requests.lookup(0, ROOT_DIR, name, &seen).await;
+        assert_eq!(again.expect("the alias").attr.ino, number);
+        assert_eq!(requests.inodes.lookups(number.0), Some(2));
+        requests.inodes.forget(number.0, 2);
+        assert_eq!(requests.inodes.lookups(number.0), None);
+    }
+    cell.end();
+}
+
+#[tokio::test]
+async fn the_mount_is_managed_by_who_may() {
+    let cell = TestCell::start(Rights::ALL);
+    let client = client(&cell).await;
+    let requests = &client.requests;
+    let stranger = requests.owner.wrapping_add(1_000);
+    let get = async |uid, name: &str| {
+        let value = requests.xattr(uid, ROOT_DIR, name.as_bytes()).await;
+        value.map(|value| String::from_utf8(value).expect("text"))
+    };
+    let set = async |uid, name: &str, value: &str| {
+        let set = requests.set_xattr(uid, ROOT_DIR, name.as_bytes(), value.as_bytes(), 0);
+        set.await.map_err(|errno| errno.code())
+    };
+    let line = get(stranger, CELL).await.expect("a cell");
+    let parsed = cellar_client::Cell::parse_line(&line);
+    assert_eq!(parsed.as_ref(), Some(&cell.cell));
+    assert_eq!(
+        get(0, &format!("{CELLS}0")).await.expect("cells"),
+        line + "\n"
+    );
+    assert_eq!(get(0, &format!("{CELLS}1")).await.expect("no more"), "");
+    let managing = [
+        (CACHE_SIZE, "131072", "cache-kib 131072"),
+        (SYSNAMES, "one\ntwo", "sysnames one two"),
+        (STORE_BEHIND_ALL, "64", "store-behind-kib 64"),
+        (NEW_CELL, "other.cell 1,2,3,4,5 192.0.2.1", "home test.cell"),
+        (CHECK_VOLUMES, "", ""),
+        (FLUSH, "all", ""),
+    ];
+    for (name, value, told) in managing {
+        assert_eq!(set(stranger, name, value).await, Err(1), "{name}");
+        assert_eq!(set(0, name, value).await, Ok(()), "{name}");
+        let status = get(stranger, STATUS).await.expect("status");
+        assert!(status.contains(told), "{name}: {status}");
+    }
+    assert_eq!(set(0, CACHE_SIZE, "0").await, Ok(()));
+    assert_eq!(requests.cache.size(), 64 << 20);
+    assert!(
+        requests
+            .cache
+            .cells()
+            .iter()
+            .any(|cell| cell.name.as_str() == "other.cell")
+    );
+    for (name, value) in [
+        (CACHE_SIZE, "1000"),
+        (CACHE_SIZE, "18446744073709551615"),
+        (CACHE_SIZE, "x"),
+        (SYSNAMES, " "),
+        (SYSNAMES, "a/b"),
+        (NEW_CELL, "other.cell"),
+        (NEW_ALIAS, "alone"),
+        (CRYPT, "perhaps"),
+        (FLUSH, "nothing"),
+        (STORE_BEHIND_ALL, "1073741825"),
+    ] {
+        assert_eq!(set(0, name, value).await, Err(22), "{name} {value}");
+    }
+    for name in ["afs.cellar.nothing", "afs.cellar.cells.x"] {
+        assert!(get(0, name).await.is_err(), "{name}");
+    }
+    // What concerns one directory is for whoever sees it.
+    assert_eq!(set(stranger, FLUSH, "volume").await, Ok(()));
+    let told = std::mem::take(&mut *client.told.0.lock());
+    assert!(told.contains(&client.root.fid()));
+    assert_eq!(set(stranger, STORE_BEHIND, "1").await, Err(21));
+    cell.end();
+}
+
+#[tokio::test]
+async fn a_file_is_flushed_and_stored_as_its_users_say() {
+    let cell = TestCell::start(Rights::ALL);
+    let client = client(&cell).await;
+    let (requests, cache) = (&client.requests, &client.requests.cache);
+    let uid = requests.owner.wrapping_add(1_000);
+    let seen = requests.seen(ROOT_DIR).expect("the root");
+    let made = requests.create(uid, ROOT_DIR, b"file", 0o644, 2).await;
+    let (entry, handle) = made.expect("a file");
+    let number = entry.attr.ino;
+    let set = async |name: &str, value: &str| {
+        let set = requests.set_xattr(uid, number, name.as_bytes(), value.as_bytes(), 0);
+        set.await.map_err(|errno| errno.code())
+    };
+    let get = async |name: &str| {
+        let value = requests.xattr(uid, number, name.as_bytes()).await;
+        String::from_utf8(value.expect(name)).expect("text")
+    };
+    assert_eq!(get(STORE_BEHIND).await, "default");
+    assert_eq!(set(STORE_BEHIND, "64").await, Ok(()));
+    assert_eq!(get(STORE_BEHIND).await, "64");
+    requests.write(handle, 0, b"later").await.expect("write");
+    requests.store(handle, false).await.expect("close");
+    let fid = cache.waiting(None)[0].0.fid;
+    let line = format!("{fid} test.cell 5 ");
+    assert!(get(&format!("{UNSTORED}0")).await.starts_with(&line));
+    // What is not stored is not forgotten.
+    assert_eq!(set(FLUSH, "file").await, Ok(()));
+    assert_eq!(cache.waiting(None)[0].0.bytes, 5);
+    requests.store(handle, true).await.expect("fsync");
+    assert_eq!(get(&format!("{UNSTORED}0")).await, "");
+    assert_eq!(cache.used(), 5);
+    assert_eq!(set(FLUSH, "file").await, Ok(()));
+    assert_eq!(cache.used(), 0);
+    requests.release(handle).await;
+    drop(seen);
     cell.end();
 }

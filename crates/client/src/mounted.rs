@@ -1,0 +1,62 @@
+//! Paths in AFS as somebody has mounted it here: `cellar mount`, or Linux's own client. Both tell by extended attributes
+//! what a path leads to. Source: observed in Linux (`fs/afs/xattr.c`): `afs.cell`, and `afs.fid`, hexadecimal.
+
+use std::io;
+use std::path::Path;
+
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+
+use crate::cell::CellName;
+
+/// The most that an extended attribute has. Source: `XATTR_SIZE_MAX` of Linux.
+const VALUE_MAX: usize = 64 << 10;
+
+/// An extended attribute of what a path leads to, as text.
+///
+/// # Errors
+/// There is no such path or attribute; it is no text.
+pub fn attribute(path: &Path, name: &str) -> io::Result<String> {
+    let mut value = vec![0; VALUE_MAX];
+    let length = rustix::fs::getxattr(path, name, &mut value[..])?;
+    value.truncate(length);
+    String::from_utf8(value).map_err(io::Error::other)
+}
+
+/// What a path leads to, if it is in a mounted AFS.
+pub fn place(path: &Path) -> Option<(CellName, Fid)> {
+    let fid = parse_fid(&attribute(path, "afs.fid").ok()?)?;
+    let cell = CellName::new(&attribute(path, "afs.cell").ok()?).ok()?;
+    Some((cell, fid))
+}
+
+fn parse_fid(text: &str) -> Option<Fid> {
+    let mut numbers = text
+        .split(':')
+        .map(|number| u32::from_str_radix(number, 16).ok());
+    let fid = Fid {
+        volume: VolumeId(numbers.next()??),
+        vnode: VnodeId(numbers.next()??),
+        uniquifier: Uniquifier(numbers.next()??),
+    };
+    numbers.next().is_none().then_some(fid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fids_as_they_are_told() {
+        let fid = Fid::new(0x2000_0001, 0x1a, 3);
+        assert_eq!(parse_fid("20000001:1a:3"), Some(fid));
+        for bad in ["", "1:2", "1:2:3:4", "1:2:x", "1:2:123456789"] {
+            assert_eq!(parse_fid(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_afs_has_no_place() {
+        assert_eq!(place(Path::new("/proc/self")), None);
+        assert_eq!(place(Path::new("/nonexistent")), None);
+    }
+}

@@ -1,0 +1,289 @@
+//! What is asked of the cache manager itself: extended attributes that only such a mount has, got and set on a path in it.
+//! `cellar fs` does that; their values are text, so that `getfattr` and `setfattr` can too. The kernel says who asks.
+//!
+//! 1. What changes the mount for everybody is for root and for whoever mounted it; what is forgotten of a file (or its
+//!    volume) may be so by whoever may see it; how it is stored when it is closed, by whoever may write it.
+//! 2. Who asks for what is not stored is told of his own files; root and whoever mounted it, of all.
+
+use std::sync::Arc;
+
+use cellar_client::cache::{SIZE_MIN, SYSNAMES_MAX, Vnode};
+use cellar_client::{Cell, CellName, errno};
+use cellar_wire::acl::Rights;
+use fuser::{Errno, INodeNo};
+
+use crate::inodes::Node;
+use crate::requests::{Answer, Requests, code};
+
+/// What they all begin with.
+const PREFIX: &[u8] = b"afs.cellar.";
+/// To get: lines of a word and what it says of the mount.
+pub const STATUS: &str = "afs.cellar.status";
+/// To get: the cell of a file, as [`Cell::line`] has it.
+pub const CELL: &str = "afs.cellar.cell";
+/// To get, with a number from 0 behind it: some of the cells, one a line; none when there are no more.
+pub const CELLS: &str = "afs.cellar.cells.";
+/// To get, likewise: other names of cells, and the cells.
+pub const ALIASES: &str = "afs.cellar.aliases.";
+/// To get, likewise: fid, cell, bytes, data version, user (or `-`) and errno of the last store (or 0) of files that are not stored.
+pub const UNSTORED: &str = "afs.cellar.unstored.";
+/// To set: `file`, `volume` or `all`.
+pub const FLUSH: &str = "afs.cellar.flush";
+/// To set on a directory: the name of a mount point in it.
+pub const FLUSH_MOUNT: &str = "afs.cellar.flushmount";
+/// To set: anything.
+pub const CHECK_VOLUMES: &str = "afs.cellar.checkvolumes";
+/// To set: KiB; 0 for what it was at the start.
+pub const CACHE_SIZE: &str = "afs.cellar.cachesize";
+/// To set: names, one a line.
+pub const SYSNAMES: &str = "afs.cellar.sysnames";
+/// To set: [`Cell::line`].
+pub const NEW_CELL: &str = "afs.cellar.newcell";
+/// To set: the alias, and the cell.
+pub const NEW_ALIAS: &str = "afs.cellar.newalias";
+/// To set: `on` or `off`.
+pub const CRYPT: &str = "afs.cellar.crypt";
+/// Of a file: KiB that may wait when it is closed, or `default`.
+pub const STORE_BEHIND: &str = "afs.cellar.storebehind";
+/// To set: KiB that may wait of files without a value of their own.
+pub const STORE_BEHIND_ALL: &str = "afs.cellar.storebehind.all";
+
+/// Lines of one value: all of them fit into the 64 KiB that it may have.
+const LINES: usize = 128;
+/// The longest name that `@sys` may stand for. Source: `MAXSYSNAME` of OpenAFS.
+const SYSNAME_BYTES_MAX: usize = 127;
+/// The most KiB that may wait of a file: 1 TiB.
+pub const STORE_BEHIND_MAX: u64 = 1 << 30;
+
+/// Whether an extended attribute is one of these.
+pub(crate) fn is_control(name: &[u8]) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// Lines from `page * LINES` on.
+fn page(lines: impl Iterator<Item = String>, page: &str) -> Answer<String> {
+    let page: usize = page.parse().map_err(|_| Errno::EOPNOTSUPP)?;
+    let skipped = lines.skip(page.saturating_mul(LINES));
+    Ok(skipped.take(LINES).map(|line| line + "\n").collect())
+}
+
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+fn number(text: &str) -> Answer<u64> {
+    text.trim().parse().map_err(|_| Errno::EINVAL)
+}
+
+impl Requests {
+    /// Rule 1.
+    fn manages(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.owner
+    }
+
+    fn must_manage(&self, uid: u32) -> Answer<()> {
+        if self.manages(uid) {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+
+    fn file(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
+        match self.node(number)? {
+            Node::Vnode(vnode) => Ok(vnode),
+            Node::Cells | Node::Link(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// What one of these says.
+    pub(crate) fn control(&self, uid: u32, number: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        let name = std::str::from_utf8(name).map_err(|_| Errno::EOPNOTSUPP)?;
+        let text = match name {
+            STATUS => self.status(),
+            CELL => {
+                let name = self.file(number)?.volume().cell.clone();
+                let cells = self.cache.cells();
+                let cell = cells.iter().find(|cell| cell.name == name);
+                cell.ok_or(Errno::ENOENT)?.line()
+            }
+            STORE_BEHIND => match self.cache.store_behind_of(&*self.file(number)?) {
+                Some(bytes) => (bytes >> 10).to_string(),
+                None => "default".to_owned(),
+            },
+            _ => {
+                if let Some(at) = name.strip_prefix(CELLS) {
+                    let cells = self.cache.cells();
+                    page(cells.iter().map(Cell::line), at)?
+                } else if let Some(at) = name.strip_prefix(ALIASES) {
+                    let aliases = self.cache.aliases().into_iter();
+                    page(aliases.map(|(alias, cell)| format!("{alias} {cell}")), at)?
+                } else if let Some(at) = name.strip_prefix(UNSTORED) {
+                    self.unstored(uid, at)?
+                } else {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+            }
+        };
+        Ok(text.into_bytes())
+    }
+
+    fn unstored(&self, uid: u32, at: &str) -> Answer<String> {
+        let whose = (!self.manages(uid)).then_some(uid);
+        let all = self.cache.waiting(whose).into_iter();
+        let line = |(one, failed): cellar_client::cache::Waiting| {
+            let user = match one.writer {
+                u32::MAX => "-".to_owned(),
+                uid => uid.to_string(),
+            };
+            let failed = failed.unwrap_or(0);
+            let (fid, cell, bytes, version) = (one.fid, one.cell, one.bytes, one.version);
+            format!("{fid} {cell} {bytes} {version} {user} {failed}")
+        };
+        page(all.map(line), at)
+    }
+
+    fn status(&self) -> String {
+        let cache = &self.cache;
+        let sysnames = cache.sysnames();
+        let home = cache.cells().into_iter().next();
+        let home = home.map_or(String::new(), |cell| cell.name.to_string());
+        let lines = [
+            ("owner", self.owner.to_string()),
+            ("home", home),
+            ("cache-kib", (cache.size() >> 10).to_string()),
+            ("used-kib", cache.used().div_ceil(1 << 10).to_string()),
+            ("dirty-kib", cache.dirty().div_ceil(1 << 10).to_string()),
+            ("vnodes", cache.vnodes_known().to_string()),
+            ("vnodes-max", cache.options().vnodes_max.to_string()),
+            ("crypt", on_or_off(cache.encrypts()).to_owned()),
+            ("suid", on_or_off(self.suid).to_owned()),
+            ("store-behind-kib", (cache.store_behind() >> 10).to_string()),
+            ("sysnames", sysnames.join(" ")),
+        ];
+        lines
+            .into_iter()
+            .map(|(word, value)| format!("{word} {value}\n"))
+            .collect()
+    }
+
+    /// Does what one of these asks for.
+    pub(crate) async fn set_control(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        name: &[u8],
+        value: &[u8],
+    ) -> Answer<()> {
+        let name = std::str::from_utf8(name).map_err(|_| Errno::EOPNOTSUPP)?;
+        let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+        match name {
+            FLUSH if text == "all" => {
+                self.must_manage(uid)?;
+                self.cache.flush_all();
+            }
+            FLUSH => {
+                let user = self.user(uid).await?;
+                let vnode = self.file(number)?;
+                let flushed = match text {
+                    "file" => self.cache.flush(&user, &vnode).await,
+                    "volume" => self.cache.flush_volume(&user, &vnode).await,
+                    _ => return Err(Errno::EINVAL),
+                };
+                flushed.map_err(code)?;
+            }
+            FLUSH_MOUNT => {
+                let user = self.user(uid).await?;
+                let directory = self.file(number)?;
+                let flushed = self.cache.flush_mount(&user, &directory, value).await;
+                flushed.map_err(code)?;
+            }
+            STORE_BEHIND => {
+                let user = self.user(uid).await?;
+                let vnode = self.file(number)?;
+                let rights = self.cache.rights(&user, &vnode).await.map_err(code)?;
+                if vnode.is_directory() {
+                    return Err(Errno::EISDIR);
+                }
+                if !rights.contains(Rights::WRITE) {
+                    return Err(Errno::EACCES);
+                }
+                let bytes = match text {
+                    "default" => None,
+                    _ => Some(store_behind(text)?),
+                };
+                self.cache.set_store_behind_of(&vnode, bytes);
+            }
+            _ => {
+                self.must_manage(uid)?;
+                self.manage(name, text).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn manage(&self, name: &str, text: &str) -> Answer<()> {
+        match name {
+            CHECK_VOLUMES => self.cache.check_volumes(),
+            CACHE_SIZE => {
+                let bytes = match number(text)? {
+                    0 => self.cache.options().size,
+                    kib => kib.checked_mul(1 << 10).ok_or(Errno::EINVAL)?,
+                };
+                if bytes < SIZE_MIN {
+                    return Err(Errno::EINVAL);
+                }
+                self.cache.set_size(bytes);
+            }
+            SYSNAMES => {
+                let names: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+                let is_one = |name: &String| name.len() <= SYSNAME_BYTES_MAX && !name.contains('/');
+                if names.is_empty() || names.len() > SYSNAMES_MAX || !names.iter().all(is_one) {
+                    return Err(Errno::EINVAL);
+                }
+                self.cache.set_sysnames(&names);
+            }
+            NEW_CELL => {
+                let cell = Cell::parse_line(text).ok_or(Errno::EINVAL)?;
+                if !self.cache.new_cell(cell) {
+                    return Err(Errno::ENOSPC);
+                }
+            }
+            NEW_ALIAS => {
+                let (alias, cell) = text.split_once(' ').ok_or(Errno::EINVAL)?;
+                let name = |text| CellName::new(text).map_err(|_| Errno::EINVAL);
+                let (alias, cell) = (name(alias)?, name(cell)?);
+                let added = self.cache.new_alias(alias, &cell).await;
+                let added = added.map_err(|error| match error {
+                    cellar_client::Error::UnknownCell(_) => Errno::ENOENT,
+                    error => Errno::from_i32(errno(&error)),
+                })?;
+                if !added {
+                    return Err(Errno::EEXIST);
+                }
+            }
+            CRYPT => {
+                let on = match text {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(Errno::EINVAL),
+                };
+                self.cache.set_encrypt(on).await;
+                if self.cache.encrypts() != on {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+            }
+            STORE_BEHIND_ALL => self.cache.set_store_behind(store_behind(text)?),
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        Ok(())
+    }
+}
+
+/// KiB as bytes.
+fn store_behind(text: &str) -> Answer<u64> {
+    match number(text)? {
+        kib @ 0..=STORE_BEHIND_MAX => Ok(kib << 10),
+        _ => Err(Errno::EINVAL),
+    }
+}
