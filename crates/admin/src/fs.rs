@@ -7,20 +7,21 @@ mod objects;
 mod quota;
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use cellar_client::path::split_last;
-use cellar_client::{Cell, Client, Follow, MountPoint, Node};
+use cellar_client::{Cell, CellName, Client, Follow, MountPoint, Node, mounted};
 use cellar_rpc::{CallError, CallOptions};
 use cellar_wire::acl::Rights;
-use cellar_wire::ids::VolumeId;
+use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::rxafs;
 use serde::Serialize;
 
 pub use acl::{Acl, AclEntry, BadAcl, parse_rights};
 pub(crate) use objects::patiently;
 pub use objects::{Piece, Pieces, Policies};
-pub use quota::{QUOTA_HEAD, VolumeStatus};
+pub use quota::{DISK_HEAD, QUOTA_HEAD, VolumeStatus};
 
 use crate::error::{Error, Result};
 use crate::vos::Volumes;
@@ -60,8 +61,17 @@ impl<'a> Files<'a> {
         Self { client }
     }
 
-    /// What a path leads to. A word without slashes is a volume's name: its root directory.
+    /// What a path leads to: in a mounted AFS, or from `/afs` on. Any other word without slashes is a volume's name: its
+    /// root directory.
     async fn find(&self, path: &str) -> Result<Node> {
+        if let Some((cell, fid)) = mounted::place(Path::new(path)) {
+            return self.node(&cell, fid).await;
+        }
+        if matches!(path, "." | "..") {
+            return Err(Error::Usage(format!(
+                "'{path}' is not in a mounted AFS: name a path in one, a path from /afs on, or a volume"
+            )));
+        }
         let Some(home) = self.client.home().filter(|_| !path.contains('/')) else {
             return Ok(self.client.find(path, Follow::ALL).await?);
         };
@@ -73,6 +83,45 @@ impl<'a> Files<'a> {
         let volume = self.client.mounted(None, &home.name, &mount).await?;
         let root = cellar_wire::Fid::root(volume.id);
         Ok(self.client.node(&volume, root).await?)
+    }
+
+    async fn node(&self, cell: &CellName, fid: Fid) -> Result<Node> {
+        let mount = MountPoint {
+            read_write: false,
+            cell: Some(cell.clone()),
+            volume: fid.volume.0.to_string(),
+        };
+        let volume = self.client.mounted(None, cell, &mount).await?;
+        Ok(self.client.node(&volume, fid).await?)
+    }
+
+    /// The directory that a name is in, and the name.
+    async fn parent<'p>(&self, path: &'p str) -> Result<(Node, &'p str)> {
+        let (directory, name) = match path {
+            "." | ".." => {
+                return Err(Error::Usage(format!(
+                    "'{path}': you may not use '.' or '..' as the last part of a mount point's path; go one directory up"
+                )));
+            }
+            _ if !path.contains('/') && mounted::place(Path::new(".")).is_some() => (".", path),
+            _ => split_last(path)?,
+        };
+        Ok((self.find(directory).await?, name))
+    }
+
+    /// Drops users and groups that are no more from the access list of a directory. Answers what it is now; `None`: as it
+    /// was.
+    ///
+    /// # Errors
+    /// As [`Files::set_access_list`].
+    pub async fn clean_access_list(&self, path: &str) -> Result<Option<Acl>> {
+        let node = self.find(path).await?;
+        let mut acl = self.acl_of(&node, path).await?;
+        if !acl.clean() {
+            return Ok(None);
+        }
+        self.store_acl(&node, path, &acl).await?;
+        Ok(Some(acl))
     }
 
     /// The access list of a directory, or of the directory that holds a file.
@@ -219,8 +268,7 @@ impl<'a> Files<'a> {
     /// # Errors
     /// The name is taken, or the caller has no `a` right.
     pub async fn make_mount(&self, path: &str, mount: &MountPoint) -> Result<bool> {
-        let (directory, name) = split_last(path)?;
-        let directory = self.find(directory).await?;
+        let (directory, name) = self.parent(path).await?;
         let cell = mount.cell.as_ref().unwrap_or(&directory.volume.cell);
         let known = match self.client.cell(cell) {
             Ok(cell) => self
@@ -244,8 +292,7 @@ impl<'a> Files<'a> {
     /// It is none, or the caller may not.
     pub async fn remove_mount(&self, path: &str) -> Result<()> {
         self.list_mount(path).await?;
-        let (directory, name) = split_last(path)?;
-        let directory = self.find(directory).await?;
+        let (directory, name) = self.parent(path).await?;
         self.client
             .place(&directory, name.as_bytes(), path)?
             .remove_file()
@@ -258,7 +305,25 @@ impl<'a> Files<'a> {
     /// # Errors
     /// It is none.
     pub async fn list_mount(&self, path: &str) -> Result<Mount> {
-        let node = self.client.find(path, Follow::NONE).await?;
+        let (directory, name) = match self.parent(path).await {
+            Ok(found) => found,
+            // The top of the tree has no parent.
+            Err(Error::Client(_)) => {
+                return self
+                    .mount_of(path, self.client.find(path, Follow::NONE).await?)
+                    .await;
+            }
+            Err(error) => return Err(error),
+        };
+        let fid = self.client.lookup_name(&directory, name.as_bytes()).await?;
+        let node = match fid {
+            Some(fid) => self.client.node(&directory.volume, fid).await?,
+            None => self.client.find(path, Follow::NONE).await?,
+        };
+        self.mount_of(path, node).await
+    }
+
+    async fn mount_of(&self, path: &str, node: Node) -> Result<Mount> {
         if !node.is_mount_point() {
             return Err(Error::Usage(format!("'{path}' is not a mount point.")));
         }

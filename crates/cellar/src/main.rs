@@ -17,6 +17,7 @@ mod identity;
 mod key;
 mod login;
 mod mount;
+mod mounted;
 mod osd_serve;
 mod output;
 mod progress;

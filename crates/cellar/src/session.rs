@@ -32,6 +32,7 @@ use crate::cell_directory::{CellDirectory, Part};
 use crate::failure::{Failure, Outcome};
 use crate::found;
 use crate::identity::IdentityOptions;
+use crate::mounted;
 
 /// The variable of the environment that names a `CellServDB`.
 const CELL_SERV_DB: &str = "CELLAR_CELLSERVDB";
@@ -179,7 +180,12 @@ impl CellOptions {
 
     /// What the lists have; a cell that the command names, and they do not, is asked of the DNS.
     async fn find_or_ask(&self, path: Option<&str>) -> Outcome<Found> {
-        let found = self.find(path, &[]);
+        let mut more = Vec::new();
+        // A path in a mount, which knows its cells.
+        if self.server.is_empty() && self.cell.is_none() {
+            more.extend(path.and_then(mounted::cell_of));
+        }
+        let found = self.find(path, &more);
         let Some(dns) = self.dns() else {
             return found;
         };
@@ -188,7 +194,7 @@ impl CellOptions {
             .cell
             .as_deref()
             .and_then(|name| CellName::new(name).ok());
-        let mut more = Vec::new();
+        let before = more.len();
         for name in wanted.into_iter().chain(path.and_then(cell_of_path)) {
             let name = aliases.get(&name).cloned().unwrap_or(name);
             let listed = match &found {
@@ -199,7 +205,7 @@ impl CellOptions {
                 more.push(cell);
             }
         }
-        if more.is_empty() {
+        if more.len() == before {
             return found;
         }
         self.find(path, &more)
@@ -273,9 +279,7 @@ impl CellOptions {
             servers.push(address);
             if let Some(location) = port {
                 port_named = true;
-                ports = location
-                    .checked_sub(3)
-                    .and_then(Ports::based_at)
+                ports = Ports::of_location(location)
                     .ok_or_else(|| Failure::usage(format!("{server}: not a port to use")))?;
             }
         }
@@ -348,7 +352,7 @@ async fn administrator(
 }
 
 /// `ADDRESS`, `NAME`, or either with a port.
-fn resolve(server: &str) -> Outcome<(IpAddr, Option<u16>)> {
+pub(crate) fn resolve(server: &str) -> Outcome<(IpAddr, Option<u16>)> {
     if let Ok(address) = server.parse::<IpAddr>() {
         return Ok((address, None));
     }

@@ -24,7 +24,7 @@ use crate::session::{CellOptions, Session};
 
 /// What every operation takes. Those of the originals that mean nothing here are accepted, so that
 /// scripts go on to work.
-static COMMON: [Parameter; 13] = [
+const COMMON: [Parameter; 13] = [
     optional(
         "cell",
         "cell name: the cell; default: the one in --dir, else ThisCell's",

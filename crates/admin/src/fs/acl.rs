@@ -108,6 +108,32 @@ impl Acl {
         }
     }
 
+    /// Drops entries of users and groups that are no more, which servers name by their numbers. Answers whether there were
+    /// any.
+    pub fn clean(&mut self) -> bool {
+        let before = self.normal.len() + self.negative.len();
+        let is_known = |entry: &AclEntry| entry.name.parse::<i64>().is_err();
+        self.normal.retain(is_known);
+        self.negative.retain(is_known);
+        before != self.normal.len() + self.negative.len()
+    }
+
+    /// As `fs listacl -cmd` prints it: what sets it.
+    pub fn commands(&self, path: &str) -> String {
+        let mut text = String::new();
+        for (switch, list) in [("", &self.normal), (" -negative", &self.negative)] {
+            if list.is_empty() {
+                continue;
+            }
+            let _ = write!(text, "fs setacl -dir {path} -acl");
+            for entry in list {
+                let _ = write!(text, " {} {}", entry.name, entry.rights);
+            }
+            let _ = writeln!(text, "{switch}");
+        }
+        text
+    }
+
     /// As `fs listacl` prints it below the path.
     pub fn listing(&self) -> String {
         let mut text = String::new();
@@ -160,6 +186,18 @@ mod tests {
             Acl::parse(b"0 dfs:1 cell\n0\n").expect("dfs"),
             Acl::default()
         );
+    }
+
+    #[test]
+    fn who_is_no_more_is_dropped() {
+        let mut acl = Acl::parse(TEXT).expect("acl");
+        assert!(!acl.clean());
+        acl.set("1234", Rights::READ, false);
+        acl.set("-206", Rights::READ, true);
+        assert!(acl.clean());
+        assert_eq!(acl.text(), TEXT);
+        let dead = Acl::parse(b"1\n0\n77 9\n").expect("acl");
+        assert_eq!(dead.commands("x"), "fs setacl -dir x -acl 77 rl\n");
     }
 
     #[test]

@@ -6,6 +6,9 @@ use serde::Serialize;
 /// The head of `fs listquota`.
 pub const QUOTA_HEAD: &str = "Volume Name                    Quota       Used %Used   Partition\n";
 
+/// The head of `fs diskfree`.
+pub const DISK_HEAD: &str = "Volume Name                  kbytes      used     avail %used\n";
+
 /// A volume, from the file server's view. Sizes in KiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VolumeStatus {
@@ -57,7 +60,7 @@ impl VolumeStatus {
     }
 
     /// One row of `fs listquota`.
-    pub fn row(&self) -> String {
+    pub fn row(&self, human: bool) -> String {
         let used = percent(self.used_kib, self.quota_kib);
         let partition = percent(
             self.partition_kib - self.partition_available_kib,
@@ -65,7 +68,7 @@ impl VolumeStatus {
         );
         let quota = match self.quota_kib {
             0 => "   no limit".to_owned(),
-            quota => format!(" {quota:>10}"),
+            quota => format!(" {}", size(quota, human)),
         };
         // Of a name over 25 bytes the beginning is shown.
         let name: String = self.name.chars().take(25).collect();
@@ -76,9 +79,19 @@ impl VolumeStatus {
             ""
         };
         format!(
-            "{name:<25}{quota} {:>10}{used:>5.0}%{used_mark}{partition:>9.0}%{partition_mark}{warning}\n",
-            self.used_kib
+            "{name:<25}{quota} {}{used:>5.0}%{used_mark}{partition:>9.0}%{partition_mark}{warning}\n",
+            size(self.used_kib, human)
         )
+    }
+
+    /// One row of `fs diskfree`: the partition that the volume is on.
+    pub fn disk_row(&self, human: bool) -> String {
+        let name: String = self.name.chars().take(25).collect();
+        let used = self.partition_kib - self.partition_available_kib;
+        let sizes = [self.partition_kib, used, self.partition_available_kib];
+        let sizes = sizes.map(|kib| size(kib, human)).concat();
+        let percent = percent(used, self.partition_kib);
+        format!("{name:<25}{sizes} {percent:>4.0}%\n")
     }
 
     /// `fs quota`.
@@ -88,6 +101,23 @@ impl VolumeStatus {
             percent(self.used_kib, self.quota_kib)
         )
     }
+}
+
+/// KiB in ten columns.
+fn size(kib: i32, human: bool) -> String {
+    if !human {
+        return format!("{kib:>10}");
+    }
+    let mut value = f64::from(kib);
+    let mut units = ['K', 'M', 'G', 'T'].into_iter();
+    let mut unit = units.next().unwrap_or('K');
+    while value.abs() >= 1024.0
+        && let Some(next) = units.next()
+    {
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:>9.1}{unit}")
 }
 
 fn percent(part: i32, whole: i32) -> f64 {
@@ -123,7 +153,7 @@ mod tests {
     #[test]
     fn rows_have_the_columns_of_fs() {
         assert_eq!(
-            status().row(),
+            status().row(false),
             "samp                            5000         14    0%         24%  \n"
         );
         let none = VolumeStatus {
@@ -131,7 +161,7 @@ mod tests {
             ..status()
         };
         assert!(
-            none.row()
+            none.row(false)
                 .starts_with("samp                        no limit         14    0%")
         );
         let full = VolumeStatus {
@@ -139,12 +169,30 @@ mod tests {
             ..status()
         };
         assert!(
-            full.row().ends_with("   96%<<       24%    <<WARNING\n"),
+            full.row(false)
+                .ends_with("   96%<<       24%    <<WARNING\n"),
             "{:?}",
-            full.row()
+            full.row(false)
         );
         assert_eq!(full.percentage(), "96% of quota used.\n");
         assert_eq!(status().percentage(), " 0% of quota used.\n");
+    }
+
+    #[test]
+    fn disks_have_the_columns_of_fs() {
+        assert_eq!(
+            format!("{DISK_HEAD}{}", status().disk_row(false)),
+            "Volume Name                  kbytes      used     avail %used\n\
+             samp                       95501264  23391332  72109932   24%\n"
+        );
+        assert_eq!(
+            status().disk_row(true),
+            "samp                          91.1G     22.3G     68.8G   24%\n"
+        );
+        assert_eq!(
+            status().row(true),
+            "samp                            4.9M      14.0K    0%         24%  \n"
+        );
     }
 
     #[test]

@@ -1,219 +1,53 @@
-//! `cellar fs`: what can be done without a cache manager, by asking the servers.
+//! `cellar fs`: by asking the servers, and what is the cache manager's (`manager`) by asking a mount.
 //!
+//! A path may be one in a mount, `cellar mount`'s or Linux's own, or one from `/afs` on.
 //! Where the originals take a path, a volume's name does too (`scratch` instead of
 //! `/afs/demo.cell/scratch`): its root directory, read-write.
 
+mod known;
+mod manager;
 mod objects;
+mod table;
 mod unstored;
 
+use std::path::Path;
+
 use cellar_admin::HostNames;
-use cellar_admin::fs::{AclChange, Files, QUOTA_HEAD, parse_rights};
+use cellar_admin::fs::{AclChange, DISK_HEAD, Files, QUOTA_HEAD, parse_rights};
 use cellar_client::{CellName, MountPoint};
 use serde_json::json;
 
-use super::syntax::{
-    Command, Invocation, Suite, expands, flag, list, one, optional, optional_list,
-};
-use super::{COMMON, cell_options, parse, print_json, quota};
+use super::syntax::Invocation;
+use super::{cell_options, number, parse, print_json, quota};
 use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
 
-static SUITE: Suite = Suite {
-    name: "fs",
-    about: "Access lists, quotas, mount points, and where files are.",
-    common: &COMMON,
-    commands: &[
-        Command {
-            name: "listacl",
-            aliases: &["la"],
-            about: "Show access lists.",
-            parameters: &[expands("path", "dir/file path: or a volume's name")],
-            examples: &["/afs/demo.cell/scratch"],
-        },
-        Command {
-            name: "setacl",
-            aliases: &["sa"],
-            about: "Set rights in access lists.",
-            parameters: &[
-                list("dir", "directory: or a volume's name"),
-                expands("acl", "access list entries: name rights name rights ..."),
-                flag("clear", ": drop all other entries"),
-                flag("negative", ": set negative rights"),
-            ],
-            examples: &[
-                "/afs/demo.cell/scratch ann rlidwk",
-                "-dir /afs/demo.cell/scratch -acl ann all system:anyuser none",
-            ],
-        },
-        Command {
-            name: "copyacl",
-            aliases: &["ca"],
-            about: "Copy an access list.",
-            parameters: &[
-                one("fromdir", "source directory"),
-                expands("todir", "destination directory"),
-                flag("clear", ": drop all other entries"),
-            ],
-            examples: &["/afs/demo.cell/scratch/a /afs/demo.cell/scratch/b"],
-        },
-        Command {
-            name: "listquota",
-            aliases: &["lq"],
-            about: "Show the quotas of volumes.",
-            parameters: &[expands("path", "dir/file path: or a volume's name")],
-            examples: &["/afs/demo.cell/scratch"],
-        },
-        Command {
-            name: "quota",
-            aliases: &["q"],
-            about: "Show how much of the quota is used.",
-            parameters: &[expands("path", "dir/file path: or a volume's name")],
-            examples: &["/afs/demo.cell/scratch"],
-        },
-        Command {
-            name: "setquota",
-            aliases: &["sq"],
-            about: "Set the quota of a volume.",
-            parameters: &[
-                one("path", "dir/file path: or a volume's name"),
-                one("max", "KiB: 0 for none"),
-            ],
-            examples: &["/afs/demo.cell/scratch 1000000"],
-        },
-        Command {
-            name: "examine",
-            aliases: &["lv", "listvol"],
-            about: "Show the state of volumes.",
-            parameters: &[expands("path", "dir/file path: or a volume's name")],
-            examples: &["/afs/demo.cell/scratch"],
-        },
-        Command {
-            name: "mkmount",
-            aliases: &["mkm"],
-            about: "Make a mount point.",
-            parameters: &[
-                one("dir", "directory: the mount point to make"),
-                one("vol", "volume name"),
-                optional("mountcell", "cell name: where the volume is, if elsewhere"),
-                flag("rw", ": always the read-write volume"),
-                flag("fast", ": do not look whether the volume exists"),
-            ],
-            examples: &[
-                "/afs/.demo.cell/ann user.ann",
-                "/afs/.demo.cell/soft soft -rw",
-            ],
-        },
-        Command {
-            name: "rmmount",
-            aliases: &["rmm"],
-            about: "Remove mount points.",
-            parameters: &[expands("dir", "directory: the mount point")],
-            examples: &["/afs/.demo.cell/ann"],
-        },
-        Command {
-            name: "lsmount",
-            aliases: &["lsm"],
-            about: "Show what mount points lead to.",
-            parameters: &[expands("dir", "directory: the mount point")],
-            examples: &["/afs/demo.cell/scratch"],
-        },
-        Command {
-            name: "osd",
-            aliases: &[],
-            about: "Show where the pieces of files are, and whether they are well.",
-            parameters: &[expands("path", "file path")],
-            examples: &["/afs/demo.cell/data/run7.root"],
-        },
-        Command {
-            name: "policy",
-            aliases: &[],
-            about: "Show the policies that count in directories.",
-            parameters: &[expands("path", "dir/file path: or a volume's name")],
-            examples: &["/afs/demo.cell/data"],
-        },
-        Command {
-            name: "setpolicy",
-            aliases: &[],
-            about: "Set the policy of directories: subdirectories that are made in them have it too.",
-            parameters: &[
-                one(
-                    "policy",
-                    "policy: its number or name; 0 for that of the volume",
-                ),
-                expands("dir", "directory: or a volume's name"),
-            ],
-            examples: &["root /afs/demo.cell/data", "0 /afs/demo.cell/data"],
-        },
-        Command {
-            name: "whereis",
-            aliases: &[],
-            about: "Show which servers have files.",
-            parameters: &[expands("path", "dir/file path")],
-            examples: &["/afs/demo.cell/scratch"],
-        },
-        Command {
-            name: "whichcell",
-            aliases: &[],
-            about: "Show which cell files are in.",
-            parameters: &[expands("path", "dir/file path")],
-            examples: &["/afs/demo.cell"],
-        },
-        Command {
-            name: "wscell",
-            aliases: &[],
-            about: "Show the home cell.",
-            parameters: &[],
-            examples: &[""],
-        },
-        Command {
-            name: "listaliases",
-            aliases: &[],
-            about: "List other names of cells, which CellAlias has.",
-            parameters: &[],
-            examples: &[""],
-        },
-        Command {
-            name: "listcells",
-            aliases: &[],
-            about: "List the cells that are known.",
-            parameters: &[optional_list("name", "cell name: only these")],
-            examples: &[""],
-        },
-        Command {
-            name: "listunstored",
-            aliases: &["lu"],
-            about: "Show what a mount's cache has that no server has yet, and what it put aside.",
-            parameters: &[one("cachedir", "directory: that of cellar mount --cache")],
-            examples: &["/var/cache/cellar"],
-        },
-        Command {
-            name: "checkservers",
-            aliases: &["checks"],
-            about: "Show which file servers do not answer.",
-            parameters: &[],
-            examples: &[""],
-        },
-    ],
-};
-
 /// Runs one operation.
 pub(crate) async fn run(words: Vec<String>) -> Outcome {
-    let Some(invocation) = parse(&SUITE, &words)? else {
+    let Some(invocation) = parse(&table::SUITE, &words)? else {
         return Ok(());
     };
     if invocation.command == "listunstored" {
         return unstored::list(&invocation);
+    }
+    if let Some(outcome) = manager::run(&invocation) {
+        return outcome;
+    }
+    if let Some(mount) = known::mount(&invocation)? {
+        return known::told(&mount, &invocation).await;
     }
     let who = if invocation.has("noauth") {
         As::Anybody
     } else {
         As::AdministratorIfPossible
     };
-    let path = ["path", "dir", "fromdir"]
-        .iter()
-        .find_map(|name| invocation.get(name));
-    let session = cell_options(&invocation, None).session(path, who).await?;
+    let named = ["path", "dir", "fromdir"];
+    let path = named.iter().find_map(|name| invocation.get(name));
+    let path = existing(path.unwrap_or("."));
+    let session = cell_options(&invocation, None)
+        .session(Some(path), who)
+        .await?;
     let outcome = operation(&invocation, &session).await;
     session.end(outcome).await
 }
@@ -229,7 +63,8 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "listacl" => fs.listacl().await,
         "setacl" => fs.setacl().await,
         "copyacl" => fs.copyacl().await,
-        "listquota" | "quota" | "examine" => fs.volumes().await,
+        "cleanacl" => fs.cleanacl().await,
+        "listquota" | "quota" | "examine" | "diskfree" => fs.volumes().await,
         "setquota" => {
             let quota = quota("-max", invocation.required("max"))?;
             Ok(fs
@@ -245,14 +80,33 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "setpolicy" => fs.set_policies().await,
         "whereis" => fs.whereis().await,
         "whichcell" => fs.whichcell().await,
-        "wscell" if fs.json => print_json(&json!({ "cell": session.cell.name.as_str() })),
-        "wscell" => {
-            outln!("This workstation belongs to cell '{}'", session.cell.name);
-            Ok(())
+        "wscell" => known::home(session.cell.name.as_str(), fs.json),
+        "listcells" => known::cells(&session.client.cells(), invocation).await,
+        "listaliases" => {
+            let mut aliases: Vec<_> = crate::session::cell_aliases().into_iter().collect();
+            aliases.sort();
+            known::aliases(&aliases, fs.json)
         }
-        "listcells" => fs.listcells().await,
-        "listaliases" => fs.listaliases(),
         _ => fs.checkservers().await,
+    }
+}
+
+/// The files that an operation is about.
+fn paths(invocation: &Invocation) -> Vec<&str> {
+    match invocation.list("path") {
+        [] => vec!["."],
+        given => given.iter().map(String::as_str).collect(),
+    }
+}
+
+/// A path, or the directory above it where nothing is mounted that has it.
+fn existing(path: &str) -> &str {
+    match path.trim_end_matches('/').rsplit_once('/') {
+        _ if Path::new(path).exists() || path.starts_with("/afs/") => path,
+        Some(("", _)) => "/",
+        Some((above, _)) => above,
+        // A name to be made in this directory, or a volume's.
+        None => ".",
     }
 }
 
@@ -266,10 +120,14 @@ struct Fs<'a> {
 impl Fs<'_> {
     async fn listacl(&self) -> Outcome {
         let mut lists = Vec::new();
-        for (index, path) in self.invocation.list("path").iter().enumerate() {
+        for (index, path) in paths(self.invocation).into_iter().enumerate() {
             let acl = self.files.access_list(path).await?;
             if self.json {
                 lists.push(json!({ "path": path, "acl": acl }));
+                continue;
+            }
+            if self.invocation.has("cmd") {
+                out!("{}", acl.commands(path));
                 continue;
             }
             let gap = if index > 0 { "\n" } else { "" };
@@ -301,6 +159,27 @@ impl Fs<'_> {
         Ok(())
     }
 
+    async fn cleanacl(&self) -> Outcome {
+        let mut cleaned = Vec::new();
+        for (index, path) in paths(self.invocation).into_iter().enumerate() {
+            let acl = self.files.clean_access_list(path).await?;
+            if self.json {
+                cleaned.push(json!({ "path": path, "changed": acl.is_some(), "acl": acl }));
+                continue;
+            }
+            let gap = if index > 0 { "\n" } else { "" };
+            match acl {
+                Some(acl) => out!("{gap}Access list for {path} is now\n{}", acl.listing()),
+                None => outln!("{gap}Access list for {path} is fine."),
+            }
+        }
+        if self.json {
+            print_json(&cleaned)
+        } else {
+            Ok(())
+        }
+    }
+
     async fn copyacl(&self) -> Outcome {
         let from = self.invocation.required("fromdir");
         for to in self.invocation.list("todir") {
@@ -313,18 +192,22 @@ impl Fs<'_> {
 
     async fn volumes(&self) -> Outcome {
         let mut all = Vec::new();
-        for path in self.invocation.list("path") {
+        for path in paths(self.invocation) {
             all.push(self.files.volume_status(path).await?);
         }
         if self.json {
             return print_json(&all);
         }
-        if self.invocation.command == "listquota" {
-            out!("{QUOTA_HEAD}");
+        let human = self.invocation.has("human");
+        match self.invocation.command {
+            "listquota" => out!("{QUOTA_HEAD}"),
+            "diskfree" => out!("{DISK_HEAD}"),
+            _ => {}
         }
         for status in &all {
             let text = match self.invocation.command {
-                "listquota" => status.row(),
+                "listquota" => status.row(human),
+                "diskfree" => status.disk_row(human),
                 "quota" => status.percentage(),
                 _ => status.examined(),
             };
@@ -386,7 +269,7 @@ impl Fs<'_> {
     async fn whereis(&self) -> Outcome {
         let mut hosts = HostNames::new(!self.invocation.has("noresolve"));
         let mut all = Vec::new();
-        for path in self.invocation.list("path") {
+        for path in paths(self.invocation) {
             let servers = self.files.where_is(path).await?;
             if self.json {
                 all.push(json!({ "path": path, "servers": servers }));
@@ -405,7 +288,7 @@ impl Fs<'_> {
 
     async fn whichcell(&self) -> Outcome {
         let mut all = Vec::new();
-        for path in self.invocation.list("path") {
+        for path in paths(self.invocation) {
             let (cell, _) = self.files.volume_of(path).await?;
             if self.json {
                 all.push(json!({ "path": path, "cell": cell.as_str() }));
@@ -414,45 +297,6 @@ impl Fs<'_> {
             outln!("File {path} lives in cell '{cell}'");
         }
         if self.json { print_json(&all) } else { Ok(()) }
-    }
-
-    async fn listcells(&self) -> Outcome {
-        let wanted = self.invocation.list("name");
-        let mut hosts = HostNames::new(!self.invocation.has("noresolve"));
-        let mut all = Vec::new();
-        for cell in self.session.client.cells() {
-            if !wanted.is_empty() && !wanted.iter().any(|name| name == cell.name.as_str()) {
-                continue;
-            }
-            if self.json {
-                all.push(json!({
-                    "cell": cell.name.as_str(),
-                    "database_servers": cell.database_servers,
-                }));
-                continue;
-            }
-            hosts.learn(cell.database_servers.iter().copied()).await;
-            let names: Vec<_> = cell
-                .database_servers
-                .iter()
-                .map(|ip| hosts.name(*ip))
-                .collect();
-            outln!("Cell {} on hosts {}.", cell.name, names.join(" "));
-        }
-        if self.json { print_json(&all) } else { Ok(()) }
-    }
-
-    fn listaliases(&self) -> Outcome {
-        let mut aliases: Vec<_> = crate::session::cell_aliases().into_iter().collect();
-        aliases.sort();
-        if self.json {
-            let line = |(alias, cell): &(CellName, CellName)| json!({ "alias": alias.as_str(), "cell": cell.as_str() });
-            return print_json(&aliases.iter().map(line).collect::<Vec<_>>());
-        }
-        for (alias, cell) in aliases {
-            outln!("Alias {alias} for cell {cell}");
-        }
-        Ok(())
     }
 
     async fn checkservers(&self) -> Outcome {

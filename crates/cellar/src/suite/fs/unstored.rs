@@ -1,17 +1,23 @@
 //! `fs listunstored`: what programs wrote that is only in the cache of a mount. It is read from the cache's
-//! directory, so that it can be seen when nothing is mounted any more.
+//! directory, so that it can be seen when nothing is mounted any more, or asked of the mount.
 
 use std::path::Path;
 
 use cellar_client::cache::unstored_in;
+use cellar_fuse::control;
 use serde_json::json;
 
+use super::table::AT;
 use super::{Invocation, print_json};
 use crate::failure::{Failure, Outcome};
+use crate::mounted::Mounted;
 use crate::output::outln;
 
 pub(super) fn list(invocation: &Invocation) -> Outcome {
-    let directory = Path::new(invocation.required("cachedir"));
+    let Some(directory) = invocation.get("cachedir") else {
+        return of_mount(invocation);
+    };
+    let directory = Path::new(directory);
     let (unstored, aside) = unstored_in(directory).map_err(|cause| {
         Failure::new(format!(
             "{}: not the cache of a mount: {cause}",
@@ -52,6 +58,43 @@ pub(super) fn list(invocation: &Invocation) -> Outcome {
         }
     }
     if unstored.is_empty() && aside.is_empty() {
+        outln!("Everything is stored.");
+    }
+    Ok(())
+}
+
+/// What a mount says, whose cache may be in memory: of one's own files, or, for whoever mounted it, of all.
+fn of_mount(invocation: &Invocation) -> Outcome {
+    let mount = Mounted::meant(invocation.get(AT))?;
+    let mut all = Vec::new();
+    let lines = mount.lines(control::UNSTORED)?;
+    for line in &lines {
+        let words: Vec<_> = line.split(' ').collect();
+        let [fid, cell, bytes, version, user, failed] = words[..] else {
+            continue;
+        };
+        let failed: Option<i32> = failed.parse().ok().filter(|errno| *errno != 0);
+        let why = failed.map(|errno| std::io::Error::from_raw_os_error(errno).to_string());
+        if invocation.has("json") {
+            all.push(json!({
+                "cell": cell, "fid": fid, "bytes": bytes.parse::<u64>().ok(), "version": version.parse::<u64>().ok(),
+                "user": user.parse::<u32>().ok(), "error": why,
+            }));
+            continue;
+        }
+        let user = match user {
+            "-" => "anybody".to_owned(),
+            uid => format!("user {uid}"),
+        };
+        let why = why.map_or(String::new(), |why| format!("; the last try: {why}"));
+        outln!(
+            "{fid} in cell {cell}: {bytes} bytes of {user} not stored, over version {version}{why}"
+        );
+    }
+    if invocation.has("json") {
+        return print_json(&json!({ "unstored": all }));
+    }
+    if lines.is_empty() {
         outln!("Everything is stored.");
     }
     Ok(())

@@ -1,0 +1,425 @@
+//! The table of `cellar fs`.
+
+use super::super::COMMON;
+use super::super::syntax::{
+    Command, IGNORED, Parameter, Suite, expands, flag, list, one, optional, optional_list,
+};
+
+/// The files that most operations are about.
+const PATHS: Parameter = optional_list("path", "dir/file path: default: the current directory");
+
+/// Which mount is meant, where a command is about one.
+pub(super) const AT: &str = "at";
+
+static FS_COMMON: [Parameter; COMMON.len() + 1] = {
+    let mut all = [optional(
+        AT,
+        "directory: in the mount that is meant; default: that of the current directory, else the only one",
+    ); COMMON.len() + 1];
+    let mut at = 0;
+    while at < COMMON.len() {
+        all[at] = COMMON[at];
+        at += 1;
+    }
+    all
+};
+
+pub(super) static SUITE: Suite = Suite {
+    name: "fs",
+    about: "Access lists, quotas, mount points, and where files are.",
+    common: &FS_COMMON,
+    commands: &[
+        Command {
+            name: "listacl",
+            aliases: &["la"],
+            about: "Show access lists.",
+            parameters: &[
+                optional_list(
+                    "path",
+                    "dir/file path: or a volume's name; default: the current directory",
+                ),
+                flag("cmd", ": as 'fs setacl' commands"),
+            ],
+            examples: &["/afs/demo.cell/scratch", "-cmd"],
+        },
+        Command {
+            name: "setacl",
+            aliases: &["sa"],
+            about: "Set rights in access lists.",
+            parameters: &[
+                list("dir", "directory: or a volume's name"),
+                expands("acl", "access list entries: name rights name rights ..."),
+                flag("clear", ": drop all other entries"),
+                flag("negative", ": set negative rights"),
+            ],
+            examples: &[
+                "/afs/demo.cell/scratch ann rlidwk",
+                "-dir /afs/demo.cell/scratch -acl ann all system:anyuser none",
+            ],
+        },
+        Command {
+            name: "cleanacl",
+            aliases: &[],
+            about: "Drop users and groups that are no more from access lists.",
+            parameters: &[PATHS],
+            examples: &["", "/afs/demo.cell/scratch"],
+        },
+        Command {
+            name: "copyacl",
+            aliases: &["ca"],
+            about: "Copy an access list.",
+            parameters: &[
+                one("fromdir", "source directory"),
+                expands("todir", "destination directory"),
+                flag("clear", ": drop all other entries"),
+            ],
+            examples: &["/afs/demo.cell/scratch/a /afs/demo.cell/scratch/b"],
+        },
+        Command {
+            name: "listquota",
+            aliases: &["lq"],
+            about: "Show the quotas of volumes.",
+            parameters: &[
+                optional_list(
+                    "path",
+                    "dir/file path: or a volume's name; default: the current directory",
+                ),
+                flag("human", ": sizes with K, M, G or T"),
+            ],
+            examples: &["/afs/demo.cell/scratch"],
+        },
+        Command {
+            name: "quota",
+            aliases: &["q"],
+            about: "Show how much of the quota is used.",
+            parameters: &[optional_list(
+                "path",
+                "dir/file path: or a volume's name; default: the current directory",
+            )],
+            examples: &["/afs/demo.cell/scratch"],
+        },
+        Command {
+            name: "diskfree",
+            aliases: &["df"],
+            about: "Show the room on the partitions that volumes are on.",
+            parameters: &[PATHS, flag("human", ": sizes with K, M, G or T")],
+            examples: &["", "/afs/demo.cell/scratch -human"],
+        },
+        Command {
+            name: "setquota",
+            aliases: &["sq"],
+            about: "Set the quota of a volume.",
+            parameters: &[
+                one("path", "dir/file path: or a volume's name"),
+                one("max", "KiB: 0 for none"),
+            ],
+            examples: &["/afs/demo.cell/scratch 1000000"],
+        },
+        Command {
+            name: "examine",
+            aliases: &["lv", "listvol"],
+            about: "Show the state of volumes.",
+            parameters: &[optional_list(
+                "path",
+                "dir/file path: or a volume's name; default: the current directory",
+            )],
+            examples: &["/afs/demo.cell/scratch"],
+        },
+        Command {
+            name: "mkmount",
+            aliases: &["mkm"],
+            about: "Make a mount point.",
+            parameters: &[
+                one("dir", "directory: the mount point to make"),
+                one("vol", "volume name"),
+                optional("mountcell", "cell name: where the volume is, if elsewhere"),
+                flag("rw", ": always the read-write volume"),
+                flag("fast", ": do not look whether the volume exists"),
+            ],
+            examples: &[
+                "/afs/.demo.cell/ann user.ann",
+                "/afs/.demo.cell/soft soft -rw",
+            ],
+        },
+        Command {
+            name: "rmmount",
+            aliases: &["rmm"],
+            about: "Remove mount points.",
+            parameters: &[expands("dir", "directory: the mount point")],
+            examples: &["/afs/.demo.cell/ann"],
+        },
+        Command {
+            name: "lsmount",
+            aliases: &["lsm"],
+            about: "Show what mount points lead to.",
+            parameters: &[expands("dir", "directory: the mount point")],
+            examples: &["/afs/demo.cell/scratch"],
+        },
+        Command {
+            name: "osd",
+            aliases: &[],
+            about: "Show where the pieces of files are, and whether they are well.",
+            parameters: &[expands("path", "file path")],
+            examples: &["/afs/demo.cell/data/run7.root"],
+        },
+        Command {
+            name: "policy",
+            aliases: &[],
+            about: "Show the policies that count in directories.",
+            parameters: &[expands("path", "dir/file path: or a volume's name")],
+            examples: &["/afs/demo.cell/data"],
+        },
+        Command {
+            name: "setpolicy",
+            aliases: &[],
+            about: "Set the policy of directories: subdirectories that are made in them have it too.",
+            parameters: &[
+                one(
+                    "policy",
+                    "policy: its number or name; 0 for that of the volume",
+                ),
+                expands("dir", "directory: or a volume's name"),
+            ],
+            examples: &["root /afs/demo.cell/data", "0 /afs/demo.cell/data"],
+        },
+        Command {
+            name: "whereis",
+            aliases: &[],
+            about: "Show which servers have files.",
+            parameters: &[optional_list(
+                "path",
+                "dir/file path: default: the current directory",
+            )],
+            examples: &["/afs/demo.cell/scratch"],
+        },
+        Command {
+            name: "whichcell",
+            aliases: &[],
+            about: "Show which cell files are in.",
+            parameters: &[optional_list(
+                "path",
+                "dir/file path: default: the current directory",
+            )],
+            examples: &["/afs/demo.cell"],
+        },
+        Command {
+            name: "wscell",
+            aliases: &[],
+            about: "Show the home cell.",
+            parameters: &[],
+            examples: &[""],
+        },
+        Command {
+            name: "listaliases",
+            aliases: &[],
+            about: "List other names of cells, which CellAlias has.",
+            parameters: &[],
+            examples: &[""],
+        },
+        Command {
+            name: "listcells",
+            aliases: &[],
+            about: "List the cells that are known.",
+            parameters: &[
+                optional_list("name", "cell name: only these"),
+                flag("numeric", ": print addresses, not names"),
+            ],
+            examples: &[""],
+        },
+        Command {
+            name: "listunstored",
+            aliases: &["lu"],
+            about: "Show what a mount's cache has that no server has yet, and what it put aside.",
+            parameters: &[optional(
+                "cachedir",
+                "directory: that of cellar mount --cache, also while it is not mounted",
+            )],
+            examples: &["", "/var/cache/cellar"],
+        },
+        Command {
+            name: "checkservers",
+            aliases: &["checks"],
+            about: "Show which file servers do not answer.",
+            parameters: &[],
+            examples: &[""],
+        },
+        Command {
+            name: "checkvolumes",
+            aliases: &["checkbackups"],
+            about: "Ask again where volumes are, and what mount points lead to.",
+            parameters: &[],
+            examples: &[""],
+        },
+        Command {
+            name: "flush",
+            aliases: &[],
+            about: "Forget what a mount's cache has of files.",
+            parameters: &[PATHS],
+            examples: &["", "bin/tool"],
+        },
+        Command {
+            name: "flushvolume",
+            aliases: &[],
+            about: "Forget what a mount's cache has of whole volumes.",
+            parameters: &[PATHS],
+            examples: &["", "/afs/demo.cell/soft"],
+        },
+        Command {
+            name: "flushmount",
+            aliases: &[],
+            about: "Forget where mount points lead.",
+            parameters: &[optional_list("path", "mount point")],
+            examples: &["/afs/demo.cell/soft"],
+        },
+        Command {
+            name: "flushall",
+            aliases: &[],
+            about: "Forget all that a mount's cache has.",
+            parameters: &[],
+            examples: &[""],
+        },
+        Command {
+            name: "getcacheparms",
+            aliases: &[],
+            about: "Show how much of a mount's cache is used.",
+            parameters: &[
+                flag("files", ": and files"),
+                flag("excessive", ": and files"),
+            ],
+            examples: &["", "-files"],
+        },
+        Command {
+            name: "setcachesize",
+            aliases: &["cachesize"],
+            about: "Set the size of a mount's cache.",
+            parameters: &[
+                optional("blocks", "KiB: 0 for what it was mounted with"),
+                flag("reset", ": what it was mounted with"),
+            ],
+            examples: &["20000000", "-reset"],
+        },
+        Command {
+            name: "sysname",
+            aliases: &[],
+            about: "Show or set what @sys stands for.",
+            parameters: &[optional_list(
+                "newsys",
+                "system name: the first that is there counts",
+            )],
+            examples: &["", "amd64_linux6 amd64_linux26"],
+        },
+        Command {
+            name: "newcell",
+            aliases: &[],
+            about: "Let a mount know a cell, or other database servers of one.",
+            parameters: &[
+                one("name", "cell name"),
+                expands(
+                    "servers",
+                    "address: of a database server, with :PORT if not 7003",
+                ),
+                optional("linkedcell", IGNORED),
+            ],
+            examples: &["other.cell 192.0.2.7 192.0.2.8"],
+        },
+        Command {
+            name: "newalias",
+            aliases: &[],
+            about: "Give a cell another name in a mount.",
+            parameters: &[one("alias", "other name"), one("name", "cell name")],
+            examples: &["demo demo.cell"],
+        },
+        Command {
+            name: "getcellstatus",
+            aliases: &[],
+            about: "Show whether set-user-id programs of cells take effect.",
+            parameters: &[expands("cell", "cell name")],
+            examples: &["demo.cell"],
+        },
+        Command {
+            name: "getcrypt",
+            aliases: &[],
+            about: "Show whether a mount encrypts what it sends and receives.",
+            parameters: &[],
+            examples: &[""],
+        },
+        Command {
+            name: "setcrypt",
+            aliases: &[],
+            about: "Set whether a mount encrypts what it sends and receives for users with tokens.",
+            parameters: &[one("crypt", "on or off")],
+            examples: &["on"],
+        },
+        Command {
+            name: "storebehind",
+            aliases: &["sb"],
+            about: "Show or set how much of files may still have to be stored when close returns.",
+            parameters: &[
+                optional("kbytes", "KiB: for the files named"),
+                optional_list("files", "file path"),
+                optional(
+                    "allfiles",
+                    "KiB: for all files without a value of their own",
+                ),
+                flag("verbose", ": show what counts now"),
+            ],
+            examples: &[
+                "-verbose",
+                "-allfiles 1024",
+                "-kbytes 0 -files results.db -verbose",
+            ],
+        },
+    ],
+};
+
+#[cfg(test)]
+mod tests {
+    use super::SUITE;
+    use crate::suite::syntax::Invocation;
+
+    fn parse(line: &str) -> Invocation {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        SUITE
+            .parse(&words)
+            .unwrap_or_else(|refusal| panic!("{line}: {refusal:?}"))
+    }
+
+    #[test]
+    fn shortened_as_openafs_takes_them() {
+        let behind = parse("sb -k 5 -f a b -v");
+        assert_eq!(behind.command, "storebehind");
+        assert_eq!(behind.get("kbytes"), Some("5"));
+        assert_eq!(behind.list("files"), ["a", "b"]);
+        assert!(behind.has("verbose"));
+        assert_eq!(parse("sto -a 64").get("allfiles"), Some("64"));
+        assert_eq!(parse("cachesize 1000").get("blocks"), Some("1000"));
+        assert!(parse("setca -r").has("reset"));
+        assert_eq!(parse("sy a b").list("newsys"), ["a", "b"]);
+        assert_eq!(parse("sys -n a").list("newsys"), ["a"]);
+        let cell = parse("newc other.cell 192.0.2.1 192.0.2.2 -l linked.cell");
+        assert_eq!(cell.list("servers"), ["192.0.2.1", "192.0.2.2"]);
+        assert_eq!(cell.get("linkedcell"), Some("linked.cell"));
+        let alias = parse("newa -a short -n long.cell");
+        assert_eq!(
+            (alias.required("alias"), alias.required("name")),
+            ("short", "long.cell")
+        );
+        assert_eq!(parse("setcr on").required("crypt"), "on");
+        assert!(parse("getca -f").has("files"));
+        assert_eq!(parse("getce -c a.b c.d").list("cell"), ["a.b", "c.d"]);
+        for (short, command) in [
+            ("df", "diskfree"),
+            ("la", "listacl"),
+            ("checkbackups", "checkvolumes"),
+            ("checkv", "checkvolumes"),
+            ("flush x", "flush"),
+            ("flushv x", "flushvolume"),
+            ("flusha", "flushall"),
+            ("flushm x", "flushmount"),
+            ("cl x", "cleanacl"),
+            ("getcr", "getcrypt"),
+        ] {
+            assert_eq!(parse(short).command, command, "{short}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+# `cellar fs` as users of AFS type it, in a directory of the mount.  CELL SHARE
+cell=$1 share=$2
+export CELLAR_NO_DNS=1
+unset CELLAR_DIR CELLAR_CELLSERVDB
+fail() { echo "FAIL: $*"; exit 1; }
+fs() { "$CELLAR" fs "$@"; }
+says() { # TEXT WORDS...: exactly that, on standard output
+    local expected=$1 said
+    shift
+    said=$(fs "$@" 2>"$share/error") || fail "fs $*: $(cat "$share/error")"
+    [ "$said" = "$expected" ] || fail "fs $*: '$said' instead of '$expected'"
+}
+begins() { # PATTERN WORDS...: a line of it
+    local pattern=$1 said
+    shift
+    said=$(fs "$@" 2>&1) || fail "fs $*: $said"
+    grep -q "$pattern" <<<"$said" || fail "fs $*: no '$pattern' in '$said'"
+}
+refused() { # TEXT WORDS...
+    local expected=$1 said
+    shift
+    ! said=$(fs "$@" 2>&1) || fail "fs $*: not refused: $said"
+    [[ $said == *"$expected"* ]] || fail "fs $*: '$said' does not say '$expected'"
+}
+cd "$AFS/.$cell/fsvol" || fail "no volume"
+
+# What the servers do, by paths in the mount.
+says "Access list for . is now
+Normal rights:
+  system:administrators rlidwka
+  system:anyuser rlidwka" cleanacl
+says 'Access list for . is fine.' cleanacl .
+says "Access list for . is
+Normal rights:
+  system:administrators rlidwka
+  system:anyuser rlidwka" listacl .
+says "$(fs listacl .)" la
+mkdir d && echo hello >d/f || fail "a file"
+says '' setacl d system:anyuser rlidwkaA
+begins 'system:anyuser rlidwkaA$' listacl "$AFS/.$cell/fsvol/d"
+[ "$(fs listacl d/f | tail -n +2)" = "$(fs listacl d | tail -n +2)" ] || fail "the list of a file is not its directory's"
+begins "^fs setacl -dir d -acl .*system:anyuser rlidwkaA$" listacl d -cmd
+mkdir e && says '' copyacl d e && begins 'system:anyuser rlidwkaA$' listacl e
+begins '^fsvol  *5000 ' listquota
+begins '^fsvol  *4.9M ' lq . -human
+refused '' setquota . 6000
+begins '% of quota used\.$' quota
+begins '^Volume Name  *kbytes  *used  *avail %used$' diskfree
+begins '^fsvol  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9]*%$' df . -human
+begins '^File d/f (' examine d/f
+begins '^Current disk quota is 5000$' examine
+begins '^File d is on host ' whereis d
+says "File . lives in cell '$cell'" whichcell
+says "This workstation belongs to cell '$cell'" wscell
+says '' mkmount m fsvol
+says "'m' is a mount point for volume '#fsvol'" lsmount m
+says "'$PWD/m' is a mount point for volume '#fsvol'" lsmount "$PWD/m"
+[ "$(cat m/d/f)" = hello ] || fail "the mount point leads elsewhere"
+says '' flushmount m
+[ "$(cat m/d/f)" = hello ] || fail "the mount point leads nowhere after flushmount"
+says '' rmmount m
+[ ! -e m ] || fail "the mount point is still there"
+refused 'is not a mount point' lsmount d
+refused "may not use '.'" lsmount .
+
+# What the mount does.
+cat d/f >/dev/null
+used() { fs getcacheparms -json | sed -n 's/.*"used_kib": \([0-9]*\).*/\1/p'; }
+begins "^AFS using [0-9]* of the cache's available 262144 1K byte blocks\.$" getcacheparms
+begins '^ .*% of the cache files (' getcacheparms -files
+[ "$(used)" -gt 0 ] || fail "nothing is cached"
+says '' flush d/f
+[ "$(used)" = 0 ] || fail "flush leaves $(used) KiB"
+[ "$(cat d/f)" = hello ] && [ "$(used)" -gt 0 ] || fail "what was flushed is not read again"
+says '' flushvolume .
+[ "$(used)" = 0 ] || fail "flushvolume leaves $(used) KiB"
+[ "$(cat d/f)" = hello ] || fail "the volume is not read again"
+says '' flushall
+[ "$(used)" = 0 ] || fail "flushall leaves $(used) KiB"
+says 'All volumeID/name mappings checked.' checkvolumes
+[ "$(cat d/f)" = hello ] || fail "nothing is found after checkvolumes"
+says 'New cache size set.' setcachesize 100000
+begins 'available 100000 1K' getcacheparms
+says 'New cache size set.' cachesize -reset
+begins 'available 262144 1K' getcacheparms
+refused 'at least 65536 KiB' setcachesize 10
+mkdir one && echo 1 >one/f && mkdir two && echo 2 >two/f
+says 'fs: new sysname set.' sysname one
+[ "$(cat @sys/f)" = 1 ] || fail "@sys is $(cat @sys/f)"
+says "Current sysname is 'one'" sysname
+says 'fs: new sysname list set.' sysname -newsys none two one
+[ "$(cat @sys/f)" = 2 ] || fail "@sys is $(cat @sys/f)"
+says "Current sysname list is 'none' 'two' 'one'" sysname
+says 'Security level is currently clear.' getcrypt
+refused 'nothing to encrypt' setcrypt on
+refused 'must be "on" or "off"' setcrypt perhaps
+says "Cell $cell status: no setuid allowed" getcellstatus "$cell"
+refused "no such cell as 'x.y'" getcellstatus x.y
+# Other cells, and other names.
+refused "the cell named 'other.cell' does not exist" newalias o other.cell
+says '' newcell other.cell 192.0.2.7
+begins '^Cell other.cell on hosts 192.0.2.7\.$' listcells -numeric
+says '' newalias here "$cell"
+refused 'in use by an existing cell' newalias other.cell "$cell"
+says "Alias here for cell $cell" listaliases
+[ "$(readlink "$AFS/here") $(readlink "$AFS/.here")" = "$cell .$cell" ] || fail "an alias is no link: $(ls -l "$AFS")"
+[ "$(cat "$AFS/.here/fsvol/d/f")" = hello ] || fail "the alias leads elsewhere"
+[ "$(find "$AFS" -maxdepth 1 -type l)" = "$AFS/here" ] || fail "links in the root: $(find "$AFS" -maxdepth 1 -type l)"
+
+# Who is not root, and has not mounted it.
+other() { setpriv --reuid 12345 --regid 12345 --clear-groups "$CELLAR" fs "$@" 2>&1; }
+for words in 'setcachesize 100000' 'sysname x' 'newcell x.y 192.0.2.1' "newalias y $cell" flushall checkvolumes 'storebehind -allfiles 1'; do
+    # shellcheck disable=SC2086 # words
+    ! said=$(other $words) && [[ $said == *'requires root access'* ]] || fail "another user: fs $words: $said"
+done
+said=$(other flush d/f) && said=$(other sysname) || fail "another user: $said"
+
+# Store behind.
+says 'Default store asynchrony is 0 kbytes.' storebehind
+says '' storebehind -allfiles 64
+says 'Will store d/f according to default.
+Default store asynchrony is 64 kbytes.' storebehind -files d/f -verbose
+says 'Will store up to 0 kbytes of d/f asynchronously.
+Default store asynchrony is 64 kbytes.' sb -kbytes 0 -files d/f -verbose
+refused 'you must specify -files with -kbytes' storebehind -kbytes 5
+for i in $(seq 200); do echo "behind $i" >d/behind$i || fail "store behind"; done
+says 'Everything is stored.' listunstored >/dev/null 2>&1 || for _ in $(seq 100); do
+    [ "$(fs listunstored)" != 'Everything is stored.' ] || break
+    sleep 0.1
+done
+says 'Everything is stored.' listunstored
+echo last >d/last
