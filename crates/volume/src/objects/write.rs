@@ -76,11 +76,7 @@ impl ObjectStore {
         length: u64,
     ) -> Result<ObjectWriter> {
         let shared = Arc::clone(self.shared());
-        let end = position.checked_add(length).ok_or(Error::FileTooBig)?;
-        if end > LENGTH_MAX {
-            return Err(Error::FileTooBig);
-        }
-        let room = shared.engine.admit(part_growth(length))?;
+        let (room, end) = shared.admit_write(position, length, 0)?;
         let way = match end > CACHED_MAX && length >= STREAM_BYTES {
             true => Way::Past,
             false => Way::Cached,
@@ -134,12 +130,9 @@ impl ObjectStore {
         length: u64,
         data: &[Bytes],
     ) -> Result<Ticket> {
-        let end = position.checked_add(length).ok_or(Error::FileTooBig)?;
-        if end > LENGTH_MAX {
-            return Err(Error::FileTooBig);
-        }
         let shared = self.shared();
-        let _room = shared.engine.admit(part_growth(length) + RECORDS_GROWTH)?;
+        // The record of the version goes with the bytes.
+        let (_room, _) = shared.admit_write(position, length, RECORDS_GROWTH)?;
         let cell = shared.cells.of(id);
         let mut state = cell.write(shared)?;
         let made = shared.prepare_version(id, &mut state, base, version)?;
@@ -251,6 +244,17 @@ enum Step {
 }
 
 impl Shared {
+    /// Room for the records of a write's first part, and for `more` of them, if an object may be so long; and where
+    /// the write ends.
+    fn admit_write(&self, position: u64, length: u64, more: u64) -> Result<(Promise, u64)> {
+        let end = position.checked_add(length);
+        let end = end
+            .filter(|end| *end <= LENGTH_MAX)
+            .ok_or(Error::FileTooBig)?;
+        let room = self.engine.admit(part_growth(length) + more)?;
+        Ok((room, end))
+    }
+
     /// Makes a version, if it is not there. Answers the object's number.
     fn make_version(
         &self,
