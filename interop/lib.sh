@@ -164,6 +164,12 @@ packets_of() { # c1 | c2 | k11 | k12
     esac | awk '{ n += $1 } END { print n }'
 }
 
+# quietly COMMAND...: its output only when it fails.
+quietly() {
+    local said
+    said=$("$@" 2>&1) || { echo "$said"; fail "$*"; }
+}
+
 wait_for_file() { # PATH [SECONDS]
     local i
     for i in $(seq $((${2:-30} * 20))); do

@@ -52,12 +52,6 @@ mixed_down() {
 # vos WORDS...: OpenAFS's command, with the cell's key.
 vos() { at_server timeout "${VOS_SECONDS:-240}" vos "$@" -localauth -config "$mixed_etc"; }
 
-# quietly COMMAND...: its output only when it fails.
-quietly() {
-    local said
-    said=$("$@" 2>&1) || { echo "$said"; fail "$*"; }
-}
-
 # mixed_volume NAME SERVER: a volume in which anybody may write.
 mixed_volume() {
     quietly vos create "$2" a "$1" -maxquota 0

@@ -10,14 +10,10 @@ failures_test() {
     local reader=$1 writer=$2 d
     devices 8
     objects_volume
-    for d in read write alone; do
-        cellar mkdir "$mounted/$d" && cellar fs setacl "$mounted/$d" system:anyuser rlidwk || fail "directory $d"
-    done
-    for d in read/copies read/ec write/copies write/ec alone/plain; do objects_directory $d; done
-    export IT_VOLUME=objects
-    on $reader bash -c '"$0/objects.py" fill "$AFS/read" "$1/read" --bytes 6000000 --files 3 &&
-        "$0/objects.py" fill "$AFS/write" "$1/write" --bytes 1000000 --files 4 &&
-        "$0/objects.py" fill "$AFS/alone" "$1/alone" --bytes 300000 --files 12' "$programs" "$share" || fail "files are made"
+    used_files "$reader" copies ec
+    open_directory alone
+    objects_directory alone/plain
+    on $reader bash -c '"$0/objects.py" fill "$AFS/alone" "$1/alone" --bytes 300000 --files 12' "$programs" "$share" || fail "files are made"
     choose_victim
     under . KILL:$victim || fail "a device is killed"
     killed=$longest
@@ -58,25 +54,10 @@ under() {
 }
 
 under_once() {
-    local directory=$1 pids rc=0 f
+    local directory=$1 rc f
     shift
-    rm -f "$share"/stop*
-    on $reader bash -c '"$0/objects.py" read "$AFS/read/$2" "$1/read/$2" "$1/stop-reading"' "$programs" "$share" $directory \
-        >"$IT_DIR/reading" 2>&1 &
-    pids=$!
-    on $writer bash -c '"$0/objects.py" write "$AFS/write/$2" "$1/write/$2" "$1/stop-writing" --seed $3' "$programs" "$share" $directory $RANDOM \
-        >"$IT_DIR/writing" 2>&1 &
-    pids+=" $!"
-    wait_for_file "$share/stop-reading.rounds" 60 && wait_for_file "$share/stop-writing.rounds" 60 || rc=1
-    if [ $rc = 0 ]; then
-        for f; do device_signal ${f#*:} ${f%:*}; done
-        # Long enough for everybody to have heard that they are dead, and to read all files once more.
-        devices_are $((8 - $#))
-        sleep 5
-    fi
-    touch "$share/stop-reading" "$share/stop-writing"
-    for f in $pids; do wait $f || rc=1; done
-    cat "$IT_DIR/reading" "$IT_DIR/writing"
+    in_use "$reader" "$writer" $directory silenced "$@"
+    rc=$?
     for f; do
         case $f in
         KILL:*) device_start ${f#*:} ;;
@@ -86,6 +67,14 @@ under_once() {
     devices_are 8
     longest=$(longest_in "$IT_DIR/reading") stored=$(longest_in "$IT_DIR/writing")
     return $rc
+}
+
+silenced() { # SIGNAL:DEVICE...
+    local f
+    for f; do device_signal ${f#*:} ${f%:*}; done
+    # Long enough for everybody to have heard that they are dead, and to read all files once more.
+    devices_are $((8 - $#))
+    sleep 5
 }
 
 longest_in() { sed -n 's/.*longest \([0-9]*\)\.\([0-9][0-9]\) s.*/\1\20/p' "$1" | sed 's/^0*\([0-9]\)/\1/'; }

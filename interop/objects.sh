@@ -30,12 +30,16 @@ objects_volume() {
     fail "the file server finds no room on seven devices"
 }
 
+# open_directory PATH: anybody may write in it.
+open_directory() {
+    quietly cellar mkdir "$mounted/$1"
+    quietly cellar fs setacl "$mounted/$1" system:anyuser rlidwk
+}
+
 # objects_directory PATH: everything in it has the shape that its last name says.
 objects_directory() {
-    {
-        cellar mkdir "$mounted/$1" && cellar fs setacl "$mounted/$1" system:anyuser rlidwk &&
-            { [ "${1##*/}" = bysize ] || cellar fs setpolicy "${1##*/}" "$mounted/$1"; }
-    } >"$IT_DIR/objects-volume.log" 2>&1 || { cat "$IT_DIR/objects-volume.log"; fail "no directory $1"; }
+    open_directory "$1"
+    [ "${1##*/}" = bysize ] || quietly cellar fs setpolicy "${1##*/}" "$mounted/$1"
 }
 
 # shape_of FILE: how its bytes are spread, or "local".
@@ -57,6 +61,41 @@ check_shapes() { # DIRECTORY...
             [[ $got == *"$want"* ]] || fail "$directory/$name: $got"
         done
     done
+}
+
+# ---- files that are in use all the while
+
+# used_files CLIENT SHAPE...: what in_use reads is in read/SHAPE, what it changes in write/SHAPE.
+used_files() {
+    local client=$1 top shape
+    shift
+    for top in read write; do
+        open_directory $top
+        for shape; do objects_directory $top/$shape; done
+    done
+    export IT_VOLUME=objects
+    on $client bash -c '"$0/objects.py" fill "$AFS/read" "$1/read" --bytes 6000000 --files 3 &&
+        "$0/objects.py" fill "$AFS/write" "$1/write" --bytes 1000000 --files 4' "$programs" "$share" || fail "files are made"
+}
+
+# in_use READER WRITER DIRECTORY COMMAND...: while one client reads read/DIRECTORY again and again, and another changes
+# write/DIRECTORY. What they say is printed, and in $IT_DIR/reading and writing.
+in_use() {
+    local reader=$1 writer=$2 directory=$3 pids rc=0 f
+    shift 3
+    rm -f "$share"/stop*
+    on $reader bash -c '"$0/objects.py" read "$AFS/read/$2" "$1/read/$2" "$1/stop-reading"' "$programs" "$share" $directory \
+        >"$IT_DIR/reading" 2>&1 &
+    pids=$!
+    on $writer bash -c '"$0/objects.py" write "$AFS/write/$2" "$1/write/$2" "$1/stop-writing" --seed $3' "$programs" "$share" $directory $RANDOM \
+        >"$IT_DIR/writing" 2>&1 &
+    pids+=" $!"
+    wait_for_file "$share/stop-reading.rounds" 60 && wait_for_file "$share/stop-writing.rounds" 60 || rc=1
+    [ $rc = 1 ] || "$@" || rc=1
+    touch "$share/stop-reading" "$share/stop-writing"
+    for f in $pids; do wait $f || rc=1; done
+    cat "$IT_DIR/reading" "$IT_DIR/writing"
+    return $rc
 }
 
 # ---- devices by themselves
