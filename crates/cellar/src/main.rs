@@ -25,6 +25,7 @@ mod rxperf;
 mod session;
 mod statistics;
 mod suite;
+mod times;
 mod tokens;
 mod up;
 

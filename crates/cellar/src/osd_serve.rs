@@ -17,7 +17,7 @@ use clap::Parser;
 
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
-use crate::up::{durability, join, lock, osds, roles, wait_for_signal};
+use crate::up::{durability, join, lock, osds, roles, upkeep, wait_for_signal};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -63,6 +63,8 @@ struct Options {
     /// When a change counts as done, as 'cellar up' has it.
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
     durability: cellar_volume::Durability,
+    #[command(flatten)]
+    scrubbing: upkeep::Scrubbing,
     /// Network threads; default: one a processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
@@ -123,6 +125,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         osds::note_used(&options.dir, &path)?;
     }
     let mut config = osds::config(&authority, keys);
+    options.scrubbing.set(&mut config);
     config.databases = cell.location_servers().collect();
     config.addresses = vec![options.bind];
     let server = OsdServer::new(config, devices);

@@ -24,6 +24,7 @@ mod protection;
 pub(crate) mod roles;
 mod statistics;
 mod trust;
+pub(crate) mod upkeep;
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -85,6 +86,10 @@ pub(crate) struct Options {
     /// client died keeps others from its volume for so long.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
     transaction_idle: u64,
+    #[command(flatten)]
+    keeping: upkeep::Keeping,
+    #[command(flatten)]
+    scrubbing: upkeep::Scrubbing,
     /// Network threads; default: one a processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
@@ -316,22 +321,18 @@ pub(crate) fn wait_for_signal() -> Outcome<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+
     use super::*;
 
+    /// Those of a command line that says nothing.
     fn options() -> Options {
-        Options {
-            dir: None,
-            cell: None,
-            join: None,
-            bind: None,
-            fileserver_port: None,
-            durability: cellar_volume::Durability::Strict,
-            osds: 0,
-            location: None,
-            owner: None,
-            transaction_idle: 600,
-            shards: None,
-        }
+        let command = Options::augment_args(clap::Command::new("up"));
+        // Whatever the environment of the test says.
+        let matches = command
+            .mut_arg("dir", |dir| dir.env(None))
+            .get_matches_from(["up"]);
+        Options::from_arg_matches(&matches).expect("options")
     }
 
     #[test]

@@ -45,5 +45,8 @@ pub const WRITE_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two looks at what was removed softly.
 pub const PURGE_INTERVAL: Duration = Duration::from_secs(600);
 
+/// Shortest time between the starts of two scrubs.
+pub const SCRUB_INTERVAL_LEAST: Duration = Duration::from_secs(1);
+
 /// Objects of a list, at most; an answer also stays below the size that callers take.
 pub const LIST_MAX: usize = 256;

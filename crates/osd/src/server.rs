@@ -33,7 +33,8 @@ pub struct Config {
     pub retention: Duration,
     /// Bytes a second that the background scrub reads of each device; 0: there is none.
     pub scrub_rate: u64,
-    /// Time from the end of a background scrub to the next.
+    /// Time from the start of a background scrub to that of the next, unless that one still runs then; zero: there
+    /// is none.
     pub scrub_interval: Duration,
 }
 

@@ -3,35 +3,44 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::device::Device;
-use crate::limits::PURGE_INTERVAL;
+use crate::limits::{PURGE_INTERVAL, SCRUB_INTERVAL_LEAST};
 use crate::server::Server;
 use crate::statistics::add;
 
 impl Server {
     /// Until the server stops.
     pub(crate) async fn keep_up(self: Arc<Self>) {
+        let every = self.config.scrub_interval;
         let mut ticks = tokio::time::interval(PURGE_INTERVAL);
         // The first scrub is due a part of the interval after the start: a server that is restarted
         // often scrubs too.
-        let mut scrub_due = Instant::now() + self.config.scrub_interval / 64;
+        let mut scrubs =
+            tokio::time::interval_at(Instant::now() + every / 64, every.max(SCRUB_INTERVAL_LEAST));
+        scrubs.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let scrubs_at_all = self.config.scrub_rate > 0 && !every.is_zero();
         while !self.is_stopping() {
-            ticks.tick().await;
-            let before = self.now().saturating_sub(self.config.retention.as_secs());
-            for device in &self.devices {
-                let store = device.store.clone();
-                match cellar_rpc::blocking(move || store.purge(before)).await {
-                    Ok((purged, _)) => add(&self.statistics.purged, purged.into()),
-                    Err(error) => tracing::warn!(osd = device.id, %error, "soft deletes stay"),
+            tokio::select! {
+                _ = ticks.tick() => self.purge_old().await,
+                _ = scrubs.tick(), if scrubs_at_all => {
+                    for device in &self.devices {
+                        self.begin_scrub(device, self.config.scrub_rate);
+                    }
                 }
             }
-            if self.config.scrub_rate > 0 && Instant::now() >= scrub_due {
-                scrub_due = Instant::now() + self.config.scrub_interval;
-                for device in &self.devices {
-                    self.begin_scrub(device, self.config.scrub_rate);
-                }
+        }
+    }
+
+    /// Ends the soft deletes that are older than the retention.
+    async fn purge_old(&self) {
+        let before = self.now().saturating_sub(self.config.retention.as_secs());
+        for device in &self.devices {
+            let store = device.store.clone();
+            match cellar_rpc::blocking(move || store.purge(before)).await {
+                Ok((purged, _)) => add(&self.statistics.purged, purged.into()),
+                Err(error) => tracing::warn!(osd = device.id, %error, "soft deletes stay"),
             }
         }
     }

@@ -18,7 +18,7 @@ use cellar_auth::Authority;
 use cellar_auth::capability::{CapabilityKeys, address_words};
 use cellar_client::Ports;
 use cellar_fileserver::protection::BoxFuture;
-use cellar_fileserver::{CellServers, FileServer, ObjectConfig, PolicyList, Upkeep};
+use cellar_fileserver::{FileServer, ObjectConfig, PolicyList};
 use cellar_objects::DeviceList;
 use cellar_osd::{Config, OsdServer};
 use cellar_rpc::{CallError, Connection, Port, Runtime, Security};
@@ -95,14 +95,13 @@ impl PolicyList for Tables {
     }
 }
 
-/// Has a file server use the object storage of its cell, from its port, and keep it in order.
+/// Has a file server use the object storage of its cell, from its port.
 pub(super) fn use_objects(
     fileserver: &FileServer,
     runtime: &Runtime,
     port: &Port,
     identity: &Identity,
     keys: &Arc<CapabilityKeys>,
-    servers: Arc<dyn CellServers>,
 ) {
     let cell = &identity.cell;
     let tables = || {
@@ -126,7 +125,6 @@ pub(super) fn use_objects(
         owner: identity.owner.clone(),
     };
     fileserver.use_objects(runtime, port, config);
-    fileserver.keep_objects(runtime, Upkeep::new(servers));
 }
 
 /// The keys for capabilities, of a server with that configuration directory.
@@ -166,12 +164,12 @@ pub(crate) fn port(ports: &Ports) -> u16 {
     ports.fileserver.saturating_add(6)
 }
 
-/// Opens the devices in `directory`, of which there shall be `wanted` at least. `None`: there are none.
+/// Opens the devices in `directory`, of which there shall be `wanted` at least, for a server with these
+/// settings. `None`: there are none.
 pub(crate) fn open(
     directory: &Path,
     identity: &Identity,
-    authority: &Authority,
-    keys: Arc<CapabilityKeys>,
+    mut config: Config,
     durability: Durability,
     wanted: u32,
     table: &dyn OsdTable,
@@ -206,7 +204,6 @@ pub(crate) fn open(
         devices.push((number, store(&place.path, durability)?));
         note_used(directory, &place.path)?;
     }
-    let mut config = config(authority, keys);
     config.databases = identity.cell.location_servers().collect();
     config.addresses = vec![identity.address];
     Ok(Some(OsdServer::new(config, devices)))
@@ -408,8 +405,7 @@ mod tests {
             let opened = open(
                 path,
                 &identity,
-                &authority,
-                keys.clone(),
+                config(&authority, keys.clone()),
                 Durability::Strict,
                 wanted,
                 &table,

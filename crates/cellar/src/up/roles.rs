@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_auth::capability::CapabilityKeys;
-use cellar_fileserver::{CellServers, Config as FileConfig, FileServer};
+use cellar_fileserver::{Config as FileConfig, FileServer, Upkeep};
 use cellar_osd::OsdServer;
 use cellar_rpc::ServerSecurity;
 use cellar_rpc::local::Listener;
@@ -17,6 +17,7 @@ use super::bozo::{Instance, Overseer};
 use super::databases::{DatabaseServices, Databases};
 use super::statistics::Statistics;
 use super::trust::Trust;
+use super::upkeep::Keeping;
 use super::{Options, bootstrap, osds, partitions, wall_clock};
 use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
@@ -32,6 +33,7 @@ pub(super) struct Roles {
     osds: Option<OsdServer>,
     keys: Arc<CapabilityKeys>,
     transaction_idle: Duration,
+    keeping: Keeping,
     runtime: Runtime,
 }
 
@@ -63,11 +65,12 @@ impl Roles {
             .map_err(|cause| Failure::new(format!("cannot start network threads: {cause}")))?;
         let databases = Databases::open(directory, identity, &trust, &runtime)?;
         let keys = osds::keys(&trust.authority, &directory.server_etc())?;
+        let mut config = osds::config(&trust.authority, keys.clone());
+        options.scrubbing.set(&mut config);
         let osds = osds::open(
             directory.path(),
             identity,
-            &trust.authority,
-            keys.clone(),
+            config,
             options.durability,
             options.osds,
             &databases,
@@ -77,6 +80,7 @@ impl Roles {
             osds,
             keys,
             transaction_idle: Duration::from_secs(options.transaction_idle),
+            keeping: options.keeping,
             trust,
             partitions: partitions::open(directory, options.durability)?,
             runtime,
@@ -161,8 +165,8 @@ struct Services {
     keys: Arc<CapabilityKeys>,
     /// Where they are in this process.
     databases: Option<DatabaseServices>,
-    /// The cell, for what the file server does with objects by itself.
-    cell_servers: Arc<dyn CellServers>,
+    /// What the file server does with objects by itself.
+    upkeep: Upkeep,
     /// What every port takes beside anonymous callers.
     rxkad: Arc<dyn ServerSecurity>,
 }
@@ -199,7 +203,9 @@ impl Services {
         let overseer = Overseer::new(cell, instances, now, trusted, audit.clone(), key_file);
         let (runtime, trust) = (&roles.runtime, &roles.trust);
         Ok(Self {
-            cell_servers: roles.databases.cell_servers(runtime, identity, trust)?,
+            upkeep: roles
+                .keeping
+                .upkeep(roles.databases.cell_servers(runtime, identity, trust)?),
             files: fileserver.file_service(),
             file_objects: fileserver.object_service(),
             volumes: fileserver.volume_service(),
@@ -247,8 +253,8 @@ impl Services {
             }
             if number == ports.fileserver {
                 fileserver.start(runtime, &port);
-                let servers = self.cell_servers.clone();
-                osds::use_objects(fileserver, runtime, &port, identity, &self.keys, servers);
+                osds::use_objects(fileserver, runtime, &port, identity, &self.keys);
+                fileserver.keep_objects(runtime, self.upkeep.clone());
             }
             if let Some((server, _)) = self.osds.as_ref().filter(|_| name == "objects") {
                 server.start(runtime, &port);

@@ -8,6 +8,7 @@ use super::super::print_json;
 use super::Osd;
 use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
+use crate::times;
 
 /// Seconds that garbage is left alone if nothing is said.
 const GRACE: u32 = 86_400;
@@ -16,7 +17,9 @@ impl Osd<'_> {
     pub(super) async fn collect(&self) -> Outcome {
         let dry = self.invocation.has("dryrun");
         let grace = match self.invocation.get("grace") {
-            Some(text) => time(text)?,
+            Some(text) => times::seconds(text).ok_or_else(|| {
+                Failure::usage(format!("-grace: '{text}' is not a time; {}", times::FORMS))
+            })?,
             None => GRACE,
         };
         let volumes = match self.volume().await? {
@@ -89,40 +92,5 @@ fn show(collected: &CollectedView, dry: bool) {
         eprintln!(
             "osd: volume {volume}: it is being moved, released or restored: nothing was collected"
         );
-    }
-}
-
-/// Seconds, or with a unit: `90`, `15m`, `2h`, `7d`.
-fn time(text: &str) -> Outcome<u32> {
-    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
-    let unit = units.iter().find(|(unit, _)| text.ends_with(*unit));
-    let digits = unit.map_or(text, |_| &text[..text.len() - 1]);
-    let number: Option<u32> = digits.parse().ok();
-    let seconds = number.and_then(|number| number.checked_mul(unit.map_or(1, |(_, s)| *s)));
-    seconds.ok_or_else(|| {
-        Failure::usage(format!(
-            "-grace: '{text}' is not a time; write 0, 90s, 15m, 2h or 7d"
-        ))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times() {
-        for (text, seconds) in [
-            ("0", 0),
-            ("90", 90),
-            ("90s", 90),
-            ("15m", 900),
-            ("7d", 604_800),
-        ] {
-            assert_eq!(time(text).ok(), Some(seconds), "{text}");
-        }
-        for text in ["", "m", "-1", "1w", "99999999d", "1.5h"] {
-            assert!(time(text).is_err(), "{text}");
-        }
     }
 }
