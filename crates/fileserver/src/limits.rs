@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use cellar_wire::afsosd::STORE_LEASE;
+use cellar_wire::rxafs::LOCK_RANGES_MAX;
 
 /// Shards of the callback and lock tables. A call holds one shard's lock for well under a
 /// microsecond, so sixteen keep even many threads apart.
@@ -17,8 +18,11 @@ pub const CALLBACKS_DEFAULT: usize = 1_000_000;
 /// Hosts known at a time, unless configured otherwise. Beyond it the longest silent host goes.
 pub const HOSTS_DEFAULT: usize = 100_000;
 
-/// File locks held at a time.
+/// Files that are locked at a time, and ranges of files.
 pub const LOCKS: usize = 1_000_000;
+
+/// Locked ranges of one file, of all clients: each new one is compared with them.
+pub const RANGES_PER_FILE: usize = 8 * LOCK_RANGES_MAX;
 
 /// Breaks remembered for one host that did not answer. A host that misses more is told to forget
 /// everything instead (`InitCallBackState3`), so the list never grows with the number of stores.

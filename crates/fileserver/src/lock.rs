@@ -1,17 +1,23 @@
-//! Advisory locks on whole files, as AFS has them: counters with a lifetime, not owners.
+//! Advisory locks: on whole files, as AFS has them, counters with a lifetime; and of clients that know them on ranges.
 //!
-//! A lock belongs to the file, not to a caller: anybody with the rights may release it. It ends
+//! A lock on a whole file belongs to the file, not to a caller: anybody with the rights may release it. It ends
 //! [`LOCK_SECS`] after the last set or extend on the file, whoever that was; clients extend. The
 //! locks live in memory only: after a crash there are none, which a client cannot tell from an
 //! expiry. Source: FS/CM specification, locks; observed of OpenAFS 1.8's file server.
+//!
+//! A client with ranges has an owner's number, which it alone knows, and says all of what it has of a file each
+//! time: that sets, changes, extends and releases, and may be said twice. It lasts as long as a lock. For
+//! clients that know whole files only, ranges to write are a writer, and each client with ranges to read is a
+//! reader; and a reader or writer has the whole file.
 
 use std::collections::HashMap;
 
 use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::rxafs::{HeldRanges, LockRange};
 use parking_lot::Mutex;
 
 use crate::callback::fid_hash;
-use crate::limits::{LOCK_SECS, LOCKS, TABLE_SHARDS};
+use crate::limits::{LOCK_SECS, LOCKS, RANGES_PER_FILE, TABLE_SHARDS};
 
 /// What kind of lock is asked for (`ViceLockType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,99 +50,263 @@ pub enum LockError {
     NotLocked,
     /// The server holds as many locks as it can.
     TooMany,
+    /// The file has as many ranges as it can.
+    TooManyRanges,
+    /// The owner has said something newer.
+    Overtaken,
 }
 
-#[derive(Clone, Copy)]
+/// Who has ranges.
+pub type Owner = [u32; 4];
+
+/// What one client has of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) owner: Owner,
+    pub(crate) serial: u64,
+    /// Server's seconds.
+    pub(crate) expires: u32,
+    /// Some.
+    pub(crate) ranges: HeldRanges,
+}
+
+#[derive(Default)]
 struct Lock {
-    /// Readers, or -1 for a writer. Never 0.
+    /// Readers, or -1 for a writer, of the whole file; 0: nobody.
     count: i32,
     /// Server's seconds.
     expires: u32,
+    holders: Vec<Holder>,
+}
+
+impl Lock {
+    /// The readers or the writer of the whole file.
+    fn whole(&self, now: u32) -> i32 {
+        if self.expires > now { self.count } else { 0 }
+    }
+
+    fn live(&self, now: u32) -> impl Iterator<Item = &Holder> {
+        self.holders
+            .iter()
+            .filter(move |holder| holder.expires > now)
+    }
+
+    /// What is in the way of a range.
+    fn hinders(&self, owner: Owner, wanted: LockRange, now: u32) -> Option<LockRange> {
+        let whole = self.whole(now);
+        if whole < 0 || (whole > 0 && wanted.alone) {
+            return Some(LockRange {
+                first: 0,
+                last: i64::MAX as u64,
+                alone: whole < 0,
+            });
+        }
+        let mut others = self.live(now).filter(|holder| holder.owner != owner);
+        others.find_map(|holder| holder.ranges.hinders(wanted))
+    }
+
+    fn count(&self, now: u32) -> i32 {
+        let mut count = self.whole(now);
+        for holder in self.live(now) {
+            if holder.ranges.ranges().iter().any(|range| range.alone) {
+                return -1;
+            }
+            count = count.saturating_add(1);
+        }
+        count
+    }
+
+    fn ranges(&self) -> usize {
+        let each = |holder: &Holder| holder.ranges.ranges().len();
+        self.holders.iter().map(each).sum()
+    }
+
+    /// Nothing in it that could be extended.
+    fn is_over(&self) -> bool {
+        self.count == 0 && self.holders.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    files: HashMap<Fid, Lock>,
+    /// Ranges in it.
+    ranges: usize,
+}
+
+impl Shard {
+    /// Changes what a file has, and keeps count of the ranges.
+    fn change<T>(&mut self, fid: Fid, change: impl FnOnce(&mut Lock) -> T) -> T {
+        let lock = self.files.entry(fid).or_default();
+        let before = lock.ranges();
+        let result = change(lock);
+        self.ranges = self.ranges - before + lock.ranges();
+        if lock.is_over() {
+            self.files.remove(&fid);
+        }
+        result
+    }
+
+    fn forget(&mut self, fid: Fid) {
+        if let Some(lock) = self.files.remove(&fid) {
+            self.ranges -= lock.ranges();
+        }
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Fid, &mut Lock) -> bool) {
+        self.files.retain(&mut keep);
+        self.ranges = self.files.values().map(Lock::ranges).sum();
+    }
 }
 
 /// All locks on files.
 pub struct LockTable {
-    shards: Box<[Mutex<HashMap<Fid, Lock>>]>,
+    shards: Box<[Mutex<Shard>]>,
 }
 
 impl Default for LockTable {
     fn default() -> Self {
         Self {
             shards: (0..TABLE_SHARDS)
-                .map(|_| Mutex::new(HashMap::new()))
+                .map(|_| Mutex::new(Shard::default()))
                 .collect(),
         }
     }
 }
 
 impl LockTable {
-    /// Sets a lock, until [`LOCK_SECS`] from `now`.
+    /// Sets a lock on the whole file, until [`LOCK_SECS`] from `now`.
     pub fn set(&self, fid: Fid, kind: LockType, now: u32) -> Result<(), LockError> {
         let mut shard = self.shard(fid).lock();
-        let full = shard.len() >= LOCKS / TABLE_SHARDS;
-        let held = shard
-            .get(&fid)
-            .filter(|lock| lock.expires > now)
-            .map_or(0, |lock| lock.count);
+        let known = shard.files.get(&fid);
+        let (held, all) = known.map_or((0, 0), |lock| (lock.whole(now), lock.count(now)));
         let count = match kind {
-            LockType::Read if held >= 0 => held + 1,
-            LockType::Write if held == 0 => -1,
+            LockType::Read if all >= 0 => held + 1,
+            LockType::Write if all == 0 => -1,
             _ => return Err(LockError::Conflict),
         };
-        if full && !shard.contains_key(&fid) {
+        if known.is_none() && shard.files.len() >= LOCKS / TABLE_SHARDS {
             return Err(LockError::TooMany);
         }
-        shard.insert(
-            fid,
-            Lock {
-                count,
-                expires: now.saturating_add(LOCK_SECS),
-            },
-        );
+        shard.change(fid, |lock| {
+            lock.count = count;
+            lock.expires = now.saturating_add(LOCK_SECS);
+        });
         Ok(())
     }
 
-    /// Extends whatever lock the file has, even one that expired but was not yet cleared away.
+    /// Extends whatever lock the whole file has, even one that expired but was not yet cleared away.
     pub fn extend(&self, fid: Fid, now: u32) -> Result<(), LockError> {
         let mut shard = self.shard(fid).lock();
-        let lock = shard.get_mut(&fid).ok_or(LockError::NotLocked)?;
+        let lock = shard.files.get_mut(&fid).filter(|lock| lock.count != 0);
+        let lock = lock.ok_or(LockError::NotLocked)?;
+        // Somebody has set ranges since it had expired.
+        let lost = lock.expires <= now && {
+            let others = lock.count(now);
+            others < 0 || (others > 0 && lock.count < 0)
+        };
+        if lost {
+            return Err(LockError::NotLocked);
+        }
         lock.expires = now.saturating_add(LOCK_SECS);
         Ok(())
     }
 
-    /// Releases one reader, or the writer. Returns whether the file has become free, so that
+    /// Releases one reader, or the writer, of the whole file. Returns whether the file has become free, so that
     /// waiting clients must be told. Releasing what is not locked is no error.
     pub fn release(&self, fid: Fid, now: u32) -> bool {
         let mut shard = self.shard(fid).lock();
-        let Some(lock) = shard.get_mut(&fid) else {
-            return false;
-        };
-        if lock.count > 1 && lock.expires > now {
-            lock.count -= 1;
+        if shard.files.get(&fid).is_none_or(|lock| lock.count == 0) {
             return false;
         }
-        shard.remove(&fid);
-        true
+        shard.change(fid, |lock| {
+            lock.count = match lock.count {
+                count if count > 1 && lock.expires > now => count - 1,
+                _ => 0,
+            };
+            lock.count(now) == 0
+        })
+    }
+
+    /// `owner` has these ranges and no others, until [`LOCK_SECS`] from `now`, if he may have what he has not yet.
+    /// Returns whether the file has become free.
+    pub fn hold(
+        &self,
+        fid: Fid,
+        (owner, serial): (Owner, u64),
+        ranges: &HeldRanges,
+        now: u32,
+    ) -> Result<bool, LockError> {
+        let mut shard = self.shard(fid).lock();
+        let (files, all) = (shard.files.len(), shard.ranges);
+        let known = shard.files.get(&fid);
+        let mine = known.and_then(|lock| lock.holders.iter().find(|holder| holder.owner == owner));
+        if mine.is_some_and(|holder| holder.serial > serial) {
+            return Err(LockError::Overtaken);
+        }
+        let before = mine.map_or(0, |holder| holder.ranges.ranges().len());
+        let more = ranges.ranges().len().saturating_sub(before);
+        if let Some(lock) = known {
+            let mut wanted = ranges.ranges().iter();
+            if wanted.any(|range| lock.hinders(owner, *range, now).is_some()) {
+                return Err(LockError::Conflict);
+            }
+            if more > 0 && lock.ranges() + more > RANGES_PER_FILE {
+                return Err(LockError::TooManyRanges);
+            }
+        }
+        let full = known.is_none() && files >= LOCKS / TABLE_SHARDS;
+        if more > 0 && (full || all + more > LOCKS / TABLE_SHARDS) {
+            return Err(LockError::TooMany);
+        }
+        Ok(shard.change(fid, |lock| {
+            let had = lock.holders.len();
+            lock.holders
+                .retain(|holder| holder.owner != owner && holder.expires > now);
+            let had = had > lock.holders.len();
+            if !ranges.is_empty() {
+                lock.holders.push(Holder {
+                    owner,
+                    serial,
+                    expires: now.saturating_add(LOCK_SECS),
+                    ranges: ranges.clone(),
+                });
+            }
+            had && lock.count(now) == 0
+        }))
+    }
+
+    /// What `owner` has of a file.
+    #[must_use]
+    pub fn held_by(&self, fid: Fid, owner: Owner, now: u32) -> HeldRanges {
+        let shard = self.shard(fid).lock();
+        let lock = shard.files.get(&fid);
+        let mine = lock.and_then(|lock| lock.live(now).find(|holder| holder.owner == owner));
+        mine.map(|holder| holder.ranges.clone()).unwrap_or_default()
+    }
+
+    /// What is in the way of a range for `owner`.
+    #[must_use]
+    pub fn test(&self, fid: Fid, owner: Owner, wanted: LockRange, now: u32) -> Option<LockRange> {
+        let shard = self.shard(fid).lock();
+        shard.files.get(&fid)?.hinders(owner, wanted, now)
     }
 
     /// What a status says: 0 not locked, n readers, -1 a writer.
     #[must_use]
     pub fn count(&self, fid: Fid, now: u32) -> i32 {
         let shard = self.shard(fid).lock();
-        if shard.is_empty() {
+        if shard.files.is_empty() {
             return 0;
         }
-        shard
-            .get(&fid)
-            .filter(|lock| lock.expires > now)
-            .map_or(0, |lock| lock.count)
+        shard.files.get(&fid).map_or(0, |lock| lock.count(now))
     }
 
-    /// Forgets the lock of a deleted file.
+    /// Forgets the locks of a deleted file.
     pub fn forget(&self, fid: Fid) {
         let mut shard = self.shard(fid).lock();
-        if !shard.is_empty() {
-            shard.remove(&fid);
+        if !shard.files.is_empty() {
+            shard.forget(fid);
         }
     }
 
@@ -147,38 +317,63 @@ impl LockTable {
         }
     }
 
-    /// Clears away what expired at least [`LOCK_SECS`] ago: until then it may be extended.
+    /// Clears away what expired: of whole files at least [`LOCK_SECS`] ago, for until then it may be extended.
     pub fn sweep(&self, now: u32) {
         for shard in &self.shards {
-            shard
-                .lock()
-                .retain(|_, lock| lock.expires.saturating_add(LOCK_SECS) > now);
+            shard.lock().retain(|_, lock| {
+                lock.holders.retain(|holder| holder.expires > now);
+                if lock.expires.saturating_add(LOCK_SECS) <= now {
+                    lock.count = 0;
+                }
+                !lock.is_over()
+            });
         }
     }
 
-    /// Every lock: fid, count, expiry.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(Fid, i32, u32)) {
+    /// Every lock on a whole file: fid, count, expiry; and all ranges.
+    pub(crate) fn for_each(
+        &self,
+        mut whole: impl FnMut(Fid, i32, u32),
+        mut ranges: impl FnMut(Fid, &Holder),
+    ) {
         for shard in &self.shards {
-            for (fid, lock) in shard.lock().iter() {
-                visit(*fid, lock.count, lock.expires);
+            for (fid, lock) in &shard.lock().files {
+                if lock.count != 0 {
+                    whole(*fid, lock.count, lock.expires);
+                }
+                for holder in &lock.holders {
+                    ranges(*fid, holder);
+                }
             }
         }
     }
 
     /// Puts back a saved lock, unless it has expired.
     pub(crate) fn restore(&self, fid: Fid, count: i32, expires: u32, now: u32) {
-        if count != 0 && expires > now {
-            self.shard(fid).lock().insert(fid, Lock { count, expires });
+        if expires > now {
+            self.shard(fid).lock().change(fid, |lock| {
+                lock.count = count;
+                lock.expires = expires;
+            });
         }
     }
 
-    /// Locks held, expired ones included.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    /// Puts back saved ranges, unless they have expired.
+    pub(crate) fn restore_ranges(&self, fid: Fid, holder: Holder, now: u32) {
+        if holder.expires > now {
+            let mut shard = self.shard(fid).lock();
+            shard.change(fid, |lock| lock.holders.push(holder));
+        }
     }
 
-    fn shard(&self, fid: Fid) -> &Mutex<HashMap<Fid, Lock>> {
+    /// Files with locks, expired ones included.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        let files = |shard: &Mutex<Shard>| shard.lock().files.len();
+        self.shards.iter().map(files).sum()
+    }
+
+    fn shard(&self, fid: Fid) -> &Mutex<Shard> {
         &self.shards[(fid_hash(fid, 0) >> 40) as usize % self.shards.len()]
     }
 }
@@ -231,5 +426,136 @@ mod tests {
         assert_eq!(locks.count(FID, LOCK_SECS), 1);
         locks.forget(FID);
         assert_eq!(locks.held(), 0);
+    }
+
+    fn range(first: u64, last: u64, alone: bool) -> LockRange {
+        LockRange { first, last, alone }
+    }
+
+    /// What one client says.
+    fn hold(
+        locks: &LockTable,
+        client: u32,
+        ranges: &[LockRange],
+        now: u32,
+    ) -> Result<bool, LockError> {
+        let ranges = HeldRanges::of_all(ranges.iter().copied());
+        locks.hold(FID, ([client; 4], u64::from(now)), &ranges, now)
+    }
+
+    #[test]
+    fn ranges_of_two_clients_and_whole_files_exclude_each_other() {
+        let (read, write) = (range(0, 9, false), range(0, 9, true));
+        let (beside, last) = (range(10, 19, true), range(u64::MAX, u64::MAX, true));
+        // What the first client has, what the second wants, and whether he gets it.
+        for (had, wanted, expected) in [
+            (read, read, true),
+            (read, write, false),
+            (write, read, false),
+            (write, write, false),
+            (write, beside, true),
+            (write, last, true),
+            (range(0, u64::MAX, true), last, false),
+            (range(9, 10, false), beside, false),
+        ] {
+            let locks = LockTable::default();
+            assert_eq!(hold(&locks, 1, &[had], 0), Ok(false));
+            assert_eq!(hold(&locks, 1, &[had], 0), Ok(false), "said twice");
+            let found = locks.test(FID, [2; 4], wanted, 0);
+            assert_eq!(found, (!expected).then_some(had));
+            assert_eq!(locks.test(FID, [1; 4], wanted, 0), None, "his own");
+            assert_eq!(hold(&locks, 2, &[wanted], 0).is_ok(), expected);
+            assert_eq!(locks.held_by(FID, [1; 4], 0).ranges(), [had]);
+        }
+        // Beside locks on the whole file.
+        for (kind, wanted, expected) in [
+            (LockType::Read, read, true),
+            (LockType::Read, write, false),
+            (LockType::Write, read, false),
+            (LockType::Write, write, false),
+        ] {
+            let locks = LockTable::default();
+            assert_eq!(locks.set(FID, kind, 0), Ok(()));
+            assert_eq!(hold(&locks, 1, &[wanted], 0).is_ok(), expected);
+            assert_eq!(locks.test(FID, [1; 4], wanted, 0).is_none(), expected);
+            let locks = LockTable::default();
+            assert_eq!(hold(&locks, 1, &[wanted], 0), Ok(false));
+            assert_eq!(locks.set(FID, kind, 0).is_ok(), expected);
+        }
+    }
+
+    #[test]
+    fn a_status_counts_ranges_as_readers_or_a_writer() {
+        let locks = LockTable::default();
+        assert_eq!(locks.set(FID, LockType::Read, 0), Ok(()));
+        let some = [range(0, 9, false), range(20, 29, false)];
+        assert_eq!(hold(&locks, 1, &some, 0), Ok(false));
+        assert_eq!(hold(&locks, 2, &some, 0), Ok(false));
+        assert_eq!(locks.count(FID, 1), 3);
+        assert!(!locks.release(FID, 1), "others are left");
+        assert_eq!(hold(&locks, 1, &[], 1), Ok(false));
+        assert_eq!(hold(&locks, 2, &[range(5, 5, true)], 1), Ok(false));
+        assert_eq!(locks.count(FID, 1), -1);
+        assert_eq!(hold(&locks, 2, &[], 2), Ok(true), "nobody is left");
+        assert_eq!(hold(&locks, 2, &[], 2), Ok(false), "nobody was there");
+        assert_eq!((locks.count(FID, 2), locks.held()), (0, 0));
+    }
+
+    #[test]
+    fn ranges_end_unless_they_are_said_again() {
+        let locks = LockTable::default();
+        assert_eq!(hold(&locks, 1, &[range(0, 9, true)], 0), Ok(false));
+        assert_eq!(hold(&locks, 1, &[range(0, 9, true)], 200), Ok(false));
+        let others = [range(5, 5, true)];
+        assert_eq!(hold(&locks, 2, &others, 499), Err(LockError::Conflict));
+        assert_eq!(hold(&locks, 2, &others, 500), Ok(false));
+        // Whoever comes back has lost them.
+        let again = hold(&locks, 1, &[range(0, 9, true)], 501);
+        assert_eq!(again, Err(LockError::Conflict));
+        assert_eq!(hold(&locks, 1, &[range(6, 9, true)], 501), Ok(false));
+        locks.sweep(900);
+        assert_eq!(locks.held(), 0);
+        // A lock on the whole file that has expired is lost to ranges as well.
+        assert_eq!(locks.set(FID, LockType::Write, 1_000), Ok(()));
+        assert_eq!(hold(&locks, 1, &[range(0, 0, false)], 1_300), Ok(false));
+        assert_eq!(locks.extend(FID, 1_301), Err(LockError::NotLocked));
+    }
+
+    #[test]
+    fn what_was_overtaken_counts_no_more() {
+        let locks = LockTable::default();
+        let say = |serial: u64, ranges: &[LockRange]| {
+            let ranges = HeldRanges::of_all(ranges.iter().copied());
+            locks.hold(FID, ([1; 4], serial), &ranges, 0)
+        };
+        assert_eq!(say(2, &[range(0, 9, true)]), Ok(false));
+        assert_eq!(say(1, &[]), Err(LockError::Overtaken));
+        assert_eq!(say(1, &[range(5, 5, true)]), Err(LockError::Overtaken));
+        let held = locks.held_by(FID, [1; 4], 0);
+        assert_eq!(held.ranges(), [range(0, 9, true)]);
+        assert_eq!(say(2, &[range(0, 9, true)]), Ok(false));
+    }
+
+    #[test]
+    fn a_file_has_a_bounded_number_of_ranges() {
+        let locks = LockTable::default();
+        let each = cellar_wire::rxafs::LOCK_RANGES_MAX as u64;
+        let of = |client: u64| {
+            let first = move |n: u64| 2 * (client * each + n);
+            (0..each).map(move |n| range(first(n), first(n), true))
+        };
+        let clients = RANGES_PER_FILE as u64 / each;
+        for client in 0..clients {
+            let all: Vec<_> = of(client).collect();
+            assert_eq!(hold(&locks, client as u32, &all, 0), Ok(false));
+        }
+        let one = [range(1, 1, false)];
+        assert_eq!(hold(&locks, 99, &one, 0), Err(LockError::TooManyRanges));
+        // Who has ranges may have others and fewer.
+        assert_eq!(hold(&locks, 0, &one, 1), Ok(false));
+        assert_eq!(hold(&locks, 99, &[range(3, 3, false)], 1), Ok(false));
+        locks.forget(FID);
+        assert_eq!(locks.held(), 0);
+        assert_eq!(locks.shard(FID).lock().ranges, 0);
     }
 }

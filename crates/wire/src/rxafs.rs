@@ -17,11 +17,13 @@ use crate::ids::{Fid, ViceId, VolumeId};
 use crate::package::package;
 
 mod command;
+mod ranges;
 mod statistics;
 mod status;
 mod volume;
 
 pub use command::{FsCmdInputs, FsCmdOutputs};
+pub use ranges::{HeldRanges, LOCK_RANGES_MAX, LockRange, LockRanges};
 pub use statistics::{
     STATISTICS64_LEN, Statistics64, ViceDisk, ViceDisks, ViceStatistics, XSTAT_VERSION, XStats,
 };
@@ -149,4 +151,12 @@ package! {
     65540 GetCapabilities {} -> GetCapabilitiesReply { capabilities: Capabilities };
     65541 CallBackRxConnAddr { address: u32 } -> CallBackRxConnAddrReply {};
     65542 GetStatistics64 { version: i32 } -> GetStatistics64Reply { statistics: Statistics64 };
+    /// Ours: `owner` has these ranges of the file and no others from now on, for as long as a lock lasts; without
+    /// any: none. In order, and no byte twice. EAGAIN: another lock is in the way, and nothing has changed. What is
+    /// older than the last `serial` of the owner counts no more (EINVAL).
+    1128614913 HoldRanges { fid: Fid, owner: [u32; 4], serial: u64, ranges: LockRanges }
+        -> HoldRangesReply { sync: VolSync };
+    /// Ours: what would be in the way of another range for `owner`.
+    1128614914 TestRange { fid: Fid, owner: [u32; 4], range: LockRange }
+        -> TestRangeReply { found: List<LockRange, 1>, sync: VolSync };
 }

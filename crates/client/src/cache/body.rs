@@ -94,6 +94,13 @@ pub(crate) struct Piece {
     cut: Option<u64>,
 }
 
+impl Piece {
+    /// Whether the server is to cut the file off.
+    pub(crate) fn cuts(&self) -> bool {
+        self.cut.is_some()
+    }
+}
+
 impl Body {
     pub(crate) fn new(backing: Backing, space: Arc<Space>) -> Self {
         Self {
@@ -389,10 +396,18 @@ impl Body {
             self.forget_clean();
             self.version = status.data_version;
         }
+        self.lengthen(status);
+        stale
+    }
+
+    /// The file is as long as the server says, or as our own programs have made it.
+    fn lengthen(&mut self, status: &AfsFetchStatus) {
         if !self.changed {
             self.length = status.length;
+        } else if self.cut.is_none() {
+            // Others have put something behind what is here.
+            self.length = self.length.max(status.length);
         }
-        stale
     }
 
     /// What no server has: what our programs wrote, and, beyond what the server has or what was cut off, zeros where
@@ -766,6 +781,7 @@ impl Body {
             self.contents += 1;
             let own = self.own();
             self.account(|body| body.valid = own);
+            self.lengthen(status);
         }
         let later = self
             .meanwhile

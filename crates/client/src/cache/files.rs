@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::volume::Volume;
 
 /// The largest file, as AFS's 64-bit calls have it.
-const LENGTH_MAX: u64 = i64::MAX as u64;
+pub(crate) const LENGTH_MAX: u64 = i64::MAX as u64;
 
 /// An open file. [`Handle::close`] must be called.
 #[derive(Debug)]

@@ -1,18 +1,20 @@
-//! Locks on files: those of this machine's programs, and the one on the whole file that servers know.
+//! Locks on files: those of this machine's programs, and what servers keep for all of them.
 //!
-//! 1. Programs here exclude each other by ranges, as fcntl(2) has it; flock(2) is the whole file. A server has
-//!    locks on the file as a whole, to read or to write: this cache has it keep the strongest that its programs
-//!    need, and so keeps other machines from the whole file. In volumes that cannot be written nothing is
-//!    asked of servers.
+//! 1. Programs here exclude each other by ranges, as fcntl(2) has it; flock(2) is the whole file. Cellar's servers
+//!    keep the bytes that any program here has, under a number that this cache alone knows, and are told all
+//!    of them whenever they become others. AFS's servers have locks on the file as a whole, to read or to
+//!    write: there this cache has them keep the strongest that its programs need. In volumes that cannot be
+//!    written nothing is asked of servers.
 //! 2. A server forgets a lock after [`LOCK_SECS`]. It is extended every [`EXTEND_TIME`] for as long as somebody
 //!    here has one. If it was lost all the same (the server was started again) it is set again; if somebody else
 //!    has one by then, the log says so, for there is nobody to tell, and it is tried again as often.
-//! 3. A server knows no owners: who extends or gives back a lock that he has lost does it with another's. So
-//!    neither is done for one that was not extended in time, as on a machine that slept: it is set anew.
-//! 4. Nor is there a way from one kind to the other. To write instead of to read, a lock is
+//! 3. A lock on the whole file has no owner: who extends or gives back one that he has lost does it with another's.
+//!    So neither is done for one that was not extended in time, as on a machine that slept: it is set anew.
+//! 4. Nor is there a way from one kind to the other. To write instead of to read, such a lock is
 //!    given back and another set; who is refused that has the old one again, unless somebody came between. From
 //!    writing to reading nothing is changed there until the last lock goes.
-//! 5. What was written under a lock is stored before the lock is given back.
+//! 5. What was written under a lock is stored before the lock is given back. Where others may store other ranges
+//!    meanwhile, a store cuts nothing off behind it (`store.rs`).
 //! 6. Who waits asks again every [`ASK_TIME`], and at once when a lock is given back here.
 //!
 //! Source: FS/CM specification, locks; `AFS_LOCKWAIT`.
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::AfsTime;
-use cellar_wire::rxafs::{ExtendLock, ReleaseLock, SetLock};
+use cellar_wire::rxafs::{ExtendLock, HeldRanges, LockRange, ReleaseLock, SetLock};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -46,7 +48,7 @@ const LOCKS_MAX: usize = 4_096;
 
 const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
-const ENOLCK: i32 = 37;
+pub(crate) const ENOLCK: i32 = 37;
 
 /// Whether others may have a lock beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,12 +90,29 @@ impl Lock {
         let meets = self.first <= other.last && other.first <= self.last;
         alone && meets && self.owner != other.owner
     }
+
+    fn range(&self) -> LockRange {
+        LockRange {
+            first: self.first,
+            last: self.last,
+            alone: self.kind == LockKind::Write,
+        }
+    }
+}
+
+/// What a server keeps for us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    /// The whole file.
+    Whole(LockKind),
+    /// At least these bytes.
+    Ranges(HeldRanges),
 }
 
 /// A lock that a server keeps for us.
 #[derive(Clone, Debug)]
 struct Kept {
-    kind: LockKind,
+    what: What,
     /// Who set it.
     user: Arc<User>,
     /// When it was last set or extended.
@@ -134,6 +153,18 @@ impl Locks {
         self.held.lock().is_empty()
     }
 
+    /// The bytes that programs here have, and another lock.
+    fn all_with(&self, other: Option<&Lock>) -> HeldRanges {
+        let held = self.held.lock();
+        // What its owner has of the range goes.
+        let mut all = match other {
+            Some(lock) => without(&held, lock.owner, lock.first, lock.last),
+            None => held.clone(),
+        };
+        all.extend(other);
+        HeldRanges::of_all(all.iter().map(Lock::range))
+    }
+
     fn strongest(&self) -> Option<LockKind> {
         self.held.lock().iter().map(|lock| lock.kind).max()
     }
@@ -145,26 +176,7 @@ impl Locks {
     /// The owner has nothing of that range any more.
     fn take(&self, owner: u64, first: u64, last: u64) {
         let mut held = self.held.lock();
-        let mut kept = Vec::with_capacity(held.len());
-        for lock in held.drain(..) {
-            if lock.owner != owner || lock.last < first || lock.first > last {
-                kept.push(lock);
-                continue;
-            }
-            if lock.first < first {
-                kept.push(Lock {
-                    last: first - 1,
-                    ..lock
-                });
-            }
-            if lock.last > last {
-                kept.push(Lock {
-                    first: last + 1,
-                    ..lock
-                });
-            }
-        }
-        *held = kept;
+        *held = without(&held, owner, first, last);
     }
 
     /// Answers false if there are too many.
@@ -178,6 +190,30 @@ impl Locks {
     }
 }
 
+/// Locks without what an owner has of a range.
+fn without(held: &[Lock], owner: u64, first: u64, last: u64) -> Vec<Lock> {
+    let mut kept = Vec::with_capacity(held.len());
+    for &lock in held {
+        if lock.owner != owner || lock.last < first || lock.first > last {
+            kept.push(lock);
+            continue;
+        }
+        if lock.first < first {
+            kept.push(Lock {
+                last: first - 1,
+                ..lock
+            });
+        }
+        if lock.last > last {
+            kept.push(Lock {
+                first: last + 1,
+                ..lock
+            });
+        }
+    }
+    kept
+}
+
 impl Cache {
     /// Sets a lock, in place of what its owner has of that range.
     ///
@@ -188,7 +224,7 @@ impl Cache {
         if vnode.locks.hindrance(&lock).is_some() {
             return Err(in_the_way(vnode));
         }
-        self.reach(user, vnode, &mut server, lock.kind).await?;
+        self.reach(user, vnode, &mut server, &lock).await?;
         if !vnode.locks.put(lock) {
             return Err(refused("a lock", AbortCode::from_errno(ENOLCK)));
         }
@@ -221,8 +257,8 @@ impl Cache {
         }
     }
 
-    /// What is in the way of a lock, if anything is. Of other machines a status says only how many locks there
-    /// are.
+    /// What is in the way of a lock, if anything is. Of other machines, where servers know whole files only, a status
+    /// says how many locks there are.
     ///
     /// # Errors
     /// The server's.
@@ -237,25 +273,38 @@ impl Cache {
         if here.is_some() || vnode.volume.is_read_only() {
             return Ok(here);
         }
+        let there = |range: LockRange| Lock {
+            owner: 0,
+            pid: 0,
+            first: range.first,
+            last: range.last,
+            kind: match range.alone {
+                true => LockKind::Write,
+                false => LockKind::Read,
+            },
+        };
+        let whole = match server.as_ref().map(|kept| &kept.what) {
+            Some(What::Whole(kind)) => Some(*kind),
+            _ => None,
+        };
+        if whole.is_none()
+            && let Some(found) = self.test_range(user, vnode, lock.range()).await?
+        {
+            return Ok(found.map(there));
+        }
         let count = self.ask(user, vnode).await?.lock_count;
-        let others = match server.as_ref().map(|kept| kept.kind) {
+        let others = match whole {
             None => count,
             Some(LockKind::Read) => count - 1,
             Some(LockKind::Write) => 0,
         };
-        let kind = match others < 0 {
-            true => LockKind::Write,
-            false => LockKind::Read,
-        };
-        let there = Lock {
-            owner: 0,
-            pid: 0,
+        let all = LockRange {
             first: 0,
             last: i64::MAX as u64,
-            kind,
+            alone: others < 0,
         };
         let hinders = others < 0 || (others > 0 && lock.kind == LockKind::Write);
-        Ok(hinders.then_some(there))
+        Ok(hinders.then(|| there(all)))
     }
 
     /// The owner has no lock on that range any more.
@@ -272,16 +321,69 @@ impl Cache {
         vnode.locks.freed.notify_waiters();
     }
 
-    /// Has the server keep a lock of at least that kind.
+    /// Has the server keep what programs here have, and another lock.
     async fn reach(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        server: &mut Option<Kept>,
+        lock: &Lock,
+    ) -> Result<()> {
+        if vnode.volume.is_read_only() {
+            return Ok(());
+        }
+        let whole = matches!(server.as_ref().map(|kept| &kept.what), Some(What::Whole(_)));
+        if whole || self.knows_no_ranges(vnode) {
+            return self.reach_whole(user, vnode, server, lock.kind).await;
+        }
+        let wanted = vnode.locks.all_with(Some(lock));
+        let now = self.now();
+        if let Some(kept) = server
+            && let What::Ranges(has) = &kept.what
+            && *has == wanted
+            && !kept.is_over(now)
+        {
+            return Ok(());
+        }
+        // Who may write may also read.
+        let before = server.as_ref().filter(|_| lock.kind == LockKind::Read);
+        let keeper = before.map_or(user, |kept| &kept.user).clone();
+        match self.hold(user, vnode, &wanted).await {
+            Ok(true) => {
+                *server = Some(Kept {
+                    what: What::Ranges(wanted),
+                    user: keeper,
+                    at: now,
+                });
+                Ok(())
+            }
+            Ok(false) => {
+                *server = None;
+                self.reach_whole(user, vnode, server, lock.kind).await
+            }
+            Err(error) => {
+                // Unless it was refused, the server has perhaps the one, perhaps the other.
+                if errno(&error) != EAGAIN {
+                    *server = server.take().map(Kept::lost);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the server keep a lock of at least that kind on the whole file.
+    async fn reach_whole(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         server: &mut Option<Kept>,
         kind: LockKind,
     ) -> Result<()> {
-        let has = |kept: &Kept| kept.kind >= kind && !kept.is_over(self.now());
-        if vnode.volume.is_read_only() || server.as_ref().is_some_and(has) {
+        let has = |kept: &Kept| {
+            let is_enough = matches!(kept.what, What::Whole(has) if has >= kind);
+            is_enough && !kept.is_over(self.now())
+        };
+        if server.as_ref().is_some_and(has) {
             return Ok(());
         }
         let before = server.take();
@@ -301,14 +403,30 @@ impl Cache {
         Ok(())
     }
 
-    /// The server need not keep a lock that nobody here has.
+    /// The server need not keep what nobody here has.
     async fn give_back(&self, vnode: &Arc<Vnode>, server: &mut Option<Kept>) {
-        if !vnode.locks.is_empty() {
-            return;
+        let nobody = vnode.locks.is_empty();
+        if nobody {
+            self.locked.lock().remove(&vnode.key);
         }
-        self.locked.lock().remove(&vnode.key);
-        if let Some(kept) = server.take() {
-            self.call_release(&kept, vnode).await;
+        let Some(kept) = server.take() else {
+            return;
+        };
+        match &kept.what {
+            What::Whole(_) if nobody => self.call_release(&kept, vnode).await,
+            What::Whole(_) => *server = Some(kept),
+            What::Ranges(before) => {
+                let left = vnode.locks.all_with(None);
+                if left != *before
+                    && let Err(error) = self.hold(&kept.user, vnode, &left).await
+                {
+                    tracing::info!(fid = %vnode.fid(), %error, "a lock stays until it has run out");
+                }
+                *server = (!nobody).then(|| Kept {
+                    what: What::Ranges(left),
+                    ..kept
+                });
+            }
         }
     }
 
@@ -338,7 +456,9 @@ impl Cache {
         let Some(kept) = server.clone() else {
             return;
         };
-        if !kept.is_over(now) {
+        // Ranges have an owner: they may be said again at any time.
+        let is_ours = matches!(kept.what, What::Ranges(_));
+        if is_ours || !kept.is_over(now) {
             match self.call_extend(&kept, vnode).await {
                 Ok(()) => {
                     *server = Some(Kept { at: now, ..kept });
@@ -356,13 +476,26 @@ impl Cache {
     }
 
     async fn set_again(&self, kept: Kept, vnode: &Arc<Vnode>) -> Kept {
-        match self.call_set(&kept.user, vnode, kept.kind).await {
-            Ok(kept) => kept,
-            Err(error) => {
-                tracing::warn!(fid = %vnode.fid(), %error, "the server keeps a lock for us no more");
-                kept.lost()
-            }
+        let set = match &kept.what {
+            What::Whole(kind) => self.call_set(&kept.user, vnode, *kind).await,
+            What::Ranges(_) => self.hold_again(&kept, vnode).await,
+        };
+        set.unwrap_or_else(|error| {
+            tracing::warn!(fid = %vnode.fid(), %error, "the server keeps a lock for us no more");
+            kept.lost()
+        })
+    }
+
+    /// Says once more what programs here have; on a server that knows no ranges, where the volume may be by now, the
+    /// whole file.
+    async fn hold_again(&self, kept: &Kept, vnode: &Arc<Vnode>) -> Result<Kept> {
+        let all = vnode.locks.all_with(None);
+        if self.hold(&kept.user, vnode, &all).await? {
+            let (what, user, at) = (What::Ranges(all), kept.user.clone(), self.now());
+            return Ok(Kept { what, user, at });
         }
+        let kind = vnode.locks.strongest().unwrap_or(LockKind::Read);
+        self.call_set(&kept.user, vnode, kind).await
     }
 
     /// Whether somebody here has a lock on it.
@@ -393,11 +526,18 @@ impl Cache {
         };
         let client = user.client();
         client.call_volume(&vnode.volume, &what, &set).await?;
-        let user = user.clone();
-        Ok(Kept { kind, user, at })
+        let (what, user) = (What::Whole(kind), user.clone());
+        Ok(Kept { what, user, at })
     }
 
     async fn call_extend(&self, kept: &Kept, vnode: &Arc<Vnode>) -> Result<()> {
+        if let What::Ranges(_) = kept.what {
+            let all = vnode.locks.all_with(None);
+            return match self.hold(&kept.user, vnode, &all).await? {
+                true => Ok(()),
+                false => Err(in_the_way(vnode)),
+            };
+        }
         let what = format!("a lock on {}", vnode.fid());
         let extend = ExtendLock { fid: vnode.fid() };
         let client = kept.user.client();

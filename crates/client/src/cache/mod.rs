@@ -55,6 +55,7 @@ mod locks;
 mod manage;
 mod metrics;
 mod names;
+mod range_locks;
 mod ranges;
 mod read;
 mod record;
@@ -74,6 +75,7 @@ pub use locks::{Lock, LockKind};
 pub use manage::Waiting;
 use metrics::Counts;
 pub use names::{Found, Root};
+use range_locks::RangeLocks;
 use settings::Settings;
 pub use settings::{SIZE_MIN, SYSNAMES_MAX};
 use user::Users;
@@ -127,6 +129,7 @@ pub struct Cache {
     unstored: Mutex<HashMap<Key, Arc<Vnode>>>,
     /// Those that somebody here has a lock on.
     locked: Mutex<HashMap<Key, Arc<Vnode>>>,
+    range_locks: RangeLocks,
     /// Chunks that are being fetched.
     fetching: Mutex<HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
@@ -200,6 +203,7 @@ impl Cache {
             vnodes: Mutex::default(),
             unstored: Mutex::default(),
             locked: Mutex::default(),
+            range_locks: RangeLocks::default(),
             fetching: Mutex::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
             space,

@@ -22,6 +22,7 @@ use super::Cache;
 use super::attributes::without_attributes;
 use super::behind::RETRY;
 use super::body::{Piece, STORE_BYTES};
+use super::files::LENGTH_MAX;
 use super::kept::checksums;
 use super::locks::EXTEND_TIME;
 use super::read::{in_chunks, local};
@@ -206,7 +207,11 @@ impl Cache {
             },
             position: piece.start,
             length: piece.end - piece.start,
-            file_length: piece.file_length,
+            file_length: match piece.cuts() {
+                // What others have put behind it stays.
+                false if vnode.shared.load(Ordering::Acquire) => LENGTH_MAX,
+                _ => piece.file_length,
+            },
         };
         let chunks = in_chunks(bytes);
         if let Some(status) = self.store_directly(user, vnode, piece, &chunks).await? {

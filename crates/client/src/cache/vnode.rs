@@ -45,6 +45,8 @@ pub struct Vnode {
     /// It waits to be stored (`behind.rs`).
     pub(crate) waits: AtomicBool,
     pub(crate) locks: Locks,
+    /// A server keeps ranges for us: others may store other bytes while ours are not stored.
+    pub(crate) shared: AtomicBool,
     /// Where its bytes are.
     pub(crate) places: Places,
     /// Promises broken so far: an answer that was under way meanwhile promises nothing.
@@ -115,6 +117,7 @@ impl Vnode {
             storing: tokio::sync::Mutex::default(),
             waits: AtomicBool::new(false),
             locks: Locks::default(),
+            shared: AtomicBool::new(false),
             places: Places::default(),
             breaks: AtomicU64::new(0),
             own: AtomicU64::new(0),

@@ -140,3 +140,129 @@ async fn who_opens_a_file_while_it_is_closed_keeps_his_lock() {
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
     bench.end();
 }
+
+fn range(owner: u64, first: u64, last: u64, kind: LockKind) -> Lock {
+    Lock {
+        first,
+        last,
+        ..lock(owner, kind)
+    }
+}
+
+impl Client {
+    /// What a program that asks for a lock on a range is told.
+    async fn range(&self, vnode: &Arc<Vnode>, lock: Lock) -> i32 {
+        let set = self.cache.set_lock(&self.user, vnode, lock);
+        set.await.map_or_else(|error| errno(&error), |()| 0)
+    }
+
+    /// What a program is told that asks what is in the way of a lock.
+    async fn test(&self, vnode: &Arc<Vnode>, lock: Lock) -> Option<(u64, u64, LockKind)> {
+        let found = self.cache.test_lock(&self.user, vnode, lock).await;
+        let found = found.expect("asked")?;
+        Some((found.first, found.last, found.kind))
+    }
+}
+
+#[tokio::test]
+async fn ranges_keep_programs_of_two_machines_apart() {
+    use LockKind::{Read, Write};
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
+    assert_eq!(a.range(&file, range(1, 0, 99, Write)).await, 0);
+    assert_eq!(b.range(&seen, range(1, 100, 199, Write)).await, 0, "beside");
+    assert_eq!(b.range(&seen, range(2, 99, 99, Read)).await, 11, "over");
+    assert_eq!(a.range(&file, range(1, 0, 100, Write)).await, 11);
+    let found = b.test(&seen, range(2, 50, 300, Read)).await;
+    assert_eq!(found, Some((100, 199, Write)), "on the same machine first");
+    let found = b.test(&seen, range(1, 50, 300, Read)).await;
+    assert_eq!(found, Some((0, 99, Write)));
+    // Of what is refused nothing is left.
+    assert_eq!(a.range(&file, range(2, 500, 600, Read)).await, 0);
+    assert_eq!(b.range(&seen, range(1, 150, 550, Write)).await, 11);
+    assert_eq!(a.test(&file, range(1, 300, 400, Write)).await, None);
+    // A part is given back, and a part becomes shared.
+    a.cache.unlock(&file, 1, 0, 49).await;
+    assert_eq!(a.range(&file, range(1, 50, 59, Read)).await, 0);
+    assert_eq!(b.range(&seen, range(3, 0, 49, Write)).await, 0);
+    assert_eq!(b.range(&seen, range(3, 50, 59, Read)).await, 0);
+    assert_eq!(b.range(&seen, range(3, 60, 60, Read)).await, 11);
+    assert_eq!(a.range(&file, range(1, 55, 55, Write)).await, 11);
+    // Who waits gets it.
+    let (user, wanted) = (&b.user, range(4, 60, 99, Write));
+    let wait = b.cache.wait_for_lock(user, &seen, wanted, || false);
+    let (waited, ()) = tokio::join!(wait, a.cache.unlock(&file, 1, 0, 99));
+    waited.expect("locked");
+    a.unlock(&file, 2).await;
+    for owner in 1..5 {
+        b.unlock(&seen, owner).await;
+    }
+    assert_eq!(a.lock(&file, 1, Write).await, 0, "all of it is free");
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_two_machines_write_into_their_ranges_is_all_there() {
+    use LockKind::Write;
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"0123456789").await;
+    let open = Rights::READ.union(Rights::WRITE);
+    let (of_a, of_b) = (a.open(&file, open).await, b.open(&seen, open).await);
+    assert_eq!(a.range(&file, range(1, 0, 9, Write)).await, 0);
+    assert_eq!(b.range(&seen, range(1, 10, 29, Write)).await, 0);
+    of_a.write(2, b"AA").await.expect("write");
+    of_b.write(20, b"BBBBBBBBBB").await.expect("write");
+    b.unlock(&seen, 1).await;
+    // What is not stored here yet cuts off nothing of that, also where nobody has heard of it.
+    a.unlock(&file, 1).await;
+    let expected = b"01AA456789\0\0\0\0\0\0\0\0\0\0BBBBBBBBBB";
+    assert_eq!(of_a.read(0, 100).await.expect("read"), expected);
+    assert_eq!(of_b.read(0, 100).await.expect("read"), expected);
+    let c = bench.client().await;
+    assert_eq!(c.get(&c.find("file").await).await, expected);
+    // And what one has not stored yet leaves him the rest of what the other has.
+    assert_eq!(a.range(&file, range(1, 0, 0, Write)).await, 0);
+    of_a.write(0, b"a").await.expect("write");
+    assert_eq!(b.range(&seen, range(1, 30, 39, Write)).await, 0);
+    of_b.write(30, b"more").await.expect("write");
+    b.unlock(&seen, 1).await;
+    assert_eq!(a.range(&file, range(1, 30, 39, Write)).await, 0);
+    let read = of_a.read(28, 100).await.expect("read");
+    assert_eq!(read, b"BBmore");
+    of_a.close().await;
+    of_b.close().await;
+    bench.end();
+}
+
+#[tokio::test]
+async fn ranges_last_as_long_as_they_are_extended() {
+    use LockKind::Write;
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
+    let (mine, others) = (range(1, 0, 9, Write), range(1, 5, 14, Write));
+    assert_eq!(a.range(&file, mine).await, 0);
+    for _ in 0..3 {
+        bench.later(200);
+        a.cache.extend_locks(NOW).await;
+        assert_eq!(b.range(&seen, others).await, 11);
+    }
+    // The server forgot them, as when it is started again: they are set again, also after a sleep.
+    bench.later(400);
+    a.cache.extend_locks(AfsTime(NOW.0 + 400)).await;
+    assert_eq!(b.range(&seen, others).await, 11);
+    // Somebody else was faster; what he has is not given back by who has lost it.
+    bench.later(400);
+    assert_eq!(b.range(&seen, others).await, 0);
+    a.cache.extend_locks(NOW).await;
+    a.unlock(&file, 1).await;
+    assert_eq!(a.range(&file, range(2, 14, 14, Write)).await, 11);
+    // One that was lost is set again when the other's is gone.
+    assert_eq!(a.range(&file, range(1, 0, 4, Write)).await, 0);
+    bench.later(400);
+    assert_eq!(b.range(&seen, range(1, 0, 9, Write)).await, 0);
+    a.cache.extend_locks(NOW).await;
+    b.unlock(&seen, 1).await;
+    a.cache.extend_locks(NOW).await;
+    assert_eq!(b.range(&seen, range(1, 4, 4, Write)).await, 11);
+    bench.end();
+}

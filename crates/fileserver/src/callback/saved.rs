@@ -5,10 +5,11 @@
 //! come from it are to be verified: each is asked who it is at its first call, and keeps its
 //! promises only if it is the same.
 //!
-//! Form, words of 32 bits in network order: `CBS1`, seconds of saving, counts of hosts, promises
-//! and locks; the hosts; the promises (index of the host, fid, expiry); the locks (fid, count,
-//! expiry); a CRC-32C of everything before. A file of another form, cut short or altered is as
-//! none.
+//! Form, words of 32 bits in network order: `CBS2`, seconds of saving, counts of hosts, promises,
+//! locks and locked ranges; the hosts; the promises (index of the host, fid, expiry); the locks (fid, count,
+//! expiry); the ranges (fid, owner, serial, expiry, first byte, last byte, 1 if alone), those of one
+//! owner in a file together and in order; a CRC-32C of everything before. `CBS1` is the same without ranges, and is
+//! read. A file of another form, cut short or altered is as none.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,16 +17,19 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use cellar_wire::ids::{AfsUuid, Fid};
+use cellar_wire::rxafs::{HeldRanges, LockRange, LockRanges};
 
 use super::CallbackTable;
 use crate::host::{HostSlot, HostTable, SavedHost};
-use crate::lock::LockTable;
+use crate::lock::{Holder, LockTable};
 
-const MAGIC: &[u8; 4] = b"CBS1";
+const MAGIC: &[u8; 4] = b"CBS2";
+const MAGIC_WITHOUT_RANGES: &[u8; 4] = b"CBS1";
 const HOST_BYTES: usize = 16 + 4 + 16 + 4;
 const PROMISE_BYTES: usize = 20;
 const LOCK_BYTES: usize = 20;
-const HEAD_BYTES: usize = 20;
+const RANGE_BYTES: usize = 60;
+const HEAD_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 4;
 
 /// What is saved.
@@ -37,6 +41,7 @@ pub(crate) struct SavedState {
     promises: Vec<(u32, Fid, u32)>,
     /// Fid, count, expiry.
     locks: Vec<(Fid, i32, u32)>,
+    ranges: Vec<(Fid, Holder)>,
 }
 
 impl SavedState {
@@ -55,7 +60,10 @@ impl SavedState {
                 saved.promises.push((place, fid, expires));
             }
         });
-        locks.for_each(|fid, count, expires| saved.locks.push((fid, count, expires)));
+        locks.for_each(
+            |fid, count, expires| saved.locks.push((fid, count, expires)),
+            |fid, holder| saved.ranges.push((fid, holder.clone())),
+        );
         saved
     }
 
@@ -84,19 +92,30 @@ impl SavedState {
         for (fid, count, expires) in self.locks {
             locks.restore(fid, count, expires, now);
         }
+        for (fid, holder) in self.ranges {
+            locks.restore_ranges(fid, holder, now);
+        }
         restored
     }
 
     fn to_bytes(&self) -> Vec<u8> {
+        let each = |(_, holder): &(Fid, Holder)| holder.ranges.ranges().len();
+        let ranges: usize = self.ranges.iter().map(each).sum();
         let mut out = Vec::with_capacity(
             HEAD_BYTES
                 + self.hosts.len() * HOST_BYTES
                 + self.promises.len() * PROMISE_BYTES
                 + self.locks.len() * LOCK_BYTES
+                + ranges * RANGE_BYTES
                 + CHECKSUM_BYTES,
         );
         out.extend_from_slice(MAGIC);
-        let counts = [self.hosts.len(), self.promises.len(), self.locks.len()];
+        let counts = [
+            self.hosts.len(),
+            self.promises.len(),
+            self.locks.len(),
+            ranges,
+        ];
         put(&mut out, &[self.saved_at]);
         put(&mut out, &counts.map(|count| count as u32));
         for host in &self.hosts {
@@ -127,6 +146,17 @@ impl SavedState {
                 ],
             );
         }
+        for (fid, holder) in &self.ranges {
+            for range in holder.ranges.ranges() {
+                put(&mut out, &[fid.volume.0, fid.vnode.0, fid.uniquifier.0]);
+                put(&mut out, &holder.owner);
+                put_long(&mut out, holder.serial);
+                put(&mut out, &[holder.expires]);
+                put_long(&mut out, range.first);
+                put_long(&mut out, range.last);
+                put(&mut out, &[u32::from(range.alone)]);
+            }
+        }
         let checksum = crc32c::crc32c(&out);
         put(&mut out, &[checksum]);
         out
@@ -138,11 +168,18 @@ impl SavedState {
         if rest.words::<1>()? != [crc32c::crc32c(body)] {
             return None;
         }
-        let mut rest = Rest(body.strip_prefix(MAGIC)?);
+        let (magic, behind) = body.split_first_chunk::<4>()?;
+        let mut rest = Rest(behind);
         let [saved_at, hosts, promises, locks] = rest.words()?;
+        let ranges = match magic {
+            MAGIC => rest.words::<1>()?[0],
+            MAGIC_WITHOUT_RANGES => 0,
+            _ => return None,
+        };
         let counted = u64::from(hosts) * HOST_BYTES as u64
             + u64::from(promises) * PROMISE_BYTES as u64
-            + u64::from(locks) * LOCK_BYTES as u64;
+            + u64::from(locks) * LOCK_BYTES as u64
+            + u64::from(ranges) * RANGE_BYTES as u64;
         if counted != rest.0.len() as u64 {
             return None;
         }
@@ -165,6 +202,20 @@ impl SavedState {
                 .locks
                 .push((Fid::new(volume, vnode, uniquifier), count as i32, expires));
         }
+        let mut gathered: Vec<(Fid, Holder, Vec<LockRange>)> = Vec::new();
+        for _ in 0..ranges {
+            let (fid, holder, range) = rest.range()?;
+            match gathered.last_mut() {
+                Some((of, last, all)) if *of == fid && last.owner == holder.owner => {
+                    all.push(range)
+                }
+                _ => gathered.push((fid, holder, vec![range])),
+            }
+        }
+        for (fid, holder, all) in gathered {
+            let ranges = HeldRanges::in_order(LockRanges::try_from(all).ok()?)?;
+            state.ranges.push((fid, Holder { ranges, ..holder }));
+        }
         Some(state)
     }
 }
@@ -173,6 +224,10 @@ fn put(out: &mut Vec<u8>, words: &[u32]) {
     for word in words {
         out.extend_from_slice(&word.to_be_bytes());
     }
+}
+
+fn put_long(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_be_bytes());
 }
 
 struct Rest<'a>(&'a [u8]);
@@ -190,6 +245,27 @@ impl Rest<'_> {
             *word = u32::from_be_bytes(self.bytes()?);
         }
         Some(words)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        Some(u64::from_be_bytes(self.bytes()?))
+    }
+
+    /// A range, and who has it, without his ranges.
+    fn range(&mut self) -> Option<(Fid, Holder, LockRange)> {
+        let [volume, vnode, uniquifier] = self.words()?;
+        let holder = Holder {
+            owner: self.words()?,
+            serial: self.long()?,
+            expires: self.words::<1>()?[0],
+            ranges: HeldRanges::default(),
+        };
+        let range = LockRange {
+            first: self.long()?,
+            last: self.long()?,
+            alone: self.words::<1>()? != [0],
+        };
+        Some((Fid::new(volume, vnode, uniquifier), holder, range))
     }
 
     fn host(&mut self) -> Option<SavedHost> {
@@ -256,7 +332,58 @@ mod tests {
             hosts: vec![host(1), host(2)],
             promises: vec![(0, Fid::new(5, 6, 7), 2000), (1, Fid::new(5, 0, 0), 3000)],
             locks: vec![(Fid::new(5, 6, 7), -1, 1300)],
+            ranges: vec![
+                (
+                    Fid::new(5, 8, 7),
+                    holder(1, &[(0, 9, true), (20, 29, false)]),
+                ),
+                (Fid::new(5, 8, 7), holder(2, &[(u64::MAX, u64::MAX, true)])),
+                (Fid::new(5, 10, 7), holder(2, &[(0, 9, false)])),
+            ],
         }
+    }
+
+    fn holder(owner: u32, ranges: &[(u64, u64, bool)]) -> Holder {
+        let range = |&(first, last, alone)| LockRange { first, last, alone };
+        Holder {
+            owner: [owner; 4],
+            serial: 1 << 40,
+            expires: 1300,
+            ranges: HeldRanges::of_all(ranges.iter().map(range)),
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_server_saved_is_read() {
+        let state = SavedState {
+            ranges: Vec::new(),
+            ..sample()
+        };
+        let mut bytes = state.to_bytes();
+        bytes.truncate(bytes.len() - CHECKSUM_BYTES);
+        // The count of ranges was not there.
+        bytes.drain(HEAD_BYTES - 4..HEAD_BYTES);
+        bytes[..4].copy_from_slice(MAGIC_WITHOUT_RANGES);
+        let checksum = crc32c::crc32c(&bytes);
+        put(&mut bytes, &[checksum]);
+        assert_eq!(SavedState::from_bytes(&bytes), Some(state));
+    }
+
+    #[test]
+    fn ranges_that_are_locked_come_back() {
+        let (hosts, callbacks) = (HostTable::new(10), CallbackTable::new(10, 1));
+        let locks = LockTable::default();
+        sample().restore(&hosts, &callbacks, &locks, 1200);
+        let fid = Fid::new(5, 8, 7);
+        let held = |owner: u32, now: u32| locks.held_by(fid, [owner; 4], now);
+        assert_eq!(
+            held(1, 1200),
+            holder(1, &[(0, 9, true), (20, 29, false)]).ranges
+        );
+        assert!(!held(2, 1299).is_empty() && held(2, 1300).is_empty());
+        let mut saved = SavedState::of(&hosts, &callbacks, &locks).ranges;
+        saved.sort_by_key(|(fid, holder)| (*fid, holder.owner));
+        assert_eq!(saved, sample().ranges);
     }
 
     #[test]

@@ -1,27 +1,33 @@
 //! SetLock (156), ExtendLock (157), ReleaseLock (158), and their oldest forms (143 to 145), whose
-//! `VolSync` is an argument.
+//! `VolSync` is an argument; HoldRanges and TestRange, which are ours.
 //!
-//! On read-only volumes a read lock, an extension and a release succeed and do nothing.
+//! On read-only volumes a read lock, an extension and a release succeed and do nothing. For a range a caller needs
+//! the right that he needs for a lock of that kind on the whole file; not for those that his client has already.
 
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::Error;
+use cellar_volume::{Error, Volume};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
-    ExtendLock, ExtendLockReply, OldExtendLock, OldExtendLockReply, OldReleaseLock,
-    OldReleaseLockReply, OldSetLock, OldSetLockReply, ReleaseLock, ReleaseLockReply, SetLock,
-    SetLockReply, VolSync,
+    ExtendLock, ExtendLockReply, HeldRanges, HoldRanges, HoldRangesReply, LockRange, OldExtendLock,
+    OldExtendLockReply, OldReleaseLock, OldReleaseLockReply, OldSetLock, OldSetLockReply,
+    ReleaseLock, ReleaseLockReply, SetLock, SetLockReply, TestRange, TestRangeReply, VolSync,
 };
+use cellar_wire::{AbortCode, List};
 
 use super::common::{look, run};
 use crate::abort_map::Refusal;
-use crate::lock::{LockError, LockType};
+use crate::callback::Pending;
+use crate::lock::{LockError, LockType, Owner};
 use crate::server::Server;
 use crate::service::Answered;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::Want;
+
+/// A file has as many ranges as it can (`ENOLCK`).
+const NO_LOCKS: i32 = 37;
 
 pub(super) async fn set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetLock { fid, lock_type } = call.arguments().await.map_err(Refusal::Call)?;
@@ -95,9 +101,7 @@ async fn set(
         }
         match server.locks.set(fid, kind, session.now.0) {
             Ok(()) => Ok(vol_sync(&attached.volume)),
-            Err(LockError::Conflict) => Err(Refusal::Locked),
-            Err(LockError::TooMany) => Err(Refusal::Busy),
-            Err(LockError::NotLocked) => Err(Refusal::Invalid),
+            Err(error) => Err(refusal(error)),
         }
     })
     .await
@@ -119,6 +123,99 @@ async fn extend(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vol
     .await
 }
 
+pub(super) async fn hold_ranges(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let HoldRanges {
+        fid,
+        owner,
+        serial,
+        ranges,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let ranges = HeldRanges::in_order(ranges).ok_or(Refusal::Invalid)?;
+    let sync = hold(server, &session, fid, (owner, serial), ranges).await?;
+    call.reply(&HoldRangesReply { sync });
+    Ok(())
+}
+
+async fn hold(
+    server: &Arc<Server>,
+    session: &Session,
+    fid: Fid,
+    who: (Owner, u64),
+    ranges: HeldRanges,
+) -> Result<VolSync, Refusal> {
+    let (sync, pending) = {
+        let (server, session) = (server.clone(), session.clone());
+        run(move || {
+            let attached = server.volume_of(fid, Want::Read)?;
+            let now = session.now.0;
+            let had = server.locks.held_by(fid, who.0, now);
+            let mut more = ranges.ranges().iter().filter(|range| !had.has(**range));
+            if let Some(alone) = more
+                .next()
+                .map(|first| first.alone || more.any(|range| range.alone))
+            {
+                let (status, _, access) = look(&server, &session, &attached, fid)?;
+                if !session.identity().may_lock(&status, access.caller, alone) {
+                    return Err(Refusal::NoRight);
+                }
+                if !attached.volume.is_writable() && alone {
+                    return Err(Refusal::Store(Error::ReadOnly));
+                }
+            } else {
+                attached.volume.status(fid)?;
+            }
+            let free = attached.volume.is_writable()
+                && server.locks.hold(fid, who, &ranges, now).map_err(refusal)?;
+            Ok(freed(&server, &session, &attached.volume, fid, free))
+        })
+        .await?
+    };
+    server.breaker.told(pending).await;
+    Ok(sync)
+}
+
+pub(super) async fn test_range(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let TestRange { fid, owner, range } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let (found, sync) = test(server, &session, fid, owner, range).await?;
+    let found = List::from_iter_cut(found);
+    call.reply(&TestRangeReply { found, sync });
+    Ok(())
+}
+
+async fn test(
+    server: &Arc<Server>,
+    session: &Session,
+    fid: Fid,
+    owner: Owner,
+    range: LockRange,
+) -> Result<(Option<LockRange>, VolSync), Refusal> {
+    let (server, session) = (server.clone(), session.clone());
+    run(move || {
+        let attached = server.volume_of(fid, Want::Read)?;
+        let (status, _, access) = look(&server, &session, &attached, fid)?;
+        if !session
+            .identity()
+            .may_fetch_status(&status, access.caller, attached.volume.owner())
+        {
+            return Err(Refusal::NoRight);
+        }
+        let found = server.locks.test(fid, owner, range, session.now.0);
+        Ok((found, vol_sync(&attached.volume)))
+    })
+    .await
+}
+
+fn refusal(error: LockError) -> Refusal {
+    match error {
+        LockError::Conflict => Refusal::Locked,
+        LockError::TooMany => Refusal::Busy,
+        LockError::TooManyRanges => Refusal::Code(AbortCode::from_errno(NO_LOCKS)),
+        LockError::NotLocked | LockError::Overtaken => Refusal::Invalid,
+    }
+}
+
 /// When the last lock goes, clients that wait for it are told to look again, as by a change.
 async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
@@ -127,14 +224,25 @@ async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<Vo
             let attached = server.volume_of(fid, Want::Read)?;
             attached.volume.status(fid)?;
             let free = attached.volume.is_writable() && server.locks.release(fid, session.now.0);
-            let broken = if free { &[fid][..] } else { &[] };
-            let pending = server
-                .breaker
-                .collect(broken, session.host_slot(), session.now.0);
-            Ok((vol_sync(&attached.volume), pending))
+            Ok(freed(&server, &session, &attached.volume, fid, free))
         })
         .await?
     };
     server.breaker.told(pending).await;
     Ok(sync)
+}
+
+/// What is answered, and who is told of a file that is free.
+fn freed(
+    server: &Server,
+    session: &Session,
+    volume: &Volume,
+    fid: Fid,
+    free: bool,
+) -> (VolSync, Pending) {
+    let broken = if free { &[fid][..] } else { &[] };
+    let pending = server
+        .breaker
+        .collect(broken, session.host_slot(), session.now.0);
+    (vol_sync(volume), pending)
 }

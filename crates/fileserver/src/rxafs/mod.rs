@@ -97,6 +97,8 @@ fn files<'a>(
         rxafs::OldSetLock => lock::old_set_lock,
         rxafs::OldExtendLock => lock::old_extend_lock,
         rxafs::OldReleaseLock => lock::old_release_lock,
+        rxafs::HoldRanges => lock::hold_ranges,
+        rxafs::TestRange => lock::test_range,
     } else about_the_server(server, opcode, call))
 }
 
