@@ -12,7 +12,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::filesystem::Filesystem;
 use crate::inodes::{Inodes, Node};
-use crate::notices::Notices;
+use crate::notices::{Kernel, Notices, WRITERS};
 
 /// `ENOTCONN`: a mount whose process is gone.
 const NOT_CONNECTED: i32 = 107;
@@ -34,7 +34,7 @@ pub struct Mount {
     directory: PathBuf,
     notices: Arc<Notices>,
     session: Option<JoinHandle<io::Result<()>>>,
-    writer: Option<JoinHandle<()>>,
+    writers: Vec<JoinHandle<()>>,
 }
 
 impl Mount {
@@ -59,13 +59,17 @@ impl Mount {
         let can_expire = filesystem.can_expire();
         let session = Session::new(filesystem, directory, &config(options))?;
         let device = session.as_fd().try_clone_to_owned()?;
-        let writer = {
-            let notices = notices.clone();
-            let can_expire = can_expire.load(std::sync::atomic::Ordering::Acquire);
+        let can_expire = can_expire.load(std::sync::atomic::Ordering::Acquire);
+        let kernel = Arc::new(Kernel::new(device, can_expire));
+        let write = |number| {
+            let (notices, inodes, kernel) = (notices.clone(), inodes.clone(), kernel.clone());
             std::thread::Builder::new()
-                .name("fuse-notices".to_owned())
-                .spawn(move || notices.run(device, &inodes, can_expire))?
+                .name(format!("fuse-notices-{number}"))
+                .spawn(move || notices.run(&kernel, &inodes))
         };
+        let writers = (0..WRITERS).map(write).collect::<io::Result<_>>();
+        // Those that have been started end.
+        let writers = writers.inspect_err(|_| notices.end())?;
         let session = std::thread::Builder::new()
             .name("fuse-session".to_owned())
             .spawn(move || session.run())?;
@@ -73,7 +77,7 @@ impl Mount {
             directory: directory.to_owned(),
             notices,
             session: Some(session),
-            writer: Some(writer),
+            writers,
         })
     }
 
@@ -96,7 +100,7 @@ impl Mount {
             }
         }
         self.notices.end();
-        if let Some(writer) = self.writer.take() {
+        for writer in self.writers.drain(..) {
             let _panicked = writer.join();
         }
         let Some(session) = self.session.take() else {

@@ -1,26 +1,35 @@
 //! Notices to the kernel: what it keeps and must not use any more.
 //!
-//! 1. They are written by a thread of their own. A notice about a name waits in the kernel for the lock of
-//!    its directory, which a request of ours may hold that waits for a server; so nobody waits for the
-//!    thread longer than [`SETTLE_TIME`].
-//! 2. What is waiting is a set of vnodes: a vnode that changes often is told once.
-//! 3. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
+//! 1. They are written by threads of their own. A notice about a name waits in the kernel for the lock of
+//!    its directory, and one about pages for the pages, which a request of ours may hold that waits for a server;
+//!    so nobody waits for a notice longer than [`SETTLE_TIME`], all told.
+//! 2. What is waiting is a set of vnodes: a vnode that changes often is told once. One thread at a time tells of a
+//!    vnode, so that what is told of it last came last.
+//! 3. There are [`WRITERS`], and one volume occupies [`WRITERS_PER_VOLUME`] of them: notices about files of a silent server
+//!    delay one another, and none about files elsewhere.
+//! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
 //!    such a directory stays there. Older kernels drop them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cellar_client::cache::{Key, Vnode, Watcher};
+use cellar_wire::ids::VolumeId;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use crate::inodes::Inodes;
+
+/// Threads that write notices.
+pub(crate) const WRITERS: usize = 16;
+/// Of these for one volume.
+const WRITERS_PER_VOLUME: usize = 2;
 
 /// How long a file server waits for the kernel to have acted on a break.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
@@ -33,14 +42,112 @@ const EXPIRE_ONLY: u32 = 1;
 /// The header of what is written to the kernel: length, code, 0.
 const HEADER: usize = 16;
 
+/// What is to be told of a vnode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Change {
+    contents: bool,
+    directory: bool,
+    /// Which of all that were ever put in.
+    number: u64,
+}
+
+/// A vnode that is being told of.
+#[derive(Clone, Copy, Debug)]
+struct Busy {
+    key: Key,
+    number: u64,
+    since: Instant,
+}
+
+impl Busy {
+    /// Nobody waits for it any more.
+    fn is_stuck(&self, now: Instant) -> bool {
+        now.duration_since(self.since) >= SETTLE_TIME
+    }
+}
+
+#[derive(Debug, Default)]
+struct Volume {
+    changes: HashMap<Key, Change>,
+    /// Their numbers.
+    order: BTreeMap<u64, Key>,
+    busy: Vec<Busy>,
+}
+
+impl Volume {
+    /// Whose turn it is.
+    fn next(&self) -> Option<Key> {
+        if self.busy.len() >= WRITERS_PER_VOLUME {
+            return None;
+        }
+        let is_busy = |key: &Key| self.busy.iter().any(|busy| busy.key == *key);
+        self.order.values().find(|key| !is_busy(key)).copied()
+    }
+
+    /// Whether something up to that number is going to be told soon.
+    fn owes(&self, told: u64, now: Instant) -> bool {
+        let stuck = |busy: &Busy| busy.is_stuck(now);
+        let waits = self.order.range(..=told).next().is_some();
+        let late = self.busy.iter().all(stuck) && self.next().is_none();
+        (waits && !late)
+            || self
+                .busy
+                .iter()
+                .any(|busy| busy.number <= told && !stuck(busy))
+    }
+}
+
 /// What waits to be told.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Whether contents changed too.
-    vnodes: HashMap<Key, (bool, bool)>,
+    volumes: HashMap<(u32, VolumeId), Volume>,
     /// How many were ever put in.
     told: u64,
     ended: bool,
+}
+
+impl Waiting {
+    fn put(&mut self, key: Key, contents: bool, directory: bool) {
+        self.told += 1;
+        let number = self.told;
+        let volume = self.volumes.entry((key.0, key.1.volume)).or_default();
+        let change = volume.changes.entry(key).or_insert_with(|| {
+            volume.order.insert(number, key);
+            Change {
+                contents: false,
+                directory,
+                number,
+            }
+        });
+        change.contents |= contents;
+    }
+
+    fn take(&mut self) -> Option<(Key, Change)> {
+        let mut volumes = self.volumes.values_mut();
+        let (volume, key) = volumes.find_map(|volume| volume.next().map(|key| (volume, key)))?;
+        let change = volume.changes.remove(&key)?;
+        let number = change.number;
+        volume.order.remove(&number);
+        let since = Instant::now();
+        volume.busy.push(Busy { key, number, since });
+        Some((key, change))
+    }
+
+    fn done(&mut self, key: Key) {
+        let number = (key.0, key.1.volume);
+        if let Some(volume) = self.volumes.get_mut(&number) {
+            volume.busy.retain(|busy| busy.key != key);
+            if volume.busy.is_empty() && volume.changes.is_empty() {
+                self.volumes.remove(&number);
+            }
+        }
+    }
+
+    /// Whether all up to that number have been told, but for those for which nobody waits any more, and what waits
+    /// for these.
+    fn is_settled(&self, told: u64, now: Instant) -> bool {
+        self.ended || !self.volumes.values().any(|volume| volume.owes(told, now))
+    }
 }
 
 /// The kernel's notices.
@@ -48,8 +155,8 @@ struct Waiting {
 pub(crate) struct Notices {
     waiting: Mutex<Waiting>,
     more: Condvar,
-    /// Up to which count everything has been written.
-    done: watch::Sender<u64>,
+    /// Something was told.
+    done: watch::Sender<()>,
 }
 
 impl Notices {
@@ -57,69 +164,73 @@ impl Notices {
         Arc::new(Self {
             waiting: Mutex::default(),
             more: Condvar::new(),
-            done: watch::Sender::new(0),
+            done: watch::Sender::new(()),
         })
     }
 
-    /// Writes notices to `device` until [`Notices::end`]. Blocks: a thread of its own.
-    pub(crate) fn run(&self, device: OwnedFd, inodes: &Inodes, can_expire: bool) {
-        let mut kernel = Kernel {
-            device: device.into(),
-            entry_flags: if can_expire { EXPIRE_ONLY } else { 0 },
-        };
-        loop {
-            let (vnodes, told) = {
-                let mut waiting = self.waiting.lock();
-                while waiting.vnodes.is_empty() && !waiting.ended {
-                    self.more.wait(&mut waiting);
-                }
-                if waiting.ended {
-                    return;
-                }
-                (std::mem::take(&mut waiting.vnodes), waiting.told)
-            };
-            for (key, (contents, directory)) in vnodes {
-                for number in inodes.of(key) {
-                    kernel.inode(number, contents && !directory);
-                    if directory {
-                        for name in inodes.take_names(number) {
-                            kernel.entry(number, &name);
-                        }
+    /// Writes notices to `device` until [`Notices::end`]. Blocks: one of [`WRITERS`] threads.
+    pub(crate) fn run(&self, kernel: &Kernel, inodes: &Inodes) {
+        self.tell(|key, contents, directory| {
+            for number in inodes.of(key) {
+                kernel.inode(number, contents && !directory);
+                if directory {
+                    for name in inodes.take_names(number) {
+                        kernel.entry(number, &name);
                     }
                 }
             }
-            self.done.send_replace(told);
+        });
+    }
+
+    fn tell(&self, tell: impl Fn(Key, bool, bool)) {
+        let mut waiting = self.waiting.lock();
+        while !waiting.ended {
+            let Some((key, change)) = waiting.take() else {
+                self.more.wait(&mut waiting);
+                continue;
+            };
+            drop(waiting);
+            tell(key, change.contents, change.directory);
+            waiting = self.waiting.lock();
+            waiting.done(key);
+            // Another of that volume may have its turn now.
+            self.more.notify_one();
+            self.done.send_replace(());
         }
     }
 
-    /// The thread ends, and nobody waits for it any more.
+    fn put(&self, key: Key, contents: bool, directory: bool) {
+        let mut waiting = self.waiting.lock();
+        if !waiting.ended {
+            waiting.put(key, contents, directory);
+            self.more.notify_one();
+        }
+    }
+
+    /// The threads end, and nobody waits for them any more.
     pub(crate) fn end(&self) {
         self.waiting.lock().ended = true;
         self.more.notify_all();
-        self.done.send_replace(u64::MAX);
+        self.done.send_replace(());
     }
 }
 
 impl Watcher for Notices {
     fn changed(&self, vnode: &Arc<Vnode>, contents: bool) {
-        let mut waiting = self.waiting.lock();
-        if waiting.ended {
-            return;
-        }
-        waiting.told += 1;
-        let entry = waiting
-            .vnodes
-            .entry(vnode.key())
-            .or_insert((false, vnode.is_directory()));
-        entry.0 |= contents;
-        self.more.notify_one();
+        self.put(vnode.key(), contents, vnode.is_directory());
     }
 
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let told = self.waiting.lock().told;
         let mut done = self.done.subscribe();
         Box::pin(async move {
-            let all = done.wait_for(|done| *done >= told);
+            let all = async {
+                while !self.waiting.lock().is_settled(told, Instant::now()) {
+                    if done.changed().await.is_err() {
+                        return;
+                    }
+                }
+            };
             // Either way the server is answered: the argument is at the top.
             let _late = tokio::time::timeout(SETTLE_TIME, all).await;
         })
@@ -127,14 +238,22 @@ impl Watcher for Notices {
 }
 
 /// The device, as far as notices go.
-struct Kernel {
+#[derive(Debug)]
+pub(crate) struct Kernel {
     device: File,
     entry_flags: u32,
 }
 
 impl Kernel {
+    pub(crate) fn new(device: OwnedFd, can_expire: bool) -> Self {
+        Self {
+            device: device.into(),
+            entry_flags: if can_expire { EXPIRE_ONLY } else { 0 },
+        }
+    }
+
     /// Attributes, and with `contents` the pages.
-    fn inode(&mut self, number: u64, contents: bool) {
+    fn inode(&self, number: u64, contents: bool) {
         let from: i64 = if contents { 0 } else { -1 };
         let mut body = [0; 24];
         body[..8].copy_from_slice(&number.to_ne_bytes());
@@ -142,7 +261,7 @@ impl Kernel {
         self.write(INVALIDATE_INODE, &body, None);
     }
 
-    fn entry(&mut self, parent: u64, name: &Bytes) {
+    fn entry(&self, parent: u64, name: &Bytes) {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&parent.to_ne_bytes());
         body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
@@ -150,7 +269,7 @@ impl Kernel {
         self.write(INVALIDATE_ENTRY, &body, Some(name));
     }
 
-    fn write(&mut self, code: i32, body: &[u8], name: Option<&Bytes>) {
+    fn write(&self, code: i32, body: &[u8], name: Option<&Bytes>) {
         let name = name.map_or(&[][..], |name| name);
         let end: &[u8] = if name.is_empty() { &[] } else { &[0] };
         let length = HEADER + body.len() + name.len() + end.len();
@@ -158,11 +277,120 @@ impl Kernel {
         header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
         header[4..8].copy_from_slice(&code.to_ne_bytes());
         let parts = [&header[..], body, name, end].map(IoSlice::new);
-        match self.device.write_vectored(&parts) {
+        match (&self.device).write_vectored(&parts) {
             Ok(_) => {}
             // It has forgotten it already, or the mount has gone.
             Err(cause) if matches!(cause.raw_os_error(), Some(2 | 19 | 107)) => {}
             Err(cause) => tracing::debug!(%cause, code, "a notice to the kernel"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use cellar_wire::ids::Fid;
+
+    use super::*;
+
+    fn key(volume: u32, vnode: u32) -> Key {
+        (0, Fid::new(volume, vnode, 1))
+    }
+
+    /// What a mount has, with a kernel that keeps whoever tells of volume 1 until it is told to let go.
+    struct Bench {
+        notices: Arc<Notices>,
+        told: Arc<Mutex<Vec<(Key, bool)>>>,
+        held: Arc<AtomicBool>,
+        writers: Vec<std::thread::JoinHandle<()>>,
+    }
+
+    impl Bench {
+        fn start() -> Self {
+            let mut bench = Self {
+                notices: Notices::new(),
+                told: Arc::default(),
+                held: Arc::default(),
+                writers: Vec::new(),
+            };
+            for _ in 0..WRITERS {
+                let (notices, told) = (bench.notices.clone(), bench.told.clone());
+                let held = bench.held.clone();
+                bench.writers.push(std::thread::spawn(move || {
+                    notices.tell(|key, contents, _| {
+                        if key.1.volume.0 == 1 {
+                            while held.load(Ordering::Acquire) {
+                                std::thread::sleep(Duration::from_millis(1));
+                            }
+                        }
+                        told.lock().push((key, contents));
+                    });
+                }));
+            }
+            bench
+        }
+
+        fn told(&self, key: Key) -> Vec<bool> {
+            let told = self.told.lock();
+            let of = told.iter().filter(|(of, _)| *of == key);
+            of.map(|(_, contents)| *contents).collect()
+        }
+
+        fn end(self) {
+            self.notices.end();
+            for writer in self.writers {
+                writer.join().expect("a writer");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_silent_server_s_files_delay_no_others() {
+        let bench = Bench::start();
+        bench.held.store(true, Ordering::Release);
+        for vnode in 1..100 {
+            bench.notices.put(key(1, vnode), true, false);
+        }
+        // All that may wait for it do.
+        tokio::time::sleep(SETTLE_TIME * 2).await;
+        let begun = Instant::now();
+        for vnode in 1..100 {
+            bench.notices.put(key(2, vnode), true, false);
+            bench.notices.settled().await;
+            assert_eq!(bench.told(key(2, vnode)), [true]);
+        }
+        assert!(begun.elapsed() < SETTLE_TIME * 4, "{:?}", begun.elapsed());
+        assert_eq!(bench.told.lock().len(), 99);
+        bench.held.store(false, Ordering::Release);
+        bench.notices.put(key(2, 1), false, false);
+        bench.notices.settled().await;
+        bench.end();
+    }
+
+    #[tokio::test]
+    async fn what_changes_while_it_is_told_is_told_again_afterwards() {
+        let bench = Bench::start();
+        bench.held.store(true, Ordering::Release);
+        bench.notices.put(key(1, 1), true, false);
+        let begun = Instant::now();
+        bench.notices.settled().await;
+        assert!(begun.elapsed() >= SETTLE_TIME, "it is waited for");
+        // By nobody beside the one who does.
+        bench.notices.put(key(1, 1), false, false);
+        bench.notices.put(key(1, 1), false, false);
+        std::thread::sleep(SETTLE_TIME / 5);
+        assert_eq!(bench.told(key(1, 1)), [false; 0]);
+        bench.held.store(false, Ordering::Release);
+        // Nobody waits for what is told so late.
+        for _ in 0..500 {
+            if bench.notices.waiting.lock().volumes.is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(bench.told(key(1, 1)), [true, false], "twice is once");
+        assert!(bench.notices.waiting.lock().volumes.is_empty());
+        bench.end();
     }
 }
