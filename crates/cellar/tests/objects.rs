@@ -3,81 +3,15 @@
 
 mod common;
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::devices::{
+    Servers, TOP, comes_back, devices_are, devices_of, local, pieces, ready, spoil,
+};
 use common::{Cell, until};
 use md5::Md5;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-
-/// Where the files are.
-const TOP: &str = "/afs/test.cell/scratch";
-
-/// Waits until as many devices are in that state.
-fn devices_are(cell: &Cell, count: usize, state: &str) {
-    until(&format!("{count} devices {state}"), || {
-        let devices = cell.json("osd list -json");
-        let devices = devices.as_array().expect("devices");
-        let so = devices.iter().filter(|device| device["state"] == state);
-        so.count() == count
-    });
-}
-
-/// Waits until all devices are up, and the file server has heard of it: so many. Its volume may use objects then.
-fn ready(cell: &Cell, count: usize) {
-    devices_are(cell, count, "up");
-    cell.ok("vos setfields scratch -osdpolicy 1");
-    let (path, _) = local(cell, "probe", 5000);
-    let probe = format!(
-        "cp --admin --layout stripes={count} {} {TOP}/probe",
-        path.display()
-    );
-    until("the file server knows the devices", || {
-        cell.run(probe.split(' ')).status == 0
-    });
-    cell.ok(&format!("rm {TOP}/probe"));
-}
-
-/// A file of this machine whose bytes are never the same twice.
-fn local(cell: &Cell, name: &str, length: usize) -> (PathBuf, Vec<u8>) {
-    let mut bytes = Vec::with_capacity(length + 32);
-    let mut block = 0u64;
-    while bytes.len() < length {
-        bytes.extend_from_slice(&Sha256::digest(format!("{name} {block}")));
-        block += 1;
-    }
-    bytes.truncate(length);
-    let path = cell.local(name);
-    fs::write(&path, &bytes).expect("a local file");
-    (path, bytes)
-}
-
-/// Copies a file out of the cell, and compares.
-fn comes_back(cell: &Cell, name: &str, bytes: &[u8]) {
-    let back = cell.local("back");
-    cell.ok(&format!("cp {TOP}/{name} {}", back.display()));
-    assert!(
-        fs::read(&back).expect("the copy") == bytes,
-        "{name} differs"
-    );
-}
-
-/// Where a file is.
-fn pieces(cell: &Cell, name: &str) -> Value {
-    cell.json(&format!("fs osd {TOP}/{name} -json"))[0].take()
-}
-
-/// The devices of a file, in the order of its layout.
-fn devices_of(cell: &Cell, name: &str) -> Vec<u64> {
-    let all = pieces(cell, name);
-    let all = all["pieces"].as_array().expect("pieces");
-    let numbers = all.iter().map(|piece| piece["osd"].as_u64());
-    numbers.map(|number| number.expect("a number")).collect()
-}
 
 /// Stores a file of each kind and copies it back.
 const KINDS: [(&str, &str, usize); 5] = [
@@ -209,22 +143,6 @@ fn every_layout_is_stored_looked_at_and_fetched() {
     assert!(error.contains("not permitted"), "{error}");
 }
 
-/// Changes a byte of what a stopped device holds of some bytes.
-fn spoil(device: &Path, bytes: &[u8]) {
-    let found = fs::read_dir(device).expect("a device").find_map(|entry| {
-        let entry = entry.expect("an entry");
-        // Not in the journal, which may hold them too.
-        let is_blocks = entry.file_name().to_string_lossy().starts_with("blocks");
-        let path = entry.path();
-        let all = is_blocks.then(|| fs::read(&path).expect("blocks"))?;
-        let at = all.windows(bytes.len()).position(|part| part == bytes);
-        at.map(|at| (path, at))
-    });
-    let (path, at) = found.expect("the bytes are on the device");
-    let file = File::options().write(true).open(path).expect("open");
-    file.write_all_at(&[!bytes[0]], at as u64).expect("write");
-}
-
 #[test]
 fn a_damaged_block_is_found_and_read_around() {
     let mut cell = Cell::with(&["--osds", "3"]);
@@ -251,77 +169,6 @@ fn a_damaged_block_is_found_and_read_around() {
     let other = cell.json(&format!("osd scrub {} -wait -json", devices[1]));
     assert_eq!(other["damaged"], json!([]));
     comes_back(&cell, "file", &bytes);
-}
-
-/// Processes of one device each.
-struct Servers<'a> {
-    cell: &'a Cell,
-    running: Vec<(u64, Option<Child>)>,
-}
-
-impl<'a> Servers<'a> {
-    fn start(cell: &'a Cell, count: u16) -> Self {
-        let running = (1..=count).map(|n| {
-            let port = cell.port + 10 + n;
-            let created = cell.json(&format!("osd create disk{n} 127.0.0.1 -port {port} -json"));
-            (created["id"].as_u64().expect("a number"), None)
-        });
-        let running = running.collect();
-        let mut servers = Self { cell, running };
-        for place in 0..servers.running.len() {
-            servers.begin(place);
-        }
-        servers
-    }
-
-    fn begin(&mut self, place: usize) {
-        let id = self.running[place].0;
-        let port = self.cell.port + 11 + place as u16;
-        let server = Command::new(env!("CARGO_BIN_EXE_cellar"))
-            .args(["osd", "serve", "--dir"])
-            .arg(self.cell.local(format!("disk{place}")))
-            .args(["--id", &id.to_string(), "--port", &port.to_string()])
-            .args(["--fileserver-port", &self.cell.port.to_string()])
-            .arg("--join")
-            .arg(self.cell.directory().join("server-etc"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the program starts");
-        self.running[place].1 = Some(server);
-    }
-
-    fn of(&self, device: u64) -> usize {
-        let place = self.running.iter().position(|(id, _)| *id == device);
-        place.expect("a device of ours")
-    }
-
-    fn kill(&mut self, place: usize) {
-        let mut server = self.running[place].1.take().expect("it runs");
-        server.kill().expect("kill");
-        server.wait().expect("wait");
-    }
-
-    fn signal(&self, place: usize, signal: &str) {
-        let server = self.running[place].1.as_ref().expect("it runs");
-        let sent = Command::new("kill")
-            .args([signal, &server.id().to_string()])
-            .status();
-        assert!(sent.expect("kill").success());
-    }
-}
-
-impl Drop for Servers<'_> {
-    fn drop(&mut self) {
-        for server in self
-            .running
-            .iter_mut()
-            .filter_map(|(_, child)| child.as_mut())
-        {
-            let _ended = server.kill();
-            let _status = server.wait();
-        }
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A cell of its own for each test: a directory, free ports, the real program.
 #![allow(dead_code, reason = "each program of tests uses a part")]
 
+pub(crate) mod devices;
 mod ports;
 
 use std::ffi::OsStr;
