@@ -2,6 +2,7 @@
 
 mod behind;
 mod bench;
+mod calls;
 mod locks;
 mod posix;
 mod walks;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use cellar_client::cache::{Anonymous, Cache, Handle, User, Vnode, Wanted};
+use cellar_client::cache::{Handle, Vnode, Wanted};
 use cellar_client::errno;
-use cellar_testcell::{NOW, TestCell};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, ViceId};
 use cellar_wire::rxafs;
+
+use crate::bench::{Bench, Client, NOW};
 
 /// The calls of each kind since the cell was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,18 +21,18 @@ struct Calls {
 }
 
 impl Calls {
-    fn of(cell: &TestCell) -> Self {
+    fn of(bench: &Bench) -> Self {
         Self {
-            made: cell.calls::<rxafs::CreateFile>() + cell.calls::<rxafs::MakeDir>(),
-            stored: cell.calls::<rxafs::StoreData64>(),
-            statuses_set: cell.calls::<rxafs::StoreStatus>(),
-            statuses: cell.calls::<rxafs::FetchStatus>(),
-            fetched: cell.calls::<rxafs::FetchData64>(),
+            made: bench.calls::<rxafs::CreateFile>() + bench.calls::<rxafs::MakeDir>(),
+            stored: bench.calls::<rxafs::StoreData64>(),
+            statuses_set: bench.calls::<rxafs::StoreStatus>(),
+            statuses: bench.calls::<rxafs::FetchStatus>(),
+            fetched: bench.calls::<rxafs::FetchData64>(),
         }
     }
 
-    fn since(cell: &TestCell, before: Self) -> Self {
-        let now = Self::of(cell);
+    fn since(bench: &Bench, before: Self) -> Self {
+        let now = Self::of(bench);
         Self {
             made: now.made - before.made,
             stored: now.stored - before.stored,
@@ -42,26 +43,17 @@ impl Calls {
     }
 }
 
-struct Client {
-    cache: Arc<Cache>,
-    user: Arc<User>,
-    root: Arc<Vnode>,
+/// A client whose programs have looked before they make anything.
+async fn looked(client: Client) -> Client {
+    client.names().await;
+    client
+}
+
+async fn fresh(bench: &Bench) -> Client {
+    looked(bench.client().await).await
 }
 
 impl Client {
-    async fn of(cell: &TestCell) -> Self {
-        Self::with(cell, cell.cache_options()).await
-    }
-
-    async fn with(cell: &TestCell, options: cellar_client::cache::Options) -> Self {
-        let cache = Cache::new(cell.port(), options, Arc::new(Anonymous), || NOW).expect("cache");
-        let user = cache.user(0).await.expect("user");
-        let root = cache.root(&user).await.expect("root").expect("a volume");
-        // Programs look before they make anything.
-        cache.listing(&user, &root).await.expect("names");
-        Self { cache, user, root }
-    }
-
     /// open(2) of a new file.
     async fn create(&self, directory: &Arc<Vnode>, name: &str) -> Handle {
         let (cache, user) = (&self.cache, &self.user);
@@ -127,14 +119,14 @@ const MODE: Wanted = Wanted {
 
 #[tokio::test]
 async fn an_unpacked_file_is_two_calls() {
-    let cell = TestCell::start(Rights::ALL);
-    let (client, other) = (Client::of(&cell).await, Client::of(&cell).await);
+    let bench = Bench::start();
+    let (client, other) = (fresh(&bench).await, fresh(&bench).await);
     let handle = client.create(&client.root, "first").await;
     handle.write(0, b"bytes").await.expect("written");
     client.set_as_tar(handle.vnode()).await;
     assert_eq!(close(handle).await, Ok(()));
 
-    let before = Calls::of(&cell);
+    let before = Calls::of(&bench);
     let handle = client.create(&client.root, "second").await;
     handle.write(0, b"bytes").await.expect("written");
     client.set_as_tar(handle.vnode()).await;
@@ -142,7 +134,7 @@ async fn an_unpacked_file_is_two_calls() {
     assert_eq!(client.seen("second").await, (5, 0o444, THEN));
     assert_eq!(other.seen("second").await, (0, 0o600, NOW));
     assert_eq!(close(handle).await, Ok(()));
-    let mut calls = Calls::since(&cell, before);
+    let mut calls = Calls::since(&bench, before);
     // Of the other client.
     (calls.statuses, calls.fetched) = (0, 0);
     let two = Calls {
@@ -156,7 +148,7 @@ async fn an_unpacked_file_is_two_calls() {
     }
 
     // An empty one has nothing to store but that.
-    let before = Calls::of(&cell);
+    let before = Calls::of(&bench);
     let handle = client.create(&client.root, "empty").await;
     client.set_as_tar(handle.vnode()).await;
     assert_eq!(close(handle).await, Ok(()));
@@ -165,16 +157,16 @@ async fn an_unpacked_file_is_two_calls() {
         statuses_set: 1,
         ..Calls::default()
     };
-    assert_eq!(Calls::since(&cell, before), two);
+    assert_eq!(Calls::since(&bench, before), two);
     assert_eq!(other.seen("empty").await, (0, 0o444, THEN));
-    cell.end();
+    bench.end();
 }
 
 #[tokio::test]
 async fn a_new_directory_is_known_to_be_empty() {
-    let cell = TestCell::start(Rights::ALL);
-    let client = Client::of(&cell).await;
-    let before = Calls::of(&cell);
+    let bench = Bench::start();
+    let client = fresh(&bench).await;
+    let before = Calls::of(&bench);
     let made = client
         .cache
         .make_dir(&client.user, &client.root, b"new", 0o755);
@@ -189,61 +181,61 @@ async fn a_new_directory_is_known_to_be_empty() {
         made: 2,
         ..Calls::default()
     };
-    assert_eq!(Calls::since(&cell, before), two);
-    cell.end();
+    assert_eq!(Calls::since(&bench, before), two);
+    bench.end();
 }
 
 #[tokio::test]
 async fn what_changes_nothing_is_no_call() {
-    let cell = TestCell::start(Rights::ALL);
-    let client = Client::of(&cell).await;
+    let bench = Bench::start();
+    let client = fresh(&bench).await;
     let handle = client.create(&client.root, "file").await;
     handle.write(0, b"bytes").await.expect("written");
     let vnode = handle.vnode().clone();
     assert_eq!(close(handle).await, Ok(()));
-    let before = Calls::of(&cell);
+    let before = Calls::of(&bench);
     let same = Wanted {
         mode: Some(0o600),
         owner: Some(ViceId::ANONYMOUS),
         ..NOTHING
     };
     assert_eq!(client.set(&vnode, same).await, Ok(()));
-    assert_eq!(Calls::since(&cell, before), Calls::default());
+    assert_eq!(Calls::since(&bench, before), Calls::default());
     // A closed one is not stored by anybody: what changes is sent at once.
     assert_eq!(client.set(&vnode, MODE).await, Ok(()));
-    let calls = Calls::since(&cell, before);
+    let calls = Calls::since(&bench, before);
     assert_eq!((calls.statuses_set, calls.stored), (1, 0));
     // Who has no right to is refused by the server, not praised by us.
-    cell.allow(Rights::READ.union(Rights::LOOKUP));
-    let stranger = Client::of(&cell).await;
+    bench.allow(Rights::READ.union(Rights::LOOKUP));
+    let stranger = fresh(&bench).await;
     let found = stranger
         .cache
         .lookup(&stranger.user, &stranger.root, b"file");
     let vnode = found.await.expect("file").vnode;
     assert_eq!(stranger.set(&vnode, MODE).await, Err(13));
-    cell.end();
+    bench.end();
 }
 
 #[tokio::test]
 async fn attributes_that_are_refused_are_told_at_close() {
-    let cell = TestCell::start(Rights::ALL);
-    let client = Client::of(&cell).await;
+    let bench = Bench::start();
+    let client = fresh(&bench).await;
     let handle = client.create(&client.root, "file").await;
     let vnode = handle.vnode().clone();
     assert_eq!(client.set(&vnode, MODE).await, Ok(()));
     assert_eq!(client.shown(&vnode).await.1, 0o444);
     // The right goes meanwhile; nobody is told.
-    cell.allow(Rights::READ.union(Rights::LOOKUP));
+    bench.allow(Rights::READ.union(Rights::LOOKUP));
     assert_eq!(close(handle).await, Err(13));
     assert_eq!(client.shown(&vnode).await.1, 0o600);
     assert!(client.cache.unstored().is_empty());
-    cell.end();
+    bench.end();
 }
 
 #[tokio::test]
 async fn the_last_who_sets_a_time_or_writes_is_right() {
-    let cell = TestCell::start(Rights::ALL);
-    let (client, other) = (Client::of(&cell).await, Client::of(&cell).await);
+    let bench = Bench::start();
+    let (client, other) = (fresh(&bench).await, fresh(&bench).await);
     let handle = client.create(&client.root, "file").await;
     handle.write(0, b"bytes").await.expect("written");
     assert_eq!(client.set(handle.vnode(), TIME).await, Ok(()));
@@ -263,18 +255,20 @@ async fn the_last_who_sets_a_time_or_writes_is_right() {
     assert_eq!(close(handle).await, Ok(()));
     let (length, mode, time) = other.seen("file").await;
     assert_eq!((length, mode & 0o777, time), (5, 0o755, NOW));
-    cell.end();
+    bench.end();
 }
 
 #[tokio::test]
 async fn attributes_outlive_the_cache_manager() {
-    let cell = TestCell::start(Rights::ALL);
+    let bench = Bench::start();
     let directory = tempfile::tempdir().expect("a directory");
-    let mut options = cell.cache_options();
-    options.directory = Some(directory.path().to_owned());
-    let other = Client::of(&cell).await;
+    let start = || async {
+        let path = directory.path().to_owned();
+        looked(bench.client_with(64 << 20, Some(path)).await).await
+    };
+    let other = fresh(&bench).await;
     for (name, bytes) in [("written", &b"bytes"[..]), ("empty", b"")] {
-        let client = Client::with(&cell, options.clone()).await;
+        let client = start().await;
         let handle = client.create(&client.root, name).await;
         if !bytes.is_empty() {
             handle.write(0, bytes).await.expect("written");
@@ -283,11 +277,11 @@ async fn attributes_outlive_the_cache_manager() {
         assert_eq!(client.set(handle.vnode(), MODE).await, Ok(()));
         // Killed: nothing is closed.
         drop((handle, client));
-        let next = Client::with(&cell, options.clone()).await;
+        let next = start().await;
         next.cache.take_up().await;
         assert!(next.cache.unstored().is_empty(), "{name}");
         let seen = other.seen(name).await;
         assert_eq!(seen, (bytes.len() as u64, 0o444, THEN), "{name}");
     }
-    cell.end();
+    bench.end();
 }
