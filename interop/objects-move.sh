@@ -6,7 +6,8 @@
 second=10.99.0.2
 
 move_test() {
-    local reader=$1 writer=$2 round
+    local reader=$1 writer=$2 round got
+    trap move_ends EXIT
     server_down || fail "server_down"
     server_up --osds 7 || fail "a cell with seven devices"
     devices_are 7
@@ -22,10 +23,20 @@ move_test() {
     on_fuse -2 bash -c '"$0/objects.py" compare "$AFS/read" "$1/read" && "$0/objects.py" compare "$AFS/write" "$1/write"' \
         "$programs" "$share" || fail "another client reads something else"
     for shape in stripes copies ec; do
-        for f in read write; do [ "$(shape_of $f/$shape/0)" != local ] || fail "$f/$shape/0 is not in objects any more"; done
+        for f in read write; do
+            got=$(shape_of $f/$shape/0) && [ -n "$got" ] && [ "$got" != local ] || fail "$f/$shape/0 is not in objects any more: '$got'"
+        done
     done
     kill -INT "$(cat "$IT_DIR/second.pid")" && wait "$(cat "$IT_DIR/second.pid")" || fail "the second server does not end well"
     say "reader: $(tail -n 1 "$IT_DIR/reading"); writer: $(tail -n 1 "$IT_DIR/writing")"
+}
+
+# Whatever fails: nobody goes on reading and writing, and the second server goes.
+move_ends() {
+    touch "$share/stop-reading" "$share/stop-writing"
+    local second_pid
+    second_pid=$(cat "$IT_DIR/second.pid" 2>/dev/null) && kill -INT "$second_pid" 2>/dev/null
+    wait
 }
 
 # One more file server of the cell.

@@ -124,7 +124,7 @@ says 'Will store up to 0 kbytes of d/f asynchronously.
 Default store asynchrony is 64 kbytes.' sb -kbytes 0 -files d/f -verbose
 refused 'you must specify -files with -kbytes' storebehind -kbytes 5
 for i in $(seq 200); do echo "behind $i" >d/behind$i || fail "store behind"; done
-says 'Everything is stored.' listunstored >/dev/null 2>&1 || for _ in $(seq 100); do
+for _ in $(seq 100); do
     [ "$(fs listunstored)" != 'Everything is stored.' ] || break
     sleep 0.1
 done
