@@ -178,6 +178,14 @@ impl TestCell {
         renamed.expect("rename").wait().expect("rename");
     }
 
+    /// A file in the root gets another name; nobody is told.
+    pub fn link(&self, name: &str, another: &str) {
+        let (volume, root) = (&self.volume, self.volume.root());
+        let file = volume.lookup(root, name.as_bytes()).expect(name);
+        let linked = volume.link(root, another.as_bytes(), file, CHANGE);
+        linked.expect("link").wait().expect("link");
+    }
+
     /// The server's clock goes on by so many seconds.
     pub fn later(&self, seconds: u64) {
         self.clock.fetch_add(seconds, Ordering::SeqCst);

@@ -120,9 +120,12 @@ impl Cache {
             }
             return Ok(());
         }
+        // A store that is under way has older ones with it: the server would take them last.
+        let _alone = vnode.storing.lock().await;
         match self.set_status(user, vnode, set).await {
             Ok(_) => {
                 vnode.body.lock().attributes_superseded(&set);
+                self.settled(vnode);
                 Ok(())
             }
             Err(error) => {

@@ -196,8 +196,10 @@ impl Cache {
             let since = vnode.unstored_since();
             let closed = vnode.state.lock().opens == 0;
             let is_due = failed.is_some() || closed || since.is_some_and(|time| time.0 <= old);
+            // One that is being stored has its turn already, however long that takes.
+            let is_stored_now = vnode.storing.try_lock().is_err();
             // When there is no place left, the next time.
-            if is_due && !self.store_later(&vnode) {
+            if is_due && !is_stored_now && !self.store_later(&vnode) {
                 return;
             }
         }

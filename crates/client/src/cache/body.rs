@@ -664,7 +664,11 @@ impl Body {
         set.unix_mode = set.unix_mode.filter(|_| by.unix_mode.is_none());
         set.client_mod_time = set.client_mod_time.filter(|_| by.client_mod_time.is_none());
         if *set != before {
-            self.note_attributes();
+            if self.is_changed() {
+                self.note_attributes();
+            } else if let Some(kept) = &mut self.kept {
+                kept.clean();
+            }
         }
     }
 
@@ -707,11 +711,14 @@ impl Body {
             }
             None => {
                 let was_changed = std::mem::take(&mut self.changed);
+                let left = (self.set != AfsStoreStatus::default()).then_some(self.set);
+                let (over, length) = ((self.version, self.writer), self.length);
+                let modified = self.modified.unwrap_or_default();
                 if let Some(kept) = self.kept.as_mut().filter(|_| was_changed) {
-                    kept.clean();
-                }
-                if was_changed && self.is_changed() {
-                    self.note_attributes();
+                    match left {
+                        Some(set) => kept.clean_but(over, length, modified, &set),
+                        None => kept.clean(),
+                    }
                 }
             }
         }

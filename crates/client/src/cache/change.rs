@@ -217,7 +217,7 @@ impl Cache {
             return self.leave_over(user, directory, name, &file).await;
         }
         let at = self.remove_name(user, directory, name).await?;
-        self.unlinked(user, &file, at);
+        self.unlinked(user, &file, at).await;
         Ok(())
     }
 
@@ -270,6 +270,10 @@ impl Cache {
             None => None,
         };
         drop(listing);
+        // What replaces a file is stored first: nobody finds an empty one in its place.
+        if replaced.is_some() && moved.body.lock().is_changed() {
+            self.store(&moved, false).await?;
+        }
         if let Some(file) = &replaced
             && !file.is_directory()
             && !moved.is_directory()
@@ -316,7 +320,8 @@ impl Cache {
         if let Some(file) = replaced
             && file.state.lock().leftover.is_none()
         {
-            self.unlinked(user, &file, reply.new_dir_status.server_mod_time);
+            self.unlinked(user, &file, reply.new_dir_status.server_mod_time)
+                .await;
         }
         Ok(())
     }
@@ -470,7 +475,8 @@ impl Cache {
     }
 
     /// A name of it is gone since that time of the server's.
-    fn unlinked(&self, user: &User, file: &Arc<Vnode>, at: AfsTime) {
+    async fn unlinked(&self, user: &Arc<User>, file: &Arc<Vnode>, at: AfsTime) {
+        let waits = file.body.lock().is_changed() && file.state.lock().opens == 0;
         match file.last_status() {
             Some(status) if status.link_count > 1 => {
                 let status = AfsFetchStatus {
@@ -480,6 +486,9 @@ impl Cache {
                 };
                 file.heard(user.id(), &status, None);
             }
+            // Another client may have given it another name, of which we have not been told: what waits is not thrown away
+            // before the server says that the file is gone.
+            _ if waits && !self.is_gone_at_server(user, file).await => {}
             _ => {
                 file.vanished();
                 if file.state.lock().opens == 0 {
@@ -488,6 +497,11 @@ impl Cache {
                 }
             }
         }
+    }
+
+    async fn is_gone_at_server(&self, user: &Arc<User>, file: &Arc<Vnode>) -> bool {
+        let asked = self.ask(user, file).await;
+        asked.is_err_and(|error| error.code().is_some())
     }
 
     /// Renames an open file whose last name is removed, until it is closed. Source: OpenAFS's name.

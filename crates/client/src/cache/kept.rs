@@ -245,6 +245,20 @@ impl Kept {
         }]);
     }
 
+    /// Nothing but these attributes is to be stored any more: in one step, or a kill would lose them.
+    pub(crate) fn clean_but(
+        &mut self,
+        over: (u64, u32),
+        length: u64,
+        modified: AfsTime,
+        set: &AfsStoreStatus,
+    ) {
+        let number = self.number;
+        let left = Record::attributes(number, over, length, modified, set);
+        self.changes += 1;
+        self.note([Record::Clean { number }, left]);
+    }
+
     pub(crate) fn gone(&mut self) {
         self.unchecked.clear();
         if self.named {

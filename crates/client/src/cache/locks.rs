@@ -295,7 +295,7 @@ impl Cache {
         let count = self.ask(user, vnode).await?.lock_count;
         let others = match whole {
             None => count,
-            Some(LockKind::Read) => count - 1,
+            Some(LockKind::Read) => count.saturating_sub(1),
             Some(LockKind::Write) => 0,
         };
         let all = LockRange {

@@ -182,7 +182,9 @@ impl Cache {
         if vnode.promised(user).is_none() && is_walk(directory, listing, name) {
             let neighbours = self.neighbours(user, directory, listing, name, &vnode)?;
             if neighbours.len() > 1 {
-                self.statuses(user, &neighbours).await?;
+                // A server that does not answer is not asked once more; one that knows no such call is.
+                let asked = self.statuses(user, &neighbours).await;
+                asked.or_else(|error| error.code().map(|_| ()).ok_or(error))?;
             }
         }
         let status = self.status(user, &vnode).await?;

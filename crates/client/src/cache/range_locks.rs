@@ -74,7 +74,10 @@ impl Cache {
             Err(error) => return Err(error),
         };
         let shared = known && !hold.ranges.is_empty();
-        vnode.shared.store(shared, Ordering::Release);
+        // What could not be stored before a lock was given back must not cut what others append from now on.
+        if shared || !vnode.body.lock().is_changed() {
+            vnode.shared.store(shared, Ordering::Release);
+        }
         Ok(known)
     }
 

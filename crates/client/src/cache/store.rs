@@ -173,13 +173,18 @@ impl Cache {
         if self.store_attributes(&user, vnode).await? {
             return Ok(false);
         }
+        self.settled(vnode);
+        Ok(true)
+    }
+
+    /// A file that has nothing to be stored any more is no longer among those that do.
+    pub(crate) fn settled(&self, vnode: &Arc<Vnode>) {
         let mut unstored = self.unstored.lock();
         if !vnode.body.lock().is_changed() {
             unstored.remove(&vnode.key);
         }
         drop(unstored);
         vnode.rest();
-        Ok(true)
     }
 
     async fn store_piece(

@@ -9,7 +9,6 @@ use cellar_wire::acl::Rights;
 use crate::bench::{Bench, Client};
 
 const KIB: u64 = 1 << 10;
-
 /// Until nothing is left to be stored.
 async fn all_stored(client: &Client) {
     for _ in 0..500 {
@@ -131,5 +130,74 @@ async fn a_store_that_fails_behind_close_is_kept_and_told_by_the_next_close() {
     let b = bench.client().await;
     let seen = b.find("file").await;
     assert_eq!(b.get(&seen).await, b"kept");
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_waits_of_a_file_with_another_name_is_stored_though_one_is_removed() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    a.cache.set_store_behind(64 * KIB);
+    let file = a.make("one").await;
+    let handle = a.open(&file, Rights::WRITE).await;
+    handle.write(0, b"kept").await.expect("write");
+    // Whoever may insert fills what he made.
+    bench.allow(Rights::READ.union(Rights::LOOKUP).union(Rights::DELETE));
+    close(handle).await.expect("closed");
+    bench.link("one", "two");
+    let removed = a.cache.remove_file(&a.user, &a.root, b"one").await;
+    removed.expect("removed");
+    bench.allow(Rights::ALL);
+    a.cache.store(&file, false).await.expect("stored");
+    let seen = b.find("two").await;
+    assert_eq!(b.get(&seen).await, b"kept");
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_file_is_stored_before_it_replaces_another() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    let old = a.make("file").await;
+    a.put(&old, b"old").await.expect("stored");
+    a.cache.set_store_behind(u64::MAX);
+    let new = a.make("new").await;
+    let bytes = vec![7; 24 << 20];
+    a.put(&new, &bytes).await.expect("closed");
+    let (from, to) = ((&a.root, &b"new"[..]), (&a.root, &b"file"[..]));
+    let renamed = a.cache.rename(&a.user, from, to).await;
+    assert_eq!((renamed.is_ok(), new.unstored_bytes()), (true, 0));
+    let seen = b.find("file").await;
+    assert!(b.get(&seen).await == bytes);
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mode_that_is_set_during_a_store_is_not_the_older_one_after_it() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    a.cache.set_store_behind(64 << 20);
+    let b = bench.client().await;
+    for round in 0..20_u32 {
+        let file = a.make(&format!("file{round}")).await;
+        let handle = a.open(&file, Rights::WRITE).await;
+        handle.write(0, &[7; 4 << 20]).await.expect("write");
+        let mode = |mode| cache::Wanted {
+            mode: Some(mode),
+            modified: Some(cellar_wire::ids::AfsTime(1_000_000_000 + mode)),
+            ..cache::Wanted::default()
+        };
+        let set = a.cache.set_attributes(&a.user, &file, mode(0o640), false);
+        set.await.expect("with the bytes");
+        close(handle).await.expect("closed");
+        tokio::time::sleep(Duration::from_millis(u64::from(round % 5))).await;
+        let set = a.cache.set_attributes(&a.user, &file, mode(0o600), false);
+        set.await.expect("later");
+        all_stored(&a).await;
+        let seen = b.find(&format!("file{round}")).await;
+        let status = b.cache.attributes(&b.user, &seen).await.expect("known");
+        let (mode, time) = (status.status.unix_mode, status.status.client_mod_time.0);
+        assert_eq!((mode & 0o777, time), (0o600, 1_000_000_384), "{round}");
+    }
     bench.end();
 }
