@@ -3,8 +3,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cellar_client::cache::{Anonymous, Cache, Options, Root, Wanted};
+use cellar_client::{CellName, Ports};
+use cellar_rpc::{PortConfig, Runtime};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::AfsTime;
 use common::devices::{
     Servers, TOP, comes_back, devices_are, devices_of, local, pieces, ready, spoil,
 };
@@ -277,4 +283,79 @@ fn a_server_uses_the_devices_of_its_owner_first() {
     let path = path.display();
     cell.ok(&format!("cp --admin --layout stripes=3 {path} {TOP}/wide"));
     comes_back(&cell, "wide", &bytes);
+}
+
+#[test]
+fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
+    let cell = Cell::with(&["--osds", "1"]);
+    ready(&cell, 1);
+    cell.ok(&format!("fs setacl -dir {TOP} -acl system:anyuser rlidwk"));
+    let runtime = Runtime::client_only().expect("runtime");
+    let cache = || {
+        let any = "0.0.0.0:0".parse().expect("address");
+        let port = runtime.open(PortConfig::new(any)).expect("port");
+        let there = cellar_client::Cell {
+            name: CellName::new("test.cell").expect("name"),
+            database_servers: vec![[127, 0, 0, 1].into()],
+            ports: Ports::based_at(cell.port).expect("ports"),
+        };
+        let options = Options {
+            cells: vec![there],
+            root: Root::Volume("scratch".to_owned()),
+            directory: None,
+            size: 64 << 20,
+            vnodes_max: 1000,
+            sysnames: Vec::new(),
+            patience: Duration::from_secs(30),
+        };
+        let now = || AfsTime(1_800_000_000);
+        Cache::new(port, options, Arc::new(Anonymous), now).expect("cache")
+    };
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("tokio");
+    tokio.block_on(async {
+        let bytes = vec![5; 2 << 20];
+        let time = AfsTime(1_234_567_890);
+        let (a, b) = (cache(), cache());
+        let user = a.user(0).await.expect("user");
+        let root = a.root(&user).await.expect("root").expect("a volume");
+        // The first go through the file server, until that has said that it keeps objects.
+        let mut name = String::new();
+        for number in 0..100 {
+            name = format!("f{number}");
+            let file = a.create_file(&user, &root, name.as_bytes(), 0o644).await;
+            let file = file.expect("made");
+            let handle = a.open(&user, &file, Rights::WRITE, false).await;
+            let handle = handle.expect("open");
+            handle.write(0, &bytes).await.expect("write");
+            let wanted = Wanted {
+                mode: Some(0o600),
+                modified: Some(time),
+                ..Wanted::default()
+            };
+            let set = a.set_attributes(&user, &file, wanted, true).await;
+            set.expect("set");
+            handle.store(false).await.expect("stored");
+            handle.close().await;
+            assert!(a.unstored().is_empty());
+            let none = "\ncellar_stored_directly_bytes_total 0\n";
+            if !a.metrics().contains(none) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let direct = "\ncellar_stored_directly_bytes_total 2097152\n";
+        assert!(a.metrics().contains(direct), "{}", a.metrics());
+        let user = b.user(0).await.expect("user");
+        let root = b.root(&user).await.expect("root").expect("a volume");
+        let found = b.lookup(&user, &root, name.as_bytes()).await;
+        let found = found.expect("found").vnode;
+        let there = b.attributes(&user, &found).await.expect("status").status;
+        let shown = (there.unix_mode & 0o7777, there.client_mod_time);
+        assert_eq!(shown, (0o600, time));
+        comes_back(&cell, &name, &bytes);
+    });
+    runtime.shutdown();
 }

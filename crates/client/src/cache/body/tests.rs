@@ -225,3 +225,33 @@ fn a_store_beside_somebody_elses_is_noticed() {
     assert_eq!(body.gaps(0, 10), [(0, 8), (9, 10)]);
     assert!(body.is_changed());
 }
+
+#[test]
+fn attributes_that_did_not_come_with_the_bytes_are_left_to_be_stored() {
+    let mut body = body(3, b"old");
+    body.write(0, b"new", NOW).expect("write");
+    let set = AfsStoreStatus {
+        client_mod_time: Some(AfsTime(7)),
+        unix_mode: Some(0o600),
+        ..AfsStoreStatus::default()
+    };
+    body.set_attributes(&set, NOW);
+    let piece = body.next_piece().expect("bytes");
+    assert_eq!((piece.set, piece.modified), (set, Some(AfsTime(7))));
+    // As after a store at the devices, which takes the time and no mode.
+    let shown = AfsFetchStatus {
+        unix_mode: 0o644,
+        client_mod_time: AfsTime(7),
+        ..status(4, 3)
+    };
+    assert!(!body.stored(&piece, &shown, &[]));
+    body.attributes_stored(&piece.set, Some(&shown));
+    assert_eq!(body.shown(shown).unix_mode, 0o600);
+    assert_eq!(body.next_piece(), None);
+    let left = AfsStoreStatus {
+        client_mod_time: None,
+        ..set
+    };
+    assert!(body.is_changed());
+    assert_eq!(body.unstored_attributes(), left);
+}
