@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::volume::Volume;
 
 pub use download::Download;
+pub(crate) use upload::Stored;
 pub use upload::Upload;
 
 /// Shorter files are fetched and stored plainly: the question where they are costs as much as the bytes.
@@ -70,6 +71,8 @@ enum Server {
     Keeps,
     /// It knows no such service, or did not say. Until then it is not asked again.
     No(Instant),
+    /// It is being asked in the background, until then at most.
+    Asked(Instant),
 }
 
 /// Where a file is, and the right to read it.
@@ -106,27 +109,28 @@ impl Client {
         Ok(matches!(said, Server::Keeps))
     }
 
-    /// The same, as far as it is known: nobody waits for a server that has not said yet, which those that know
+    /// The same, as far as it is known: nobody waits for a server that has not said yet (`None`), which those that know
     /// no objects never do.
-    pub(crate) async fn is_known_to_keep_objects(&self, volume: &Volume) -> bool {
-        let Ok(course) = Course::by(&afsosd::PACKAGE, self, volume).await else {
-            return false;
-        };
+    pub(crate) async fn is_known_to_keep_objects(&self, volume: &Volume) -> Option<bool> {
+        let course = Course::by(&afsosd::PACKAGE, self, volume).await.ok()?;
         let server = course.connection().peer();
         let servers = &self.cell_devices().servers;
         if let Some(known) = known(servers, server) {
-            return known;
+            return Some(known);
         }
         // Asked once, whoever comes meanwhile.
-        servers
-            .lock()
-            .insert(server, Server::No(Instant::now() + ASK_AGAIN));
+        let now = Instant::now();
+        let asked = Server::Asked(now + ASK_AGAIN);
+        match servers.lock().insert(server, asked) {
+            Some(Server::Asked(until)) if now < until => return None,
+            _ => {}
+        }
         let (connection, servers) = (course.connection().clone(), servers.clone());
         tokio::spawn(async move {
             let said = ask(&connection).await;
             servers.lock().insert(server, said);
         });
-        false
+        None
     }
 
     /// Asks where a file's bytes are, and for the right to read them.
@@ -166,6 +170,7 @@ fn known(servers: &Servers, server: Option<SocketAddr>) -> Option<bool> {
     match servers.lock().get(&server)? {
         Server::Keeps => Some(true),
         Server::No(until) => (Instant::now() < *until).then_some(false),
+        Server::Asked(_) => None,
     }
 }
 

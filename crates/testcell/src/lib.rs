@@ -134,7 +134,9 @@ impl TestCell {
         let wall = Arc::new(move || Duration::from_secs(now.load(Ordering::SeqCst)));
         let server = FileServer::new(Config::new(AfsUuid([7; 16]), wall), Arc::new(Nobody));
         server.add_partition(PartitionId::new(0).expect("a"), partition);
-        let files = PortConfig::new(any).service(server.file_service());
+        let files = PortConfig::new(any)
+            .service(server.file_service())
+            .service(server.object_service());
         let files = runtime.open(files).expect("port");
         server.start(&runtime, &files);
         let locations = PortConfig::new(any).service(Arc::new(Locations));
@@ -204,9 +206,10 @@ impl TestCell {
     /// How often the file server was asked for one thing since it started.
     pub fn calls<P: Procedure>(&self) -> u64 {
         let procedures = self.files.statistics().procedures();
-        let named = procedures
-            .iter()
-            .find(|figures| figures.package.procedures[figures.index].opcode == P::OPCODE);
+        let named = procedures.iter().find(|figures| {
+            figures.package.service_id == P::package().service_id
+                && figures.package.procedures[figures.index].opcode == P::OPCODE
+        });
         named.map_or(0, |figures| figures.invocations)
     }
 

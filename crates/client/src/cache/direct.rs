@@ -4,7 +4,10 @@
 //!    the right to read ends. What is read so is of that version whatever happens to the file meanwhile:
 //!    versions of objects do not change. So the bytes are taken as those of a call that was answered when the
 //!    right was given, and are of no use once the cache knows of a newer version.
-//! 2. A piece of [`DIRECT_MIN`] or more is stored so, unless it leaves the file shorter than the server has it.
+//! 2. A piece of [`DIRECT_MIN`] or more is stored so, unless it leaves the file shorter than the server has it. Where
+//!    the file server says that it keeps the file itself, it is asked again after [`PAUSE`], when the file has
+//!    [`GROWTH`] times the length that was asked about, and when it is cut off. Only speed depends on this answer: bytes
+//!    that go through the file server come to objects as well, if the file belongs there by now.
 //! 3. What cannot be done so goes through the file server, as everything does where it knows no objects. A file
 //!    whose devices failed is read through it for [`PAUSE`].
 
@@ -24,11 +27,15 @@ use super::status::Asked;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::error::Result;
-use crate::objects::{DIRECT_MIN, Granted, is_plain};
+use crate::objects::{DIRECT_MIN, Granted, Stored, is_plain};
 use crate::path::Node;
 
-/// How long a file is read through the file server after its devices failed.
+/// How long a file is read through the file server after its devices failed, and stored through it where that
+/// keeps it.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// Policies look at sizes: a file that has become so many times longer may belong elsewhere.
+const GROWTH: u64 = 2;
 
 /// Where a file's bytes are, as far as it was asked.
 #[derive(Debug, Default)]
@@ -36,6 +43,25 @@ pub(crate) struct Places {
     known: Mutex<Option<Known>>,
     /// Held by whoever asks, so that others wait for the same answer.
     asking: tokio::sync::Mutex<()>,
+    /// The last answer to a store, if it was that the file server keeps the file.
+    kept: Mutex<Option<KeptThere>>,
+}
+
+/// That the file server stores a file itself.
+#[derive(Clone, Copy, Debug)]
+struct KeptThere {
+    /// Whose store it was: policies look at users, too.
+    user: u32,
+    /// The length of the file that was asked about.
+    length: u64,
+    until: Instant,
+}
+
+impl KeptThere {
+    fn holds(&self, user: u32, length: u64, now: Instant) -> bool {
+        let grown = self.length.saturating_mul(GROWTH);
+        self.user == user && (self.length..grown).contains(&length) && now < self.until
+    }
 }
 
 /// About one version of a file.
@@ -43,11 +69,10 @@ pub(crate) struct Places {
 enum Known {
     /// In objects, with the right of one user to read them.
     Granted { user: u32, granted: Arc<Granted> },
-    /// On the file server, or it is to be read through it until then.
-    Plain {
-        version: u64,
-        until: Option<Instant>,
-    },
+    /// On the file server.
+    Plain { version: u64 },
+    /// Whichever version it is, it is to be read through the file server until then.
+    Avoided { until: Instant },
 }
 
 impl Places {
@@ -62,18 +87,24 @@ impl Places {
                     && now < granted.renew;
                 holds.then(|| Some(granted.clone()))
             }
-            Known::Plain { version: of, until } => {
-                let holds = match until {
-                    None => *of == version,
-                    Some(until) => now < *until,
-                };
-                holds.then_some(None)
-            }
+            Known::Plain { version: of } => (*of == version).then_some(None),
+            Known::Avoided { until } => (now < *until).then_some(None),
         }
     }
 
     fn learn(&self, known: Known) {
         *self.known.lock() = Some(known);
+    }
+
+    fn avoid(&self) {
+        let until = Instant::now() + PAUSE;
+        self.learn(Known::Avoided { until });
+    }
+
+    /// Whether the file server has said that it keeps a file of this length.
+    fn are_kept_there(&self, user: &User, length: u64) -> bool {
+        let kept = self.kept.lock();
+        kept.is_some_and(|kept| kept.holds(user.id(), length, Instant::now()))
     }
 }
 
@@ -89,7 +120,7 @@ impl Cache {
     ) -> Option<(Vec<Bytes>, AfsFetchStatus)> {
         let status = vnode.last_status()?;
         let is_long = status.file_type == FileType::File && status.length >= DIRECT_MIN;
-        if !is_long || !user.client().is_known_to_keep_objects(&vnode.volume).await {
+        if !is_long {
             return None;
         }
         let granted = self.granted(user, vnode, &status).await?;
@@ -115,10 +146,7 @@ impl Cache {
             }
             Err(cause) => {
                 tracing::info!(fid = %vnode.fid(), %cause, "read through the file server");
-                vnode.places.learn(Known::Plain {
-                    version: status.data_version,
-                    until: Some(Instant::now() + PAUSE),
-                });
+                vnode.places.avoid();
                 None
             }
         }
@@ -139,8 +167,16 @@ impl Cache {
         if let Some(known) = vnode.places.of(user, version) {
             return known;
         }
-        let asked = Asked::about(vnode);
         let (fid, client) = (vnode.fid(), user.client());
+        match client.is_known_to_keep_objects(&vnode.volume).await {
+            Some(true) => {}
+            Some(false) => {
+                vnode.places.avoid();
+                return None;
+            }
+            None => return None,
+        }
+        let asked = Asked::about(vnode);
         let what = fid.to_string();
         match client
             .ask_where(&vnode.volume, fid, &what, 0..status.length)
@@ -157,8 +193,11 @@ impl Cache {
                 Some(granted)
             }
             Err(failure) => {
-                let until = (!is_plain(&failure)).then(|| Instant::now() + PAUSE);
-                vnode.places.learn(Known::Plain { version, until });
+                if is_plain(&failure) {
+                    vnode.places.learn(Known::Plain { version });
+                } else {
+                    vnode.places.avoid();
+                }
                 None
             }
         }
@@ -179,10 +218,14 @@ impl Cache {
         let Some(status) = vnode.last_status() else {
             return Ok(None);
         };
+        if piece.cuts() {
+            *vnode.places.kept.lock() = None;
+        }
         let client = user.client();
         if bytes < DIRECT_MIN
             || status.length > piece.file_length
-            || !client.is_known_to_keep_objects(&vnode.volume).await
+            || vnode.places.are_kept_there(user, piece.file_length)
+            || client.is_known_to_keep_objects(&vnode.volume).await != Some(true)
         {
             return Ok(None);
         }
@@ -203,10 +246,43 @@ impl Cache {
                 chunks,
             )
             .await?;
-        if stored.is_some() {
-            let counts = &self.counts.stored_directly;
-            counts.fetch_add(bytes, Ordering::Relaxed);
-        }
-        Ok(stored)
+        Ok(match stored {
+            Stored::Directly(status) => {
+                let counts = &self.counts.stored_directly;
+                counts.fetch_add(bytes, Ordering::Relaxed);
+                Some(status)
+            }
+            Stored::KeptThere => {
+                let kept = KeptThere {
+                    user: user.id(),
+                    length: piece.file_length,
+                    until: Instant::now() + PAUSE,
+                };
+                *vnode.places.kept.lock() = Some(kept);
+                None
+            }
+            Stored::NotNow => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_a_store_ends_with_time_and_growth() {
+        let now = Instant::now();
+        let kept = KeptThere {
+            user: 7,
+            length: 8 << 20,
+            until: now + PAUSE,
+        };
+        assert!(kept.holds(7, 8 << 20, now));
+        assert!(kept.holds(7, (16 << 20) - 1, now));
+        assert!(!kept.holds(7, 16 << 20, now), "it has grown");
+        assert!(!kept.holds(7, (8 << 20) - 1, now), "it is another file");
+        assert!(!kept.holds(8, 8 << 20, now), "policies look at users");
+        assert!(!kept.holds(7, 8 << 20, now + PAUSE), "policies change");
     }
 }

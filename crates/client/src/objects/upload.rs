@@ -59,10 +59,22 @@ struct Part {
     length: u64,
 }
 
+/// What became of a piece that was to be stored at the devices.
+pub(crate) enum Stored {
+    /// It is there.
+    Directly(AfsFetchStatus),
+    /// It is for the file server, which keeps the file itself.
+    KeptThere,
+    /// It is for the file server; the next may be stored directly.
+    NotNow,
+}
+
 /// Why a part was not stored directly.
 enum Missed {
-    /// It cannot be: plainly then. Nothing was taken from the source.
+    /// The file server keeps the file itself: plainly then. Nothing was taken from the source.
     Plain,
+    /// The file is longer than it shall be: plainly, too. Nothing was taken from the source.
+    TooLong,
     /// It failed; something was taken.
     Failed(Error),
 }
@@ -114,11 +126,11 @@ impl Client {
                     .await
                 {
                     Ok(ended) => status = ended,
-                    Err(Missed::Plain) if upload.shape.is_some() => {
+                    Err(Missed::Plain | Missed::TooLong) if upload.shape.is_some() => {
                         let what = what.to_owned();
                         return Err(Error::NoObjects { what });
                     }
-                    Err(Missed::Plain) => break,
+                    Err(Missed::Plain | Missed::TooLong) => break,
                     Err(Missed::Failed(failure)) => {
                         let local = |cause| Error::Local {
                             what: what.to_owned(),
@@ -149,8 +161,8 @@ impl Client {
         Ok(status)
     }
 
-    /// Stores a piece of a file of `length` bytes at its devices; `None`: it has to go through the file server, and
-    /// whatever came of it here is no hindrance.
+    /// Stores a piece of a file of `length` bytes at its devices. If it has to go through the file server, whatever came
+    /// of it here is no hindrance.
     ///
     /// # Errors
     /// What the file server would say as well.
@@ -162,7 +174,7 @@ impl Client {
         length: u64,
         modified: Option<AfsTime>,
         chunks: &[Bytes],
-    ) -> Result<Option<AfsFetchStatus>> {
+    ) -> Result<Stored> {
         let upload = Upload {
             range: 0..length,
             modified,
@@ -175,12 +187,13 @@ impl Client {
         let mut source = Chunks(chunks);
         let stored = self.store_part(node, what, &mut source, &upload, part, |_| {});
         match stored.await {
-            Ok(status) => Ok(Some(status)),
-            Err(Missed::Plain) => Ok(None),
+            Ok(status) => Ok(Stored::Directly(status)),
+            Err(Missed::Plain) => Ok(Stored::KeptThere),
+            Err(Missed::TooLong) => Ok(Stored::NotNow),
             Err(Missed::Failed(failure)) if is_final(&failure) => Err(failure),
             Err(Missed::Failed(failure)) => {
                 tracing::info!(what, %failure, "stored through the file server");
-                Ok(None)
+                Ok(Stored::NotNow)
             }
         }
     }
@@ -211,7 +224,7 @@ impl Client {
         if begun.status.length > upload.range.end {
             // Only the file server shortens a file.
             store.abort().await;
-            return Err(Missed::Plain);
+            return Err(Missed::TooLong);
         }
         let stored = async {
             let devices = self.devices(&node.volume.cell);

@@ -3,6 +3,7 @@
 mod behind;
 mod bench;
 mod calls;
+mod direct;
 mod locks;
 mod posix;
 mod walks;
