@@ -24,6 +24,10 @@ pub const LOCKS: usize = 1_000_000;
 /// Locked ranges of one file, of all clients: each new one is compared with them.
 pub const RANGES_PER_FILE: usize = 8 * LOCK_RANGES_MAX;
 
+/// Clients that have ranges of one file: what each new one wants is compared with what every one has, under the
+/// lock of a shard. More machines than this do not share out one file by its bytes.
+pub const HOLDERS_PER_FILE: usize = 256;
+
 /// Breaks remembered for one host that did not answer. A host that misses more is told to forget
 /// everything instead (`InitCallBackState3`), so the list never grows with the number of stores.
 pub const DELAYED_BREAKS_PER_HOST: usize = 1024;

@@ -17,7 +17,7 @@ use cellar_wire::rxafs::{HeldRanges, LockRange};
 use parking_lot::Mutex;
 
 use crate::callback::fid_hash;
-use crate::limits::{LOCK_SECS, LOCKS, RANGES_PER_FILE, TABLE_SHARDS};
+use crate::limits::{HOLDERS_PER_FILE, LOCK_SECS, LOCKS, RANGES_PER_FILE, TABLE_SHARDS};
 
 /// What kind of lock is asked for (`ViceLockType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum LockError {
     NotLocked,
     /// The server holds as many locks as it can.
     TooMany,
-    /// The file has as many ranges as it can.
+    /// The file has as many ranges, or clients with ranges, as it can.
     TooManyRanges,
     /// The owner has said something newer.
     Overtaken,
@@ -116,6 +116,25 @@ impl Lock {
         count
     }
 
+    /// Whether anything is in the way of all that an owner wants. Of each two lists the shorter one is looked up in
+    /// the longer one, so this takes no more looks than there are ranges of the file.
+    fn hinders_any(&self, owner: Owner, wanted: &HeldRanges, now: u32) -> bool {
+        let any_alone = || wanted.ranges().iter().any(|range| range.alone);
+        let whole = self.whole(now);
+        if !wanted.is_empty() && (whole < 0 || (whole > 0 && any_alone())) {
+            return true;
+        }
+        let mut others = self.live(now).filter(|holder| holder.owner != owner);
+        others.any(|holder| {
+            let (mut few, mut many) = (wanted, &holder.ranges);
+            if few.ranges().len() > many.ranges().len() {
+                std::mem::swap(&mut few, &mut many);
+            }
+            let mut each = few.ranges().iter();
+            each.any(|range| many.hinders(*range).is_some())
+        })
+    }
+
     fn ranges(&self) -> usize {
         let each = |holder: &Holder| holder.ranges.ranges().len();
         self.holders.iter().map(each).sum()
@@ -145,6 +164,17 @@ impl Shard {
             self.files.remove(&fid);
         }
         result
+    }
+
+    /// Drops what others had of a file and has expired; `owner`'s stays, for its number. Returns whether there was any.
+    fn drop_expired(&mut self, fid: Fid, owner: Owner, now: u32) -> bool {
+        let over = |holder: &Holder| holder.owner != owner && holder.expires <= now;
+        let known = self.files.get(&fid);
+        let any = known.is_some_and(|lock| lock.holders.iter().any(over));
+        if any {
+            self.change(fid, |lock| lock.holders.retain(|holder| !over(holder)));
+        }
+        any
     }
 
     fn forget(&mut self, fid: Fid) {
@@ -238,6 +268,7 @@ impl LockTable {
         now: u32,
     ) -> Result<bool, LockError> {
         let mut shard = self.shard(fid).lock();
+        let expired = shard.drop_expired(fid, owner, now);
         let (files, all) = (shard.files.len(), shard.ranges);
         let known = shard.files.get(&fid);
         let mine = known.and_then(|lock| lock.holders.iter().find(|holder| holder.owner == owner));
@@ -247,12 +278,15 @@ impl LockTable {
         let before = mine.map_or(0, |holder| holder.ranges.ranges().len());
         let more = ranges.ranges().len().saturating_sub(before);
         if let Some(lock) = known {
-            let mut wanted = ranges.ranges().iter();
-            if wanted.any(|range| lock.hinders(owner, *range, now).is_some()) {
-                return Err(LockError::Conflict);
-            }
-            if more > 0 && lock.ranges() + more > RANGES_PER_FILE {
+            let full = mine.is_none() && lock.holders.len() >= HOLDERS_PER_FILE;
+            if more > 0 && (full || lock.ranges() + more > RANGES_PER_FILE) {
                 return Err(LockError::TooManyRanges);
+            }
+            // What somebody has, nobody else can have been given.
+            let mine = mine.filter(|holder| holder.expires > now);
+            let has = |range: &LockRange| mine.is_some_and(|holder| holder.ranges.has(*range));
+            if !ranges.ranges().iter().all(has) && lock.hinders_any(owner, ranges, now) {
+                return Err(LockError::Conflict);
             }
         }
         let full = known.is_none() && files >= LOCKS / TABLE_SHARDS;
@@ -261,9 +295,8 @@ impl LockTable {
         }
         Ok(shard.change(fid, |lock| {
             let had = lock.holders.len();
-            lock.holders
-                .retain(|holder| holder.owner != owner && holder.expires > now);
-            let had = had > lock.holders.len();
+            lock.holders.retain(|holder| holder.owner != owner);
+            let had = expired || had > lock.holders.len();
             if !ranges.is_empty() {
                 lock.holders.push(Holder {
                     owner,
@@ -557,5 +590,77 @@ mod tests {
         locks.forget(FID);
         assert_eq!(locks.held(), 0);
         assert_eq!(locks.shard(FID).lock().ranges, 0);
+    }
+
+    #[test]
+    fn a_file_has_a_bounded_number_of_owners() {
+        let locks = LockTable::default();
+        let of = |client: u32| range(u64::from(client), u64::from(client), true);
+        let bound = HOLDERS_PER_FILE as u32;
+        for client in 0..bound {
+            assert_eq!(hold(&locks, client, &[of(client)], 0), Ok(false));
+        }
+        // Refused for that, before anything is compared.
+        let wanted = [of(0)];
+        assert_eq!(
+            hold(&locks, bound, &wanted, 0),
+            Err(LockError::TooManyRanges)
+        );
+        // Who is there may go on and have more.
+        let more = [of(0), of(bound)];
+        assert_eq!(hold(&locks, 0, &more, 1), Ok(false));
+        assert_eq!(hold(&locks, 0, &[of(1)], 2), Err(LockError::Conflict));
+        assert_eq!(hold(&locks, 0, &[], 3), Ok(false));
+        assert_eq!(hold(&locks, bound, &wanted, 3), Ok(false));
+    }
+
+    #[test]
+    fn what_has_expired_makes_room_at_once() {
+        let locks = LockTable::default();
+        for client in 0..HOLDERS_PER_FILE as u32 {
+            let at = u64::from(client);
+            assert_eq!(hold(&locks, client, &[range(at, at, true)], 0), Ok(false));
+        }
+        let others = [range(0, 9, true)];
+        let late = hold(&locks, 1_000, &others, LOCK_SECS - 1);
+        assert_eq!(late, Err(LockError::TooManyRanges));
+        assert_eq!(hold(&locks, 1_000, &others, LOCK_SECS), Ok(false));
+        assert_eq!(locks.shard(FID).lock().ranges, 1);
+        // And ranges likewise.
+        locks.forget(FID);
+        let each = cellar_wire::rxafs::LOCK_RANGES_MAX as u64;
+        for client in 0..RANGES_PER_FILE as u64 / each {
+            let first = move |n: u64| 2 * (client * each + n);
+            let all: Vec<_> = (0..each).map(|n| range(first(n), first(n), true)).collect();
+            assert_eq!(hold(&locks, client as u32, &all, 0), Ok(false));
+        }
+        assert_eq!(hold(&locks, 1_000, &others, LOCK_SECS), Ok(false));
+        // Refused for another lock, the file is left without what has expired.
+        assert_eq!(
+            hold(&locks, 1, &others, 2 * LOCK_SECS - 1),
+            Err(LockError::Conflict)
+        );
+        assert_eq!(locks.shard(FID).lock().ranges, 1);
+    }
+
+    #[test]
+    fn lists_of_any_lengths_are_compared() {
+        let many: Vec<_> = (0..1_000)
+            .map(|n| range(10 * n, 10 * n + 4, true))
+            .collect();
+        for (wanted, expected) in [
+            (range(5_000, 5_000, false), false),
+            (range(5_005, 5_009, true), true),
+            (range(9_995, u64::MAX, true), true),
+            (range(9_994, u64::MAX, true), false),
+        ] {
+            for swapped in [false, true] {
+                let locks = LockTable::default();
+                let (one, two) = (&many[..], &[wanted][..]);
+                let (had, wants) = if swapped { (two, one) } else { (one, two) };
+                assert_eq!(hold(&locks, 1, had, 0), Ok(false));
+                assert_eq!(hold(&locks, 2, wants, 0).is_ok(), expected, "{wanted:?}");
+            }
+        }
     }
 }
