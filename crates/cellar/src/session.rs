@@ -12,12 +12,15 @@
 //!
 //! So what was named comes before what happens to lie there. The cells of the `CellServDB` are known in any case.
 //!
+//! A path in a mount is in the cell that the mount tells, unless `--server` says otherwise: that one takes the place of another of
+//! the same name, whose directory is not used then.
+//!
 //! A command that changes databases or volumes speaks through the administrator's socket of the
 //! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else goes over
 //! UDP, with the user's token if he has one ([`crate::identity`]). Where only a file server of the cell is in
 //! that directory, its socket leads to no databases: the cell's key, which lies beside it, does.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -97,7 +100,13 @@ impl CellOptions {
     /// Finds the cell and makes a client. `path` is a path that the command is about: its cell is
     /// a hint where only an address was given.
     pub(crate) async fn session(&self, path: Option<&str>, who: As) -> Outcome<Session> {
-        let Found { cells, directory } = self.find_or_ask(path).await?;
+        let paths: Vec<&str> = path.into_iter().collect();
+        self.session_about(&paths, who).await
+    }
+
+    /// The same, for a command that is about several paths.
+    pub(crate) async fn session_about(&self, paths: &[&str], who: As) -> Outcome<Session> {
+        let Found { cells, directory } = self.find_or_ask(paths).await?;
         let Some(home) = cells.first().cloned() else {
             return Err(Failure::new(
                 "which cell? There is no ./cell-data here and no CellServDB. Start one with \
@@ -170,7 +179,7 @@ impl CellOptions {
 
     /// The cells that are known here, the home cell first.
     pub(crate) async fn known_cells(&self) -> Outcome<Vec<Cell>> {
-        Ok(self.find_or_ask(None).await?.cells)
+        Ok(self.find_or_ask(&[]).await?.cells)
     }
 
     /// Who is asked about cells that no list has; nobody, where a server is given.
@@ -179,13 +188,23 @@ impl CellOptions {
     }
 
     /// What the lists have; a cell that the command names, and they do not, is asked of the DNS.
-    async fn find_or_ask(&self, path: Option<&str>) -> Outcome<Found> {
-        let mut more = Vec::new();
-        // A path in a mount, which knows its cells.
-        if self.server.is_empty() && self.cell.is_none() {
-            more.extend(path.and_then(mounted::cell_of));
+    async fn find_or_ask(&self, paths: &[&str]) -> Outcome<Found> {
+        let path = paths.first().copied();
+        // Paths in mounts, which know their cells.
+        let in_mounts = paths
+            .iter()
+            .filter_map(|path| Some((*path, mounted::cell_of(path)?)));
+        let mut told = cells_told(in_mounts)?;
+        if !self.server.is_empty() {
+            told.clear();
         }
-        let found = self.find(path, &more);
+        let find = |more: &[Cell]| -> Outcome<Found> {
+            let mut found = self.find(path, more)?;
+            found.believe(&told);
+            Ok(found)
+        };
+        let mut more = told.clone();
+        let found = find(&more);
         let Some(dns) = self.dns() else {
             return found;
         };
@@ -208,7 +227,7 @@ impl CellOptions {
         if more.len() == before {
             return found;
         }
-        self.find(path, &more)
+        find(&more)
     }
 
     /// What the lists have, and `more`.
@@ -321,6 +340,58 @@ struct Found {
     directory: Option<(CellDirectory, Part)>,
 }
 
+impl Found {
+    /// Takes the word of mounts for their cells: what is in a mount is in the cell that the mount speaks to, not in
+    /// another of the same name that a directory or list here has. That directory leads elsewhere then, and is not used.
+    fn believe(&mut self, told: &[Cell]) {
+        for cell in told {
+            match self.cells.iter().position(|known| known.name == cell.name) {
+                None => self.cells.push(cell.clone()),
+                Some(place) if is_same(&self.cells[place], cell) => {}
+                Some(place) => {
+                    self.cells[place] = cell.clone();
+                    if place == 0 {
+                        self.directory = None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether two cells of one name are one: the same servers, in whatever order, at the same ports.
+fn is_same(one: &Cell, other: &Cell) -> bool {
+    let servers = |cell: &Cell| {
+        cell.database_servers
+            .iter()
+            .copied()
+            .collect::<BTreeSet<_>>()
+    };
+    one.name == other.name && one.ports == other.ports && servers(one) == servers(other)
+}
+
+/// The cells that mounts tell of paths in them.
+///
+/// # Errors
+/// Two are not the same cell but have one name: places are named by that.
+fn cells_told<'p>(paths: impl Iterator<Item = (&'p str, Cell)>) -> Outcome<Vec<Cell>> {
+    let mut told: Vec<(&str, Cell)> = Vec::new();
+    for (path, cell) in paths {
+        match told.iter().find(|(_, known)| known.name == cell.name) {
+            None => told.push((path, cell)),
+            Some((_, known)) if is_same(known, &cell) => {}
+            Some((first, _)) => {
+                return Err(Failure::new(format!(
+                    "{path} and {first} are in different cells that are both called {}, which one command cannot \
+                     tell apart",
+                    cell.name
+                )));
+            }
+        }
+    }
+    Ok(told.into_iter().map(|(_, cell)| cell).collect())
+}
+
 async fn administrator(
     directory: Option<&CellDirectory>,
     who: As,
@@ -409,4 +480,70 @@ fn cell_serv_db(list: &Path) -> io::Result<(Vec<Cell>, Option<CellName>)> {
         .ok()
         .and_then(|text| CellName::new(text.split_whitespace().next()?).ok());
     Ok((cells, home))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(line: &str) -> Cell {
+        Cell::parse_line(line).expect("a cell's line")
+    }
+
+    const HERE: &str = "a.cell 7000,7002,7003,7005,7007 192.0.2.1 192.0.2.2";
+    const TURNED: &str = "a.cell 7000,7002,7003,7005,7007 192.0.2.2 192.0.2.1";
+    const ELSEWHERE: &str = "a.cell 7000,7002,7003,7005,7007 198.51.100.1";
+    const OTHER_PORTS: &str = "a.cell 8000,8002,8003,8005,8007 192.0.2.1 192.0.2.2";
+    const OTHER: &str = "b.cell 7000,7002,7003,7005,7007 198.51.100.1";
+
+    /// What is found where a directory of a cell is here, and a mount tells.
+    fn found(told: &str) -> Found {
+        let directory = tempfile::tempdir().expect("directory");
+        let directory = found::directory(Some(directory.path())).expect("directory");
+        let mut found = Found {
+            cells: vec![cell(HERE)],
+            directory: Some((directory, Part::Fileserver)),
+        };
+        found.believe(&[cell(told)]);
+        found
+    }
+
+    #[test]
+    fn a_mounts_cell_takes_the_place_of_another_of_its_name() {
+        for told in [ELSEWHERE, OTHER_PORTS] {
+            let found = found(told);
+            assert_eq!(found.cells, [cell(told)]);
+            assert!(
+                found.directory.is_none(),
+                "{told}: its socket leads elsewhere"
+            );
+        }
+    }
+
+    #[test]
+    fn the_directory_of_a_mounts_cell_is_used() {
+        for (told, cells) in [
+            (HERE, vec![cell(HERE)]),
+            (TURNED, vec![cell(HERE)]),
+            (OTHER, vec![cell(HERE), cell(OTHER)]),
+        ] {
+            let found = found(told);
+            assert_eq!(found.cells, cells);
+            assert!(found.directory.is_some(), "{told}");
+        }
+    }
+
+    #[test]
+    fn paths_of_two_cells_of_one_name_are_refused() {
+        let told = |second: &str| cells_told([("x", cell(HERE)), ("y", cell(second))].into_iter());
+        assert_eq!(told(TURNED).expect("one"), [cell(HERE)]);
+        assert_eq!(told(OTHER).expect("two"), [cell(HERE), cell(OTHER)]);
+        for second in [ELSEWHERE, OTHER_PORTS] {
+            let failure = told(second).expect_err("one name").to_string();
+            assert!(
+                failure.contains("y and x are in different cells"),
+                "{failure}"
+            );
+        }
+    }
 }

@@ -42,11 +42,14 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     } else {
         As::AdministratorIfPossible
     };
-    let named = ["path", "dir", "fromdir"];
-    let path = named.iter().find_map(|name| invocation.get(name));
-    let path = existing(path.unwrap_or("."));
+    let named = ["path", "dir", "fromdir", "todir"];
+    let named = named.iter().flat_map(|name| invocation.list(name));
+    let mut paths: Vec<&str> = named.map(|path| existing(path)).collect();
+    if paths.is_empty() {
+        paths.push(".");
+    }
     let session = cell_options(&invocation, None)
-        .session(Some(path), who)
+        .session_about(&paths, who)
         .await?;
     let outcome = operation(&invocation, &session).await;
     session.end(outcome).await
