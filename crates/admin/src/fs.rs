@@ -6,6 +6,7 @@ mod acl;
 mod objects;
 mod quota;
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use cellar_client::path::split_last;
 use cellar_client::{Cell, CellName, Client, Follow, MountPoint, Node, mounted};
 use cellar_rpc::{CallError, CallOptions};
 use cellar_wire::acl::Rights;
-use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::rxafs;
 use serde::Serialize;
 
@@ -24,6 +25,7 @@ pub use objects::{Piece, Pieces, Policies};
 pub use quota::{DISK_HEAD, QUOTA_HEAD, VolumeStatus};
 
 use crate::error::{Error, Result};
+use crate::pts::Protection;
 use crate::vos::Volumes;
 
 /// How long `checkservers` waits for a server.
@@ -112,12 +114,32 @@ impl<'a> Files<'a> {
     /// Drops users and groups that are no more from the access list of a directory. Answers what it is now; `None`: as it
     /// was.
     ///
+    /// A file server that cannot reach the protection database answers numbers for everybody, so that a number alone does
+    /// not say that somebody is no more: the database is asked.
+    ///
     /// # Errors
-    /// As [`Files::set_access_list`].
+    /// As [`Files::set_access_list`]; the protection database does not say whose the numbers are.
     pub async fn clean_access_list(&self, path: &str) -> Result<Option<Acl>> {
         let node = self.find(path).await?;
         let mut acl = self.acl_of(&node, path).await?;
-        if !acl.clean() {
+        let numbers = acl.numbers();
+        if numbers.is_empty() {
+            return Ok(None);
+        }
+        let cell = self.client.cell(&node.volume.cell)?;
+        let names = Protection::new(self.client, &cell).names_of(&numbers).await;
+        let names = names.map_err(|cause| Error::Partial {
+            what: format!("{path}: cannot tell which users and groups are no more"),
+            cause: Box::new(cause),
+            left: "The access list is as it was".to_owned(),
+        })?;
+        let known: HashMap<ViceId, String> = numbers
+            .into_iter()
+            .zip(names)
+            // Those that it does not know it answers as they are.
+            .filter(|(id, name)| id.0.to_string() != *name)
+            .collect();
+        if !acl.clean(|id| known.get(&id).cloned()) {
             return Ok(None);
         }
         self.store_acl(&node, path, &acl).await?;

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use cellar_wire::acl::Rights;
+use cellar_wire::ids::ViceId;
 use serde::Serialize;
 
 /// The most entries of a list, positive and negative together.
@@ -19,6 +20,15 @@ pub struct AclEntry {
     /// What it gets, or is denied.
     #[serde(serialize_with = "crate::json::display")]
     pub rights: Rights,
+}
+
+impl AclEntry {
+    /// The number that stands for the name, if one does.
+    fn number(&self) -> Option<ViceId> {
+        // As servers write it: '+7' or '007' would be somebody's name.
+        let id: i32 = self.name.parse().ok()?;
+        (id.to_string() == self.name).then_some(ViceId(id))
+    }
 }
 
 /// An access list by names.
@@ -108,13 +118,30 @@ impl Acl {
         }
     }
 
-    /// Drops entries of users and groups that are no more, which servers name by their numbers. Answers whether there were
-    /// any.
-    pub fn clean(&mut self) -> bool {
+    /// The numbers that stand where names do, each once. A server shows them for users and groups that are no more, and
+    /// for all while it cannot ask who they are.
+    pub fn numbers(&self) -> Vec<ViceId> {
+        let entries = self.normal.iter().chain(&self.negative);
+        let mut ids: Vec<_> = entries.filter_map(AclEntry::number).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Puts names in the place of numbers, and drops the entries of those numbers that have none. `name_of` tells the name
+    /// of each of [`Acl::numbers`]. Answers whether any was dropped.
+    pub fn clean(&mut self, name_of: impl Fn(ViceId) -> Option<String>) -> bool {
         let before = self.normal.len() + self.negative.len();
-        let is_known = |entry: &AclEntry| entry.name.parse::<i64>().is_err();
-        self.normal.retain(is_known);
-        self.negative.retain(is_known);
+        for list in [&mut self.normal, &mut self.negative] {
+            list.retain_mut(|entry| match entry.number().map(&name_of) {
+                None => true,
+                Some(None) => false,
+                Some(Some(name)) => {
+                    entry.name = name;
+                    true
+                }
+            });
+        }
         before != self.normal.len() + self.negative.len()
     }
 
@@ -191,13 +218,22 @@ mod tests {
     #[test]
     fn who_is_no_more_is_dropped() {
         let mut acl = Acl::parse(TEXT).expect("acl");
-        assert!(!acl.clean());
+        assert!(!acl.clean(|_| None));
         acl.set("1234", Rights::READ, false);
         acl.set("-206", Rights::READ, true);
-        assert!(acl.clean());
+        assert_eq!(acl.numbers(), [ViceId(-206), ViceId(1234)]);
+        assert!(acl.clean(|_| None));
         assert_eq!(acl.text(), TEXT);
         let dead = Acl::parse(b"1\n0\n77 9\n").expect("acl");
         assert_eq!(dead.commands("x"), "fs setacl -dir x -acl 77 rl\n");
+    }
+
+    #[test]
+    fn numbers_that_have_names_get_them() {
+        let mut acl = Acl::parse(b"2\n1\n7\t9\n007\t9\n-206\t7\n").expect("acl");
+        let name_of = |id: ViceId| (id == ViceId(-206)).then(|| "friends".to_owned());
+        assert!(acl.clean(name_of));
+        assert_eq!(acl.text(), b"1\n1\n007\t9\nfriends\t7\n\0");
     }
 
     #[test]

@@ -477,6 +477,11 @@ pub struct World {
 
 impl World {
     pub async fn new(cellar: bool) -> Self {
+        Self::with(cellar, Vec::new()).await
+    }
+
+    /// With more services at the address of the location server.
+    pub async fn with(cellar: bool, more: Vec<Arc<dyn Service>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = RuntimeConfig {
             shards: 1,
@@ -520,7 +525,10 @@ impl World {
             down: vldb_down.clone(),
         });
         let socket = directory.path().join("admin");
-        let listener = local::Listener::bind(&runtime, &socket, vec![locator]).unwrap();
+        let listener = {
+            let services = std::iter::once(locator).chain(more).collect();
+            local::Listener::bind(&runtime, &socket, services).unwrap()
+        };
         let name = CellName::new("paper.cell").unwrap();
         let location = IpAddr::from([127, 0, 0, 1]);
         let cell = Cell {
