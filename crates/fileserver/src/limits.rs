@@ -28,6 +28,10 @@ pub const RANGES_PER_FILE: usize = 8 * LOCK_RANGES_MAX;
 /// lock of a shard. More machines than this do not share out one file by its bytes.
 pub const HOLDERS_PER_FILE: usize = 256;
 
+/// Ranges of one machine, by its address (IPv6: its network of 64 bits): owners are the callers' choice, and one of
+/// them shall not have all [`LOCKS`]. Counted in each shard by itself, a sixteenth of this.
+pub const RANGES_PER_HOST: usize = LOCKS / 8;
+
 /// Breaks remembered for one host that did not answer. A host that misses more is told to forget
 /// everything instead (`InitCallBackState3`), so the list never grows with the number of stores.
 pub const DELAYED_BREAKS_PER_HOST: usize = 1024;

@@ -11,13 +11,17 @@
 //! reader; and a reader or writer has the whole file.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
 
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::rxafs::{HeldRanges, LockRange};
 use parking_lot::Mutex;
 
 use crate::callback::fid_hash;
-use crate::limits::{HOLDERS_PER_FILE, LOCK_SECS, LOCKS, RANGES_PER_FILE, TABLE_SHARDS};
+use crate::limits::{
+    HOLDERS_PER_FILE, LOCK_SECS, LOCKS, RANGES_PER_FILE, RANGES_PER_HOST, TABLE_SHARDS,
+};
 
 /// What kind of lock is asked for (`ViceLockType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,7 @@ pub enum LockError {
     NotLocked,
     /// The server holds as many locks as it can.
     TooMany,
-    /// The file has as many ranges, or clients with ranges, as it can.
+    /// The file has as many ranges, or clients with ranges, as it can; or the machine has.
     TooManyRanges,
     /// The owner has said something newer.
     Overtaken,
@@ -66,6 +70,8 @@ pub(crate) struct Holder {
     pub(crate) serial: u64,
     /// Server's seconds.
     pub(crate) expires: u32,
+    /// The machine for which they count; `None`: nobody's, as they were saved or are the local administrator's.
+    pub(crate) host: Option<IpAddr>,
     /// Some.
     pub(crate) ranges: HeldRanges,
 }
@@ -135,6 +141,16 @@ impl Lock {
         })
     }
 
+    fn drop_holders(&mut self, tally: &mut Tally, drops: impl Fn(&Holder) -> bool) {
+        self.holders.retain(|holder| {
+            let dropped = drops(holder);
+            if dropped {
+                tally.take(holder);
+            }
+            !dropped
+        });
+    }
+
     fn ranges(&self) -> usize {
         let each = |holder: &Holder| holder.ranges.ranges().len();
         self.holders.iter().map(each).sum()
@@ -146,46 +162,81 @@ impl Lock {
     }
 }
 
+/// How many ranges there are in a shard.
+#[derive(Default)]
+struct Tally {
+    all: usize,
+    /// Of each machine that has any.
+    hosts: HashMap<IpAddr, usize>,
+}
+
+impl Tally {
+    fn add(&mut self, holder: &Holder) {
+        let count = holder.ranges.ranges().len();
+        self.all += count;
+        if let Some(host) = holder.host {
+            *self.hosts.entry(host).or_default() += count;
+        }
+    }
+
+    fn take(&mut self, holder: &Holder) {
+        let count = holder.ranges.ranges().len();
+        self.all -= count;
+        if let Some(host) = holder.host
+            && let Entry::Occupied(mut entry) = self.hosts.entry(host)
+        {
+            *entry.get_mut() -= count;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    fn of(&self, host: IpAddr) -> usize {
+        self.hosts.get(&host).copied().unwrap_or(0)
+    }
+}
+
 #[derive(Default)]
 struct Shard {
     files: HashMap<Fid, Lock>,
-    /// Ranges in it.
-    ranges: usize,
+    tally: Tally,
 }
 
 impl Shard {
-    /// Changes what a file has, and keeps count of the ranges.
+    /// Changes the lock on a whole file.
     fn change<T>(&mut self, fid: Fid, change: impl FnOnce(&mut Lock) -> T) -> T {
         let lock = self.files.entry(fid).or_default();
-        let before = lock.ranges();
         let result = change(lock);
-        self.ranges = self.ranges - before + lock.ranges();
         if lock.is_over() {
             self.files.remove(&fid);
         }
         result
     }
 
-    /// Drops what others had of a file and has expired; `owner`'s stays, for its number. Returns whether there was any.
-    fn drop_expired(&mut self, fid: Fid, owner: Owner, now: u32) -> bool {
-        let over = |holder: &Holder| holder.owner != owner && holder.expires <= now;
-        let known = self.files.get(&fid);
-        let any = known.is_some_and(|lock| lock.holders.iter().any(over));
-        if any {
-            self.change(fid, |lock| lock.holders.retain(|holder| !over(holder)));
+    fn put(&mut self, fid: Fid, holder: Holder) {
+        self.tally.add(&holder);
+        self.files.entry(fid).or_default().holders.push(holder);
+    }
+
+    /// Drops what some have of a file. Returns whether there was any.
+    fn drop_holders(&mut self, fid: Fid, drops: impl Fn(&Holder) -> bool) -> bool {
+        let Some(lock) = self.files.get_mut(&fid) else {
+            return false;
+        };
+        let had = lock.holders.len();
+        lock.drop_holders(&mut self.tally, drops);
+        let any = had > lock.holders.len();
+        if lock.is_over() {
+            self.files.remove(&fid);
         }
         any
     }
 
     fn forget(&mut self, fid: Fid) {
-        if let Some(lock) = self.files.remove(&fid) {
-            self.ranges -= lock.ranges();
+        if let Some(mut lock) = self.files.remove(&fid) {
+            lock.drop_holders(&mut self.tally, |_| true);
         }
-    }
-
-    fn retain(&mut self, mut keep: impl FnMut(&Fid, &mut Lock) -> bool) {
-        self.files.retain(&mut keep);
-        self.ranges = self.files.values().map(Lock::ranges).sum();
     }
 }
 
@@ -259,17 +310,20 @@ impl LockTable {
     }
 
     /// `owner` has these ranges and no others, until [`LOCK_SECS`] from `now`, if he may have what he has not yet.
-    /// Returns whether the file has become free.
+    /// They count for `host`. Returns whether the file has become free.
     pub fn hold(
         &self,
         fid: Fid,
         (owner, serial): (Owner, u64),
+        host: Option<IpAddr>,
         ranges: &HeldRanges,
         now: u32,
     ) -> Result<bool, LockError> {
         let mut shard = self.shard(fid).lock();
-        let expired = shard.drop_expired(fid, owner, now);
-        let (files, all) = (shard.files.len(), shard.ranges);
+        // The owner's stays, for its number.
+        let over = |holder: &Holder| holder.owner != owner && holder.expires <= now;
+        let expired = shard.drop_holders(fid, over);
+        let (files, all) = (shard.files.len(), shard.tally.all);
         let known = shard.files.get(&fid);
         let mine = known.and_then(|lock| lock.holders.iter().find(|holder| holder.owner == owner));
         if mine.is_some_and(|holder| holder.serial > serial) {
@@ -277,6 +331,16 @@ impl LockTable {
         }
         let before = mine.map_or(0, |holder| holder.ranges.ranges().len());
         let more = ranges.ranges().len().saturating_sub(before);
+        // Who has no more than before, from another address, is not refused, and so they count where they did.
+        let counted = mine.and_then(|holder| holder.host);
+        let host = counted.filter(|_| more == 0).or(host);
+        if let Some(host) = host.filter(|_| more > 0) {
+            let has = shard.tally.of(host);
+            let others = has - if counted == Some(host) { before } else { 0 };
+            if others + ranges.ranges().len() > RANGES_PER_HOST / TABLE_SHARDS {
+                return Err(LockError::TooManyRanges);
+            }
+        }
         if let Some(lock) = known {
             let full = mine.is_none() && lock.holders.len() >= HOLDERS_PER_FILE;
             if more > 0 && (full || lock.ranges() + more > RANGES_PER_FILE) {
@@ -293,20 +357,19 @@ impl LockTable {
         if more > 0 && (full || all + more > LOCKS / TABLE_SHARDS) {
             return Err(LockError::TooMany);
         }
-        Ok(shard.change(fid, |lock| {
-            let had = lock.holders.len();
-            lock.holders.retain(|holder| holder.owner != owner);
-            let had = expired || had > lock.holders.len();
-            if !ranges.is_empty() {
-                lock.holders.push(Holder {
-                    owner,
-                    serial,
-                    expires: now.saturating_add(LOCK_SECS),
-                    ranges: ranges.clone(),
-                });
-            }
-            had && lock.count(now) == 0
-        }))
+        let had = shard.drop_holders(fid, |holder| holder.owner == owner);
+        if !ranges.is_empty() {
+            let holder = Holder {
+                owner,
+                serial,
+                expires: now.saturating_add(LOCK_SECS),
+                host,
+                ranges: ranges.clone(),
+            };
+            shard.put(fid, holder);
+        }
+        let lock = shard.files.get(&fid);
+        Ok((expired || had) && lock.is_none_or(|lock| lock.count(now) == 0))
     }
 
     /// What `owner` has of a file.
@@ -346,15 +409,23 @@ impl LockTable {
     /// Forgets the locks of a volume that is gone.
     pub fn forget_volume(&self, volume: VolumeId) {
         for shard in &self.shards {
-            shard.lock().retain(|fid, _| fid.volume != volume);
+            let Shard { files, tally } = &mut *shard.lock();
+            files.retain(|fid, lock| {
+                let stays = fid.volume != volume;
+                if !stays {
+                    lock.drop_holders(tally, |_| true);
+                }
+                stays
+            });
         }
     }
 
     /// Clears away what expired: of whole files at least [`LOCK_SECS`] ago, for until then it may be extended.
     pub fn sweep(&self, now: u32) {
         for shard in &self.shards {
-            shard.lock().retain(|_, lock| {
-                lock.holders.retain(|holder| holder.expires > now);
+            let Shard { files, tally } = &mut *shard.lock();
+            files.retain(|_, lock| {
+                lock.drop_holders(tally, |holder| holder.expires <= now);
                 if lock.expires.saturating_add(LOCK_SECS) <= now {
                     lock.count = 0;
                 }
@@ -394,8 +465,7 @@ impl LockTable {
     /// Puts back saved ranges, unless they have expired.
     pub(crate) fn restore_ranges(&self, fid: Fid, holder: Holder, now: u32) {
         if holder.expires > now {
-            let mut shard = self.shard(fid).lock();
-            shard.change(fid, |lock| lock.holders.push(holder));
+            self.shard(fid).lock().put(fid, holder);
         }
     }
 
@@ -473,7 +543,7 @@ mod tests {
         now: u32,
     ) -> Result<bool, LockError> {
         let ranges = HeldRanges::of_all(ranges.iter().copied());
-        locks.hold(FID, ([client; 4], u64::from(now)), &ranges, now)
+        locks.hold(FID, ([client; 4], u64::from(now)), None, &ranges, now)
     }
 
     #[test]
@@ -559,7 +629,7 @@ mod tests {
         let locks = LockTable::default();
         let say = |serial: u64, ranges: &[LockRange]| {
             let ranges = HeldRanges::of_all(ranges.iter().copied());
-            locks.hold(FID, ([1; 4], serial), &ranges, 0)
+            locks.hold(FID, ([1; 4], serial), None, &ranges, 0)
         };
         assert_eq!(say(2, &[range(0, 9, true)]), Ok(false));
         assert_eq!(say(1, &[]), Err(LockError::Overtaken));
@@ -589,7 +659,7 @@ mod tests {
         assert_eq!(hold(&locks, 99, &[range(3, 3, false)], 1), Ok(false));
         locks.forget(FID);
         assert_eq!(locks.held(), 0);
-        assert_eq!(locks.shard(FID).lock().ranges, 0);
+        assert_eq!(locks.shard(FID).lock().tally.all, 0);
     }
 
     #[test]
@@ -625,7 +695,7 @@ mod tests {
         let late = hold(&locks, 1_000, &others, LOCK_SECS - 1);
         assert_eq!(late, Err(LockError::TooManyRanges));
         assert_eq!(hold(&locks, 1_000, &others, LOCK_SECS), Ok(false));
-        assert_eq!(locks.shard(FID).lock().ranges, 1);
+        assert_eq!(locks.shard(FID).lock().tally.all, 1);
         // And ranges likewise.
         locks.forget(FID);
         let each = cellar_wire::rxafs::LOCK_RANGES_MAX as u64;
@@ -640,7 +710,7 @@ mod tests {
             hold(&locks, 1, &others, 2 * LOCK_SECS - 1),
             Err(LockError::Conflict)
         );
-        assert_eq!(locks.shard(FID).lock().ranges, 1);
+        assert_eq!(locks.shard(FID).lock().tally.all, 1);
     }
 
     #[test]
@@ -662,5 +732,49 @@ mod tests {
                 assert_eq!(hold(&locks, 2, wants, 0).is_ok(), expected, "{wanted:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_machine_takes_only_its_share() {
+        let locks = LockTable::default();
+        let [one, two] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
+        let share = RANGES_PER_HOST / TABLE_SHARDS;
+        let shard = locks.shard(FID);
+        // Files of one part of the table, and owners as a caller makes them up.
+        let files: Vec<Fid> = (1..1_000)
+            .map(|vnode| Fid::new(1, 2 * vnode, 3))
+            .filter(|fid| std::ptr::eq(locks.shard(*fid), shard))
+            .collect();
+        let say = |place: usize, host, count: usize, now: u32| {
+            let ranges = HeldRanges::of_all((0..count as u64).map(|n| range(2 * n, 2 * n, true)));
+            let who = ([place as u32; 4], u64::from(now));
+            locks.hold(files[place], who, Some(host), &ranges, now)
+        };
+        let each = cellar_wire::rxafs::LOCK_RANGES_MAX;
+        let (full, rest) = (share / each, share % each);
+        for place in 0..full {
+            assert_eq!(say(place, one, each, 0), Ok(false));
+        }
+        assert_eq!(say(full, one, rest, 0), Ok(false));
+        assert_eq!(say(full + 1, one, 1, 0), Err(LockError::TooManyRanges));
+        assert_eq!(say(full + 1, two, 1, 0), Ok(false), "others have theirs");
+        // Said again, also from another address, they count where they did.
+        assert_eq!(say(0, two, each, 1), Ok(false));
+        assert_eq!(shard.lock().tally.of(one), share);
+        assert_eq!(shard.lock().tally.of(two), 1);
+        // Fewer make room; more count for whoever says them.
+        assert_eq!(say(0, one, each - 1, 2), Ok(false));
+        assert_eq!(say(full + 2, one, 1, 2), Ok(false));
+        assert_eq!(say(full + 2, two, 2, 3), Ok(false));
+        assert_eq!(shard.lock().tally.of(two), 3);
+        assert_eq!(say(0, one, each, 4), Ok(false));
+        // Whatever drops them, nothing is left over.
+        locks.forget(files[0]);
+        assert_eq!(shard.lock().tally.of(one), share - each);
+        locks.sweep(1 + LOCK_SECS);
+        assert_eq!(shard.lock().tally.of(two), 2);
+        locks.forget_volume(VolumeId(1));
+        assert_eq!(shard.lock().tally.all, 0);
+        assert!(shard.lock().tally.hosts.is_empty());
     }
 }

@@ -16,7 +16,7 @@
 //! `system:administrators` itself and have every right. Somebody in `UserList` acts as himself and
 //! is a member of `system:administrators`, whatever the database says.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -147,6 +147,18 @@ impl Session {
     /// Whose promises stay when the caller changes something.
     pub(crate) fn host_slot(&self) -> Option<HostSlot> {
         self.client.host.as_ref().map(|host| host.slot())
+    }
+
+    /// The machine, as what it may have at most is counted: one has a network of 64 bits of IPv6 to itself. `None`:
+    /// the local administrator.
+    pub(crate) fn machine(&self) -> Option<IpAddr> {
+        match self.client.host.as_ref()?.address().ip() {
+            IpAddr::V6(address) => {
+                let network = address.to_bits() >> 64 << 64;
+                Some(IpAddr::V6(Ipv6Addr::from_bits(network)))
+            }
+            v4 => Some(v4),
+        }
     }
 
     /// Who can be promised something.

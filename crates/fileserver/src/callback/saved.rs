@@ -258,6 +258,7 @@ impl Rest<'_> {
             owner: self.words()?,
             serial: self.long()?,
             expires: self.words::<1>()?[0],
+            host: None,
             ranges: HeldRanges::default(),
         };
         let range = LockRange {
@@ -349,6 +350,7 @@ mod tests {
             owner: [owner; 4],
             serial: 1 << 40,
             expires: 1300,
+            host: None,
             ranges: HeldRanges::of_all(ranges.iter().map(range)),
         }
     }

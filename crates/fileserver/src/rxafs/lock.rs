@@ -166,7 +166,10 @@ async fn hold(
                 attached.volume.status(fid)?;
             }
             let free = attached.volume.is_writable()
-                && server.locks.hold(fid, who, &ranges, now).map_err(refusal)?;
+                && server
+                    .locks
+                    .hold(fid, who, session.machine(), &ranges, now)
+                    .map_err(refusal)?;
             Ok(freed(&server, &session, &attached.volume, fid, free))
         })
         .await?
