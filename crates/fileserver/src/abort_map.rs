@@ -43,6 +43,8 @@ pub(crate) enum Refusal {
     TooBig,
     /// Another lock is in the way.
     Locked,
+    /// There are as many locks as there can be, of a file or of a machine.
+    TooManyLocks,
     /// The client stopped sending before it had sent what it announced.
     StoppedSending,
     /// The call failed underneath: the transport's own code.
@@ -63,6 +65,8 @@ const OLD_EOPNOTSUPP: AbortCode = AbortCode(122);
 const OLD_ECONNREFUSED: AbortCode = AbortCode(130);
 /// Linux's own number, which as plain code would mean VMOVED.
 const LINUX_ECONNREFUSED: i32 = 111;
+/// Linux's `ENOLCK`.
+const ENOLCK: i32 = 37;
 const PROTECTION_UNREACHABLE: AbortCode = AbortCode(-1001);
 /// A negative EPIPE: what file servers end a store with whose client fell silent.
 const STOPPED_SENDING: AbortCode = AbortCode(-32);
@@ -102,6 +106,7 @@ impl Refusal {
             Self::ListTooLong => AbortCode::E2BIG,
             Self::TooBig => AbortCode::EFBIG,
             Self::Locked => AbortCode::EAGAIN,
+            Self::TooManyLocks => AbortCode::from_errno(ENOLCK),
             Self::StoppedSending => STOPPED_SENDING,
         };
         code.for_host(understands_uae)
@@ -196,6 +201,7 @@ mod tests {
             (Refusal::NotAdministrator, 1, 0),
             (Refusal::Invalid, 22, 21),
             (Refusal::Locked, 11, 10),
+            (Refusal::TooManyLocks, 37, 36),
             (Refusal::NotSupported, 122, 93),
             (Refusal::ConnectionRefused, 130, 109),
         ];

@@ -385,7 +385,7 @@ impl Refusal {
             Self::Busy => RefusalKind::Busy,
             Self::HostSilent => RefusalKind::HostSilent,
             Self::NoProtection => RefusalKind::NoProtection,
-            Self::Locked => RefusalKind::Locked,
+            Self::Locked | Self::TooManyLocks => RefusalKind::Locked,
             Self::StoppedSending => RefusalKind::ClientGone,
             Self::Call(AbortCode::RXGEN_SS_UNMARSHAL | AbortCode::RXGEN_DECODE) => {
                 RefusalKind::BadArguments

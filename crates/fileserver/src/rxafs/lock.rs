@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
 use cellar_volume::{Error, Volume};
+use cellar_wire::List;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
     ExtendLock, ExtendLockReply, HeldRanges, HoldRanges, HoldRangesReply, LockRange, OldExtendLock,
     OldExtendLockReply, OldReleaseLock, OldReleaseLockReply, OldSetLock, OldSetLockReply,
     ReleaseLock, ReleaseLockReply, SetLock, SetLockReply, TestRange, TestRangeReply, VolSync,
 };
-use cellar_wire::{AbortCode, List};
 
 use super::common::{look, run};
 use crate::abort_map::Refusal;
@@ -25,9 +25,6 @@ use crate::service::Answered;
 use crate::session::Session;
 use crate::status::vol_sync;
 use crate::volumes::Want;
-
-/// A file has as many ranges as it can (`ENOLCK`).
-const NO_LOCKS: i32 = 37;
 
 pub(super) async fn set_lock(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let SetLock { fid, lock_type } = call.arguments().await.map_err(Refusal::Call)?;
@@ -181,6 +178,9 @@ async fn hold(
 pub(super) async fn test_range(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
     let TestRange { fid, owner, range } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
+    if range.first > range.last {
+        return Err(Refusal::Invalid);
+    }
     let (found, sync) = test(server, &session, fid, owner, range).await?;
     let found = List::from_iter_cut(found);
     call.reply(&TestRangeReply { found, sync });
@@ -214,7 +214,7 @@ fn refusal(error: LockError) -> Refusal {
     match error {
         LockError::Conflict => Refusal::Locked,
         LockError::TooMany => Refusal::Busy,
-        LockError::TooManyRanges => Refusal::Code(AbortCode::from_errno(NO_LOCKS)),
+        LockError::TooManyRanges => Refusal::TooManyLocks,
         LockError::NotLocked | LockError::Overtaken => Refusal::Invalid,
     }
 }
