@@ -63,18 +63,14 @@ impl<'a> Files<'a> {
         Self { client }
     }
 
-    /// What a path leads to: in a mounted AFS, or from `/afs` on. Any other word without slashes is a volume's name: its
-    /// root directory.
+    /// What a path leads to: in a mounted AFS, or from `/afs` on. Any other word without slashes is a volume's name, its
+    /// root directory, unless this is run in a mounted AFS.
     async fn find(&self, path: &str) -> Result<Node> {
         if let Some((cell, fid)) = mounted::place(Path::new(path)) {
             return self.node(&cell, fid).await;
         }
-        if matches!(path, "." | "..") {
-            return Err(Error::Usage(format!(
-                "'{path}' is not in a mounted AFS: name a path in one, a path from /afs on, or a volume"
-            )));
-        }
-        let Some(home) = self.client.home().filter(|_| !path.contains('/')) else {
+        let is_volume = is_volume(path, || is_mounted(Path::new(".")))?;
+        let Some(home) = self.client.home().filter(|_| is_volume) else {
             return Ok(self.client.find(path, Follow::ALL).await?);
         };
         let mount = MountPoint {
@@ -412,5 +408,63 @@ impl<'a> Files<'a> {
     pub async fn volume_of(&self, path: &str) -> Result<(String, VolumeId)> {
         let node = self.find(path).await?;
         Ok((node.volume.cell.to_string(), node.volume.id))
+    }
+}
+
+/// An attribute of everything in a mount by `cellar mount`, also of its root, which is in no cell.
+const STATUS: &str = "afs.cellar.status";
+
+/// Whether a directory is in a mounted AFS.
+fn is_mounted(directory: &Path) -> bool {
+    mounted::place(directory).is_some() || mounted::attribute(directory, STATUS).is_ok()
+}
+
+/// Whether what leads to nothing in a mounted AFS is a volume's name, not a path from `/afs` on.
+///
+/// # Errors
+/// It can be neither. In a mounted AFS a word is a file's name: a mistyped one must not become a volume of the home cell,
+/// whose root directory is changed then.
+fn is_volume(path: &str, in_mount: impl Fn() -> bool) -> Result<bool> {
+    if matches!(path, "." | "..") {
+        return Err(Error::Usage(format!(
+            "'{path}' is not in a mounted AFS: name a path in one, a path from /afs on, or a volume"
+        )));
+    }
+    if path.contains('/') {
+        return Ok(false);
+    }
+    if in_mount() {
+        let problem = match std::fs::metadata(path) {
+            Ok(_) => "is not in AFS".to_owned(),
+            Err(cause) => cause.to_string(),
+        };
+        return Err(Error::Usage(format!(
+            "{path}: {problem}. In a mounted AFS a word without slashes is a file's name; a volume is named from a \
+             directory that is not in one"
+        )));
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_name_in_a_mount_is_no_volume() {
+        let sentence = is_volume("dcos", || true).expect_err("a file's name");
+        let sentence = sentence.to_string();
+        assert!(sentence.starts_with("dcos: No such file"), "{sentence}");
+        assert!(is_volume("dcos", || false).expect("a volume's name"));
+        for mounted in [true, false] {
+            assert!(!is_volume("/afs/a.cell/docs", || mounted).expect("a path"));
+            assert!(is_volume(".", || mounted).is_err());
+        }
+    }
+
+    #[test]
+    fn other_directories_are_in_no_mount() {
+        assert!(!is_mounted(Path::new("/proc")));
+        assert!(!is_mounted(Path::new("/nonexistent")));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A path may be one in a mount, `cellar mount`'s or Linux's own, or one from `/afs` on.
 //! Where the originals take a path, a volume's name does too (`scratch` instead of
-//! `/afs/demo.cell/scratch`): its root directory, read-write.
+//! `/afs/demo.cell/scratch`): its root directory, read-write. In a mount a word is a file's name only.
 
 mod known;
 mod manager;
