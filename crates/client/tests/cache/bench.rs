@@ -166,6 +166,12 @@ impl Client {
         all
     }
 
+    /// What is in a file of this name.
+    pub(crate) async fn contents(&self, name: &str) -> Vec<u8> {
+        let file = self.find(name).await;
+        self.get(&file).await
+    }
+
     pub(crate) async fn names(&self) -> Vec<String> {
         let listing = self
             .cache
