@@ -96,10 +96,11 @@ impl Failures {
     }
 
     /// What came of one argument, if it did not fail.
-    pub(crate) fn note<T>(&mut self, outcome: Outcome<T>) -> Option<T> {
+    pub(crate) fn note<T, E: Into<Failure>>(&mut self, outcome: Result<T, E>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),
-            Err(failure) => {
+            Err(error) => {
+                let failure = error.into();
                 let _code = failure.report(self.command);
                 self.code = self.code.max(failure.code);
                 None

@@ -260,6 +260,19 @@ fn volumes_users_and_access_lists_as_the_originals_have_them() {
         "Access list for /afs/test.cell/ann is\nNormal rights:\n  \
          system:administrators rlidwka\n  system:anyuser rl\n  ann rlidwka\n"
     );
+    // What fails of several does not keep the others back.
+    for command in ["listacl", "listquota", "whereis", "whichcell"] {
+        let both = format!("fs {command} /afs/test.cell/nosuch /afs/test.cell/ann");
+        let said = cell.run(both.split_whitespace());
+        assert_ne!(said.status, 0, "{both}");
+        assert!(said.err.contains("nosuch"), "{both}: {}", said.err);
+        let what = if command == "listquota" {
+            "user.ann"
+        } else {
+            "ann"
+        };
+        assert!(said.out.contains(what), "{both}: {}", said.out);
+    }
     assert!(
         cell.fails("fs sa /afs/test.cell/ann nosuch rl")
             .contains("may not exist")

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::syntax::Invocation;
 use super::{cell_options, number, parse, print_json, quota};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
 
@@ -122,9 +122,13 @@ struct Fs<'a> {
 
 impl Fs<'_> {
     async fn listacl(&self) -> Outcome {
+        let mut failures = Failures::of("fs");
         let mut lists = Vec::new();
         for (index, path) in paths(self.invocation).into_iter().enumerate() {
-            let acl = self.files.access_list(path).await?;
+            let acl = self.files.access_list(path).await;
+            let Some(acl) = failures.note(acl) else {
+                continue;
+            };
             if self.json {
                 lists.push(json!({ "path": path, "acl": acl }));
                 continue;
@@ -137,10 +141,9 @@ impl Fs<'_> {
             out!("{gap}Access list for {path} is\n{}", acl.listing());
         }
         if self.json {
-            print_json(&lists)
-        } else {
-            Ok(())
+            print_json(&lists)?;
         }
+        failures.end()
     }
 
     async fn setacl(&self) -> Outcome {
@@ -156,16 +159,22 @@ impl Fs<'_> {
             clear: self.invocation.has("clear"),
             negative: self.invocation.has("negative"),
         };
+        let mut failures = Failures::of("fs");
         for path in self.invocation.list("dir") {
-            self.files.set_access_list(path, &change).await?;
+            let set = self.files.set_access_list(path, &change).await;
+            failures.note(set);
         }
-        Ok(())
+        failures.end()
     }
 
     async fn cleanacl(&self) -> Outcome {
+        let mut failures = Failures::of("fs");
         let mut cleaned = Vec::new();
         for (index, path) in paths(self.invocation).into_iter().enumerate() {
-            let acl = self.files.clean_access_list(path).await?;
+            let acl = self.files.clean_access_list(path).await;
+            let Some(acl) = failures.note(acl) else {
+                continue;
+            };
             if self.json {
                 cleaned.push(json!({ "path": path, "changed": acl.is_some(), "acl": acl }));
                 continue;
@@ -177,29 +186,32 @@ impl Fs<'_> {
             }
         }
         if self.json {
-            print_json(&cleaned)
-        } else {
-            Ok(())
+            print_json(&cleaned)?;
         }
+        failures.end()
     }
 
     async fn copyacl(&self) -> Outcome {
         let from = self.invocation.required("fromdir");
+        let clear = self.invocation.has("clear");
+        let mut failures = Failures::of("fs");
         for to in self.invocation.list("todir") {
-            self.files
-                .copy_access_list(from, to, self.invocation.has("clear"))
-                .await?;
+            let copied = self.files.copy_access_list(from, to, clear).await;
+            failures.note(copied);
         }
-        Ok(())
+        failures.end()
     }
 
     async fn volumes(&self) -> Outcome {
+        let mut failures = Failures::of("fs");
         let mut all = Vec::new();
         for path in paths(self.invocation) {
-            all.push(self.files.volume_status(path).await?);
+            let status = self.files.volume_status(path).await;
+            all.extend(failures.note(status));
         }
         if self.json {
-            return print_json(&all);
+            print_json(&all)?;
+            return failures.end();
         }
         let human = self.invocation.has("human");
         match self.invocation.command {
@@ -216,7 +228,7 @@ impl Fs<'_> {
             };
             out!("{text}");
         }
-        Ok(())
+        failures.end()
     }
 
     async fn mkmount(&self) -> Outcome {
@@ -243,13 +255,16 @@ impl Fs<'_> {
     }
 
     async fn rmmount(&self) -> Outcome {
+        let mut failures = Failures::of("fs");
         for path in self.invocation.list("dir") {
-            self.files.remove_mount(path).await?;
+            let removed = self.files.remove_mount(path).await;
+            failures.note(removed);
         }
-        Ok(())
+        failures.end()
     }
 
     async fn lsmount(&self) -> Outcome {
+        let mut failures = Failures::of("fs");
         let mut all = Vec::new();
         let mut failed = false;
         for path in self.invocation.list("dir") {
@@ -260,20 +275,27 @@ impl Fs<'_> {
                     outln!("{error}");
                     failed = true;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    failures.note::<(), _>(Err(error));
+                }
             }
         }
         if self.json {
             print_json(&all)?;
         }
+        failures.end()?;
         Failure::if_any(failed)
     }
 
     async fn whereis(&self) -> Outcome {
         let mut hosts = HostNames::new(!self.invocation.has("noresolve"));
+        let mut failures = Failures::of("fs");
         let mut all = Vec::new();
         for path in paths(self.invocation) {
-            let servers = self.files.where_is(path).await?;
+            let servers = self.files.where_is(path).await;
+            let Some(servers) = failures.note(servers) else {
+                continue;
+            };
             if self.json {
                 all.push(json!({ "path": path, "servers": servers }));
                 continue;
@@ -286,20 +308,30 @@ impl Fs<'_> {
             let word = if servers.len() == 1 { "host" } else { "hosts" };
             outln!("File {path} is on {word} {names}");
         }
-        if self.json { print_json(&all) } else { Ok(()) }
+        if self.json {
+            print_json(&all)?;
+        }
+        failures.end()
     }
 
     async fn whichcell(&self) -> Outcome {
+        let mut failures = Failures::of("fs");
         let mut all = Vec::new();
         for path in paths(self.invocation) {
-            let (cell, _) = self.files.volume_of(path).await?;
+            let found = self.files.volume_of(path).await;
+            let Some((cell, _)) = failures.note(found) else {
+                continue;
+            };
             if self.json {
                 all.push(json!({ "path": path, "cell": cell.as_str() }));
                 continue;
             }
             outln!("File {path} lives in cell '{cell}'");
         }
-        if self.json { print_json(&all) } else { Ok(()) }
+        if self.json {
+            print_json(&all)?;
+        }
+        failures.end()
     }
 
     async fn checkservers(&self) -> Outcome {

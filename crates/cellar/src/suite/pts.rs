@@ -269,7 +269,7 @@ impl Pts<'_> {
             match self.protection.id_of(name).await {
                 Ok(id) => ids.push(id),
                 Err(error @ cellar_admin::Error::NoSuchUserOrGroup(_)) => {
-                    failures.note::<()>(Err(error.into()));
+                    failures.note::<(), _>(Err(error));
                 }
                 Err(error) => return Err(error.into()),
             }

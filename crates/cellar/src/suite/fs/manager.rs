@@ -132,7 +132,7 @@ impl Manager<'_> {
             };
             if matches!(name, "" | "." | "..") {
                 let problem = format!("{path}: give the name of a mount point, not . or ..");
-                failures.note::<()>(Err(Failure::usage(problem)));
+                failures.note::<(), _>(Err(Failure::usage(problem)));
                 continue;
             }
             let flushed = in_mount(directory).and_then(|mount| {
@@ -276,7 +276,7 @@ impl Manager<'_> {
                 .iter()
                 .any(|cell| cell.name.as_str() == name.to_lowercase())
             {
-                failures.note::<()>(Err(Failure::new(format!("no such cell as '{name}'"))));
+                failures.note::<(), _>(Err(Failure::new(format!("no such cell as '{name}'"))));
                 continue;
             }
             if self.json {
