@@ -37,8 +37,8 @@ impl Mounted {
         if let Some(here) = Self::at(Path::new(".")) {
             return Ok(here);
         }
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-        let all: Vec<_> = mount_points(&mounts)
+        let all: Vec<_> = cellar_fuse::mount_points()?
+            .into_iter()
             .filter_map(|path| Self::at(&path))
             .collect();
         match &all[..] {
@@ -128,52 +128,9 @@ pub(crate) fn cell_of(path: &str) -> Option<Cell> {
     Cell::parse_line(&mounted::attribute(Path::new(path), control::CELL).ok()?)
 }
 
-/// Where something of ours is mounted. Source: proc(5).
-fn mount_points(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
-    let ours = |line: &&str| {
-        let (_, behind) = line.split_once(" - ").unwrap_or_default();
-        behind.starts_with("fuse.afs cellar ")
-    };
-    let lines = mountinfo.lines().filter(ours);
-    lines.filter_map(|line| Some(unescaped(line.split(' ').nth(4)?)))
-}
-
-/// Blanks and the like are octal numbers there.
-fn unescaped(text: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, more)) = rest.split_first() {
-        let number = more.get(..3).filter(|_| *first == b'\\');
-        let number = number.and_then(|digits| std::str::from_utf8(digits).ok());
-        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &more[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = more;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mounts_among_others() {
-        let text = "22 1 8:1 / / rw - ext4 /dev/root rw\n\
-                    30 22 0:44 / /mnt/with\\040blank rw,nosuid - fuse.afs cellar rw,user_id=0\n\
-                    31 22 0:45 / /other rw - fuse.afs AFS rw\n\
-                    32 22 0:46 / /afs rw shared:3 - fuse.afs cellar rw\n";
-        let found: Vec<_> = mount_points(text).collect();
-        assert_eq!(found, [Path::new("/mnt/with blank"), Path::new("/afs")]);
-        assert_eq!(unescaped("a\\"), Path::new("a\\"));
-    }
 
     #[test]
     fn what_is_no_mount_says_so() {

@@ -16,8 +16,10 @@ mod directories;
 mod filesystem;
 mod inodes;
 mod mount;
+mod mount_points;
 mod notices;
 mod requests;
 mod xattr;
 
 pub use mount::{Mount, Options, remove_dead};
+pub use mount_points::mount_points;

@@ -1,4 +1,8 @@
 //! Mounting, and the end of it.
+//!
+//! A directory can have had several mounts, one over the other or one after the other: a process that takes its own away
+//! looks first whether it is the one that is seen there. fuser's session goes by the path alone when it ends, and took
+//! away what another process had mounted there since; so it has no mount to take away (`Mount::new`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,10 +12,12 @@ use std::thread::JoinHandle;
 
 use cellar_client::cache::Cache;
 use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::UnmountFlags;
 
 use crate::filesystem::Filesystem;
 use crate::inodes::{Inodes, Node};
+use crate::mount_points::{NAME, mount_points};
 use crate::notices::{Kernel, Notices, WRITERS};
 
 /// `ENOTCONN`: a mount whose process is gone.
@@ -32,6 +38,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Mount {
     directory: PathBuf,
+    /// Its device; no other mount has it as long as this process lives.
+    device: (u32, u32),
     notices: Arc<Notices>,
     session: Option<JoinHandle<io::Result<()>>>,
     writers: Vec<JoinHandle<()>>,
@@ -42,7 +50,7 @@ impl Mount {
     /// Must be called in a tokio runtime, which then answers the kernel's requests.
     ///
     /// # Errors
-    /// There is no `/dev/fuse`, the directory is none, or this user may not mount there.
+    /// There is no `/dev/fuse`, the directory is none or has such a mount already, or this user may not mount there.
     pub fn new(
         cache: Arc<Cache>,
         root: Option<Arc<cellar_client::cache::Vnode>>,
@@ -70,13 +78,16 @@ impl Mount {
         let writers = (0..WRITERS).map(write).collect::<io::Result<_>>();
         // Those that have been started end.
         let writers = writers.inspect_err(|_| notices.end())?;
-        let session = std::thread::Builder::new()
-            .name("fuse-session".to_owned())
-            .spawn(move || session.run())?;
+        let mut session = session.spawn()?;
+        let thread = std::thread::Builder::new().spawn(|| Ok(()))?;
+        let thread = std::mem::replace(&mut session.guard, thread);
+        // What would take away whatever is mounted there when it is dropped.
+        std::mem::forget(session);
         Ok(Self {
             directory: directory.to_owned(),
+            device: device_at(directory)?,
             notices,
-            session: Some(session),
+            session: Some(thread),
             writers,
         })
     }
@@ -91,7 +102,8 @@ impl Mount {
     /// # Errors
     /// It cannot be unmounted.
     pub fn unmount(mut self) -> io::Result<()> {
-        if !self.has_ended() {
+        // Of what is mounted over it the user of that has to dispose.
+        if device_at(&self.directory).is_ok_and(|device| device == self.device) {
             match rustix::mount::unmount(&self.directory, UnmountFlags::DETACH) {
                 // Not ours to take away by a system call: by the program that has the right.
                 Err(rustix::io::Errno::PERM) => unmount_by_program(&self.directory)?,
@@ -123,7 +135,7 @@ impl Drop for Mount {
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName("cellar".to_owned()),
+        MountOption::FSName(NAME.to_owned()),
         MountOption::Subtype("afs".to_owned()),
         MountOption::NoAtime,
         MountOption::NoDev,
@@ -146,6 +158,12 @@ fn take_over(directory: &Path) -> io::Result<()> {
     while remove_dead(directory)? {
         tracing::info!(directory = %directory.display(), "took a dead mount away");
     }
+    if is_mounted(directory)? {
+        return Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "is mounted already",
+        ));
+    }
     if std::fs::metadata(directory)?.is_dir() {
         Ok(())
     } else {
@@ -154,6 +172,19 @@ fn take_over(directory: &Path) -> io::Result<()> {
             "not a directory",
         ))
     }
+}
+
+/// The device of what is seen at a directory, without a request to whoever answers for it.
+fn device_at(directory: &Path) -> io::Result<(u32, u32)> {
+    let nothing = StatxFlags::empty();
+    let found = rustix::fs::statx(CWD, directory, AtFlags::STATX_DONT_SYNC, nothing)?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// Whether one of our mounts is seen at a directory, anybody's.
+fn is_mounted(directory: &Path) -> io::Result<bool> {
+    let directory = std::fs::canonicalize(directory)?;
+    Ok(mount_points()?.contains(&directory))
 }
 
 /// Takes away what a process that has ended left mounted at `directory`. Answers whether there was such a thing.
