@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use cellar_admin::fs::Files;
-use cellar_rpc::{IncomingCall, LocalBoxFuture, PortConfig, Runtime, RuntimeConfig, Service};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, PortConfig, Runtime, RuntimeConfig, Service, only};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Uniquifier, ViceId, VnodeId};
 use cellar_wire::rxafs::{self, AfsFetchStatus, FileType};
-use cellar_wire::{AbortCode, AfsTime, Encode, Package, Procedure, pr};
+use cellar_wire::{AbortCode, AfsTime, Package, Procedure, pr};
 use paper::World;
 use parking_lot::Mutex;
 
@@ -34,37 +34,23 @@ struct Names {
     asked: Mutex<Vec<ViceId>>,
 }
 
-impl Service for Names {
-    fn package(&self) -> &'static Package {
-        &pr::PACKAGE
-    }
-
-    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move {
-            if call.opcode().await? != pr::IDToName::OPCODE {
-                return Err(AbortCode::RXGEN_OPCODE);
-            }
-            let asked: pr::IDToName = call.arguments().await?;
-            self.asked.lock().extend(asked.ids.iter().copied());
-            if self.mood == Mood::Silent {
-                return Err(AbortCode::RX_CALL_DEAD);
-            }
-            let name_of = |id: &ViceId| match (id.0, self.mood) {
-                (-204, _) => "system:administrators".to_owned(),
-                (7, _) => "ann".to_owned(),
-                (1234, Mood::KnowsAll) => "bob".to_owned(),
-                (id, _) => id.to_string(),
-            };
-            let skipped = usize::from(self.mood == Mood::TooFew);
-            let names = asked.ids.iter().skip(skipped).map(name_of);
-            let names = names.map(|name| pr::PrName::new(name.as_bytes()).unwrap());
-            answer(
-                call,
-                &pr::IDToNameReply {
-                    names: pr::NameList::from_iter_cut(names),
-                },
-            );
-            Ok(())
+impl Names {
+    fn answer(&self, asked: &pr::IDToName) -> Result<pr::IDToNameReply, AbortCode> {
+        self.asked.lock().extend(asked.ids.iter().copied());
+        if self.mood == Mood::Silent {
+            return Err(AbortCode::RX_CALL_DEAD);
+        }
+        let name_of = |id: &ViceId| match (id.0, self.mood) {
+            (-204, _) => "system:administrators".to_owned(),
+            (7, _) => "ann".to_owned(),
+            (1234, Mood::KnowsAll) => "bob".to_owned(),
+            (id, _) => id.to_string(),
+        };
+        let skipped = usize::from(self.mood == Mood::TooFew);
+        let names = asked.ids.iter().skip(skipped).map(name_of);
+        let names = names.map(|name| pr::PrName::new(name.as_bytes()).unwrap());
+        Ok(pr::IDToNameReply {
+            names: pr::NameList::from_iter_cut(names),
         })
     }
 }
@@ -91,7 +77,7 @@ impl Service for Directory {
                         callback: Default::default(),
                         sync,
                     };
-                    answer(call, &reply);
+                    call.reply(&reply);
                 }
                 rxafs::FetchACL::OPCODE => {
                     let _: rxafs::FetchACL = call.arguments().await?;
@@ -100,7 +86,7 @@ impl Service for Directory {
                         status: status(),
                         sync,
                     };
-                    answer(call, &reply);
+                    call.reply(&reply);
                 }
                 rxafs::StoreACL::OPCODE => {
                     let arguments: rxafs::StoreACL = call.arguments().await?;
@@ -110,19 +96,13 @@ impl Service for Directory {
                         status: status(),
                         sync,
                     };
-                    answer(call, &reply);
+                    call.reply(&reply);
                 }
                 _ => return Err(AbortCode::RXGEN_OPCODE),
             }
             Ok(())
         })
     }
-}
-
-fn answer(call: &mut IncomingCall, reply: &impl Encode) {
-    let mut buffer = bytes::BytesMut::new();
-    reply.encode_to(&mut buffer);
-    call.append(&buffer);
 }
 
 fn status() -> AfsFetchStatus {
@@ -152,7 +132,12 @@ async fn cleaned(mood: Mood) -> (Result<bool, String>, Option<String>, Vec<i32>)
         mood,
         asked: Mutex::default(),
     });
-    let world = World::with(true, vec![names.clone()]).await;
+    let database = names.clone();
+    let database = only(async move |call: &mut IncomingCall, asked| {
+        call.reply(&database.answer(&asked)?);
+        Ok(())
+    });
+    let world = World::with(true, vec![database]).await;
     world.create("plan").await;
     let config = RuntimeConfig {
         shards: 1,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Service};
+use cellar_rpc::{IncomingCall, LocalBoxFuture, Service, only};
 use cellar_wire::afsvol::{
     self, BACKUP, DestServer, ForwardMultiple, GetState, IT_BUSY, IT_OFFLINE, READONLY, READWRITE,
     Replica,
@@ -112,37 +112,35 @@ fn a_release_sends_what_changed() {
 }
 
 /// A volume server that knows what OpenAFS's know: takes dumps, keeps their bytes.
+#[derive(Default)]
 struct Stock(parking_lot::Mutex<Vec<Vec<u8>>>);
 
-impl Service for Stock {
-    fn package(&self) -> &'static Package {
-        &afsvol::PACKAGE
-    }
-
-    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move {
-            if call.opcode().await? != afsvol::Restore::OPCODE {
-                return Err(AbortCode::RXGEN_OPCODE);
+impl Stock {
+    async fn restore(
+        &self,
+        call: &mut IncomingCall,
+        restore: afsvol::Restore,
+    ) -> Result<(), AbortCode> {
+        let mut dump = Vec::new();
+        while let Some(bytes) = call.read_chunk().await? {
+            dump.extend_from_slice(&bytes);
+            if restore.trans == 13 && dump.len() > 10_000 {
+                return Err(AbortCode::VOLSERREAD_DUMPERROR);
             }
-            let restore: afsvol::Restore = call.arguments().await?;
-            let mut dump = Vec::new();
-            while let Some(bytes) = call.read_chunk().await? {
-                dump.extend_from_slice(&bytes);
-                if restore.trans == 13 && dump.len() > 10_000 {
-                    return Err(AbortCode::VOLSERREAD_DUMPERROR);
-                }
-            }
-            self.0.lock().push(dump);
-            Ok(())
-        })
+        }
+        self.0.lock().push(dump);
+        Ok(())
     }
 }
 
 #[test]
 fn each_destination_has_its_own_result_and_waits_for_no_other() {
     let (here, there, client, _other, port) = two();
-    let stock = Arc::new(Stock(parking_lot::Mutex::default()));
-    let (_runtime, stock_port) = another(&there, stock.clone());
+    let stock = Arc::new(Stock::default());
+    let taken = stock.clone();
+    let service =
+        only(async move |call: &mut IncomingCall, restore| taken.restore(call, restore).await);
+    let (_runtime, stock_port) = another(&there, service);
     // Somebody who never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     run(async {

@@ -43,5 +43,5 @@ pub use incoming::{Caller, IncomingCall, Peer};
 pub use outgoing::OutgoingCall;
 pub use port::{Port, PortConfig, Spread};
 pub use runtime::{Runtime, RuntimeConfig};
-pub use service::{LocalBoxFuture, Service, ServiceOptions};
+pub use service::{LocalBoxFuture, Service, ServiceOptions, only};
 pub use statistics::{DurationFigures, PortFigures, PortStatistics, ProcedureFigures};

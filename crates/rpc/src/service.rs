@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use cellar_rx::ServerSecurity;
 use cellar_wire::abort::AbortCode;
-use cellar_wire::package::Package;
+use cellar_wire::package::{Package, Procedure};
 
 use crate::IncomingCall;
 
@@ -62,6 +63,38 @@ impl<S: Service> Service for Arc<S> {
 
     fn options(&self) -> ServiceOptions {
         (**self).options()
+    }
+}
+
+/// A service that knows one procedure of its package: `answer` is given the call and its arguments. All other calls get
+/// `RXGEN_OPCODE`. What tests of clients set against them.
+pub fn only<P, F>(answer: F) -> Arc<dyn Service>
+where
+    P: Procedure,
+    F: AsyncFn(&mut IncomingCall, P) -> Result<(), AbortCode> + Send + Sync + 'static,
+{
+    Arc::new(Only(answer, PhantomData::<fn(P)>))
+}
+
+struct Only<P, F>(F, PhantomData<fn(P)>);
+
+impl<P, F> Service for Only<P, F>
+where
+    P: Procedure,
+    F: AsyncFn(&mut IncomingCall, P) -> Result<(), AbortCode> + Send + Sync + 'static,
+{
+    fn package(&self) -> &'static Package {
+        P::package()
+    }
+
+    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
+        Box::pin(async move {
+            if call.opcode().await? != P::OPCODE {
+                return Err(AbortCode::RXGEN_OPCODE);
+            }
+            let arguments = call.arguments().await?;
+            (self.0)(call, arguments).await
+        })
     }
 }
 

@@ -13,13 +13,13 @@ use cellar_client::cache::{Options, Root};
 use cellar_client::{Cell, CellName, Ports};
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
-use cellar_rpc::{IncomingCall, LocalBoxFuture, Port, PortConfig, Runtime, Service};
+use cellar_rpc::{IncomingCall, Port, PortConfig, Runtime, only};
 use cellar_volume::disk::SimDisk;
 use cellar_volume::{Context, Partition, Volume, VolumeSpec};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::{AccessList, AclEntry, Rights};
 use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
-use cellar_wire::package::{Package, Procedure};
+use cellar_wire::package::Procedure;
 use cellar_wire::vl;
 
 /// The volume's number. Its name is `root.cell`.
@@ -66,39 +66,25 @@ impl Protection for Nobody {
 }
 
 /// Knows the one volume, by name and by number.
-struct Locations;
-
-impl Service for Locations {
-    fn package(&self) -> &'static Package {
-        &vl::PACKAGE
+async fn locate(call: &mut IncomingCall, arguments: vl::GetEntryByNameN) -> Result<(), AbortCode> {
+    let name = arguments.volumename.as_bytes();
+    if name != b"root.cell" && name != VOLUME.0.to_string().as_bytes() {
+        return Err(AbortCode::VL_NOENT);
     }
-
-    fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
-        Box::pin(async move {
-            if call.opcode().await? != vl::GetEntryByNameN::OPCODE {
-                return Err(AbortCode::RXGEN_OPCODE);
-            }
-            let arguments: vl::GetEntryByNameN = call.arguments().await?;
-            let name = arguments.volumename.as_bytes();
-            if name != b"root.cell" && name != VOLUME.0.to_string().as_bytes() {
-                return Err(AbortCode::VL_NOENT);
-            }
-            let site = vl::Site {
-                server: u32::from(Ipv4Addr::LOCALHOST),
-                partition: 0,
-                flags: vl::VLSF_RWVOL,
-            };
-            let entry = vl::NvldbEntry {
-                name: vl::EntryName::try_from("root.cell").expect("name"),
-                sites: cellar_wire::List::from_iter_cut([site]),
-                volume_ids: [VOLUME, VolumeId(0), VolumeId(0)],
-                flags: vl::VLF_RWEXISTS,
-                ..Default::default()
-            };
-            call.reply(&vl::GetEntryByNameNReply { entry });
-            Ok(())
-        })
-    }
+    let site = vl::Site {
+        server: u32::from(Ipv4Addr::LOCALHOST),
+        partition: 0,
+        flags: vl::VLSF_RWVOL,
+    };
+    let entry = vl::NvldbEntry {
+        name: vl::EntryName::try_from("root.cell").expect("name"),
+        sites: cellar_wire::List::from_iter_cut([site]),
+        volume_ids: [VOLUME, VolumeId(0), VolumeId(0)],
+        flags: vl::VLF_RWEXISTS,
+        ..Default::default()
+    };
+    call.reply(&vl::GetEntryByNameNReply { entry });
+    Ok(())
 }
 
 /// The cell `test.cell`, whose clock stands still. Ends with [`TestCell::end`].
@@ -139,7 +125,7 @@ impl TestCell {
             .service(server.object_service());
         let files = runtime.open(files).expect("port");
         server.start(&runtime, &files);
-        let locations = PortConfig::new(any).service(Arc::new(Locations));
+        let locations = PortConfig::new(any).service(only(locate));
         let locations = runtime.open(locations).expect("port");
         let cell = Cell {
             name: CellName::new("test.cell").expect("name"),
