@@ -7,7 +7,7 @@ mod common;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, Fid};
 use cellar_wire::rxafs::{self, AfsStoreStatus, Callback, FileType};
-use common::{CLONE, Cell, Machine, NOW, OPEN, mode, name, run};
+use common::{CLONE, Cell, Machine, NOW, OPEN, mode, name, run, with_file};
 
 #[test]
 fn a_file_is_made_stored_fetched_and_removed() {
@@ -66,10 +66,7 @@ fn a_file_is_made_stored_fetched_and_removed() {
 
 #[test]
 fn the_old_form_of_fetch_and_store() {
-    let cell = Cell::start();
-    let machine = Machine::new(&cell, 1);
-    run(async {
-        let fid = machine.create(Fid::root(OPEN), "f").await;
+    with_file(async |_, [machine], fid| {
         let call = rxafs::StoreData {
             fid,
             in_status: AfsStoreStatus {
@@ -256,11 +253,7 @@ fn bulk_status_answers_each_fid_in_its_place() {
 
 #[test]
 fn a_read_only_volume_is_promised_whole_and_changes_nothing() {
-    let cell = Cell::start();
-    let machine = Machine::new(&cell, 1);
-    run(async {
-        let root = Fid::root(OPEN);
-        let fid = machine.create(root, "f").await;
+    with_file(async |cell, [machine], fid| {
         machine.store(fid, 0, b"before").await.unwrap();
         cell.make_clone();
         machine.store(fid, 0, b"after!").await.unwrap();
@@ -307,10 +300,7 @@ fn a_read_only_volume_is_promised_whole_and_changes_nothing() {
 
 #[test]
 fn times_modes_and_owners() {
-    let cell = Cell::start();
-    let machine = Machine::new(&cell, 1);
-    run(async {
-        let fid = machine.create(Fid::root(OPEN), "f").await;
+    with_file(async |cell, [machine], fid| {
         let set = |in_status| rxafs::StoreStatus { fid, in_status };
         let status = machine
             .ok(&set(AfsStoreStatus {

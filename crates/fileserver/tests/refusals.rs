@@ -9,7 +9,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 use cellar_wire::{AfsName, Encode};
-use common::{ANYUSER, Cell, Machine, OPEN, SHUT, list, mode, name, raw, run};
+use common::{ANYUSER, Cell, Machine, OPEN, SHUT, list, mode, name, raw, run, with_file};
 
 /// Every operation against every single right: which one it needs. Anonymous calls, in a directory
 /// whose list gives `system:anyuser` one right; the objects belong to somebody else.
@@ -436,10 +436,7 @@ fn arguments_cut_short_or_absurd_are_refused_and_counted() {
 
 #[test]
 fn quotas_hold_and_can_be_changed_by_administrators() {
-    let cell = Cell::start();
-    let machine = Machine::new(&cell, 1);
-    run(async {
-        let fid = machine.create(Fid::root(OPEN), "f").await;
+    with_file(async |cell, [machine], fid| {
         let quota = |blocks| rxafs::SetVolumeStatus {
             volume: OPEN,
             status: rxafs::StoreVolumeStatus {
@@ -484,10 +481,7 @@ fn quotas_hold_and_can_be_changed_by_administrators() {
 
 #[test]
 fn locks_conflict_expire_and_are_shown() {
-    let cell = Cell::start();
-    let (one, two) = (Machine::new(&cell, 1), Machine::new(&cell, 2));
-    run(async {
-        let fid = one.create(Fid::root(OPEN), "f").await;
+    with_file(async |cell, [one, two], fid| {
         let set = |lock_type| rxafs::SetLock { fid, lock_type };
         one.ok(&set(1)).await;
         assert_eq!(two.code(&set(0)).await, 11);
@@ -592,10 +586,7 @@ fn lists_as_text() {
 
 #[test]
 fn statistics_are_those_that_stock_tools_read() {
-    let cell = Cell::start();
-    let machine = Machine::new(&cell, 1);
-    run(async {
-        let fid = machine.create(Fid::root(OPEN), "f").await;
+    with_file(async |_, [machine], fid| {
         machine.store(fid, 0, &[1; 5000]).await.unwrap();
         machine.fetch(fid, 0, 5000).await.unwrap();
         let stats = |collection| rxafs::GetXStats {

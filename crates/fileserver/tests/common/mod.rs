@@ -682,6 +682,17 @@ pub async fn raw(connection: &Connection, request: Vec<u8>) -> Result<Vec<u8>, C
     Ok(reply)
 }
 
+/// Runs a test's body with a cell, client machines of it, and a file in the scratch volume that the first of them has
+/// just made.
+pub fn with_file<const N: usize>(body: impl AsyncFnOnce(&Cell, &[Machine; N], Fid)) {
+    let cell = Cell::start();
+    let machines = std::array::from_fn(|at| Machine::new(&cell, at as u8 + 1));
+    run(async {
+        let fid = machines[0].create(Fid::root(OPEN), "f").await;
+        body(&cell, &machines, fid).await;
+    });
+}
+
 /// Runs a test's body, which must end within a minute.
 pub fn run<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
