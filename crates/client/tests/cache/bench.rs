@@ -59,11 +59,18 @@ impl Bench {
         self.client_with(64 << 20, None).await
     }
 
-    /// Two clients, and a file with `bytes` that both know.
-    pub(crate) async fn two_with_a_file(&self, bytes: &[u8]) -> [(Client, Arc<Vnode>); 2] {
-        let (a, b) = (self.client().await, self.client().await);
+    /// A client, and a file with `bytes` that it has made.
+    pub(crate) async fn one_with_a_file(&self, bytes: &[u8]) -> (Client, Arc<Vnode>) {
+        let a = self.client().await;
         let file = a.make("file").await;
         a.put(&file, bytes).await.expect("stored");
+        (a, file)
+    }
+
+    /// Two clients, and a file with `bytes` that both know.
+    pub(crate) async fn two_with_a_file(&self, bytes: &[u8]) -> [(Client, Arc<Vnode>); 2] {
+        let (a, file) = self.one_with_a_file(bytes).await;
+        let b = self.client().await;
         let seen = b.find("file").await;
         [(a, file), (b, seen)]
     }

@@ -109,9 +109,7 @@ async fn names_change_here_as_on_the_server() {
 #[tokio::test]
 async fn a_removed_file_lives_until_it_is_closed() {
     let bench = Bench::start();
-    let a = bench.client().await;
-    let file = a.make("file").await;
-    a.put(&file, b"contents").await.expect("stored");
+    let (a, file) = bench.one_with_a_file(b"contents").await;
     let handle = a.open(&file, Rights::READ.union(Rights::WRITE)).await;
     a.cache
         .remove_file(&a.user, &a.root, b"file")
@@ -187,9 +185,7 @@ async fn what_cannot_be_stored_stays() {
 #[tokio::test]
 async fn who_may_not_write_cuts_nothing() {
     let bench = Bench::start();
-    let a = bench.client().await;
-    let file = a.make("file").await;
-    a.put(&file, b"kept").await.expect("stored");
+    let (_a, _file) = bench.one_with_a_file(b"kept").await;
     bench.allow(Rights::READ.union(Rights::LOOKUP));
     let b = bench.client().await;
     let seen = b.find("file").await;
