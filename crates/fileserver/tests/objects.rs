@@ -229,6 +229,33 @@ fn a_dead_device_fails_the_file_at_once_and_it_comes_back() {
 }
 
 #[test]
+fn a_file_that_a_client_s_store_moves_goes_to_devices_that_answer() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let osds = Osds::start(&cell, 2, &[(2, "=> osd;")]).await;
+        let mut files = Vec::new();
+        for number in 0..4 {
+            let file = machine.create(Fid::root(OPEN), &format!("f{number}")).await;
+            store(&machine, file, 0, b"kept by the server", KEEP)
+                .await
+                .unwrap();
+            files.push(file);
+        }
+        set_policy(&cell, OPEN, 2);
+        // Nobody has noticed yet.
+        osds.fakes[0].set_fault(Fault::Silent);
+        let client = direct(&cell, &machine);
+        for fid in files {
+            let begun = client.call(&begin(fid)).await.unwrap();
+            let placed = begun.access.layout.objects.iter();
+            let osds: Vec<_> = placed.map(|placed| placed.osd).collect();
+            assert_eq!(osds, [3]);
+        }
+    });
+}
+
+#[test]
 fn a_file_is_emptied_and_written_anew_with_the_devices_that_are_left() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
@@ -351,6 +378,17 @@ fn direct(cell: &Cell, machine: &Machine) -> Connection {
     port.connect(cell.address(), service, Security::null())
 }
 
+/// A store of the first bytes of a file.
+fn begin(fid: Fid) -> BeginStore {
+    BeginStore {
+        fid,
+        position: 0,
+        length: 1000,
+        file_length: 1000,
+        shape: List::default(),
+    }
+}
+
 /// How long capabilities hold, as the devices see it.
 fn lives(cell: &Cell, access: &Access) -> Vec<u64> {
     let now = cell.clock.load(Ordering::Relaxed);
@@ -368,14 +406,7 @@ fn the_right_to_store_lasts_no_longer_than_an_unattended_store() {
         set_policy(&cell, OPEN, 2);
         let fid = machine.create(Fid::root(OPEN), "f").await;
         let client = direct(&cell, &machine);
-        let begin = BeginStore {
-            fid,
-            position: 0,
-            length: 1000,
-            file_length: 1000,
-            shape: List::default(),
-        };
-        let begun = client.call(&begin).await.unwrap();
+        let begun = client.call(&begin(fid)).await.unwrap();
         let lease = u64::from(STORE_LEASE);
         assert_eq!(lives(&cell, &begun.access), [lease; 2]);
         cell.wait_secs(40);
