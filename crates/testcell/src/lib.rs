@@ -1,7 +1,9 @@
-//! A cell of one volume in this process, for the tests of clients: a real file server over a disk in memory, and a location
-//! server that knows the volume. No ports of its own, no root, no files. Only tests depend on it.
+//! A cell of one volume or two in this process, for the tests of clients: a real file server over a disk in memory, and a
+//! location server that knows the volumes. No ports of its own, no root, no files. Only tests depend on it.
 //!
 //! What cannot be set up panics: that is the test's failure.
+
+mod gate;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -21,6 +23,9 @@ use cellar_wire::acl::{AccessList, AclEntry, Rights};
 use cellar_wire::ids::{AfsTime, AfsUuid, PartitionId, ViceId, VolumeId};
 use cellar_wire::package::Procedure;
 use cellar_wire::vl;
+
+pub use gate::Held;
+use gate::{Gate, Rules};
 
 /// The volume's number. Its name is `root.cell`.
 pub const VOLUME: VolumeId = VolumeId(536_870_912);
@@ -65,26 +70,47 @@ impl Protection for Nobody {
     }
 }
 
-/// Knows the one volume, by name and by number.
+/// Another volume's number. Its name is `other`; see [`TestCell::add_other`].
+pub const OTHER: VolumeId = VolumeId(536_870_915);
+
+/// Knows the volumes, by name and by number.
 async fn locate(call: &mut IncomingCall, arguments: vl::GetEntryByNameN) -> Result<(), AbortCode> {
-    let name = arguments.volumename.as_bytes();
-    if name != b"root.cell" && name != VOLUME.0.to_string().as_bytes() {
-        return Err(AbortCode::VL_NOENT);
-    }
+    let asked = arguments.volumename.as_bytes();
+    let is_it = |(id, name): &(VolumeId, &str)| {
+        asked == name.as_bytes() || asked == id.0.to_string().as_bytes()
+    };
+    let all = [(VOLUME, "root.cell"), (OTHER, "other")];
+    let (id, name) = all.into_iter().find(is_it).ok_or(AbortCode::VL_NOENT)?;
     let site = vl::Site {
         server: u32::from(Ipv4Addr::LOCALHOST),
         partition: 0,
         flags: vl::VLSF_RWVOL,
     };
     let entry = vl::NvldbEntry {
-        name: vl::EntryName::try_from("root.cell").expect("name"),
+        name: vl::EntryName::try_from(name).expect("name"),
         sites: cellar_wire::List::from_iter_cut([site]),
-        volume_ids: [VOLUME, VolumeId(0), VolumeId(0)],
+        volume_ids: [id, VolumeId(0), VolumeId(0)],
         flags: vl::VLF_RWEXISTS,
         ..Default::default()
     };
     call.reply(&vl::GetEntryByNameNReply { entry });
     Ok(())
+}
+
+fn make_volume(partition: &Partition, id: VolumeId, name: &str) -> Arc<Volume> {
+    let spec = VolumeSpec::new(id, name, ViceId(1), NOW);
+    let made = partition.create_volume(&spec).expect("volume").wait();
+    made.expect("volume")
+}
+
+fn allow(volume: &Volume, rights: Rights) {
+    let everybody = AclEntry {
+        id: ViceId::ANYUSER,
+        rights,
+    };
+    let list = AccessList::new(vec![everybody], Vec::new()).expect("list");
+    let set = volume.set_acl(volume.root(), list, CHANGE);
+    set.expect("list").wait().expect("list");
 }
 
 /// The cell `test.cell`, whose clock stands still. Ends with [`TestCell::end`].
@@ -95,8 +121,10 @@ pub struct TestCell {
     pub volume: Arc<Volume>,
     /// As clients are told of it.
     pub cell: Cell,
+    partition: Arc<Partition>,
     server: FileServer,
     files: Port,
+    rules: Arc<Rules>,
     clock: Arc<AtomicU64>,
 }
 
@@ -112,16 +140,19 @@ impl TestCell {
             ..Default::default()
         };
         let partition = Partition::open(disk, options).expect("partition");
-        let spec = VolumeSpec::new(VOLUME, "root.cell", ViceId(1), NOW);
-        let volume = partition.create_volume(&spec).expect("volume").wait();
-        let volume = volume.expect("volume");
+        let volume = make_volume(&partition, VOLUME, "root.cell");
         let clock = Arc::new(AtomicU64::new(NOW.0.into()));
         let now = clock.clone();
         let wall = Arc::new(move || Duration::from_secs(now.load(Ordering::SeqCst)));
         let server = FileServer::new(Config::new(AfsUuid([7; 16]), wall), Arc::new(Nobody));
-        server.add_partition(PartitionId::new(0).expect("a"), partition);
+        server.add_partition(PartitionId::new(0).expect("a"), partition.clone());
+        let rules = Arc::new(Rules::default());
+        let gate = Gate {
+            service: server.file_service(),
+            rules: rules.clone(),
+        };
         let files = PortConfig::new(any)
-            .service(server.file_service())
+            .service(Arc::new(gate))
             .service(server.object_service());
         let files = runtime.open(files).expect("port");
         server.start(&runtime, &files);
@@ -140,8 +171,10 @@ impl TestCell {
             runtime,
             volume,
             cell,
+            partition,
             server,
             files,
+            rules,
             clock,
         };
         cell.allow(rights);
@@ -150,13 +183,12 @@ impl TestCell {
 
     /// What everybody may do, from now on; nobody is told.
     pub fn allow(&self, rights: Rights) {
-        let everybody = AclEntry {
-            id: ViceId::ANYUSER,
-            rights,
-        };
-        let list = AccessList::new(vec![everybody], Vec::new()).expect("list");
-        let set = self.volume.set_acl(self.volume.root(), list, CHANGE);
-        set.expect("list").wait().expect("list");
+        allow(&self.volume, rights);
+    }
+
+    /// Makes the volume `other`, in which everybody may do everything; no name leads to it.
+    pub fn add_other(&self) {
+        allow(&make_volume(&self.partition, OTHER, "other"), Rights::ALL);
     }
 
     /// A name in the root becomes another; nobody is told.
@@ -197,6 +229,16 @@ impl TestCell {
                 && figures.package.procedures[figures.index].opcode == P::OPCODE
         });
         named.map_or(0, |figures| figures.invocations)
+    }
+
+    /// The file server holds such calls for as long as what is answered lives, and does them then.
+    pub fn hold<P: Procedure>(&self) -> Held {
+        self.rules.hold(P::OPCODE)
+    }
+
+    /// The file server answers the next so many such calls with that code.
+    pub fn refuse<P: Procedure>(&self, code: AbortCode, calls: usize) {
+        self.rules.refuse(P::OPCODE, code, calls);
     }
 
     /// A port for a client.

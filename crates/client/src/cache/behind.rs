@@ -189,8 +189,8 @@ impl Cache {
         }
     }
 
-    /// Puts into the line what is due.
-    fn store_old(&self) {
+    /// Puts into the line what is due. Called by [`Cache::keep`] all the time.
+    pub fn store_old(&self) {
         let old = self.now().0.saturating_sub(AGE.as_secs() as u32);
         for (vnode, failed) in self.unstored() {
             let since = vnode.unstored_since();

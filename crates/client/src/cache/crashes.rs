@@ -178,13 +178,7 @@ impl World {
             }
             10 => self.take().forget_clean(),
             11..13 => {
-                let mode = 1 + random.below(0o777) as u32;
-                self.modes[1] = mode;
-                let set = AfsStoreStatus {
-                    unix_mode: Some(mode),
-                    ..AfsStoreStatus::default()
-                };
-                self.take().set_attributes(&set, NOW);
+                self.set_mode(random);
             }
             _ => {
                 let body = self.take();
@@ -195,6 +189,16 @@ impl World {
                 }
             }
         }
+    }
+
+    fn set_mode(&mut self, random: &mut Random) {
+        let mode = 1 + random.below(0o777) as u32;
+        self.modes[1] = mode;
+        let set = AfsStoreStatus {
+            unix_mode: Some(mode),
+            ..AfsStoreStatus::default()
+        };
+        self.take().set_attributes(&set, NOW);
     }
 
     fn store(&mut self, random: &mut Random) {
@@ -232,6 +236,13 @@ impl World {
                     self.model.resize(last, 0);
                 }
                 self.model[at as usize..last].copy_from_slice(&new);
+            }
+            if random.below(3) == 0 {
+                self.set_mode(random);
+                if !Self::killed() {
+                    // It was answered: nothing but it may be seen from now on.
+                    self.modes[0] = self.modes[1];
+                }
             }
             let sums = checksums(piece.start, &bytes);
             let others = self.take().stored(&piece, &status, &sums);

@@ -293,11 +293,7 @@ impl Cache {
             return Ok(found.map(there));
         }
         let count = self.ask(user, vnode).await?.lock_count;
-        let others = match whole {
-            None => count,
-            Some(LockKind::Read) => count.saturating_sub(1),
-            Some(LockKind::Write) => 0,
-        };
+        let others = others(count, whole);
         let all = LockRange {
             first: 0,
             last: i64::MAX as u64,
@@ -558,6 +554,15 @@ impl Cache {
     }
 }
 
+/// How many locks others have, below 0 for one to write, where a status counts so many with ours.
+fn others(count: i32, ours: Option<LockKind>) -> i32 {
+    match ours {
+        None => count,
+        Some(LockKind::Read) => count.saturating_sub(1),
+        Some(LockKind::Write) => 0,
+    }
+}
+
 fn in_the_way(vnode: &Vnode) -> crate::error::Error {
     let what = format!("a lock on {}", vnode.fid());
     refused(what, AbortCode::from_errno(EAGAIN))
@@ -602,5 +607,17 @@ mod tests {
         assert_eq!(locks.hindrance(&lock(2, 45, 49, Write)), None);
         locks.take(1, 0, u64::MAX);
         assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn a_count_of_locks_may_be_anything() {
+        for (count, ours, left) in [
+            (i32::MIN, Some(LockKind::Read), i32::MIN),
+            (3, Some(LockKind::Read), 2),
+            (-1, Some(LockKind::Write), 0),
+            (-1, None, -1),
+        ] {
+            assert_eq!(others(count, ours), left, "{count}, {ours:?}");
+        }
     }
 }

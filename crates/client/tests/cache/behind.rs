@@ -5,8 +5,9 @@ use std::time::Duration;
 use cellar_client::cache::{self, Handle};
 use cellar_client::errno;
 use cellar_wire::acl::Rights;
+use cellar_wire::rxafs::StoreData64;
 
-use crate::bench::{Bench, Client};
+use crate::bench::{Bench, Client, held};
 
 const KIB: u64 = 1 << 10;
 /// Until nothing is left to be stored.
@@ -197,5 +198,30 @@ async fn a_mode_that_is_set_during_a_store_is_not_the_older_one_after_it() {
         let (mode, time) = (status.status.unix_mode, status.status.client_mod_time.0);
         assert_eq!((mode & 0o777, time), (0o600, 1_000_000_384), "{round}");
     }
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_file_that_is_stored_for_long_takes_the_turns_of_no_others() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    a.cache.set_store_behind(64 * KIB);
+    let stores = bench.hold::<StoreData64>();
+    a.put(&a.make("first").await, b"bytes")
+        .await
+        .expect("closed");
+    held(&stores, 1).await;
+    for _ in 0..10 {
+        a.cache.store_old();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // All that a server has are five.
+    for number in 0..4 {
+        let file = a.make(&format!("file{number}")).await;
+        a.put(&file, b"bytes").await.expect("closed");
+    }
+    held(&stores, 5).await;
+    drop(stores);
+    all_stored(&a).await;
     bench.end();
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_client::cache::{
@@ -12,7 +13,7 @@ use cellar_client::cache::{
 };
 use cellar_client::{CellName, Renewal};
 use cellar_rpc::Security;
-use cellar_testcell::TestCell;
+use cellar_testcell::{Held, TestCell};
 use cellar_wire::acl::Rights;
 
 pub(crate) use cellar_testcell::NOW;
@@ -188,6 +189,17 @@ impl Client {
         let text = |name: &Bytes| String::from_utf8_lossy(name).into_owned();
         listing.keys().map(text).collect()
     }
+}
+
+/// Until so many calls are held.
+pub(crate) async fn held(calls: &Held, count: usize) {
+    let come = async {
+        while calls.count() < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let come = tokio::time::timeout(Duration::from_secs(60), come).await;
+    assert!(come.is_ok(), "{} calls of {count}", calls.count());
 }
 
 /// Counts what is told.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cellar_client::cache::{Handle, Vnode, Wanted};
 use cellar_client::errno;
+use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, ViceId};
 use cellar_wire::rxafs;
@@ -228,6 +229,25 @@ async fn attributes_that_are_refused_are_told_at_close() {
     bench.allow(Rights::READ.union(Rights::LOOKUP));
     assert_eq!(close(handle).await, Err(13));
     assert_eq!(client.shown(&vnode).await.1, 0o600);
+    assert!(client.cache.unstored().is_empty());
+    bench.end();
+}
+
+#[tokio::test]
+async fn bytes_are_stored_without_attributes_that_are_refused() {
+    let bench = Bench::start();
+    let (client, other) = (fresh(&bench).await, fresh(&bench).await);
+    let handle = client.create(&client.root, "file").await;
+    handle.write(0, b"bytes").await.expect("written");
+    assert_eq!(client.set(handle.vnode(), TIME).await, Ok(()));
+    assert_eq!(client.set(handle.vnode(), MODE).await, Ok(()));
+    bench.refuse::<rxafs::StoreData64>(AbortCode::EACCES, 1);
+    let before = Calls::of(&bench);
+    assert_eq!(close(handle).await, Err(13));
+    let calls = Calls::since(&bench, before);
+    assert_eq!((calls.stored, calls.statuses_set), (2, 0));
+    // A time is everybody's to set who may write.
+    assert_eq!(other.seen("file").await, (5, 0o600, THEN));
     assert!(client.cache.unstored().is_empty());
     bench.end();
 }

@@ -4,11 +4,13 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::bench::{Bench, Client, NOW};
+use crate::bench::{Bench, Client, NOW, held};
 use cellar_client::cache::{Lock, LockKind, Vnode};
 use cellar_client::errno;
+use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::{HoldRanges, StoreData64};
 
 fn lock(owner: u64, kind: LockKind) -> Lock {
     Lock {
@@ -264,5 +266,52 @@ async fn ranges_last_as_long_as_they_are_extended() {
     b.unlock(&seen, 1).await;
     a.cache.extend_locks(NOW).await;
     assert_eq!(b.range(&seen, range(1, 4, 4, Write)).await, 11);
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_could_not_be_stored_before_its_range_was_given_back_cuts_nothing() {
+    use LockKind::Write;
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"0123456789").await;
+    let open = Rights::READ.union(Rights::WRITE);
+    let (of_a, of_b) = (a.open(&file, open).await, b.open(&seen, open).await);
+    assert_eq!(a.range(&file, range(1, 0, 9, Write)).await, 0);
+    of_a.write(0, b"ABCDE").await.expect("write");
+    bench.refuse::<StoreData64>(AbortCode::EACCES, 1);
+    a.unlock(&file, 1).await;
+    assert_eq!(a.cache.unstored()[0].1, Some(13));
+    // Another machine appends meanwhile.
+    assert_eq!(b.range(&seen, range(1, 10, 19, Write)).await, 0);
+    of_b.write(10, b" and more").await.expect("write");
+    b.unlock(&seen, 1).await;
+    a.cache.store(&file, false).await.expect("stored now");
+    let c = bench.client().await;
+    assert_eq!(c.contents("file").await, b"ABCDE56789 and more");
+    of_a.close().await;
+    of_b.close().await;
+    bench.end();
+}
+
+#[tokio::test]
+async fn locks_in_one_volume_do_not_wait_for_those_in_another() {
+    use LockKind::Write;
+    let bench = Bench::start();
+    bench.add_other();
+    let a = bench.client().await;
+    let mount = a.cache.symlink(&a.user, &a.root, b"mount", b"#other.");
+    mount.await.expect("mounted");
+    let other = a.find("mount").await;
+    let inside = a.cache.create_file(&a.user, &other, b"file", 0o644);
+    for file in [a.make("file").await, inside.await.expect("made")] {
+        assert_eq!(a.range(&file, range(1, 0, 9, Write)).await, 0);
+    }
+    let extended = bench.hold::<HoldRanges>();
+    let all = a.cache.extend_locks(NOW);
+    tokio::select! {
+        () = all => panic!("it does not wait"),
+        () = held(&extended, 2) => {}
+    }
+    drop(extended);
     bench.end();
 }

@@ -1,5 +1,6 @@
 //! What looking at many files costs in calls.
 
+use cellar_wire::abort::AbortCode;
 use cellar_wire::rxafs::{FetchStatus, InlineBulkStatus};
 
 use crate::bench::{Bench, Client};
@@ -55,5 +56,17 @@ async fn files_looked_up_here_and_there_are_asked_for_one_by_one() {
     let (one_now, many_now) = asked(&bench);
     assert_eq!(many_now, many);
     assert!(one_now - one >= 40);
+    bench.end();
+}
+
+#[tokio::test]
+async fn files_are_found_where_the_call_for_many_is_refused() {
+    let (bench, reader) = start().await;
+    let (one, many) = asked(&bench);
+    bench.refuse::<InlineBulkStatus>(AbortCode::RXGEN_OPCODE, usize::MAX);
+    look_up(&reader, (0..20).map(name)).await;
+    let (one_now, many_now) = asked(&bench);
+    assert!(many_now > many);
+    assert!(one_now - one >= 20);
     bench.end();
 }
