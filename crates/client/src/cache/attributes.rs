@@ -114,13 +114,15 @@ impl Cache {
                 Ok(())
             };
             self.changed(user, vnode, set_later).await?;
-            let is_closed = vnode.state.lock().opens == 0;
-            if is_closed && !self.store_later(vnode) {
+            // Whoever stores it now goes on until nothing is left.
+            let waits = vnode.state.lock().opens > 0 || is_stored_now(vnode);
+            if !waits && !self.store_later(vnode) {
                 self.store(vnode, false).await?;
             }
             return Ok(());
         }
-        // A store that is under way has older ones with it: the server would take them last.
+        // A store that is under way has older ones with it: the server would take them last. And of two answers of one
+        // version nobody could say which is the newer. So this waits for one call that stores, of 8 MiB at the most.
         let _alone = vnode.storing.lock().await;
         match self.set_status(user, vnode, set).await {
             Ok(_) => {
@@ -153,12 +155,14 @@ impl Cache {
         Some((status, rights_to_file(status.caller_access, of_directory)))
     }
 
-    /// Whether a file is stored soon as this user, who made or wrote it: it is open, or waits since it was closed.
+    /// Whether a file is stored soon as this user, who made or wrote it: it is open, waits since it was closed, or is
+    /// stored now.
     fn is_being_written(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> bool {
+        let is_stored_now = is_stored_now(vnode);
         let state = vnode.state.lock();
         let by_user = |writer: &Arc<User>| writer.id() == user.id();
         let body = vnode.body.lock();
-        (state.opens > 0 || vnode.waits.load(Ordering::Acquire))
+        (state.opens > 0 || is_stored_now || vnode.waits.load(Ordering::Acquire))
             && (state.made || body.is_changed())
             && state.writer.as_ref().is_none_or(by_user)
             && body.left_over().is_none()
@@ -200,6 +204,11 @@ impl Cache {
         vnode.state.lock().refused = error.code();
         self.tell(vnode, false);
     }
+}
+
+/// Whether somebody stores a file at this moment.
+pub(crate) fn is_stored_now(vnode: &Vnode) -> bool {
+    vnode.storing.try_lock().is_err()
 }
 
 /// Whether mode and times may be set with these rights. Source: what OpenAFS's file server answers to StoreStatus.

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::Cache;
+use super::attributes::is_stored_now;
 use super::vnode::Vnode;
 use crate::error::{Error, Result};
 
@@ -197,9 +198,8 @@ impl Cache {
             let closed = vnode.state.lock().opens == 0;
             let is_due = failed.is_some() || closed || since.is_some_and(|time| time.0 <= old);
             // One that is being stored has its turn already, however long that takes.
-            let is_stored_now = vnode.storing.try_lock().is_err();
             // When there is no place left, the next time.
-            if is_due && !is_stored_now && !self.store_later(&vnode) {
+            if is_due && !is_stored_now(&vnode) && !self.store_later(&vnode) {
                 return;
             }
         }

@@ -173,18 +173,19 @@ impl Cache {
         if self.store_attributes(&user, vnode).await? {
             return Ok(false);
         }
-        self.settled(vnode);
-        Ok(true)
+        Ok(self.settled(vnode))
     }
 
-    /// A file that has nothing to be stored any more is no longer among those that do.
-    pub(crate) fn settled(&self, vnode: &Arc<Vnode>) {
+    /// A file that has nothing to be stored any more is no longer among those that do. Answers whether it is such a one.
+    pub(crate) fn settled(&self, vnode: &Arc<Vnode>) -> bool {
         let mut unstored = self.unstored.lock();
-        if !vnode.body.lock().is_changed() {
+        let is_changed = vnode.body.lock().is_changed();
+        if !is_changed {
             unstored.remove(&vnode.key);
         }
         drop(unstored);
         vnode.rest();
+        !is_changed
     }
 
     async fn store_piece(

@@ -202,6 +202,37 @@ async fn a_mode_that_is_set_during_a_store_is_not_the_older_one_after_it() {
 }
 
 #[tokio::test]
+async fn a_mode_does_not_wait_for_a_store_of_the_file() {
+    let bench = Bench::start();
+    let (a, b) = (bench.client().await, bench.client().await);
+    a.cache.set_store_behind(64 * KIB);
+    a.names().await;
+    let file = a.make("file").await;
+    let stores = bench.hold::<StoreData64>();
+    a.put(&file, b"bytes").await.expect("closed");
+    held(&stores, 1).await;
+    for mode in [0o640, 0o600] {
+        let wanted = cache::Wanted {
+            mode: Some(mode),
+            ..cache::Wanted::default()
+        };
+        let set = a.cache.set_attributes(&a.user, &file, wanted, false);
+        let set = tokio::time::timeout(Duration::from_secs(30), set).await;
+        let shown = set.expect("no wait").expect("set");
+        assert_eq!(shown.status.unix_mode & 0o777, mode);
+    }
+    drop(stores);
+    all_stored(&a).await;
+    let seen = b.find("file").await;
+    assert_eq!(b.get(&seen).await, b"bytes");
+    for (client, file) in [(&a, &file), (&b, &seen)] {
+        let known = client.cache.attributes(&client.user, file).await;
+        assert_eq!(known.expect("known").status.unix_mode & 0o777, 0o600);
+    }
+    bench.end();
+}
+
+#[tokio::test]
 async fn a_file_that_is_stored_for_long_takes_the_turns_of_no_others() {
     let bench = Bench::start();
     let a = bench.client().await;
