@@ -146,23 +146,36 @@ impl Cache {
         stored
     }
 
-    /// Stores many files as rule 2 lets them; answers what could not be stored.
+    /// Stores many files as rule 2 lets them; answers what could not be stored. No more of them are begun than may be
+    /// stored of one server: thousands of files are not thousands of tasks.
     pub(crate) async fn store_all(&self, vnodes: Vec<Arc<Vnode>>) -> Vec<(Arc<Vnode>, Error)> {
+        let mut sites = HashMap::<_, Vec<_>>::new();
+        for vnode in vnodes.into_iter().rev() {
+            sites.entry(self.site(&vnode)).or_default().push(vnode);
+        }
         let mut stores = JoinSet::new();
-        for vnode in vnodes {
-            let Some(cache) = self.me() else {
-                continue;
-            };
-            stores.spawn(async move {
-                let stored = cache.store_in_turn(&vnode).await;
-                (vnode, stored)
-            });
+        for vnodes in sites.into_values() {
+            let stored_at_once = PER_SERVER_MAX.min(vnodes.len());
+            let left = Arc::new(Mutex::new(vnodes));
+            for _ in 0..stored_at_once {
+                let (Some(cache), left) = (self.me(), left.clone()) else {
+                    continue;
+                };
+                stores.spawn(async move {
+                    let mut failed = Vec::new();
+                    let next = || left.lock().pop();
+                    while let Some(vnode) = next() {
+                        if let Err(error) = cache.store_in_turn(&vnode).await {
+                            failed.push((vnode, error));
+                        }
+                    }
+                    failed
+                });
+            }
         }
         let mut failed = Vec::new();
         while let Some(done) = stores.join_next().await {
-            if let Ok((vnode, Err(error))) = done {
-                failed.push((vnode, error));
-            }
+            failed.extend(done.unwrap_or_default());
         }
         failed
     }

@@ -256,3 +256,37 @@ async fn a_file_that_is_stored_for_long_takes_the_turns_of_no_others() {
     all_stored(&a).await;
     bench.end();
 }
+
+#[tokio::test]
+async fn many_files_that_are_stored_at_the_end_are_few_tasks() {
+    const FILES: usize = 100;
+    let bench = Bench::start();
+    let a = bench.client().await;
+    a.cache.set_store_behind(64 * KIB);
+    let mut handles = Vec::new();
+    for number in 0..FILES {
+        let file = a.make(&format!("file{number}")).await;
+        let handle = a.open(&file, Rights::WRITE).await;
+        handle.write(0, b"bytes").await.expect("write");
+        handles.push(handle);
+    }
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let (stores, before) = (bench.hold::<StoreData64>(), tasks());
+    let mut end = Box::pin(a.cache.close());
+    tokio::select! {
+        _ = &mut end => panic!("it does not wait"),
+        () = held(&stores, 5) => {}
+    }
+    let begun = tasks().saturating_sub(before);
+    assert!(begun <= 10, "{begun} tasks");
+    drop(stores);
+    assert!(end.await.is_empty());
+    assert!(a.cache.unstored().is_empty());
+    assert_eq!(bench.calls::<StoreData64>(), FILES as u64);
+    assert_eq!(bench.client().await.contents("file99").await, b"bytes");
+    bench.end();
+}
