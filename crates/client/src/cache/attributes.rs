@@ -28,8 +28,9 @@ use crate::errno::errno;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
 
-/// How long it is believed that a user may not change owners in a volume.
-const OWNERS_TIME: Duration = Duration::from_secs(60);
+/// How long it is believed that a user may not change owners in a volume: an archive of thousands of files is unpacked
+/// without asking for each, and who was made an administrator meanwhile does not wait long. New tokens are another user.
+const OWNERS_TIME: Duration = Duration::from_secs(10);
 /// Volumes of which that is known of a user.
 const OWNERS_MAX: usize = 256;
 /// Mode bits that are for administrators to set.
@@ -42,20 +43,21 @@ const ORDINARY: u32 = 0o777;
 pub(crate) struct Owners(parking_lot::Mutex<Vec<(Arc<Volume>, Instant)>>);
 
 impl Owners {
-    fn were_refused(&self, volume: &Volume) -> bool {
+    fn were_refused(&self, volume: &Volume, now: Instant) -> bool {
         let refused = self.0.lock();
         refused.iter().any(|(other, at)| {
-            other.id == volume.id && other.cell == volume.cell && at.elapsed() < OWNERS_TIME
+            let is_it = other.id == volume.id && other.cell == volume.cell;
+            is_it && now.duration_since(*at) < OWNERS_TIME
         })
     }
 
-    fn refused(&self, volume: &Arc<Volume>) {
+    fn refused(&self, volume: &Arc<Volume>, now: Instant) {
         let mut refused = self.0.lock();
         refused.retain(|(other, _)| other.id != volume.id || other.cell != volume.cell);
         if refused.len() >= OWNERS_MAX {
             refused.remove(0);
         }
-        refused.push((volume.clone(), Instant::now()));
+        refused.push((volume.clone(), now));
     }
 }
 
@@ -99,7 +101,7 @@ impl Cache {
             return Ok(());
         }
         let of_owners = set.owner.is_some() || set.group.is_some();
-        if of_owners && user.owners().were_refused(&vnode.volume) {
+        if of_owners && user.owners().were_refused(&vnode.volume, Instant::now()) {
             let what = format!("another owner of {}", vnode.fid());
             return Err(refused(what, AbortCode::EPERM));
         }
@@ -132,7 +134,7 @@ impl Cache {
             }
             Err(error) => {
                 if of_owners && error.code() == Some(AbortCode::EPERM) {
-                    user.owners().refused(&vnode.volume);
+                    user.owners().refused(&vnode.volume, Instant::now());
                 }
                 Err(error)
             }
@@ -234,5 +236,34 @@ fn take_what_is_so(set: &mut AfsStoreStatus, status: &AfsFetchStatus, rights: Ri
     if status.unix_mode & SET_ID == 0 {
         set.owner = set.owner.filter(|owner| *owner != status.owner);
         set.group = set.group.filter(|group| *group != status.group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::ids::VolumeId;
+
+    use super::*;
+    use crate::cell::CellName;
+    use crate::mount_point::VolumeKind;
+
+    #[test]
+    fn who_was_refused_another_owner_is_asked_about_again_soon() {
+        let volume = |id| {
+            Arc::new(Volume {
+                cell: CellName::new("test.cell").expect("name"),
+                name: "volume".to_owned(),
+                kind: VolumeKind::ReadWrite,
+                id: VolumeId(id),
+            })
+        };
+        let owners = Owners::default();
+        let now = Instant::now();
+        owners.refused(&volume(1), now);
+        for (id, seconds, refused) in [(1, 0, true), (2, 0, false), (1, 9, true), (1, 11, false)] {
+            let later = now + Duration::from_secs(seconds);
+            let known = owners.were_refused(&volume(id), later);
+            assert_eq!(known, refused, "volume {id} after {seconds} s");
+        }
     }
 }
