@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 
 use super::backing::alive;
 use super::body::Space;
-use super::entry::{Dirty, Entry, MAGIC, Place, Replayed, Sums};
+use super::entry::{Dirty, Entry, MAGIC, Place, Replayed, Sums, overlapping};
 use super::record::{NONE, Record, encode};
 
 /// Directories that files are spread over.
@@ -265,10 +265,8 @@ impl Index {
     /// Whether there is anything to forget about these bytes of a file.
     pub(crate) fn has(&self, number: u64, start: u64, end: u64) -> bool {
         let state = self.state.lock();
-        state.entries.get(&number).is_some_and(|entry| {
-            let mut sums = entry.sums.iter();
-            sums.any(|(s, (e, _))| *s < end && *e > start)
-        })
+        let entry = state.entries.get(&number);
+        entry.is_some_and(|entry| !overlapping(&entry.sums, start, end).is_empty())
     }
 
     fn write(&self, state: &mut State, records: &[Record]) {

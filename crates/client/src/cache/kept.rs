@@ -8,7 +8,7 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::AfsStoreStatus;
 
 use super::backing::Backing;
-use super::entry::{Place, Sums};
+use super::entry::{Place, Sums, overlapping};
 use super::index::{Index, Left};
 use super::ranges::Ranges;
 use super::record::{NONE, Record};
@@ -304,14 +304,6 @@ impl Kept {
         self.number = self.index.new_number();
         self.path()
     }
-}
-
-fn overlapping(sums: &Sums, start: u64, end: u64) -> Vec<(u64, u64, u32)> {
-    let before = sums.range(..end).rev();
-    before
-        .take_while(|(_, (to, _))| *to > start)
-        .map(|(from, (to, sum))| (*from, *to, *sum))
-        .collect()
 }
 
 fn valid(
