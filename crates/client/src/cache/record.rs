@@ -139,6 +139,34 @@ pub(crate) fn encode(record: &Record, bytes: &mut Vec<u8>) {
     bytes[at..at + FRAME].copy_from_slice(frame.as_flattened());
 }
 
+/// Whether bytes can be the beginning of a record: the length is that of its kind.
+pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+    let Some((&[a, b, c, d, _, _, _, _, kind], _)) = bytes.split_first_chunk::<9>() else {
+        return false;
+    };
+    let numbers = match kind {
+        1 => 2,
+        2 => {
+            return (4 * 8 + 1..=LENGTH_MAX).contains(&(u32::from_le_bytes([a, b, c, d]) as usize));
+        }
+        8 | 10..=13 => 1,
+        4 | 9 => 3,
+        7 => 4,
+        3 => 5,
+        6 => 6,
+        5 => 7,
+        14 => 9,
+        _ => return false,
+    };
+    u32::from_le_bytes([a, b, c, d]) == 8 * numbers + 1
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes of which checksums were made.
+    pub(crate) static SUMMED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The first record, and what follows; `None` at the end, or where the last one was cut short.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Record, &[u8])>, Damaged> {
     let Some((frame, rest)) = bytes.split_first_chunk::<FRAME>() else {
@@ -153,6 +181,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Record, &[u8])>, Damaged> {
     let Some((body, after)) = rest.split_at_checked(length) else {
         return Ok(None);
     };
+    #[cfg(test)]
+    SUMMED.set(SUMMED.get() + body.len());
     if crc32c::crc32c(body) != sum {
         // Of the last one, not everything may have come to the disk.
         return if after.is_empty() {
@@ -242,6 +272,7 @@ mod tests {
             let (got, after) = decode(rest).expect("undamaged").expect("a record");
             assert_eq!(got, *record);
             // Cut short it is nothing; damaged in the middle it is damage.
+            assert!(may_begin(rest), "{record:?}");
             let length = rest.len() - after.len();
             for cut in 0..length {
                 assert_eq!(decode(&rest[..cut]), Ok(None));
