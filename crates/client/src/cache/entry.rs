@@ -253,10 +253,13 @@ impl Replayed {
                     rest = after;
                     replayed.take(&record);
                 }
-                Ok(None) => return replayed,
-                Err(Damaged) => {
-                    replayed.damaged = true;
+                cut_short @ (Ok(None) | Err(Damaged)) => {
                     rest = behind_damage(rest);
+                    // Behind one that was cut short there is nothing: else its length is damaged.
+                    if cut_short.is_ok() && rest.is_empty() {
+                        return replayed;
+                    }
+                    replayed.damaged = true;
                 }
             }
         }
@@ -439,6 +442,32 @@ mod tests {
         // It takes minutes where all parts are looked at for each.
         assert!(begun.elapsed() < Duration::from_secs(60));
         assert_eq!(replayed.entries[&700].bytes(), 100_000 << 20);
+    }
+
+    #[test]
+    fn a_damaged_length_near_the_end_hides_no_records() {
+        let mut bytes = log(3);
+        let (number, start) = (700, 3 << 20);
+        let dirty = Record::Dirty {
+            number,
+            version: 800,
+            writer: 5,
+            start,
+            end: start + 10,
+            length: start + 10,
+            modified: 9,
+        };
+        let at = bytes.len();
+        for _ in 0..2 {
+            encode(&dirty, &mut bytes);
+        }
+        assert!(!Replayed::read(&bytes).damaged);
+        // Longer than all that follows.
+        bytes[at + 1] = 1;
+        let replayed = Replayed::read(&bytes);
+        assert!(replayed.damaged);
+        let dirty = replayed.entries[&number].dirty.as_ref();
+        assert_eq!(dirty.expect("dirty").ranges.bytes(), 10);
     }
 
     #[test]
