@@ -1,5 +1,6 @@
 /* What bench/client asks of a directory, one word a kind of work; it prints seconds and how many things were done.
-   In C, so that what is measured is the file system. */
+   In C, so that what is measured is the file system. "still" prints when the network interface $LINK had last sent something, once it
+   has sent next to nothing for so many milliseconds; without one, now. */
 #define _GNU_SOURCE
 #include <err.h>
 #include <fcntl.h>
@@ -16,6 +17,35 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static double time_of_day(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static long sent(const char *link) { /* bytes so far */
+    char path[128];
+    long bytes;
+    snprintf(path, sizeof path, "/sys/class/net/%s/statistics/tx_bytes", link);
+    FILE *f = fopen(path, "r");
+    if (!f || fscanf(f, "%ld", &bytes) != 1) err(1, "%s", path);
+    fclose(f);
+    return bytes;
+}
+
+static double still(long milliseconds) {
+    const char *link = getenv("LINK");
+    double last = time_of_day();
+    if (!link) return last;
+    long mark = sent(link);
+    while (time_of_day() - last < milliseconds / 1e3) {
+        usleep(2000);
+        long bytes = sent(link);
+        if (bytes > mark + 512) mark = bytes, last = time_of_day(); /* less is a question whether the other end is there */
+    }
+    return last;
 }
 
 static const char *name(long n) { /* 100 files a directory */
@@ -47,6 +77,10 @@ int main(int argc, char **argv) {
             snprintf(text, sizeof text, "d%ld", n / 100);
             if (mkdir(text, 0755)) err(1, "%s", text);
         }
+        return 0;
+    }
+    if (!strcmp(work, "still")) {
+        printf("%.6f\n", still(count));
         return 0;
     }
     double from = now();
