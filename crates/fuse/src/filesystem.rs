@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use crate::directories::Page;
 use crate::inodes::Inodes;
 use crate::mount::Options;
-use crate::requests::{Answer, Entry, Requests, seconds};
+use crate::requests::{Answer, Entry, O_APPEND, Requests, seconds};
 use crate::xattr;
 
 /// Bytes of one write.
@@ -440,15 +440,22 @@ impl fuser::Filesystem for Filesystem {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (requests, data) = (self.requests.clone(), data.to_vec());
+        // Pages that the kernel writes back by itself lie where they lie.
+        let of_pages = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let appends = flags.0 & O_APPEND != 0 && !of_pages;
         self.run(async move {
             // No longest time: it waits where bytes have to be stored first, which goes on.
-            match requests.write(handle.0, offset, &data).await {
+            let written = match appends {
+                true => requests.append(handle.0, offset, &data).await,
+                false => requests.write(handle.0, offset, &data).await,
+            };
+            match written {
                 Ok(count) => reply.written(count),
                 Err(errno) => reply.error(errno),
             }

@@ -380,6 +380,17 @@ impl Requests {
         Ok(data.len() as u32)
     }
 
+    /// A write to the end, of which the kernel believes that it is at `offset`: nobody can tell it where that is as
+    /// long as it does not ask, and it puts its own pages where it believes.
+    pub(crate) async fn append(&self, handle: u64, offset: u64, data: &[u8]) -> Answer<u32> {
+        let handle = self.handle(handle)?;
+        let start = handle.append(data).await.map_err(code)?;
+        if start != offset {
+            self.cache.tell(handle.vnode(), true);
+        }
+        Ok(data.len() as u32)
+    }
+
     pub(crate) async fn store(&self, handle: u64, durable: bool) -> Answer<()> {
         let handle = self.handle(handle)?;
         handle.store(durable).await.map_err(code)
@@ -581,6 +592,7 @@ fn is_signalled(thread: u32) -> bool {
 /// Flags of open(2) and renameat2(2). Source: Linux.
 const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
+pub(crate) const O_APPEND: i32 = 0o2000;
 const RENAME_NOREPLACE: u32 = 1;
 
 pub(crate) fn attr(number: u64, status: &AfsFetchStatus) -> FileAttr {

@@ -304,6 +304,11 @@ impl Body {
         self.changed || self.set != AfsStoreStatus::default()
     }
 
+    /// Whether a store is under way: what is met meanwhile is judged when it has ended.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.in_flight
+    }
+
     /// Attributes that the server does not have.
     pub(crate) fn unstored_attributes(&self) -> AfsStoreStatus {
         self.set

@@ -218,6 +218,32 @@ impl Handle {
             .await
     }
 
+    /// Puts bytes at the end, and answers where that was: behind what the server has by now and what programs here
+    /// wrote. Where nothing is promised about the file any more, the server is asked. What others store after that answer
+    /// and before these bytes are stored is written over, if no lock prevents it.
+    ///
+    /// # Errors
+    /// As [`Handle::write`]; the server's, when it is asked.
+    pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
+        let (cache, vnode) = (&self.cache, &self.vnode);
+        cache.status(&self.user, vnode).await?;
+        if vnode.body.lock().is_in_flight() {
+            // What the server says meanwhile counts when that store has ended.
+            drop(vnode.storing.lock().await);
+        }
+        let now = cache.now();
+        let put = |body: &mut super::Body| {
+            let start = body.length();
+            if start.saturating_add(bytes.len() as u64) > LENGTH_MAX {
+                return Ok(None);
+            }
+            body.write(start, bytes, now)?;
+            Ok(Some(start))
+        };
+        let start = cache.changed(&self.user, vnode, put).await?;
+        start.ok_or_else(|| refused("a write", AbortCode::from_errno(27)))
+    }
+
     /// Stores what was written: on each `close(2)`, where some of it may wait, and durably on `fsync(2)`.
     ///
     /// # Errors

@@ -92,3 +92,22 @@ async fn what_is_not_stored_yet_has_changed_already() {
     handle.close().await;
     bench.end();
 }
+
+#[tokio::test]
+async fn what_is_appended_follows_what_another_client_stored() {
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"0 ").await;
+    let one = a.open(&file, Rights::WRITE).await;
+    let other = b.open(&seen, Rights::WRITE).await;
+    assert_eq!(one.append(b"one ").await.expect("appended"), 2);
+    one.store(false).await.expect("stored");
+    assert_eq!(other.append(b"other ").await.expect("appended"), 6);
+    // Also what is not stored yet.
+    assert_eq!(other.append(b"again ").await.expect("appended"), 12);
+    other.store(true).await.expect("stored");
+    assert_eq!(one.append(b"last").await.expect("appended"), 18);
+    one.close().await;
+    other.close().await;
+    assert_eq!(b.contents("file").await, b"0 one other again last");
+    bench.end();
+}
