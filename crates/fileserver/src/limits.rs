@@ -206,6 +206,9 @@ pub const PRUNES_MAX: usize = 64 << 10;
 /// Between two rounds of giving up old versions.
 pub const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 
+/// For giving up what a store wrote that failed: no other store of the file begins meanwhile.
+pub const UNMAKE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How long a device that answered is taken to be there, and how long it may take to answer, before a new
 /// file without copies is placed on it.
 pub const ALIVE_TIME: Duration = Duration::from_secs(1);

@@ -45,6 +45,14 @@ pub const WRITE_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two looks at what was removed softly.
 pub const PURGE_INTERVAL: Duration = Duration::from_secs(600);
 
+/// Time between two looks at how full the devices are that keep what is removed; a write that finds no room has
+/// them looked at too.
+pub const ROOM_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A device is full when less than this and less than a twentieth of it is free: file servers place nothing new
+/// there then.
+pub const ROOM_BYTES: u64 = 4 << 30;
+
 /// Shortest time between the starts of two scrubs.
 pub const SCRUB_INTERVAL_LEAST: Duration = Duration::from_secs(1);
 

@@ -10,8 +10,8 @@ use cellar_wire::List;
 use cellar_wire::osd::{
     Checksum, ChecksumReply, Examine, ExamineReply, Figure, GetSpace, GetSpaceReply, GetStatistics,
     GetStatisticsReply, LIST_REMOVED, ListObjects, ListObjectsReply, Prune, PruneReply, Purge,
-    PurgeReply, REMOVE_SOFT, Remove, RemoveReply, SUM_CRC32C, SUM_MD5, SUM_SHA256, Scrub,
-    ScrubReply, ScrubStatus, ScrubStatusReply, Undelete, UndeleteReply,
+    PurgeReply, REMOVE_HARD, REMOVE_SOFT, Remove, RemoveReply, SUM_CRC32C, SUM_MD5, SUM_SHA256,
+    Scrub, ScrubReply, ScrubStatus, ScrubStatusReply, Undelete, UndeleteReply,
 };
 use md5::Md5;
 use sha2::{Digest, Sha256};
@@ -110,7 +110,8 @@ impl Server {
             flags,
         } = call.arguments().await?;
         let device = self.admit_all(call, &capability)?;
-        let soft = flags & REMOVE_SOFT != 0 || device.deletes_softly();
+        let keeps = flags & REMOVE_HARD == 0 && device.deletes_softly();
+        let soft = flags & REMOVE_SOFT != 0 || keeps;
         let store = device.store.clone();
         let (removed, durable) = on_disk(move || store.remove(&objects, soft)).await?;
         durable.await?;

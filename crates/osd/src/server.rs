@@ -10,9 +10,10 @@ use cellar_auth::capability::CapabilityKeys;
 use cellar_rpc::{Port, Runtime, Service};
 use cellar_volume::objects::ObjectStore;
 use cellar_wire::osd::Figure;
+use tokio::sync::Notify;
 
 use crate::device::Device;
-use crate::limits::{DEVICES_MAX, STREAMS_MAX};
+use crate::limits::{DEVICES_MAX, PURGE_INTERVAL, STREAMS_MAX};
 use crate::statistics::Statistics;
 use crate::streams::Streams;
 
@@ -31,6 +32,8 @@ pub struct Config {
     pub clock: fn() -> Duration,
     /// How long what was removed softly can be brought back.
     pub retention: Duration,
+    /// Time between two looks for what has been kept long enough.
+    pub purge_interval: Duration,
     /// Bytes a second that the background scrub reads of each device; 0: there is none.
     pub scrub_rate: u64,
     /// Time from the start of a background scrub to that of the next, unless that one still runs then; zero: there
@@ -51,6 +54,7 @@ impl Config {
             addresses: Vec::new(),
             clock,
             retention: week,
+            purge_interval: PURGE_INTERVAL,
             scrub_rate: 16 << 20,
             scrub_interval: week,
         }
@@ -73,6 +77,8 @@ pub(crate) struct Server {
     pub(crate) statistics: Statistics,
     /// Other servers are called from it.
     pub(crate) port: OnceLock<Port>,
+    /// A write has found no room.
+    pub(crate) lacks_room: Notify,
     stopping: AtomicBool,
 }
 
@@ -99,6 +105,7 @@ impl OsdServer {
             streams: Streams::new(STREAMS_MAX),
             statistics: Statistics::default(),
             port: OnceLock::new(),
+            lacks_room: Notify::new(),
             stopping: AtomicBool::new(false),
         }))
     }

@@ -25,6 +25,9 @@ impl OsdService {
         let outcome = dispatch(server, opcode, call).await;
         let index = procedure.map(|procedure| procedure.index);
         server.statistics.ended(index, &outcome);
+        if let Err(Refusal::Store(cellar_volume::Error::DiskFull)) = &outcome {
+            server.lacks_room.notify_one();
+        }
         outcome.map_err(|refusal| {
             let code = refusal.code();
             let name = procedure.map_or("unknown", |procedure| procedure.name);

@@ -1,12 +1,15 @@
-//! What a server does with its devices by itself: scrubs, and the end of soft deletes.
+//! What a server does with its devices by itself: scrubs, and the end of soft deletes: after the retention, or when the
+//! device is full.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cellar_volume::objects::{OLDEST_MAX, ObjectStore};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::device::Device;
-use crate::limits::{PURGE_INTERVAL, SCRUB_INTERVAL_LEAST};
+use crate::limits::{ROOM_BYTES, ROOM_INTERVAL, SCRUB_INTERVAL_LEAST};
 use crate::server::Server;
 use crate::statistics::add;
 
@@ -14,7 +17,11 @@ impl Server {
     /// Until the server stops.
     pub(crate) async fn keep_up(self: Arc<Self>) {
         let every = self.config.scrub_interval;
-        let mut ticks = tokio::time::interval(PURGE_INTERVAL);
+        let mut ticks =
+            tokio::time::interval(self.config.purge_interval.max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks = tokio::time::interval(ROOM_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first scrub is due a part of the interval after the start: a server that is restarted
         // often scrubs too.
         let mut scrubs =
@@ -24,6 +31,8 @@ impl Server {
         while !self.is_stopping() {
             tokio::select! {
                 _ = ticks.tick() => self.purge_old().await,
+                _ = looks.tick() => self.make_room().await,
+                () = self.lacks_room.notified() => self.make_room().await,
                 _ = scrubs.tick(), if scrubs_at_all => {
                     for device in &self.devices {
                         self.begin_scrub(device, self.config.scrub_rate);
@@ -40,6 +49,26 @@ impl Server {
             let store = device.store.clone();
             match cellar_rpc::blocking(move || store.purge(before)).await {
                 Ok((purged, _)) => add(&self.statistics.purged, purged.into()),
+                Err(error) => tracing::warn!(osd = device.id, %error, "soft deletes stay"),
+            }
+        }
+    }
+
+    /// Ends soft deletes, the oldest first, on devices that are full: what is stored now goes before what could
+    /// be brought back.
+    async fn make_room(&self) {
+        for device in &self.devices {
+            let store = device.store.clone();
+            match cellar_rpc::blocking(move || make_room(&store)).await {
+                Ok(0) => {}
+                Ok(purged) => {
+                    add(&self.statistics.purged, purged.into());
+                    tracing::info!(
+                        osd = device.id,
+                        purged,
+                        "the device was full: soft deletes ended early"
+                    );
+                }
                 Err(error) => tracing::warn!(osd = device.id, %error, "soft deletes stay"),
             }
         }
@@ -77,6 +106,26 @@ impl Server {
         if let Err(error) = begun {
             tracing::error!(osd = device.id, %error, "cannot start a scrub");
             device.scrub.lock().running = false;
+        }
+    }
+}
+
+/// Ends as many soft deletes as a device that is full needs; answers how many.
+fn make_room(store: &ObjectStore) -> cellar_volume::Result<u32> {
+    let mut all = 0;
+    loop {
+        let usage = store.usage()?;
+        let wanted = ROOM_BYTES.min(usage.total / 20);
+        if usage.removed == 0 || usage.free >= wanted || store.stopped().is_some() {
+            return Ok(all);
+        }
+        let (purged, _, durable) = store.purge_oldest(wanted - usage.free)?;
+        durable.wait()?;
+        // Their room is there when their pieces are gone too.
+        store.reap_now()?;
+        all += purged;
+        if (purged as usize) < OLDEST_MAX {
+            return Ok(all);
         }
     }
 }

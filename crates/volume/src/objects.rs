@@ -37,6 +37,7 @@ use cellar_wire::object::ObjectId;
 use parking_lot::Mutex;
 
 pub use read::ObjectReader;
+pub use remove::OLDEST_MAX;
 pub use scrub::ObjectScrub;
 pub use write::ObjectWriter;
 

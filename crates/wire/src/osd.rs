@@ -21,6 +21,9 @@ pub const VERSIONS_MAX: usize = 256;
 
 /// `Remove`: can be brought back with `Undelete` until the retention time of the device is over.
 pub const REMOVE_SOFT: u32 = 1;
+/// `Remove`: goes for good, also on a device that keeps what is removed: what a store or a repair has left that
+/// never ended.
+pub const REMOVE_HARD: u32 = 2;
 /// `Checksum`: the CRC-32C.
 pub const SUM_CRC32C: u32 = 1;
 /// `Checksum`: the SHA-256.

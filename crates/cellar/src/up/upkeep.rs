@@ -50,6 +50,9 @@ pub(crate) struct Scrubbing {
     /// MiB a second that a scrub reads of each device, at most.
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     scrub_rate: u32,
+    /// How long a device with '-dont_unlink' keeps what is removed; less when it is full.
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = times::option)]
+    retention: Duration,
 }
 
 impl Scrubbing {
@@ -57,6 +60,10 @@ impl Scrubbing {
     pub(crate) fn set(&self, config: &mut Config) {
         config.scrub_interval = self.scrub_every;
         config.scrub_rate = mib(self.scrub_rate);
+        config.retention = self.retention;
+        // What is kept for minutes only does not stay for ten more.
+        let often = (self.retention / 8).max(Duration::from_secs(1));
+        config.purge_interval = config.purge_interval.min(often);
     }
 }
 

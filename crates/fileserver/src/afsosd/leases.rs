@@ -36,9 +36,9 @@ pub(crate) struct Lease {
     /// In seconds since 1970.
     pub(crate) expires: u64,
     /// Nobody else may write the file.
-    pub(crate) _turn: Turn,
+    pub(crate) turn: Turn,
     /// What is written is no garbage.
-    pub(crate) _making: Making,
+    pub(crate) making: Making,
 }
 
 /// All of them, by number.

@@ -180,8 +180,8 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         next,
         length,
         expires: leases::end(server.wall().as_secs()),
-        _turn: turn,
-        _making: making,
+        turn,
+        making,
     })?;
     call.reply(&BeginStoreReply {
         store,
@@ -274,10 +274,13 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
         run(move || check(&server, &session, fid)).await?
     };
     let lease = server.objects.leases.take(store, fid, session.id(), now)?;
-    if length > lease.length {
-        return Err(Refusal::Invalid);
-    }
-    let layout = after(&lease.next, &failed)?;
+    let layout = match after(&lease.next, &failed) {
+        Ok(layout) if length <= lease.length => layout,
+        ended => {
+            server.unmake(fid, lease.next, (lease.turn, lease.making));
+            return Err(ended.err().unwrap_or(Refusal::Invalid));
+        }
+    };
     let spec = StoreSpec {
         attributes: SetStatus {
             client_time: Some(modified),
@@ -330,7 +333,8 @@ pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -
     let AbortStore { fid, store } = call.arguments().await.map_err(Refusal::Call)?;
     let session = server.session(call).await?;
     let now = server.wall().as_secs();
-    drop(server.objects.leases.take(store, fid, session.id(), now)?);
+    let lease = server.objects.leases.take(store, fid, session.id(), now)?;
+    server.unmake(fid, lease.next, (lease.turn, lease.making));
     call.reply(&AbortStoreReply {});
     Ok(())
 }

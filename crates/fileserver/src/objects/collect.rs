@@ -395,7 +395,7 @@ impl Server {
             collected.freed += prune(storage, osd, &needed).await;
         }
         for (osd, objects) in removes {
-            collected.freed += remove(storage, osd, &objects).await;
+            collected.freed += remove(storage, osd, &objects, 0).await;
         }
         let figures = &self.objects.figures;
         ObjectFigures::count(&figures.collections);

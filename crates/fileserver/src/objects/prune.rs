@@ -18,13 +18,15 @@ use cellar_volume::{Error, Volume};
 use cellar_wire::List;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{Layout, ObjectId};
-use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune, Remove};
+use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune, REMOVE_HARD, Remove};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::debug;
 
+use super::making::Making;
+use super::turns::Turn;
 use super::{ObjectFigures, Storage};
-use crate::limits::{PRUNE_PAUSE, PRUNES_MAX};
+use crate::limits::{PRUNE_PAUSE, PRUNES_MAX, UNMAKE_PATIENCE};
 use crate::server::Server;
 
 /// Files whose old versions are to be given up.
@@ -143,9 +145,37 @@ impl Server {
             prune(storage, osd, &needed).await;
         }
         for (osd, objects) in gone {
-            remove(storage, osd, &objects).await;
+            remove(storage, osd, &objects, 0).await;
         }
         ObjectFigures::count(&self.objects.figures.pruned);
+    }
+
+    /// A store to these objects of a file has failed, and nobody names what it wrote. That is given up, also on
+    /// devices that keep what is removed: most likely one of them is full. The store's turn lasts so long, since
+    /// the next one may take the same objects.
+    pub(crate) fn unmake(self: &Arc<Self>, fid: Fid, next: Layout, (turn, making): (Turn, Making)) {
+        let server = self.clone();
+        drop(making);
+        tokio::task::spawn_local(async move {
+            // What is not told in that time is collected.
+            let _late = tokio::time::timeout(UNMAKE_PATIENCE, server.unmake_now(fid, next)).await;
+            drop(turn);
+        });
+    }
+
+    async fn unmake_now(self: &Arc<Self>, fid: Fid, next: Layout) {
+        let Some(storage) = self.objects.storage() else {
+            return;
+        };
+        for placed in next.objects.iter().filter(|placed| placed.version == 0) {
+            // It was made by this store.
+            let object = next.object(fid.vnode, fid.uniquifier, placed);
+            remove(storage, placed.osd, &[(object, 0)], REMOVE_HARD).await;
+        }
+        if next.objects.iter().any(|placed| placed.version != 0) {
+            let files = BTreeMap::from([(fid, vec![Arc::new(next)])]);
+            self.prune(files).await;
+        }
     }
 
     /// What is still needed of the objects of those layouts, which a file had.
@@ -274,8 +304,14 @@ pub(crate) async fn prune(storage: &Storage, osd: u32, needed: &[Needed]) -> u64
     freed
 }
 
-/// Removes objects; a device of which that is set keeps them for a while. Answers their bytes.
-pub(crate) async fn remove(storage: &Storage, osd: u32, objects: &[(ObjectId, u64)]) -> u64 {
+/// Removes objects; a device of which that is set keeps them for a while, unless `flags` (`REMOVE_*`) say
+/// otherwise. Answers their bytes.
+pub(crate) async fn remove(
+    storage: &Storage,
+    osd: u32,
+    objects: &[(ObjectId, u64)],
+    flags: u32,
+) -> u64 {
     let mut freed = 0;
     for part in objects.chunks(NAMED_MAX) {
         let Some(connection) = reachable(storage, osd) else {
@@ -284,7 +320,7 @@ pub(crate) async fn remove(storage: &Storage, osd: u32, objects: &[(ObjectId, u6
         let call = Remove {
             capability: storage.capability(osd),
             objects: List::from_iter_cut(part.iter().map(|(object, _)| *object)),
-            flags: 0,
+            flags,
         };
         match connection.call(&call).await {
             Ok(_) => freed += part.iter().map(|(_, bytes)| bytes).sum::<u64>(),

@@ -207,22 +207,36 @@ impl Storing {
         let fid = self.fid;
         let outcome = self.written(spec, announced, source).await;
         let figures = &server.objects.figures;
-        match &outcome {
-            Ok(_) => ObjectFigures::count(&figures.stored),
+        match outcome {
+            Ok((written, length)) => {
+                ObjectFigures::count(&figures.stored);
+                Ok(Stored {
+                    volume: self.volume,
+                    fid,
+                    before: self.before,
+                    old: self.old,
+                    written,
+                    length,
+                    turn: self.turn,
+                    _making: self.making,
+                })
+            }
             Err(refusal) => {
                 ObjectFigures::count(&figures.stores_failed);
                 tracing::debug!(%fid, ?refusal, "a store into objects failed");
+                server.unmake(fid, self.next, (self.turn, self.making));
+                Err(refusal)
             }
         }
-        outcome
     }
 
+    /// What was written, and how long the file is then.
     async fn written(
-        self,
+        &self,
         spec: &StoreSpec,
         announced: u64,
         source: &mut impl Source,
-    ) -> Result<Stored, Refusal> {
+    ) -> Result<(Written, u64), Refusal> {
         let storage = self.server.objects.needed()?;
         let kept = self.before.length.min(spec.file_length);
         let end = spec.position + announced;
@@ -244,7 +258,7 @@ impl Storing {
                 .map_err(failed)?;
             pass_on(&mut writer, source, announced).await?;
         } else {
-            let mut kept_bytes = Kept::of(&self, kept).await?;
+            let mut kept_bytes = Kept::of(self, kept).await?;
             let (head, tail) = (kept.min(spec.position), kept.max(end));
             if spec.position <= kept {
                 // What is kept and what is new touch: one run.
@@ -271,16 +285,7 @@ impl Storing {
             tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
                 "a store goes on without a device");
         }
-        Ok(Stored {
-            volume: self.volume,
-            fid: self.fid,
-            before: self.before,
-            old: self.old,
-            written,
-            length: kept.max(end),
-            turn: self.turn,
-            _making: self.making,
-        })
+        Ok((written, kept.max(end)))
     }
 }
 

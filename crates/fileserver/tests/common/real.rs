@@ -46,6 +46,9 @@ pub struct RealOsds {
     directory: tempfile::TempDir,
     pub database: Arc<Database>,
     known: Mutex<Vec<Devices>>,
+    /// Databases that devices which are started from now on send heartbeats to: one that is silent has them keep
+    /// what is removed.
+    pub databases: Mutex<Vec<SocketAddr>>,
 }
 
 fn clock() -> Duration {
@@ -73,6 +76,7 @@ impl RealOsds {
             directory,
             database: Arc::new(Database::default()),
             known: Mutex::default(),
+            databases: Mutex::default(),
         };
         osds.database.set_policies(policies);
         for id in 2..2 + count {
@@ -109,6 +113,7 @@ impl RealOsds {
             let mut config =
                 cellar_osd::Config::new(self.authority.clone(), self.keys.clone(), clock);
             config.scrub_rate = 0;
+            config.databases.clone_from(&self.databases.lock());
             let server = OsdServer::new(config, vec![(id, store.clone())]);
             let at = PortConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
             let at = at.service(server.service());

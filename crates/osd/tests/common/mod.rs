@@ -78,6 +78,11 @@ impl Cell {
 
     /// With servers that send heartbeats to these databases.
     pub(crate) fn start_with(databases: Vec<SocketAddr>) -> Self {
+        Self::start_as(|config| config.databases.clone_from(&databases))
+    }
+
+    /// With servers that are set up like that.
+    pub(crate) fn start_as(set: impl Fn(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path(), "example.org").unwrap();
         let key = SecretKey::new(Enctype::Aes256Sha1, &[7; 32]).unwrap();
@@ -94,10 +99,8 @@ impl Cell {
         let disks: [Arc<dyn Disk>; 2] = [Arc::new(memory.clone()), real];
         for (device, disk) in (1..).zip(disks) {
             let store = ObjectStore::open(disk, Options::default()).unwrap();
-            let config = Config {
-                databases: databases.clone(),
-                ..Config::new(authority.clone(), Arc::new(open_keys()), clock)
-            };
+            let mut config = Config::new(authority.clone(), Arc::new(open_keys()), clock);
+            set(&mut config);
             let server = OsdServer::new(config, vec![(device, store)]);
             let address = SocketAddr::from(([127, 0, 0, 1], 0));
             let port = PortConfig::new(address).service(server.service());

@@ -3,6 +3,7 @@
 //! A removal for good takes the object's record away and leaves a key by which its pieces are
 //! removed in the background, also after a restart.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -11,10 +12,14 @@ use cellar_wire::object::ObjectId;
 use super::{ObjectStore, Shared, key_of, name_of, now};
 use crate::engine::batch::Batch;
 use crate::engine::key::{Key, Kind};
+use crate::engine::space::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::reap::delete_some;
 use crate::record::ObjectRecord;
 use crate::ticket::Ticket;
+
+/// Objects that [`ObjectStore::purge_oldest`] looks for and removes at a time.
+pub const OLDEST_MAX: usize = 1024;
 
 impl ObjectStore {
     /// Removes objects; `soft`: so that [`ObjectStore::undelete`] brings them back. Those that are not
@@ -76,6 +81,45 @@ impl ObjectStore {
             }
         }
         Ok((purged, last))
+    }
+
+    /// Removes for good what was removed softly longest ago: until that has `bytes` bytes, and not more than
+    /// [`OLDEST_MAX`] objects. Answers how many objects that were, and how many bytes they have.
+    pub fn purge_oldest(&self, bytes: u64) -> Result<(u32, u64, Ticket)> {
+        let shared = self.shared();
+        let prefix = Key::of_kind(Kind::Object);
+        let mut walk = shared.engine.walk(&prefix, &prefix);
+        let mut oldest = BTreeSet::new();
+        while let Some((key, value)) = walk.next()? {
+            let Ok(record) = ObjectRecord::decode(&value) else {
+                continue;
+            };
+            if record.removed != 0 {
+                oldest.insert((record.removed, name_of(&key)));
+                if oldest.len() > OLDEST_MAX {
+                    oldest.pop_last();
+                }
+            }
+        }
+        let (mut purged, mut freed, mut last) = (0, 0, Ticket::ready());
+        for (removed_at, id) in oldest {
+            if freed >= bytes {
+                break;
+            }
+            let (removed, ticket) = shared.each(&[id], |id, record| {
+                // It may have been brought back since.
+                if record.removed != removed_at {
+                    return Ok(None);
+                }
+                freed += record.blocks * BLOCK_BYTES;
+                shared.remove(id, record).map(Some)
+            })?;
+            if removed > 0 {
+                purged += removed;
+                last = ticket;
+            }
+        }
+        Ok((purged, freed, last))
     }
 
     /// Removes what removed objects have left, now, and does not come back before that is done.

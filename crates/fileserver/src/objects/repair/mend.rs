@@ -13,6 +13,7 @@ use cellar_rpc::blocking;
 use cellar_volume::{Holder, Referenced, Replaced, Volume};
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::object::{Layout, Placed};
+use cellar_wire::osd::REMOVE_HARD;
 use tracing::{debug, info, warn};
 
 use super::super::policies::Wanted;
@@ -239,7 +240,7 @@ impl Server {
     /// What was made is of no use.
     async fn give_up(&self, storage: &Storage, layout: &Layout, fid: Fid, made: &Placed) {
         let object = layout.object(fid.vnode, fid.uniquifier, made);
-        remove(storage, made.osd, &[(object, 0)]).await;
+        remove(storage, made.osd, &[(object, 0)], REMOVE_HARD).await;
     }
 }
 
