@@ -12,11 +12,13 @@ use cellar_rpc::{CallError, Connection, Security};
 use cellar_wire::afsosd::{
     self, Access, BeginFetch, BeginStore, EndStore, ExtendStore, ListOnDevice, STORE_LEASE,
 };
+use cellar_wire::afsvol::{IT_BUSY, READONLY};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{CapabilityBody, Scheme};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
 use cellar_wire::{AbortCode, AfsTime, Decode, List};
 use common::osds::{KEEP, Osds, THRESHOLD, layout, pattern, read, set_policy};
+use common::volser::Volser;
 use common::{ANYUSER, CLONE, Cell, Machine, NOW, OPEN, SHUT, list, name, run};
 use common::{plain_code as code, store_within as store};
 use rand::rngs::StdRng;
@@ -162,12 +164,20 @@ fn a_clone_costs_nothing_and_sees_the_old_bytes() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     run(async {
-        let _osds = Osds::start(&cell, 2, &[]).await;
+        let osds = Osds::start(&cell, 2, &[]).await;
         set_policy(&cell, OPEN, 1);
         let fid = machine.create(Fid::root(OPEN), "f").await;
         let old = pattern(BIG, 1);
         store(&machine, fid, 0, &old, KEEP).await.unwrap();
-        cell.make_clone();
+        let volser = Volser(cell.admin().await);
+        let calls = osds.calls();
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        volser
+            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
+            .await;
+        volser.end(trans).await;
+        volser.online(CLONE).await;
+        assert_eq!(osds.calls(), calls, "no device is asked");
         let mut new = old.clone();
         new[70_000..70_100].fill(9);
         store(&machine, fid, 70_000, &[9; 100], KEEP).await.unwrap();
