@@ -451,7 +451,7 @@ fn the_right_to_store_lasts_no_longer_than_an_unattended_store() {
 }
 
 #[test]
-fn policies_decide_by_name_directory_and_group() {
+fn policies_decide_by_name_and_directory() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);
     let policies = [
