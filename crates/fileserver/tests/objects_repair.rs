@@ -16,7 +16,7 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsosd::{
     CollectGarbage, Collected, ListOnDevice, MoveObject, RepairStatus, Repairing,
 };
-use cellar_wire::afsvol::IT_BUSY;
+use cellar_wire::afsvol::{IT_BUSY, READONLY};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
 use cellar_wire::osddb::OSD_DRAINING;
@@ -98,6 +98,26 @@ impl World {
         let call = rxafs::RemoveFile {
             dir_fid: Fid::root(OPEN),
             name: name(title),
+        };
+        self.machine.ok(&call).await;
+    }
+
+    /// Another name for a file.
+    async fn link(&self, fid: Fid, title: &str) {
+        let call = rxafs::Link {
+            dir_fid: Fid::root(OPEN),
+            name: name(title),
+            existing_fid: fid,
+        };
+        self.machine.ok(&call).await;
+    }
+
+    async fn rename(&self, title: &str, new: &str) {
+        let call = rxafs::Rename {
+            old_dir_fid: Fid::root(OPEN),
+            old_name: name(title),
+            new_dir_fid: Fid::root(OPEN),
+            new_name: name(new),
         };
         self.machine.ok(&call).await;
     }
@@ -496,13 +516,7 @@ fn what_is_removed_gives_its_room_back_at_once_unless_a_clone_needs_it() {
         assert_eq!(world.osds.counts(), (6, 6));
         world.remove("g").await;
         until("a removed file", async || world.osds.counts().0 == 4).await;
-        let rename = rxafs::Rename {
-            old_dir_fid: Fid::root(OPEN),
-            old_name: name("f"),
-            new_dir_fid: Fid::root(OPEN),
-            new_name: name("h"),
-        };
-        world.machine.ok(&rename).await;
+        world.rename("f", "h").await;
         until("a name that another file got", async || {
             world.osds.counts().0 == 2
         })
@@ -572,4 +586,131 @@ fn a_file_on_a_dead_device_fails_at_once_and_new_ones_do_not_go_there() {
         );
         until("nothing waits", async || world.status().await.waiting == 0).await;
     });
+}
+
+#[test]
+fn a_file_with_two_names_keeps_its_objects_until_the_last_goes() {
+    patiently(async {
+        let world = World::new(2, "=> osd, copies=2;", |_| {}).await;
+        let bytes = pattern(BIG, 1);
+        let fid = world.file("f", &bytes).await;
+        world.link(fid, "second").await;
+        world.file("other", &bytes).await;
+        assert_eq!(world.osds.counts().0, 4);
+        world.remove("f").await;
+        // What is removed later is given back: the first has been looked at.
+        world.remove("other").await;
+        until("the other is gone", async || world.osds.counts().0 <= 2).await;
+        world.collect().await;
+        assert_eq!(world.osds.counts().0, 2, "one name is left");
+        assert!(world.read(fid).await == bytes);
+        world.store(fid, 5, b"more", KEEP).await.unwrap();
+        assert!(world.read(fid).await[5..9] == *b"more");
+        world.remove("second").await;
+        until("the last name is gone", async || world.osds.counts().0 == 0).await;
+    });
+}
+
+/// Cuts, names, clones and dumps of files while a device is dead that all of them use; and afterwards.
+fn all_is_right_without_a_device(devices: u32, policy: &str) {
+    patiently(async {
+        let world = World::new(devices, policy, |upkeep| {
+            upkeep.repair_delay = Duration::from_secs(1 << 20);
+        })
+        .await;
+        let mut files = Vec::new();
+        for (n, title) in ["cut", "under", "over", "gone", "two", "changed"]
+            .into_iter()
+            .enumerate()
+        {
+            let bytes = pattern(BIG, n as u64);
+            files.push((world.file(title, &bytes).await, bytes));
+        }
+        world.link(files[4].0, "names").await;
+        let removed = [files[2].0, files[3].0];
+        let dead = world.layout(files[0].0).unwrap().objects[0].osd;
+        world.osds.stop_device(dead, true);
+        // Cut within what it has, not at a boundary.
+        let (fid, bytes) = &mut files[0];
+        world.store(*fid, 0, &[], 70_001).await.unwrap();
+        bytes.truncate(70_001);
+        assert!(world.read(*fid).await == *bytes);
+        world.store(*fid, 75_000, b"end", KEEP).await.unwrap();
+        bytes.resize(75_000, 0);
+        bytes.extend_from_slice(b"end");
+        world.rename("under", "over").await;
+        world.remove("gone").await;
+        world.remove("two").await;
+        for fid in removed {
+            assert_eq!(world.machine.code(&rxafs::FetchStatus { fid }).await, 102);
+        }
+        assert_eq!(
+            world.machine.lookup(Fid::root(OPEN), "over").await,
+            files[1].0
+        );
+        files.drain(2..4);
+        // A clone of what was changed without the device, and of what will be.
+        let volser = Volser(world.cell.admin().await);
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        volser
+            .clone_of(trans, READONLY, "scratch.readonly", CLONE)
+            .await;
+        volser.end(trans).await;
+        volser.online(CLONE).await;
+        let before = files.clone();
+        let (fid, bytes) = &mut files[3];
+        world.store(*fid, 100_000, b"changed", KEEP).await.unwrap();
+        bytes[100_000..100_007].copy_from_slice(b"changed");
+        let trans = volser.begin(OPEN, IT_BUSY).await;
+        let dump = volser.dump(trans, 0).await;
+        volser.end(trans).await;
+        let is_right = async |what: &str| {
+            for ((fid, bytes), (_, cloned)) in files.iter().zip(&before) {
+                assert!(world.read(*fid).await == *bytes, "{what}: {fid}");
+                let fid = Fid {
+                    volume: CLONE,
+                    ..*fid
+                };
+                assert!(world.read(fid).await == *cloned, "{what}: {fid}");
+            }
+        };
+        is_right("without the device").await;
+        for (fid, bytes) in &files {
+            let mut found = dump.windows(bytes.len());
+            assert!(found.any(|window| window == bytes), "{fid} in the dump");
+        }
+        assert!(world.needed().1, "it lacks stores");
+        world.osds.start_device(dead);
+        until("it has what it missed", async || !world.needed().1).await;
+        // What only it still had is garbage.
+        until("nothing else is left there", async || {
+            world.collect().await;
+            let holders = world.holders();
+            let named: BTreeSet<u32> = holders
+                .iter()
+                .flat_map(|holder| holder.layout.objects.iter())
+                .filter(|placed| placed.osd == dead)
+                .map(|placed| placed.serial)
+                .collect();
+            let objects = world.osds.objects(dead);
+            objects
+                .iter()
+                .all(|info| named.contains(&info.object.serial))
+        })
+        .await;
+        // It is worth as much as the others now.
+        let other = (2..).find(|osd| *osd != dead).unwrap();
+        world.osds.stop_device(other, true);
+        is_right("without another").await;
+    });
+}
+
+#[test]
+fn cuts_names_clones_and_dumps_are_right_while_a_copy_is_dead() {
+    all_is_right_without_a_device(2, "=> osd, copies=2;");
+}
+
+#[test]
+fn cuts_names_clones_and_dumps_are_right_while_a_part_of_a_code_is_dead() {
+    all_is_right_without_a_device(3, "=> osd, ec=2+1, ssize=12;");
 }
