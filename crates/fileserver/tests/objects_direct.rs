@@ -1,0 +1,366 @@
+//! The file server's side of stores that clients make at the devices: who may, who waits, and what counts.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use cellar_objects::fake::Fault;
+use cellar_rpc::{CallError, Connection, Security};
+use cellar_wire::afsosd::{
+    self, AbortStore, BeginFetch, BeginStore, BeginStoreReply, EndStore, EndStoreReply,
+    ExtendStore, Failed, STORE_LEASE,
+};
+use cellar_wire::ids::Fid;
+use cellar_wire::object::{Layout, Shape};
+use cellar_wire::{AbortCode, AfsTime, List};
+use common::osds::{KEEP, Osds, layout, pattern, read, set_policy};
+use common::{ALICE, ANYUSER, Cell, Machine, NOW, OPEN, list, run, stated, store_within};
+
+const BOB: i32 = 8;
+const EACCES: i32 = AbortCode::EACCES.0;
+const ESTALE: i32 = AbortCode::ESTALE.0;
+
+/// A cell whose files have two copies.
+struct World {
+    osds: Osds,
+    cell: Cell,
+    machine: Machine,
+    other: Machine,
+}
+
+impl World {
+    async fn new(devices: u32) -> Self {
+        let cell = Cell::start();
+        let osds = Osds::start(&cell, devices, &[(2, "=> osd, copies=2;")]).await;
+        set_policy(&cell, OPEN, 2);
+        Self {
+            osds,
+            machine: Machine::new(&cell, 1),
+            other: Machine::new(&cell, 2),
+            cell,
+        }
+    }
+
+    /// A file with these bytes, in objects.
+    async fn file(&self, title: &str, bytes: &[u8]) -> Fid {
+        let fid = self.machine.create(Fid::root(OPEN), title).await;
+        let stored = store_within(&self.machine, fid, 0, bytes, KEEP).await;
+        stored.unwrap();
+        fid
+    }
+
+    /// Somebody at the object service.
+    fn user(&self, name: &str) -> Connection {
+        let service = afsosd::PACKAGE.service_id;
+        self.machine.principal(stated::user(name), service)
+    }
+
+    /// Nobody in particular, at another machine.
+    fn anybody(&self) -> Connection {
+        let service = afsosd::PACKAGE.service_id;
+        let port = &self.other.port;
+        port.connect(self.cell.address(), service, Security::null())
+    }
+
+    /// What a client does with its right to write: `bytes` are all of the new version, of these places.
+    fn write(&self, fid: Fid, layout: &Layout, places: &[usize], bytes: &[u8]) {
+        for place in places {
+            let placed = &layout.objects[*place];
+            let object = layout.object(fid.vnode, fid.uniquifier, placed);
+            self.osds.fakes[placed.osd as usize - 2].objects(|objects| {
+                let versions = objects.entry(object).or_default();
+                versions.insert(layout.version, bytes.to_vec());
+            });
+        }
+    }
+
+    /// Versions on all devices.
+    fn versions(&self) -> usize {
+        let fakes = self.osds.fakes.iter();
+        fakes
+            .map(|fake| {
+                fake.objects(|all| all.values().map(|versions| versions.len()).sum::<usize>())
+            })
+            .sum()
+    }
+
+    async fn read(&self, fid: Fid) -> Vec<u8> {
+        read(&self.machine, fid).await
+    }
+}
+
+async fn begin(client: &Connection, fid: Fid, length: u64) -> Result<BeginStoreReply, CallError> {
+    let call = BeginStore {
+        fid,
+        position: 0,
+        length,
+        file_length: length,
+        shape: List::default(),
+    };
+    client.call(&call).await
+}
+
+async fn end(
+    client: &Connection,
+    fid: Fid,
+    store: u64,
+    length: u64,
+    failed: &[(u32, i32)],
+) -> Result<EndStoreReply, CallError> {
+    let failed = failed.iter().map(|&(place, code)| Failed { place, code });
+    let call = EndStore {
+        fid,
+        store,
+        length,
+        modified: AfsTime(NOW as u32),
+        failed: List::from_iter_cut(failed),
+    };
+    client.call(&call).await
+}
+
+async fn extend(client: &Connection, fid: Fid, store: u64, length: u64) -> Result<(), CallError> {
+    let call = ExtendStore {
+        fid,
+        store,
+        position: 0,
+        length,
+    };
+    client.call(&call).await.map(drop)
+}
+
+fn code(outcome: Result<impl std::fmt::Debug, CallError>) -> i32 {
+    common::plain_code(outcome)
+}
+
+#[test]
+fn direct_access_needs_the_rights_that_fetching_and_storing_need() {
+    run(async {
+        let world = World::new(2).await;
+        let old = pattern(1000, 1);
+        let fid = world.file("f", &old).await;
+        let (alice, bob) = (world.user("alice"), world.user("bob"));
+        let may = |rights: &str, bobs: &str| {
+            let all = list(&[(ANYUSER, "l"), (ALICE, rights), (BOB, bobs)]);
+            world.cell.set_list(Fid::root(OPEN), all);
+        };
+        let fetch = BeginFetch {
+            fid,
+            position: 0,
+            length: 1000,
+        };
+        may("rl", "wl");
+        assert_eq!(
+            alice.call(&fetch).await.unwrap().access.capabilities.len(),
+            2
+        );
+        assert_eq!(code(bob.call(&fetch).await), EACCES);
+        assert_eq!(code(begin(&alice, fid, 1000).await), EACCES);
+        assert_eq!(code(begin(&world.anybody(), fid, 1000).await), EACCES);
+        let begun = begin(&bob, fid, 1000).await.unwrap();
+        let next = begun.access.layout;
+        world.write(fid, &next, &[0, 1], &pattern(1000, 2));
+        // A store is of who began it.
+        may("rwl", "wl");
+        assert_eq!(code(extend(&alice, fid, begun.store, 1000).await), ESTALE);
+        assert_eq!(code(end(&alice, fid, begun.store, 1000, &[]).await), ESTALE);
+        let abort = AbortStore {
+            fid,
+            store: begun.store,
+        };
+        assert_eq!(code(alice.call(&abort).await), ESTALE);
+        // Who has lost the right meanwhile cannot make it count, but give it up.
+        may("rwl", "l");
+        assert_eq!(code(extend(&bob, fid, begun.store, 1000).await), EACCES);
+        assert_eq!(code(end(&bob, fid, begun.store, 1000, &[]).await), EACCES);
+        bob.call(&abort).await.unwrap();
+        world.cell.set_list(
+            Fid::root(OPEN),
+            list(&[(ANYUSER, "rlidwk"), (ALICE, "rlidwka")]),
+        );
+        assert!(world.read(fid).await == old);
+        // The shape of a new file is for who may administer its directory.
+        let new = world.machine.create(Fid::root(OPEN), "new").await;
+        let shaped = BeginStore {
+            fid: new,
+            position: 0,
+            length: 10,
+            file_length: 10,
+            shape: List::from_iter_cut([Shape::default()]),
+        };
+        assert_eq!(code(bob.call(&shaped).await), EACCES);
+        let begun = alice.call(&shaped).await.unwrap();
+        assert_eq!(
+            begun.access.layout.objects.len(),
+            1,
+            "not as the policy says"
+        );
+    });
+}
+
+#[test]
+fn a_store_that_is_given_up_leaves_the_old_bytes_and_frees_the_file() {
+    run(async {
+        let world = World::new(2).await;
+        let old = pattern(1000, 1);
+        let fid = world.file("f", &old).await;
+        let (client, other) = (world.user("alice"), world.anybody());
+        let begun = begin(&client, fid, 2000).await.unwrap();
+        world.write(fid, &begun.access.layout, &[0, 1], &pattern(2000, 2));
+        assert_eq!(world.versions(), 4);
+        // Somebody else waits in vain.
+        let busy = begin(&other, fid, 2000).await;
+        assert_eq!(code(busy), AbortCode::EBUSY.to_plain().0);
+        let store = begun.store;
+        client.call(&AbortStore { fid, store }).await.unwrap();
+        assert!(world.read(fid).await == old);
+        // What it wrote goes from the devices.
+        while world.versions() > 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(world.read(fid).await == old);
+        assert_eq!(code(client.call(&AbortStore { fid, store }).await), ESTALE);
+        assert_eq!(code(end(&client, fid, store, 2000, &[]).await), ESTALE);
+        let begun = begin(&other, fid, 2000).await.unwrap();
+        let new = pattern(2000, 3);
+        world.write(fid, &begun.access.layout, &[0, 1], &new);
+        end(&other, fid, begun.store, 2000, &[]).await.unwrap();
+        assert!(world.read(fid).await == new);
+    });
+}
+
+#[test]
+fn a_store_that_nobody_renews_is_taken_over() {
+    run(async {
+        let world = World::new(2).await;
+        let fid = world.file("f", &pattern(1000, 1)).await;
+        let (first, second) = (world.user("alice"), world.anybody());
+        let lost = begin(&first, fid, 1000).await.unwrap();
+        world.write(fid, &lost.access.layout, &[0, 1], &pattern(1000, 2));
+        // One that is renewed lasts.
+        world.cell.wait_secs(u64::from(STORE_LEASE) - 5);
+        extend(&first, fid, lost.store, 1000).await.unwrap();
+        world.cell.wait_secs(u64::from(STORE_LEASE) - 5);
+        assert_eq!(
+            code(begin(&second, fid, 1000).await),
+            AbortCode::EBUSY.to_plain().0
+        );
+        world.cell.wait_secs(10);
+        let begun = loop {
+            match begin(&second, fid, 1000).await {
+                Ok(begun) => break begun,
+                Err(cause) => assert_eq!(code(Err::<(), _>(cause)), AbortCode::EBUSY.to_plain().0),
+            }
+        };
+        assert_eq!(code(extend(&first, fid, lost.store, 1000).await), ESTALE);
+        assert_eq!(code(end(&first, fid, lost.store, 1000, &[]).await), ESTALE);
+        let new = pattern(1000, 3);
+        world.write(fid, &begun.access.layout, &[0, 1], &new);
+        end(&second, fid, begun.store, 1000, &[]).await.unwrap();
+        assert!(world.read(fid).await == new);
+    });
+}
+
+#[test]
+fn what_a_client_could_not_write_is_stale_and_never_read() {
+    run(async {
+        let world = World::new(2).await;
+        let old = pattern(1000, 1);
+        let fid = world.file("f", &old).await;
+        let client = world.user("alice");
+        let begun = begin(&client, fid, 1000).await.unwrap();
+        let eio = AbortCode::EIO.0;
+        // Neither copy has it; a place that is not there; more than was asked for.
+        let store = begun.store;
+        assert_eq!(
+            code(end(&client, fid, store, 1001, &[]).await),
+            AbortCode::EINVAL.0
+        );
+        let begun = begin(&client, fid, 1000).await.unwrap();
+        let store = begun.store;
+        let outcome = end(&client, fid, store, 1000, &[(2, eio)]).await;
+        assert_eq!(code(outcome), AbortCode::EINVAL.0);
+        let begun = begin(&client, fid, 1000).await.unwrap();
+        let store = begun.store;
+        let outcome = end(&client, fid, store, 1000, &[(0, eio), (1, eio)]).await;
+        assert_eq!(code(outcome), eio);
+        assert!(world.read(fid).await == old, "nothing has changed");
+        assert!(
+            layout(&world.cell, fid)
+                .unwrap()
+                .objects
+                .iter()
+                .all(|p| !p.stale)
+        );
+        let begun = begin(&client, fid, 1000).await.unwrap();
+        let new = pattern(1000, 2);
+        world.write(fid, &begun.access.layout, &[1], &new);
+        let status = world.machine.status(fid).await.status;
+        let ended = end(&client, fid, begun.store, 1000, &[(0, eio)])
+            .await
+            .unwrap();
+        assert_eq!(ended.status.data_version, status.data_version + 1);
+        let after = layout(&world.cell, fid).unwrap();
+        let stale: Vec<bool> = after.objects.iter().map(|placed| placed.stale).collect();
+        assert_eq!(stale, [true, false]);
+        for _ in 0..4 {
+            assert!(world.read(fid).await == new);
+        }
+        // The next one may not write to it, nor read it.
+        let begun = begin(&client, fid, 1000).await.unwrap();
+        let usable: Vec<bool> = begun
+            .access
+            .capabilities
+            .iter()
+            .map(|c| !c.is_empty())
+            .collect();
+        assert_eq!(usable, [false, true]);
+        // The good copy alone is asked for bytes.
+        world.osds.fakes[after.objects[1].osd as usize - 2].set_fault(Fault::Abort(AbortCode::EIO));
+        assert_eq!(code(world.machine.fetch(fid, 0, 1000).await), eio);
+    });
+}
+
+#[test]
+fn the_quota_holds_for_direct_stores() {
+    run(async {
+        let world = World::new(2).await;
+        let fid = world.file("f", &pattern(1000, 1)).await;
+        let client = world.user("alice");
+        let admin = world.cell.admin().await;
+        admin.call(&common::quota(100)).await.unwrap();
+        let over = AbortCode::VOVERQUOTA.to_plain().0;
+        // A store may be a little over, as of any file.
+        assert_eq!(code(begin(&client, fid, 8 << 20).await), over);
+        let begun = begin(&client, fid, 2000).await.unwrap();
+        assert_eq!(code(extend(&client, fid, begun.store, 8 << 20).await), over);
+        extend(&client, fid, begun.store, 3000).await.unwrap();
+        let new = pattern(3000, 2);
+        world.write(fid, &begun.access.layout, &[0, 1], &new);
+        end(&client, fid, begun.store, 3000, &[]).await.unwrap();
+        assert!(world.read(fid).await == new);
+    });
+}
+
+#[test]
+fn a_store_through_the_server_waits_for_a_direct_one() {
+    run(async {
+        let world = World::new(2).await;
+        let fid = world.file("f", &pattern(1000, 1)).await;
+        let client = world.user("alice");
+        let begun = begin(&client, fid, 1000).await.unwrap();
+        let mut new = pattern(1000, 2);
+        let direct = async {
+            // Time for the other one to come first, if it can.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            world.write(fid, &begun.access.layout, &[0, 1], &new);
+            end(&client, fid, begun.store, 1000, &[]).await.unwrap()
+        };
+        let through = store_within(&world.other, fid, 10, b"through", KEEP);
+        let (ended, stored) = tokio::join!(direct, through);
+        assert!(stored.unwrap().data_version > ended.status.data_version);
+        new[10..17].copy_from_slice(b"through");
+        assert!(world.read(fid).await == new, "both count");
+    });
+}
