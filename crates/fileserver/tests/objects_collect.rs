@@ -409,6 +409,11 @@ fn the_same_with_stripes() {
     model(seed(), 120, "=> osd, stripes=2, ssize=12;");
 }
 
+#[test]
+fn the_same_with_a_code() {
+    model(seed(), 120, "=> osd, ec=2+1, ssize=12;");
+}
+
 /// An object that nobody names, on a device.
 fn litter(world: &World, osd: u32, serial: u32) {
     let object = ObjectId {

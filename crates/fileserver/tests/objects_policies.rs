@@ -1,5 +1,5 @@
-//! What administrators say of files in objects: what policies may ask of a file and its caller, and which
-//! devices.
+//! What administrators say of files in objects: what policies may ask of a file and its caller, which devices,
+//! which copy is read, and the largest shapes.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -9,6 +9,7 @@ use cellar_rpc::Connection;
 use cellar_volume::{Context, SetStatus};
 use cellar_wire::AfsTime;
 use cellar_wire::ids::{Fid, ViceId};
+use cellar_wire::object::Scheme;
 use cellar_wire::osddb::{OsdListed, OsdName};
 use common::osds::{KEEP, Osds, layout, pattern, read, set_policy};
 use common::{ALICE, ANYUSER, Cell, Machine, NOW, OPEN, SHUT, list, name, run, store_within};
@@ -161,6 +162,88 @@ fn a_class_and_steps_of_size_choose_devices_and_shapes() {
             stored.unwrap();
             let objects = layout(&world.cell, fid).map_or(0, |layout| layout.objects.len());
             assert_eq!(objects, expected, "{length} bytes");
+        }
+    });
+}
+
+#[test]
+fn the_copy_of_the_highest_read_priority_is_read() {
+    run(async {
+        let world = World::new(3, &[(2, "=> osd, copies=3;")]).await;
+        set_policy(&world.cell, OPEN, 2);
+        let fid = world.machine.create(Fid::root(OPEN), "f").await;
+        let bytes = pattern(300_000, 1);
+        let stored = store_within(&world.machine, fid, 0, &bytes, KEEP).await;
+        stored.unwrap();
+        for best in [3, 2, 4] {
+            world.change(|listed| {
+                for device in listed {
+                    device.entry.read_priority = if device.entry.id == best { 80 } else { 64 };
+                }
+            });
+            let calls = || world.osds.fakes.iter().map(|fake| fake.calls());
+            let before: Vec<usize> = calls().collect();
+            for _ in 0..4 {
+                assert!(read(&world.machine, fid).await == bytes);
+            }
+            for ((id, before), now) in (2..).zip(before).zip(calls()) {
+                assert_eq!(now > before, id == best, "device {id}, {best} is preferred");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_largest_shapes_hold_what_was_stored() {
+    let policies = [
+        (2, "=> osd, stripes=32, ssize=12;"),
+        (3, "=> osd, stripes=8, copies=4, ssize=12;"),
+        (4, "=> osd, stripes=2, ssize=24;"),
+    ];
+    run(async {
+        let world = World::new(32, &policies).await;
+        for (policy, scheme, objects, unit, length) in [
+            (2, Scheme::Striped, 32, 4096, 300_000),
+            (3, Scheme::Striped, 32, 4096, 100_000),
+            (4, Scheme::Striped, 2, 16 << 20, 34 << 20),
+        ] {
+            set_policy(&world.cell, OPEN, policy);
+            let title = format!("f{policy}");
+            let fid = world.machine.create(Fid::root(OPEN), &title).await;
+            let mut bytes = pattern(length, policy.into());
+            let stored = store_within(&world.machine, fid, 0, &bytes, KEEP).await;
+            stored.unwrap();
+            // Over a boundary of units, and at the end.
+            for at in [unit - 3, length - 1] {
+                let stored = store_within(&world.machine, fid, at as u64, b"across", KEEP).await;
+                stored.unwrap();
+                bytes.resize(bytes.len().max(at + 6), 0);
+                bytes[at..at + 6].copy_from_slice(b"across");
+            }
+            assert!(read(&world.machine, fid).await == bytes, "policy {policy}");
+            let layout = layout(&world.cell, fid).unwrap();
+            assert_eq!(layout.shape.scheme, scheme);
+            assert_eq!(layout.shape.unit as usize, unit);
+            let on: std::collections::BTreeSet<u32> =
+                layout.objects.iter().map(|placed| placed.osd).collect();
+            assert_eq!((layout.objects.len(), on.len()), (objects, objects));
+            // Of four copies one is enough.
+            if policy == 3 {
+                let all = &layout.objects;
+                for copy in 0..4 {
+                    for placed in all.iter().enumerate().filter(|(at, _)| at / 8 != copy) {
+                        let fake = &world.osds.fakes[placed.1.osd as usize - 2];
+                        fake.set_fault(cellar_objects::fake::Fault::Abort(
+                            cellar_wire::AbortCode::EIO,
+                        ));
+                    }
+                    assert!(
+                        read(&world.machine, fid).await == bytes,
+                        "copy {copy} alone"
+                    );
+                    world.osds.set_fault(cellar_objects::fake::Fault::None);
+                }
+            }
         }
     });
 }

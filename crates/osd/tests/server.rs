@@ -285,6 +285,74 @@ fn capabilities_are_asked_for_every_call_and_refusals_counted() {
 }
 
 #[test]
+fn every_call_but_two_is_refused_without_a_capability_and_changes_nothing() {
+    let cell = Cell::start();
+    cell.run(async |cell| {
+        let all = capability_for(&cell.keys, &body(1, id(1), MAY_ALL));
+        cell.write(&all, id(1), 0, 10, 0, b"bytes").await.unwrap();
+        let object = id(1);
+        let objects = || List::from_iter_cut([id(1)]);
+        // Of another device: sound, but not for this one.
+        let other = capability_for(&cell.keys, &body(2, id(1), MAY_ALL));
+        for (capability, expected) in [
+            (Capability::default(), AbortCode::EACCES),
+            (other, AbortCode::EACCES),
+            (device_only(1), AbortCode::EPERM),
+        ] {
+            let read = common::read(&cell.osd, &capability, object, 10, 0, 5).await;
+            let write = cell.write(&capability, object, 10, 11, 0, b"other").await;
+            let mut refused = vec![("Read", aborted(read)), ("Write", aborted(write))];
+            macro_rules! call {
+                ($($name:ident { $($field:ident: $value:expr),* })*) => { $(
+                    let call = $name { capability: capability.clone(), $($field: $value),* };
+                    refused.push((stringify!($name), aborted(cell.osd.call(&call).await)));
+                )* };
+            }
+            let needed = Needed {
+                object,
+                keep: List::default(),
+                below: u64::MAX,
+            };
+            let peer = cell.osd.peer().unwrap();
+            call! {
+                Truncate { object: object, base: 10, version: 11, length: 0 }
+                Copy {
+                    object: object, version: 11, source_capability: all.clone(), source: object,
+                    source_version: 10, host: cellar_auth::capability::address_words(peer.ip()),
+                    port: peer.port().into()
+                }
+                Examine { object: object }
+                Checksum { object: object, version: 10, sums: SUM_MD5 }
+                ListObjects { volume: 0, after: Default::default(), limit: 10, flags: 0 }
+                Prune { needed: List::from_iter_cut([needed]) }
+                Remove { objects: objects(), flags: 0 }
+                Undelete { objects: objects() }
+                Purge { before: u64::MAX }
+                Scrub { rate_kib: 0 }
+                ScrubStatus {}
+            }
+            for (name, code) in &refused {
+                assert_eq!(*code, expected, "{name}");
+            }
+            // Who adds a call says here whether everybody may make it.
+            let open = cellar_wire::osd::PACKAGE.procedures.iter();
+            let open: Vec<_> = open
+                .map(|procedure| procedure.name)
+                .filter(|name| !refused.iter().any(|(tried, _)| tried == name))
+                .collect();
+            assert_eq!(open, ["GetSpace", "GetStatistics"]);
+        }
+        let examine = Examine {
+            capability: all.clone(),
+            object,
+        };
+        let info = cell.osd.call(&examine).await.unwrap().info;
+        assert_eq!((info.removed, info.versions.len()), (0, 1));
+        assert_eq!(cell.read(&all, object, 10, 0, 9).await.unwrap(), b"bytes");
+    });
+}
+
+#[test]
 fn objects_are_copied_between_servers_and_summed() {
     let cell = Cell::start();
     cell.run(async |cell| {

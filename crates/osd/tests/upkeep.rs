@@ -10,7 +10,8 @@ use cellar_rpc::CallError;
 use cellar_wire::List;
 use cellar_wire::object::{Capability, MAY_ALL, ObjectId, device_only};
 use cellar_wire::osd::{
-    GetStatistics, LIST_REMOVED, ListObjects, REMOVE_HARD, REMOVE_SOFT, Remove, Undelete,
+    GetStatistics, LIST_REMOVED, ListObjects, REMOVE_HARD, REMOVE_SOFT, Remove, Scrub, ScrubStatus,
+    Undelete,
 };
 use common::{Cell, body, capability_for, id, pattern};
 
@@ -168,5 +169,36 @@ fn what_never_ended_goes_for_good_where_removals_are_soft() {
         remove(cell, 3, REMOVE_HARD).await;
         assert_eq!(serials(cell, LIST_REMOVED).await, [1]);
         assert!(serials(cell, 0).await.is_empty());
+    });
+}
+
+#[test]
+fn a_scrub_takes_as_long_as_its_rate_says() {
+    let cell = Cell::start();
+    cell.run(async |cell| {
+        let bytes = pattern(3 << 20, 1);
+        for serial in 1..=2 {
+            write(cell, serial, &bytes).await.unwrap();
+        }
+        let scrub = async |rate_kib| {
+            let capability = everything(cell);
+            let begun = Instant::now();
+            let call = Scrub {
+                capability: capability.clone(),
+                rate_kib,
+            };
+            cell.osd.call(&call).await.unwrap();
+            until("the scrub ends", async || {
+                let capability = capability.clone();
+                let status = cell.osd.call(&ScrubStatus { capability }).await.unwrap();
+                !status.running && status.bytes >= 6 << 20
+            })
+            .await;
+            begun.elapsed()
+        };
+        scrub(0).await;
+        // 6 MiB at 2 MiB a second; what it reads last need not be waited for.
+        let slow = scrub(2 << 10).await;
+        assert!(slow >= Duration::from_millis(1500), "{slow:?}");
     });
 }
