@@ -17,6 +17,8 @@ pub(crate) const USAGE: u8 = 2;
 
 /// As shells have it for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
+/// And that SIGTERM ended.
+const TERMINATED: u8 = 143;
 
 impl Failure {
     /// The operation failed, and this says why and what to do.
@@ -41,6 +43,20 @@ impl Failure {
             message: "interrupted".to_owned(),
             code: INTERRUPTED,
         }
+    }
+
+    /// SIGTERM came.
+    pub(crate) fn terminated() -> Self {
+        Self {
+            message: "terminated".to_owned(),
+            code: TERMINATED,
+        }
+    }
+
+    /// The same, and this is to be known of it.
+    pub(crate) fn but(mut self, more: &str) -> Self {
+        self.message = format!("{}: {more}", self.message);
+        self
     }
 
     /// Everything was said already.

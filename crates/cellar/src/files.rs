@@ -8,13 +8,20 @@ mod rm;
 mod stat;
 mod tasks;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::pin::pin;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cellar_client::Stop;
 use cellar_wire::ids::AfsTime;
 use clap::Subcommand;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{As, Session};
+
+/// How long a copy that was interrupted may take to give up its stores.
+const GIVE_UP_TIME: Duration = Duration::from_secs(5);
 
 /// The file commands.
 #[derive(Debug, Subcommand)]
@@ -103,19 +110,65 @@ pub(crate) async fn run(command: Command) -> Outcome {
             session.cell.name
         )));
     }
-    let outcome = tokio::select! {
-        outcome = run_in(&session, command) => outcome,
-        // What is under way is given up; the servers are told before we go.
-        _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
-    };
+    let outcome = run_until_signal(&session, command).await;
     session.end(outcome).await
 }
 
-async fn run_in(session: &Session, command: Command) -> Outcome {
+/// Runs one until it is done, or a signal comes. Calls under way are given up then; the servers are told before we go.
+/// But a copy has more to give up: stores, which file servers keep open for a minute otherwise, and new files that are
+/// empty. A second signal ends that, too.
+async fn run_until_signal(session: &Session, command: Command) -> Outcome {
+    let mut signals = Signals::new()?;
+    let stop = Stop::default();
+    let gives_up = matches!(command, Command::Cp(_));
+    let mut work = pin!(run_in(session, command, &stop));
+    let ended = tokio::select! {
+        outcome = &mut work => return outcome,
+        ended = signals.next() => ended,
+    };
+    stop.ask();
+    if !gives_up {
+        return Err(ended);
+    }
+    let late = "the servers do not answer; what was under way may be closed to others for a minute";
+    tokio::select! {
+        done = timeout(GIVE_UP_TIME, work) => match done {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(ended),
+            Err(_) => Err(ended.but(late)),
+        },
+        ended = signals.next() => Err(ended),
+    }
+}
+
+/// What ends a command before it is done.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Outcome<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// The next, as the command's failure.
+    async fn next(&mut self) -> Failure {
+        tokio::select! {
+            _ = self.interrupt.recv() => Failure::interrupted(),
+            _ = self.terminate.recv() => Failure::terminated(),
+        }
+    }
+}
+
+async fn run_in(session: &Session, command: Command, stop: &Stop) -> Outcome {
     match command {
         Command::Ls(options) => ls::run(session, options).await,
         Command::Cat(options) => cat::run(session, options).await,
-        Command::Cp(options) => cp::run(session, options).await,
+        Command::Cp(options) => cp::run(session, options, stop).await,
         Command::Mkdir(options) => make::mkdir(session, options).await,
         Command::Rm(options) => rm::run(session, options).await,
         Command::Ln(options) => make::ln(session, options).await,

@@ -1,6 +1,7 @@
 //! Progress of what takes longer than a second, on standard error, if that is a terminal.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,8 +12,18 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A bar that appears when the work takes long.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    shown: std::sync::atomic::AtomicBool,
+    shown: AtomicBool,
     since: std::time::Instant,
+    /// Nothing moves, for a reason: until something does again.
+    waiting: AtomicBool,
+    styles: Styles,
+}
+
+/// How a bar looks.
+struct Styles {
+    usual: Option<ProgressStyle>,
+    /// Without a rate, and a time that follows from it.
+    waiting: Option<ProgressStyle>,
 }
 
 impl Progress {
@@ -28,13 +39,26 @@ impl Progress {
 
     fn new(total: Option<u64>, template: &str) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
+        let style = |template: &str| {
+            let style = ProgressStyle::with_template(template).ok()?;
+            Some(style.progress_chars("=> "))
+        };
+        let still = template
+            .replace("{bytes_per_sec:>12} {eta:>5}", "waits")
+            .replace("{bytes_per_sec:>12}", "waits");
+        let styles = Styles {
+            usual: style(template),
+            waiting: style(&still),
+        };
+        if let Some(style) = &styles.usual {
+            bar.set_style(style.clone());
         }
         Self {
             bar,
             shown: false.into(),
             since: std::time::Instant::now(),
+            waiting: false.into(),
+            styles,
         }
     }
 
@@ -77,8 +101,37 @@ impl Progress {
 
     /// So much more is done.
     pub(crate) fn add(&self, amount: u64) {
-        use std::sync::atomic::Ordering::Relaxed;
+        if self.waiting.swap(false, Relaxed) {
+            if let Some(style) = &self.styles.usual {
+                self.bar.set_style(style.clone());
+            }
+            // The rate is that of what comes from here on.
+            return self.skip(amount);
+        }
         self.bar.inc(amount);
+        self.show_if_late();
+    }
+
+    /// So much is done, but it was not done now: no rate follows from it.
+    pub(crate) fn skip(&self, amount: u64) {
+        self.bar.inc(amount);
+        // Counted first: what is not counted when the rate begins anew is counted into the new one.
+        self.bar.tick();
+        self.bar.reset_eta();
+        self.show_if_late();
+    }
+
+    /// Nothing will move for a while, which says nothing about the rate at which things do.
+    pub(crate) fn waits(&self) {
+        self.waiting.store(true, Relaxed);
+        if let Some(style) = &self.styles.waiting {
+            self.bar.set_style(style.clone());
+        }
+        self.show_if_late();
+        self.bar.tick();
+    }
+
+    fn show_if_late(&self) {
         let late = self.since.elapsed() > PATIENCE && std::io::stderr().is_terminal();
         if late && !self.shown.swap(true, Relaxed) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -93,5 +146,37 @@ impl Progress {
     /// Prints a line on standard error without tearing the bar.
     pub(crate) fn say(&self, line: &str) {
         self.bar.suspend(|| eprintln!("{line}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many that no machine is too slow to count them at a rate that would be seen.
+    const MANY: u64 = 1 << 50;
+    const SLOW: f64 = 1e9;
+
+    fn a_moment() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+
+    #[test]
+    fn what_was_there_before_and_what_follows_a_wait_make_no_rate() {
+        let progress = Progress::bytes(Some(8 * MANY));
+        a_moment();
+        progress.skip(MANY);
+        a_moment();
+        assert!(progress.bar.per_sec() < SLOW, "{}", progress.bar.per_sec());
+        progress.waits();
+        a_moment();
+        progress.add(MANY);
+        a_moment();
+        assert!(progress.bar.per_sec() < SLOW, "{}", progress.bar.per_sec());
+        progress.add(MANY);
+        a_moment();
+        progress.bar.tick();
+        assert!(progress.bar.per_sec() > SLOW, "{}", progress.bar.per_sec());
+        assert_eq!(progress.bar.position(), 3 * MANY);
     }
 }

@@ -82,8 +82,8 @@ impl Transfer {
         if self.direct {
             let upload = Upload {
                 range: position..position + length,
-                modified: None,
                 shape: self.shape,
+                ..Upload::default()
             };
             self.client
                 .upload(node, &self.path, &mut source, &upload, |_| {})

@@ -90,6 +90,12 @@ pub enum Error {
         /// The path or fid.
         what: String,
     },
+    /// It was asked to stop ([`crate::Stop`]), and has cleaned up behind itself.
+    #[error("{what}: interrupted")]
+    Interrupted {
+        /// The path or fid.
+        what: String,
+    },
     /// A layout was asked for, and the file server keeps no objects.
     #[error(
         "{what}: the file server does not keep files in objects, or there are too few devices for the layout"

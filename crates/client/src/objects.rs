@@ -36,7 +36,7 @@ use crate::volume::Volume;
 
 pub use download::Download;
 pub(crate) use upload::Stored;
-pub use upload::Upload;
+pub use upload::{Upload, UploadStep};
 
 /// Shorter files are fetched and stored plainly: the question where they are costs as much as the bytes.
 pub const DIRECT_MIN: u64 = 1 << 20;

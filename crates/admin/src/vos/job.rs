@@ -10,10 +10,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use super::Location;
 use crate::error::{Error, Result};
+
+pub use cellar_client::Stop;
 
 /// What a watcher answers when a step is done.
 pub type Watched<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
@@ -46,35 +46,6 @@ pub trait Watcher: Send + Sync {
 pub struct Unwatched;
 
 impl Watcher for Unwatched {}
-
-/// A way to ask jobs to stop. Clones ask the same jobs.
-#[derive(Clone, Debug)]
-pub struct Stop(watch::Sender<bool>);
-
-impl Default for Stop {
-    fn default() -> Self {
-        Self(watch::Sender::new(false))
-    }
-}
-
-impl Stop {
-    /// Asks.
-    pub fn ask(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Whether it was asked.
-    pub fn is_asked(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Waits until it is asked.
-    pub async fn asked(&self) {
-        let mut receiver = self.0.subscribe();
-        // The sender lives as long as self.
-        let _asked = receiver.wait_for(|asked| *asked).await;
-    }
-}
 
 /// A job under way: who watches it, and who may stop it.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cellar_client::{Client, Node, Source, Upload, VolumeKind, volume_of};
+use cellar_client::{Client, Node, Source, Upload, UploadStep, VolumeKind, volume_of};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Shape;
 use cellar_wire::rxafs::AfsStoreStatus;
@@ -178,10 +178,14 @@ impl Stream {
             Operation::Write => {
                 let upload = Upload {
                     range: 0..self.length,
-                    modified: None,
                     shape: self.shape,
+                    ..Upload::default()
                 };
-                let moved = |bytes| pace.moved(bytes);
+                let moved = |step| {
+                    if let UploadStep::Sent(bytes) = step {
+                        pace.moved(bytes);
+                    }
+                };
                 let client = &self.client;
                 client
                     .upload(&file, &self.name, &mut source, &upload, moved)

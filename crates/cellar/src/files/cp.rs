@@ -2,7 +2,8 @@
 //!
 //! A tree is walked in order: directories are made as they are met, files are copied by up to
 //! [`super::tasks::TASKS_MAX`] tasks at a time, so that many small files do not wait for each other's round trips.
-//! The first failure stops the copy; what was copied stays. Symbolic links are copied as links with
+//! The first failure stops the copy, and so does a signal: stores under way are given up, new files of which nothing is
+//! there are removed, and what was copied stays. Symbolic links are copied as links with
 //! `-r`; mount points are not followed, and named.
 //!
 //! Files in objects go to their devices and come from there, in parallel, where the file server offers it; nothing
@@ -19,13 +20,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use cellar_client::path::split_last;
-use cellar_client::{Client, Follow, Node};
+use cellar_client::{Client, Follow, Node, Stop, UploadStep};
 use cellar_wire::object::Shape;
 use tokio::task::LocalSet;
 
 use self::origin::{Kind, Origin};
-use self::source::LocalSource;
-use self::target::{Directory, OpenFile, Place, Target};
+use self::source::{LocalSource, Source};
+use self::target::{Directory, Filling, OpenFile, Place, Target};
 use super::is_afs;
 use super::tasks::Tasks;
 use crate::failure::{Failure, Outcome};
@@ -71,6 +72,8 @@ struct Copy {
     resume: bool,
     streams: usize,
     progress: Progress,
+    /// Asked by a signal, or by the first failure.
+    stop: Stop,
 }
 
 impl Copy {
@@ -79,9 +82,29 @@ impl Copy {
         self.progress
             .say(&format!("{}: {why}; left out", from.path()));
     }
+
+    /// How a store into a file gets on.
+    fn step(&self, to: &Target, step: UploadStep) {
+        match step {
+            UploadStep::Sent(bytes) => self.progress.add(bytes),
+            UploadStep::Waits => {
+                self.progress.say(&format!(
+                    "{}: waits for another store of it; one whose client is gone is forgotten after a minute",
+                    to.path()
+                ));
+                self.progress.waits();
+            }
+        }
+    }
+
+    /// Does what nobody has to clean up behind.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+        let done = self.stop.unless(work).await;
+        done.unwrap_or_else(|| Err(Failure::interrupted()))
+    }
 }
 
-pub(super) async fn run(session: &Session, options: Options) -> Outcome {
+pub(super) async fn run(session: &Session, options: Options, stop: &Stop) -> Outcome {
     let Some((target, sources)) = options.paths.split_last() else {
         return Err(Failure::usage("what is to be copied, and where to?"));
     };
@@ -108,6 +131,7 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
         streams: options.streams.into(),
         progress: Progress::bytes(known.then_some(0)),
         client: session.client.clone(),
+        stop: stop.clone(),
     });
     let outcome = LocalSet::new()
         .run_until(copy_all(&copy, sources, target))
@@ -123,10 +147,21 @@ async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome
             "{target}: is no directory that is there"
         )));
     }
-    let mut tasks = Tasks::new();
+    let mut tasks = Tasks::new(copy.stop.clone());
+    let walked = walk(copy, sources, (target, directory.as_ref()), &mut tasks).await;
+    tasks.finish(walked).await
+}
+
+/// Copies directories and links, and starts to copy files: to a directory that is there, or to a name.
+async fn walk(
+    copy: &Arc<Copy>,
+    sources: &[String],
+    (target, directory): (&str, Option<&Directory>),
+    tasks: &mut Tasks,
+) -> Outcome {
     for source in sources {
         // Into the directory, or to the name given.
-        let to = match &directory {
+        let to = match directory {
             Some(_) if source == "-" => {
                 return Err(Failure::usage("'-' needs the name of a file to write to"));
             }
@@ -146,9 +181,9 @@ async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome
             return Err(Failure::usage(format!("{source}: {message}")));
         }
         let from = Origin::named(&copy.client, source).await?;
-        tree(copy, from, to, &mut tasks).await?;
+        tree(copy, from, to, tasks).await?;
     }
-    tasks.finish().await
+    Ok(())
 }
 
 async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
@@ -156,7 +191,12 @@ async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
     copy.progress.name(last_name(&to.path())?);
     let mut source = LocalSource::standard_input();
     let progress = |bytes| copy.progress.add(bytes);
-    to.fill(&copy.client, &file, &mut source, progress).await
+    let filled = to.fill(&copy.client, &file, &mut source, progress);
+    let filled = copy.unless_stopped(filled).await;
+    if filled.is_err() {
+        to.give_up(&copy.client, &file).await;
+    }
+    filled
 }
 
 /// Copies a file, link or tree.
@@ -167,6 +207,9 @@ fn tree<'a>(
     tasks: &'a mut Tasks,
 ) -> Pin<Box<dyn Future<Output = Outcome> + 'a>> {
     Box::pin(async move {
+        if copy.stop.is_asked() {
+            return Err(Failure::interrupted());
+        }
         match from.kind() {
             Kind::Directory if !copy.recursive => Err(Failure::new(format!(
                 "{}: is a directory; -r copies it",
@@ -212,7 +255,8 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     copy.progress.name(last_name(&to.path())?);
     let length = from.length();
     // Before a file there is emptied for it.
-    let mut source = from.open_by(&copy.client, 0..length, copy.streams).await?;
+    let source = from.open_by(&copy.client, 0..length, copy.streams);
+    let source = copy.unless_stopped(source).await?;
     let modified = copy.preserve.then(|| from.modified());
     let made = to.file(&copy.client, from.mode(), modified).await?;
     if is_same(from.node(), made.node()) {
@@ -222,32 +266,49 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
             to.path()
         )));
     }
+    let filled = fill(copy, from, to, &made, source).await;
+    if filled.is_err() {
+        to.give_up(&copy.client, &made).await;
+    }
+    filled?;
+    if copy.verify {
+        copy.unless_stopped(verify(copy, from, to, &made)).await?;
+    }
+    Ok(())
+}
+
+/// Fills a file that was made or is there, from where an earlier copy was broken off, if that is wanted.
+async fn fill<'a>(
+    copy: &'a Copy,
+    from: &'a Origin,
+    to: &Target,
+    made: &OpenFile,
+    mut source: Source<'a>,
+) -> Outcome {
+    let length = from.length();
     let mut begin = 0;
     if copy.resume {
-        let there = to.look(&copy.client, &made).await?;
-        begin = compare::where_to_go_on(&copy.client, from, &there).await?;
+        let there = to.look(&copy.client, made).await?;
+        let begins = compare::where_to_go_on(&copy.client, from, &there);
+        begin = copy.unless_stopped(begins).await?;
         if begin > 0 {
-            let range = begin..length;
-            source = from.open_by(&copy.client, range, copy.streams).await?;
-            copy.progress.add(begin);
+            let rest = from.open_by(&copy.client, begin..length, copy.streams);
+            source = copy.unless_stopped(rest).await?;
+            copy.progress.skip(begin);
         }
     }
     let nothing_to_do = length == begin && made.length() == length && made.node().is_some();
-    if !nothing_to_do {
-        let progress = |bytes| copy.progress.add(bytes);
-        let what = (begin..length, copy.layout);
-        let filled = to
-            .fill_range(&copy.client, &made, &mut source, what, progress)
-            .await;
-        if filled.is_err() {
-            to.give_up(&copy.client, &made).await;
-        }
-        filled?;
+    if nothing_to_do {
+        return Ok(());
     }
-    if copy.verify {
-        verify(copy, from, to, &made).await?;
-    }
-    Ok(())
+    let what = Filling {
+        range: begin..length,
+        shape: copy.layout,
+        stop: &copy.stop,
+    };
+    let step = |step| copy.step(to, step);
+    to.fill_range(&copy.client, made, &mut source, what, step)
+        .await
 }
 
 /// Reads both files again, and says where they differ.

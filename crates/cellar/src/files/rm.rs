@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_client::path::split_last;
-use cellar_client::{Client, Error, Follow, Node, PathProblem};
+use cellar_client::{Client, Error, Follow, Node, PathProblem, Stop};
 use tokio::task::LocalSet;
 
 use super::tasks::Tasks;
@@ -101,7 +101,7 @@ fn remove_tree<'a>(
             directory,
             path,
         } = doomed;
-        let mut tasks = Tasks::new();
+        let mut tasks = Tasks::new(Stop::default());
         for (child_name, child) in client.children(&directory).await? {
             let child_path = join(&path, &printable(&child_name));
             if child.is_directory() {
@@ -132,7 +132,7 @@ fn remove_tree<'a>(
                     .await?;
             }
         }
-        tasks.finish().await?;
+        tasks.finish(Ok(())).await?;
         client.place(&parent, &name, &path)?.remove_dir().await?;
         progress.name(&path);
         progress.add(1);

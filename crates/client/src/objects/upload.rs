@@ -19,6 +19,7 @@ use super::{DIRECT_MIN, PART_BYTES, is_plain, object_set};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::path::Node;
+use crate::stop::Stop;
 use crate::store::Source;
 
 /// Bytes read from the source at a time, while those before are sent.
@@ -39,6 +40,17 @@ pub struct Upload {
     pub modified: Option<AfsTime>,
     /// How the file's objects shall be laid out, if it is new; `None`: as the policies say.
     pub shape: Option<Shape>,
+    /// Whoever asks it gives the store up: at the servers too, so that the next need not wait until they forget it.
+    pub stop: Stop,
+}
+
+/// How an upload gets on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadStep {
+    /// So many bytes more were sent.
+    Sent(u64),
+    /// Somebody else stores into the file; told once for each time that it is waited for.
+    Waits,
 }
 
 /// A store under way.
@@ -81,22 +93,28 @@ enum Missed {
 
 impl Client {
     /// Stores what `source` gives: to devices if the file is, or shall be, in objects; else to its file server.
-    /// `progress` is told of bytes that were sent.
+    /// `progress` is told how it gets on.
     ///
     /// # Errors
-    /// The source cannot be read or has fewer bytes, or neither devices nor file server take them. Parts that were
-    /// ended before are in the file then.
+    /// [`Error::Interrupted`] if `upload.stop` was asked. The source cannot be read or has fewer bytes, or neither devices
+    /// nor file server take them. Parts that were ended before are in the file then.
     pub async fn upload(
         &self,
         node: &Node,
         what: &str,
         source: &mut impl Source,
         upload: &Upload,
-        mut progress: impl FnMut(u64),
+        mut progress: impl FnMut(UploadStep),
     ) -> Result<AfsFetchStatus> {
         let Upload {
-            range, modified, ..
+            range,
+            modified,
+            stop,
+            ..
         } = upload;
+        let interrupted = || Error::Interrupted {
+            what: what.to_owned(),
+        };
         let length = range.end.saturating_sub(range.start);
         let wanted = length >= DIRECT_MIN || (upload.shape.is_some() && length > 0);
         let direct = wanted && self.knows_objects(&node.volume).await?;
@@ -117,9 +135,11 @@ impl Client {
                     length: end,
                 };
                 let mut sent = 0;
-                let count = |bytes| {
-                    sent += bytes;
-                    progress(bytes);
+                let count = |step| {
+                    if let UploadStep::Sent(bytes) = step {
+                        sent += bytes;
+                    }
+                    progress(step);
                 };
                 match self
                     .store_part(node, what, source, upload, part, count)
@@ -143,20 +163,20 @@ impl Client {
                         let mut again = |bytes: u64| {
                             let news = bytes.saturating_sub(sent);
                             sent = sent.saturating_sub(bytes);
-                            progress(news);
+                            progress(UploadStep::Sent(news));
                         };
-                        return self
-                            .store_from(node, what, position, source, *modified, &mut again)
-                            .await;
+                        let stored =
+                            self.store_from(node, what, position, source, *modified, &mut again);
+                        return stop.unless(stored).await.ok_or_else(interrupted)?;
                     }
                 }
                 position = end;
             }
         }
         if position < range.end || (length == 0 && modified.is_some()) {
-            return self
-                .store_from(node, what, position, source, *modified, progress)
-                .await;
+            let sent = |bytes| progress(UploadStep::Sent(bytes));
+            let stored = self.store_from(node, what, position, source, *modified, sent);
+            return stop.unless(stored).await.ok_or_else(interrupted)?;
         }
         Ok(status)
     }
@@ -178,7 +198,7 @@ impl Client {
         let upload = Upload {
             range: 0..length,
             modified,
-            shape: None,
+            ..Upload::default()
         };
         let part = Part {
             range: piece,
@@ -206,13 +226,17 @@ impl Client {
         source: &mut impl Source,
         upload: &Upload,
         part: Part,
-        mut progress: impl FnMut(u64),
+        mut progress: impl FnMut(UploadStep),
     ) -> std::result::Result<AfsFetchStatus, Missed> {
-        let begun = self.begin_store(node, what, upload, &part.range).await;
+        let waits = || progress(UploadStep::Waits);
+        let begun = self
+            .begin_store(node, what, upload, &part.range, waits)
+            .await;
         let begun = begun.map_err(|failure| match is_plain(&failure) {
             true => Missed::Plain,
             false => Missed::Failed(failure),
         })?;
+        tracing::debug!(what, store = begun.store, ?part, "a store begins");
         let mut store = Store {
             client: self,
             node,
@@ -233,7 +257,13 @@ impl Client {
             let (length, options) = (begun.status.length, WriteOptions::default());
             let writer = Writer::new(devices, set, length, options);
             let writer = writer.map_err(|cause| store.failed(cause))?;
-            let written = store.send(writer, source, &mut progress).await?;
+            let mut sent = |bytes| progress(UploadStep::Sent(bytes));
+            let sending = store.send(writer, source, &mut sent);
+            let interrupted = || Error::Interrupted {
+                what: what.to_owned(),
+            };
+            let sent = upload.stop.unless(sending).await;
+            let written = sent.ok_or_else(interrupted)??;
             store.end(&written, upload.modified).await
         };
         let stored = stored.await;
@@ -249,6 +279,7 @@ impl Client {
         what: &str,
         upload: &Upload,
         part: &Range<u64>,
+        mut waits: impl FnMut(),
     ) -> Result<BeginStoreReply> {
         let arguments = BeginStore {
             fid: node.fid,
@@ -260,13 +291,24 @@ impl Client {
         };
         let asked = format!("storing {what}");
         let until = Instant::now() + BUSY_WAIT;
+        let mut told = false;
         loop {
+            if upload.stop.is_asked() {
+                let what = what.to_owned();
+                return Err(Error::Interrupted { what });
+            }
             let reply = self.call_volume(&node.volume, &asked, &arguments).await;
             match reply {
                 Err(failure)
                     if failure.code() == Some(AbortCode::EBUSY) && Instant::now() < until =>
                 {
-                    sleep(Duration::from_millis(200)).await;
+                    // The server has waited for a while itself.
+                    if !told {
+                        waits();
+                        told = true;
+                    }
+                    let pause = sleep(Duration::from_millis(200));
+                    let _asked = upload.stop.unless(pause).await;
                 }
                 other => return other,
             }
@@ -408,7 +450,7 @@ async fn push(writer: &mut Writer, chunks: Vec<Bytes>) -> cellar_objects::Result
 /// Whether the file server would answer the same.
 fn is_final(failure: &Error) -> bool {
     match failure {
-        Error::Local { .. } => true,
+        Error::Local { .. } | Error::Interrupted { .. } => true,
         Error::Fileserver { cause, .. } => matches!(
             cause,
             CallError::Aborted(code) if matches!(

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::{Client, Error, Follow, Node, Source, Upload};
+use cellar_client::{Client, Error, Follow, Node, Source, Stop, Upload, UploadStep};
 use cellar_wire::ids::AfsTime;
 use cellar_wire::object::Shape;
 use cellar_wire::rxafs::AfsStoreStatus;
@@ -34,6 +34,16 @@ pub(super) struct Place {
     pub(super) parent: Arc<Node>,
     pub(super) name: Bytes,
     pub(super) path: String,
+}
+
+/// What a file is to be filled with.
+pub(super) struct Filling<'a> {
+    /// The bytes that come; it ends with them.
+    pub(super) range: Range<u64>,
+    /// How its objects shall be laid out, if it is new.
+    pub(super) shape: Option<Shape>,
+    /// Whoever asks it gives it up.
+    pub(super) stop: &'a Stop,
 }
 
 /// A directory that is there, to be filled.
@@ -207,12 +217,14 @@ impl Target {
         client: &Client,
         file: &OpenFile,
         source: &mut impl Source,
-        (range, shape): (Range<u64>, Option<Shape>),
-        progress: impl Fn(u64),
+        Filling { range, shape, stop }: Filling<'_>,
+        step: impl Fn(UploadStep),
     ) -> Outcome {
         match file {
             OpenFile::Local(out, modified) => {
-                self.write(out, range.start, source, progress).await?;
+                let progress = |bytes| step(UploadStep::Sent(bytes));
+                let written = stop.unless(self.write(out, range.start, source, progress));
+                written.await.ok_or_else(Failure::interrupted)??;
                 if let Some(modified) = modified {
                     let when = UNIX_EPOCH + Duration::from_secs(u64::from(modified.0));
                     out.set_modified(when).map_err(self.at())?;
@@ -223,11 +235,10 @@ impl Target {
                     range,
                     modified: about.modified,
                     shape,
+                    stop: stop.clone(),
                 };
                 let path = self.path();
-                client
-                    .upload(node, &path, source, &upload, progress)
-                    .await?;
+                client.upload(node, &path, source, &upload, step).await?;
             }
         }
         Ok(())

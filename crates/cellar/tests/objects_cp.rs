@@ -1,0 +1,208 @@
+//! `cellar cp` of files in objects that does not come to its end: interrupted, killed, gone on with, and compared.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use common::devices::{Servers, TOP, comes_back, devices_of, local, ready};
+use common::{Answer, Cell, PATIENCE, until};
+
+const MIB: usize = 1 << 20;
+/// What a copy logs when it has begun a store.
+const BEGINS: &str = "a store begins";
+/// What it says while another store of the file is open.
+const WAITS: &str = "waits for another store";
+/// What it says if it could not clean up in time, on a machine with too much to do.
+const LATE: &str = "do not answer";
+const ATTEMPTS: usize = 10;
+
+/// A copy that goes on while the test does something.
+struct Running {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    said: String,
+}
+
+impl Running {
+    fn start(cell: &Cell, line: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_cellar"))
+            .args(line.split(' '))
+            .env("CELLAR_DIR", cell.directory())
+            .env("CELLAR_CELLSERVDB", "/nonexistent")
+            .env("CELLAR_LOG", "warn,cellar_client::objects=debug")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let errors = BufReader::new(child.stderr.take().expect("what it says"));
+        let (says, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in errors.lines() {
+                let _gone = says.send(line.expect("a line"));
+            }
+        });
+        Self {
+            child,
+            lines,
+            said: String::new(),
+        }
+    }
+
+    /// Waits until it has said something; false: it ended without.
+    fn says(&mut self, text: &str) -> bool {
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            self.said += &format!("{line}\n");
+            if line.contains(text) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        // It may have ended, and waits for us to hear it.
+        let sent = Command::new("kill")
+            .args([signal, &pid])
+            .stderr(Stdio::null())
+            .status();
+        sent.expect("kill");
+    }
+
+    fn end(mut self) -> Answer {
+        let status = self.child.wait().expect("it ends");
+        self.said.extend(self.lines.iter().map(|line| line + "\n"));
+        assert!(!self.said.contains("panicked"), "{}", self.said);
+        Answer {
+            status: status.code().unwrap_or(-1),
+            out: String::new(),
+            err: self.said,
+        }
+    }
+}
+
+/// A file of a cell on one of two devices, which can be made silent: no copy of it comes to an end then.
+struct Source<'a> {
+    cell: &'a Cell,
+    servers: Servers<'a>,
+    device: usize,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Source<'a> {
+    fn on(cell: &'a Cell) -> Self {
+        let servers = Servers::start(cell, 2);
+        ready(cell, 2);
+        let (path, bytes) = local(cell, "large", 3 * MIB + 7);
+        let path = path.display();
+        cell.ok(&format!(
+            "cp --admin --layout stripes=1 {path} {TOP}/source"
+        ));
+        let device = servers.of(devices_of(cell, "source")[0]);
+        Self {
+            cell,
+            servers,
+            device,
+            bytes,
+        }
+    }
+
+    fn answers(&self) {
+        self.servers.signal(self.device, "-CONT");
+        ready(self.cell, 2);
+    }
+
+    /// Begins a copy of it into AFS while its device, which was heard of a moment ago, says nothing; answers it when
+    /// it has begun to store.
+    fn copied_to(&self, name: &str) -> Running {
+        self.answers();
+        self.servers.signal(self.device, "-STOP");
+        // To both, as nobody asks before whether the silent one is there.
+        let line = format!("cp --admin --layout copies=2 {TOP}/source {TOP}/{name}");
+        let mut running = Running::start(self.cell, &line);
+        assert!(running.says(BEGINS), "{}", running.said);
+        running
+    }
+
+    /// Copies to names that `name` makes, until a copy that was interrupted has cleaned up in time.
+    fn interrupted(&self, signal: &str, name: impl Fn(usize) -> String) -> (String, Answer) {
+        for attempt in 0..ATTEMPTS {
+            let name = name(attempt);
+            let running = self.copied_to(&name);
+            running.signal(signal);
+            let answer = running.end();
+            if !answer.err.contains(LATE) {
+                return (name, answer);
+            }
+        }
+        panic!("the servers never answer in time");
+    }
+}
+
+fn is_there(cell: &Cell, name: &str) -> bool {
+    cell.ok(&format!("ls {TOP}"))
+        .lines()
+        .any(|line| line == name)
+}
+
+#[test]
+fn a_copy_that_is_interrupted_gives_its_store_up() {
+    let cell = Cell::with(&[]);
+    let source = Source::on(&cell);
+    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+        let (name, answer) = source.interrupted(signal, |attempt| format!("new{signal}{attempt}"));
+        assert_eq!(answer.status, status, "{}", answer.err);
+        // It was new, and nothing of it is there.
+        assert!(!is_there(&cell, &name), "{name}");
+    }
+    // One that was there stays, and can be stored into at once.
+    let (small, _) = local(&cell, "small", 1000);
+    let (name, answer) = source.interrupted("-INT", |attempt| {
+        let name = format!("old{attempt}");
+        cell.ok(&format!("cp {} {TOP}/{name}", small.display()));
+        name
+    });
+    assert_eq!(answer.status, 130, "{}", answer.err);
+    source.answers();
+    let again = Running::start(&cell, &format!("cp --resume {TOP}/source {TOP}/{name}"));
+    let again = again.end();
+    assert_eq!(again.status, 0, "{}", again.err);
+    assert!(!again.err.contains(WAITS), "{}", again.err);
+    comes_back(&cell, &name, &source.bytes);
+
+    // Into a file of this machine the same.
+    source.servers.signal(source.device, "-STOP");
+    let back = cell.local("broken-off");
+    let line = format!("cp {TOP}/source {}", back.display());
+    let running = Running::start(&cell, &line);
+    until("a file to copy to", || fs::exists(&back).expect("look"));
+    running.signal("-INT");
+    let answer = running.end();
+    assert_eq!(answer.status, 130, "{}", answer.err);
+    source.answers();
+    cell.ok(&format!("cp --resume {TOP}/source {}", back.display()));
+    assert!(fs::read(&back).expect("the copy") == source.bytes);
+}
+
+/// Nobody gives its store up: the next one waits until the file server has forgotten it, and says so.
+#[test]
+fn a_copy_says_that_it_waits_for_one_that_was_killed() {
+    let cell = Cell::with(&[]);
+    let source = Source::on(&cell);
+    let killed = source.copied_to("copy");
+    killed.signal("-KILL");
+    killed.end();
+    source.servers.signal(source.device, "-CONT");
+    let line = format!("cp --admin {TOP}/source {TOP}/copy");
+    let mut next = Running::start(&cell, &line);
+    assert!(next.says(WAITS), "{}", next.said);
+    assert!(next.said.contains("after a minute"), "{}", next.said);
+    // It need not be waited for.
+    next.signal("-INT");
+    let answer = next.end();
+    assert_eq!(answer.status, 130, "{}", answer.err);
+}
