@@ -174,3 +174,42 @@ fn devices_and_policies() {
     cell.ok("osd policy delete both renamed");
     assert_eq!(cell.json("osd policy list -json"), json!([]));
 }
+
+#[test]
+fn directories_have_policies() {
+    let cell = Cell::new();
+    let path = "/afs/test.cell/scratch/data";
+    cell.run(["osd", "policy", "add", "root", "~'*.root' => osd;"])
+        .ok("osd policy add");
+    cell.ok(&format!("mkdir --admin {path}"));
+    let none = cell.json(&format!("fs policy {path} -json"));
+    let known = |directory: u64| json!([{ "path": path, "directory": directory, "volume": 0, "volume_name": "scratch" }]);
+    assert_eq!(none, known(0));
+    let text = cell.ok(&format!("fs policy {path}"));
+    assert!(
+        text.contains("policy none of its own; volume scratch: policy 0"),
+        "{text}"
+    );
+    let root = cell.json("osd policy show root -json")[0]["id"].as_u64();
+    let root = root.expect("a number");
+    // What counts then is the answer.
+    let set = cell.json(&format!("fs setpolicy root {path} -json"));
+    assert_eq!(set, known(root));
+    assert_eq!(cell.json(&format!("fs policy {path} -json")), set);
+    let text = cell.ok(&format!("fs policy {path}"));
+    let expected = format!("{path}: policy {root} (root); volume scratch: policy 0");
+    assert!(text.starts_with(&expected), "{text}");
+    assert!(text.contains("does not use objects"), "{text}");
+    // What is made in it has it too.
+    cell.ok(&format!("mkdir --admin {path}/sub"));
+    let sub = cell.json(&format!("fs policy {path}/sub -json"));
+    assert_eq!(sub[0]["directory"], json!(root));
+    let error = cell.fails(&format!("fs setpolicy nine {path}"));
+    assert!(error.contains("there is no policy nine"), "{error}");
+    let line = format!("fs setpolicy 0 {path} {path}/nothing -json");
+    let answer = cell.run(line.split(' '));
+    assert_eq!(answer.status, 1, "{}", answer.out);
+    assert!(answer.err.contains("nothing"), "{}", answer.err);
+    let set: serde_json::Value = serde_json::from_str(&answer.out).expect("JSON");
+    assert_eq!(set, known(0));
+}

@@ -18,10 +18,13 @@ mod target;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use cellar_client::path::split_last;
 use cellar_client::{Client, Follow, Node, Stop, UploadStep};
 use cellar_wire::object::Shape;
+use serde_json::json;
 use tokio::task::LocalSet;
 
 use self::origin::{Kind, Origin};
@@ -30,6 +33,7 @@ use self::target::{Directory, Filling, OpenFile, Place, Target};
 use super::is_afs;
 use super::tasks::Tasks;
 use crate::failure::{Failure, Outcome};
+use crate::output::outln;
 use crate::progress::Progress;
 use crate::session::{CellOptions, Session};
 
@@ -58,6 +62,9 @@ pub(crate) struct Options {
     /// Streams by which a file is fetched from a file server. Of objects there are as many as it takes.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     streams: u8,
+    /// Print JSON when all is done: how many files and bytes were copied, and how long it took.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     pub(super) cell: CellOptions,
 }
@@ -74,19 +81,38 @@ struct Copy {
     progress: Progress,
     /// Asked by a signal, or by the first failure.
     stop: Stop,
+    done: Done,
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    files: AtomicU64,
+    /// Copied now.
+    bytes: AtomicU64,
+    /// There from an earlier copy.
+    resumed: AtomicU64,
+    left_out: AtomicU64,
 }
 
 impl Copy {
     /// Says that something is left out, and why.
     fn say(&self, from: &Origin, why: &str) {
+        self.done.left_out.fetch_add(1, Relaxed);
         self.progress
             .say(&format!("{}: {why}; left out", from.path()));
+    }
+
+    /// So many bytes were copied.
+    fn sent(&self, bytes: u64) {
+        self.progress.add(bytes);
+        self.done.bytes.fetch_add(bytes, Relaxed);
     }
 
     /// How a store into a file gets on.
     fn step(&self, to: &Target, step: UploadStep) {
         match step {
-            UploadStep::Sent(bytes) => self.progress.add(bytes),
+            UploadStep::Sent(bytes) => self.sent(bytes),
             UploadStep::Waits => {
                 self.progress.say(&format!(
                     "{}: waits for another store of it; one whose client is gone is forgotten after a minute",
@@ -132,12 +158,26 @@ pub(super) async fn run(session: &Session, options: Options, stop: &Stop) -> Out
         progress: Progress::bytes(known.then_some(0)),
         client: session.client.clone(),
         stop: stop.clone(),
+        done: Done::default(),
     });
+    let began = Instant::now();
     let outcome = LocalSet::new()
         .run_until(copy_all(&copy, sources, target))
         .await;
     copy.progress.finish();
-    outcome
+    outcome?;
+    if options.json {
+        let count = |counted: &AtomicU64| counted.load(Relaxed);
+        let done = json!({
+            "files": count(&copy.done.files),
+            "bytes": count(&copy.done.bytes),
+            "resumed": count(&copy.done.resumed),
+            "left_out": count(&copy.done.left_out),
+            "seconds": began.elapsed().as_secs_f64(),
+        });
+        outln!("{done:#}");
+    }
+    Ok(())
 }
 
 async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome {
@@ -190,13 +230,15 @@ async fn standard_input(copy: &Copy, to: &Target) -> Outcome {
     let file = to.file(&copy.client, 0o644, None).await?;
     copy.progress.name(last_name(&to.path())?);
     let mut source = LocalSource::standard_input();
-    let progress = |bytes| copy.progress.add(bytes);
+    let progress = |bytes| copy.sent(bytes);
     let filled = to.fill(&copy.client, &file, &mut source, progress);
     let filled = copy.unless_stopped(filled).await;
     if filled.is_err() {
         to.give_up(&copy.client, &file).await;
     }
-    filled
+    filled?;
+    copy.done.files.fetch_add(1, Relaxed);
+    Ok(())
 }
 
 /// Copies a file, link or tree.
@@ -274,6 +316,7 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     if copy.verify {
         copy.unless_stopped(verify(copy, from, to, &made)).await?;
     }
+    copy.done.files.fetch_add(1, Relaxed);
     Ok(())
 }
 
@@ -295,6 +338,7 @@ async fn fill<'a>(
             let rest = from.open_by(&copy.client, begin..length, copy.streams);
             source = copy.unless_stopped(rest).await?;
             copy.progress.skip(begin);
+            copy.done.resumed.fetch_add(begin, Relaxed);
         }
     }
     let nothing_to_do = length == begin && made.length() == length && made.node().is_some();

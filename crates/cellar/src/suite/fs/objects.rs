@@ -68,9 +68,19 @@ impl Fs<'_> {
         let osds = Osds::new(&self.session.client, &self.session.cell);
         let policy = osds.policy_id(self.invocation.required("policy")).await?;
         let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
         for path in self.invocation.list("dir") {
-            let set = self.files.set_policy(path, policy).await;
-            failures.note(set.map_err(Failure::from));
+            let set = async {
+                self.files.set_policy(path, policy).await?;
+                if self.json {
+                    all.push(self.files.policies(path).await?);
+                }
+                Ok::<_, Failure>(())
+            };
+            failures.note(set.await);
+        }
+        if self.json {
+            print_json(&all)?;
         }
         failures.end()
     }
