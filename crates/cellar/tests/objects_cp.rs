@@ -7,8 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
-use common::devices::{Servers, TOP, comes_back, devices_of, local, ready};
+use common::devices::{Servers, TOP, comes_back, devices_of, local, pieces, ready};
 use common::{Answer, Cell, PATIENCE, until};
+use serde_json::json;
 
 const MIB: usize = 1 << 20;
 /// What a copy logs when it has begun a store.
@@ -205,4 +206,49 @@ fn a_copy_says_that_it_waits_for_one_that_was_killed() {
     next.signal("-INT");
     let answer = next.end();
     assert_eq!(answer.status, 130, "{}", answer.err);
+}
+
+/// What a copy says of itself.
+fn copied(cell: &Cell, line: &str) -> (u64, u64) {
+    let done = cell.json(&format!("cp --json {line}"));
+    assert_eq!((&done["files"], &done["left_out"]), (&json!(1), &json!(0)));
+    assert!(done["seconds"].as_f64() > Some(0.0), "{done}");
+    let number = |field: &str| done[field].as_u64().expect(field);
+    (number("bytes"), number("resumed"))
+}
+
+#[test]
+fn what_parts_of_a_copy_were_stored_are_kept() {
+    let cell = Cell::with(&["--osds", "1"]);
+    ready(&cell, 1);
+    // Each MiB another.
+    let path = cell.local("large");
+    let mut bytes = vec![1; 160 * MIB];
+    for (number, block) in bytes.chunks_mut(MIB).enumerate() {
+        block[..8].copy_from_slice(&(number as u64).to_be_bytes());
+    }
+    fs::write(&path, &bytes).expect("a local file");
+    let path = path.display();
+    let first = 64 * MIB as u64;
+    for attempt in 0..ATTEMPTS {
+        let name = format!("copy{attempt}");
+        let mut running = Running::start(&cell, &format!("cp {path} {TOP}/{name}"));
+        assert!(
+            running.says(BEGINS) && running.says(BEGINS),
+            "no second part"
+        );
+        running.signal("-INT");
+        let answer = running.end();
+        if answer.status == 0 || answer.err.contains(LATE) {
+            continue;
+        }
+        assert_eq!(answer.status, 130, "{}", answer.err);
+        let length = pieces(&cell, &name)["length"].as_u64();
+        assert_eq!(length, Some(first), "{}", answer.err);
+        let done = copied(&cell, &format!("--resume {path} {TOP}/{name}"));
+        assert_eq!(done, (bytes.len() as u64 - first, first));
+        comes_back(&cell, &name, &bytes);
+        return;
+    }
+    panic!("it was always through before it heard the signal");
 }

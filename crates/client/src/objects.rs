@@ -3,8 +3,10 @@
 //! 1. `BeginFetch` tells where a file's objects are and gives the right to read them; the bytes come from the
 //!    devices, all at once ([`cellar_objects::Reader`]). The right is renewed while a long file is read; if
 //!    another version of the file is there by then, the reader is told, for half of each would be neither.
-//! 2. A store goes in parts of [`PART_BYTES`]: `BeginStore`, bytes to the devices, `EndStore`. Each part is
-//!    there as a whole or not at all, and what a broken copy has stored can be gone on from.
+//! 2. A store goes in parts: `BeginStore`, bytes to the devices, `EndStore`. Each part is there as a whole or not at
+//!    all, and what a broken copy has stored can be gone on from. The first has [`PART_BYTES_FIRST`], those behind it
+//!    what takes ten seconds at the speed of the one before, [`PART_BYTES_MAX`] at most: a fast store has few of them,
+//!    and a slow one loses little.
 //!    A mount stores the pieces that it would send to the file server in the same way.
 //! 3. Whoever cannot do that (the server knows no objects, the file is not in objects, a device cannot be
 //!    reached from here) uses plain FetchData and StoreData, and nothing is different but the speed. So
@@ -41,8 +43,11 @@ pub use upload::{Upload, UploadStep};
 /// Shorter files are fetched and stored plainly: the question where they are costs as much as the bytes.
 pub const DIRECT_MIN: u64 = 1 << 20;
 
-/// Bytes that one `EndStore` makes visible.
-pub const PART_BYTES: u64 = 1 << 30;
+/// Bytes that the first `EndStore` of a store makes visible, and every other at least.
+pub const PART_BYTES_FIRST: u64 = 64 << 20;
+
+/// Bytes that one `EndStore` makes visible, at most.
+pub const PART_BYTES_MAX: u64 = 1 << 30;
 
 /// Time before the end of a right or lease at which it is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(30);

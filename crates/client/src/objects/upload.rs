@@ -15,7 +15,7 @@ use cellar_wire::object::Shape;
 use cellar_wire::rxafs::AfsFetchStatus;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{DIRECT_MIN, PART_BYTES, is_plain, object_set};
+use super::{DIRECT_MIN, PART_BYTES_FIRST, PART_BYTES_MAX, is_plain, object_set};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::path::Node;
@@ -30,6 +30,9 @@ const RENEW: Duration = Duration::from_secs(STORE_LEASE as u64 / 3);
 
 /// How long somebody else's store is waited for: that of a client that died is forgotten by then.
 const BUSY_WAIT: Duration = Duration::from_secs(STORE_LEASE as u64 + 15);
+
+/// How long a part takes, about: what is lost of a store that is broken off.
+const PART_TIME: Duration = Duration::from_secs(10);
 
 /// What is to be stored.
 #[derive(Clone, Debug, Default)]
@@ -128,8 +131,10 @@ impl Client {
         }
         let mut position = range.start;
         if direct {
+            let mut next = PART_BYTES_FIRST;
             while position < range.end {
-                let end = range.end.min(position + PART_BYTES);
+                let end = range.end.min(position + next);
+                let began = Instant::now();
                 let part = Part {
                     range: position..end,
                     length: end,
@@ -170,6 +175,7 @@ impl Client {
                         return stop.unless(stored).await.ok_or_else(interrupted)?;
                     }
                 }
+                next = part_after(end - position, began.elapsed());
                 position = end;
             }
         }
@@ -440,6 +446,15 @@ impl Store<'_> {
     }
 }
 
+/// Bytes of the part behind one of so many bytes that took so long.
+fn part_after(bytes: u64, took: Duration) -> u64 {
+    let speed = bytes as f64 / took.as_secs_f64().max(1e-3);
+    // Beyond the limits the number need not be exact.
+    let fits = (speed * PART_TIME.as_secs_f64()) as u64;
+    let fits = fits.clamp(PART_BYTES_FIRST, PART_BYTES_MAX);
+    fits - fits % PART_BYTES_FIRST
+}
+
 async fn push(writer: &mut Writer, chunks: Vec<Bytes>) -> cellar_objects::Result<()> {
     for chunk in chunks {
         writer.push(chunk).await?;
@@ -459,5 +474,27 @@ fn is_final(failure: &Error) -> bool {
             )
         ),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_take_ten_seconds_within_limits() {
+        const MIB: u64 = 1 << 20;
+        let after = |mib: u64, seconds: f64| {
+            let next = part_after(mib * MIB, Duration::from_secs_f64(seconds));
+            assert_eq!(next % MIB, 0);
+            next / MIB
+        };
+        assert_eq!(after(64, 0.0), 1024, "nothing is too fast");
+        assert_eq!(after(64, 0.05), 1024);
+        assert_eq!(after(64, 2.0), 320);
+        assert_eq!(after(320, 20.0), 128, "whole units of the first");
+        assert_eq!(after(64, 10.0), 64);
+        assert_eq!(after(1024, 3600.0), 64);
+        assert_eq!(after(0, 1.0), 64);
     }
 }
