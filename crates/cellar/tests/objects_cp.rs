@@ -208,6 +208,12 @@ fn a_copy_says_that_it_waits_for_one_that_was_killed() {
     assert_eq!(answer.status, 130, "{}", answer.err);
 }
 
+/// Bytes that a copy stored: what the server of both devices wrote.
+fn written(cell: &Cell) -> u64 {
+    let figures = cell.json("osd statistics 2 -json");
+    figures["bytes_written"].as_u64().expect("a number")
+}
+
 /// What a copy says of itself.
 fn copied(cell: &Cell, line: &str) -> (u64, u64) {
     let done = cell.json(&format!("cp --json {line}"));
@@ -215,6 +221,99 @@ fn copied(cell: &Cell, line: &str) -> (u64, u64) {
     assert!(done["seconds"].as_f64() > Some(0.0), "{done}");
     let number = |field: &str| done[field].as_u64().expect(field);
     (number("bytes"), number("resumed"))
+}
+
+#[test]
+fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
+    let cell = Cell::with(&["--osds", "2"]);
+    ready(&cell, 2);
+    let (whole, bytes) = local(&cell, "whole", 9 * MIB + 77);
+    let whole = whole.display();
+    let all = bytes.len() as u64;
+    let part = 6 * MIB + 5;
+    let put = |name: &str, bytes: &[u8]| {
+        let path = cell.local(name);
+        fs::write(&path, bytes).expect("a local file");
+        cell.ok(&format!(
+            "cp --admin --layout stripes=2,stripe-size=64K {} {TOP}/{name}",
+            path.display()
+        ));
+    };
+    let to = |name: &str| format!("--resume {whole} {TOP}/{name}");
+
+    // The beginning of it; it keeps its layout.
+    put("begun", &bytes[..part]);
+    let before = written(&cell);
+    let rest = all - part as u64;
+    assert_eq!(copied(&cell, &to("begun")), (rest, part as u64));
+    assert_eq!(written(&cell) - before, rest);
+    comes_back(&cell, "begun", &bytes);
+    let shape = &pieces(&cell, "begun")["shape"];
+    assert_eq!(shape, &json!("2 stripes in units of 64 KiB"));
+
+    // All of it.
+    let before = written(&cell);
+    assert_eq!(copied(&cell, &to("begun")), (0, all));
+    assert_eq!(written(&cell), before);
+    comes_back(&cell, "begun", &bytes);
+
+    // Its last MiB is of something else, or it is longer.
+    let mut other = bytes[..part].to_vec();
+    other[part - MIB / 2] ^= 1;
+    put("other", &other);
+    assert_eq!(copied(&cell, &to("other")), (all, 0));
+    comes_back(&cell, "other", &bytes);
+    let longer = [bytes.as_slice(), &[7; MIB]].concat();
+    put("longer", &longer);
+    assert_eq!(copied(&cell, &to("longer")), (all, 0));
+    comes_back(&cell, "longer", &bytes);
+
+    // Out of the cell the same.
+    let back = cell.local("into");
+    let from = format!("--resume {TOP}/begun {}", back.display());
+    let came = |there: &[u8]| {
+        fs::write(&back, there).expect("a local file");
+        let done = copied(&cell, &from);
+        assert!(fs::read(&back).expect("the copy") == bytes);
+        done
+    };
+    assert_eq!(came(&bytes[..part]), (rest, part as u64));
+    assert_eq!(came(&bytes), (0, all));
+    assert_eq!(came(&other), (all, 0));
+    assert_eq!(came(&longer), (all, 0));
+    assert_eq!(came(&[]), (all, 0));
+
+    // Only the last MiB is looked at. Who wants to know more has all of it compared.
+    other[part - MIB / 2] ^= 1;
+    other[3 * MIB] ^= 1;
+    for verify in ["--verify ", ""] {
+        let name = format!("wrong{}", verify.len());
+        put(&name, &other);
+        let line = format!("cp {verify}{}", to(&name));
+        let answer = cell.run(line.split_whitespace());
+        assert_eq!(
+            answer.status,
+            i32::from(!verify.is_empty()),
+            "{}",
+            answer.err
+        );
+        if !verify.is_empty() {
+            let place = format!("at byte {} or behind it", 3 * MIB);
+            assert!(answer.err.contains(&place), "{}", answer.err);
+        }
+        fs::write(&back, &other).expect("a local file");
+        let line = format!("cp {verify}{from}");
+        let answer = cell.run(line.split_whitespace());
+        assert_eq!(
+            answer.status,
+            i32::from(!verify.is_empty()),
+            "{}",
+            answer.err
+        );
+    }
+    cell.ok(&format!("cp --verify {whole} {TOP}/wrong0"));
+    let error = cell.fails(&format!("cp --resume - {TOP}/x"));
+    assert!(error.contains("standard input comes once"), "{error}");
 }
 
 #[test]
@@ -251,4 +350,30 @@ fn what_parts_of_a_copy_were_stored_are_kept() {
         return;
     }
     panic!("it was always through before it heard the signal");
+}
+
+#[test]
+fn a_file_on_the_file_server_comes_by_several_streams() {
+    let cell = Cell::new();
+    let (path, bytes) = local(&cell, "large", 21 * MIB);
+    cell.ok(&format!("cp {} {TOP}/large", path.display()));
+    let back = cell.local("back");
+    let mut before = 0;
+    let mut fetches = |streams: &str| {
+        let back = back.display();
+        cell.ok(&format!("cp --streams {streams} {TOP}/large {back}"));
+        assert!(fs::read(cell.local("back")).expect("the copy") == bytes);
+        let now = cell.json("statistics --json")["files"]["fetched"]["transfers"].as_u64();
+        let now = now.expect("a number");
+        let news = now - before;
+        before = now;
+        news
+    };
+    fetches("1");
+    let alone = fetches("1");
+    // Pieces of 8 MiB.
+    assert!(fetches("2") >= alone + 2);
+    assert!(fetches("16") >= alone + 2);
+    let error = cell.fails(&format!("cp --streams 17 {TOP}/large {}", back.display()));
+    assert!(error.contains("17"), "{error}");
 }
