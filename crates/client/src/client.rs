@@ -14,8 +14,8 @@ use crate::cell::{Cell, CellName};
 use crate::cells::Cells;
 use crate::directory::Directories;
 use crate::dns::Dns;
-use crate::error::{Error, Result};
-use crate::mount_point::{MountPoint, VolumeKind, choose};
+use crate::error::{Error, PathProblem, Result};
+use crate::mount_point::{MountPoint, VolumeKind, choose, leads_on};
 use crate::objects::CellDevices;
 use crate::path::{Follow, Node, Tree, walk};
 use crate::rxafscb::{CallbackService, Promises};
@@ -186,7 +186,7 @@ impl Client {
     pub async fn find(&self, path: &str, follow: Follow) -> Result<Node> {
         self.walk(path, follow).await?.ok_or_else(|| Error::Path {
             path: path.to_owned(),
-            problem: crate::error::PathProblem::NotChangeable,
+            problem: PathProblem::NotChangeable,
         })
     }
 
@@ -226,7 +226,7 @@ impl Client {
     /// The volume that a mount point leads to, from a volume or from the start of a path.
     ///
     /// # Errors
-    /// The cell is unknown, the volume is not listed, or not in the wanted form.
+    /// The cell is unknown, the volume is not listed, or not in the wanted form; or it leads from a backup volume to one.
     pub async fn mounted(
         &self,
         from: Option<&Volume>,
@@ -252,6 +252,12 @@ impl Client {
                 "usable"
             },
         })?;
+        if !leads_on(from.map(|volume| volume.kind), kind) {
+            return Err(Error::Path {
+                path: mount.to_string(),
+                problem: PathProblem::BackupInBackup,
+            });
+        }
         Ok(volume_of(&family, kind))
     }
 }

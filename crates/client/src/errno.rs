@@ -38,7 +38,7 @@ pub fn errno(error: &Error) -> i32 {
             PathProblem::NotFound | PathProblem::NotAfs | PathProblem::LeavesAfs(_) => ENOENT,
             PathProblem::NotADirectory => ENOTDIR,
             PathProblem::IsADirectory => EISDIR,
-            PathProblem::Loop => ELOOP,
+            PathProblem::Loop | PathProblem::BackupInBackup => ELOOP,
             PathProblem::BadMountPoint(_) => ENODEV,
             PathProblem::BadName => ENAMETOOLONG,
             PathProblem::Exists => EEXIST,

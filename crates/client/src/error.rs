@@ -151,6 +151,9 @@ pub enum PathProblem {
     /// Too many symbolic links, or mount points that lead back.
     #[error("too many symbolic links or mount points in a row")]
     Loop,
+    /// A mount point in a backup volume that leads to a backup volume.
+    #[error("a mount point in a backup volume does not lead to a backup volume")]
+    BackupInBackup,
     /// A symbolic link out of AFS.
     #[error("a symbolic link leads to {0}, outside of /afs")]
     LeavesAfs(String),

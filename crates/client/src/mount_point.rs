@@ -9,9 +9,11 @@
 //! 3. `#` means the read-only volume if there is one *and* the mount point itself stands in a
 //!    read-only volume (or leads into another cell, or is the start of a path); otherwise the
 //!    read-write volume;
-//! 4. where rule 3 wants a read-write volume that does not exist, the read-only one serves.
+//! 4. where rule 3 wants a read-write volume that does not exist, the read-only one serves;
+//! 5. from a backup volume nothing leads to a backup volume ([`leads_on`]): a home directory often has a mount point
+//!    of its own backup volume, whose copy in the backup leads to itself.
 //!
-//! Sources: afs-rpcs §5.8; OpenAFS and kAFS agree on 1 to 3.
+//! Sources: afs-rpcs §5.8; OpenAFS and kAFS agree on 1 to 3. 5: OpenAFS's clients.
 
 use std::fmt;
 
@@ -135,6 +137,11 @@ pub fn choose(
     existing.read_write.then_some(VolumeKind::ReadWrite)
 }
 
+/// Rule 5 of the head comment: whether a mount point in one volume (`None`: the start of a path) leads on to another.
+pub fn leads_on(from: Option<VolumeKind>, to: VolumeKind) -> bool {
+    (from, to) != (Some(VolumeKind::Backup), VolumeKind::Backup)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,5 +221,16 @@ mod tests {
         assert_eq!(choose(&named, false, both), Some(ReadOnly));
         assert_eq!(choose(&named, false, only_rw), None);
         assert_eq!(choose(&backup, false, both), None);
+    }
+
+    #[test]
+    fn no_backup_leads_to_a_backup() {
+        use VolumeKind::*;
+        for from in [None, Some(ReadWrite), Some(ReadOnly), Some(Backup)] {
+            for to in [ReadWrite, ReadOnly, Backup] {
+                let refused = from == Some(Backup) && to == Backup;
+                assert_eq!(leads_on(from, to), !refused, "{from:?} to {to:?}");
+            }
+        }
     }
 }

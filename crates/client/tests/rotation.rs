@@ -38,7 +38,7 @@ impl Service for Locations {
                 vl::GetEntryByNameN::OPCODE => {
                     let arguments: vl::GetEntryByNameN = call.arguments().await?;
                     self.asked.fetch_add(1, Ordering::Relaxed);
-                    if arguments.volumename.as_bytes() != b"v" {
+                    if !matches!(arguments.volumename.as_bytes(), b"v" | b"12") {
                         return Err(AbortCode::VL_NOENT);
                     }
                     let site = |server: &Ipv4Addr| vl::Site {
@@ -49,8 +49,8 @@ impl Service for Locations {
                     let entry = vl::NvldbEntry {
                         name: vl::EntryName::try_from("v").expect("name"),
                         sites: cellar_wire::List::from_iter_cut(self.sites.lock().iter().map(site)),
-                        volume_ids: [VolumeId(10), VolumeId(11), VolumeId(0)],
-                        flags: vl::VLF_ROEXISTS,
+                        volume_ids: [VolumeId(10), VolumeId(11), VolumeId(12)],
+                        flags: vl::VLF_ROEXISTS | vl::VLF_BACKEXISTS,
                         ..Default::default()
                     };
                     call.reply(&vl::GetEntryByNameNReply { entry });
@@ -264,6 +264,29 @@ async fn a_volume_that_is_not_listed() {
         matches!(error, cellar_client::Error::NoSuchVolume { .. }),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_backup_volume_has_no_way_into_a_backup_volume() {
+    let bench = Bench::new(&[FIRST], Files::with(&[]), Files::with(&[]));
+    let cell = CellName::new("test.cell").expect("cell");
+    let mounted = async |from: Option<&Volume>, text: &str| {
+        let mount = MountPoint::parse(text.as_bytes()).expect("mount point");
+        bench.client.mounted(from, &cell, &mount).await
+    };
+    let read_only = bench.volume().await;
+    let backup = mounted(Some(&*read_only), "#v.backup.").await;
+    let backup = backup.expect("from another volume");
+    assert_eq!(backup.id, VolumeId(12));
+    for text in ["#v.backup.", "%v.backup.", "#12."] {
+        let error = mounted(Some(&*backup), text).await.expect_err(text);
+        // ELOOP
+        assert_eq!(cellar_client::errno(&error), 40, "{error}");
+    }
+    let back = mounted(Some(&*backup), "#v.").await.expect("out of it");
+    assert_eq!(back.id, VolumeId(11));
+    let top = mounted(None, "#v.backup.").await.expect("from the top");
+    assert_eq!(top.id, VolumeId(12));
 }
 
 #[tokio::test]
