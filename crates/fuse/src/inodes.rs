@@ -5,7 +5,9 @@
 //!    mount point that led into the volume. Files are the same inode everywhere in their volume.
 //! 2. Numbers are made from the fid, so that they are the same tomorrow; where two want the same, the
 //!    second gets another.
-//! 3. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
+//! 3. Programs are shown the same number for the root of a volume wherever they meet it: by that `find` and `du` see that a
+//!    volume is mounted within itself, and do not go round for ever. OpenAFS's clients show it so too.
+//! 4. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
 //!    the kernel has what is in it: those are what has to be named when they are no longer true.
 
 use std::collections::{HashMap, HashSet};
@@ -42,6 +44,8 @@ pub(crate) enum Node {
 struct Inode {
     node: Node,
     at: Option<At>,
+    /// Rule 3.
+    shown: u64,
     lookups: u64,
     /// The place of what is below it.
     place: u64,
@@ -90,6 +94,7 @@ impl Inodes {
         let root = Inode {
             node: root,
             at,
+            shown: ROOT,
             // Never forgotten.
             lookups: 1,
             place: ROOT,
@@ -129,7 +134,7 @@ impl Inodes {
         };
         let number = match table.numbers.get(&at) {
             Some(number) => *number,
-            None => table.add(at, vnode.clone()),
+            None => table.add(at, vnode.clone(), crossed),
         };
         if counted {
             table.looked_up(parent, name, number);
@@ -233,6 +238,15 @@ impl Inodes {
         Some(self.0.lock().inodes.get(&number)?.lookups)
     }
 
+    /// What programs are shown as the number of an inode.
+    pub(crate) fn shown(&self, number: u64) -> u64 {
+        let table = self.0.lock();
+        table
+            .inodes
+            .get(&number)
+            .map_or(number, |inode| inode.shown)
+    }
+
     /// The inodes of a vnode.
     pub(crate) fn of(&self, key: Key) -> Vec<u64> {
         let table = self.0.lock();
@@ -274,12 +288,21 @@ impl Table {
         Some(number)
     }
 
-    fn add(&mut self, at: At, vnode: Arc<Vnode>) -> u64 {
+    fn add(&mut self, at: At, vnode: Arc<Vnode>, is_root: bool) -> u64 {
         let fid = at.key.1;
         let wanted = u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0);
         let number = self.insert(wanted, Node::Vnode(vnode), Some(at), at.place);
         self.numbers.insert(at, number);
-        self.of_key.entry(at.key).or_default().push(number);
+        let others = self.of_key.entry(at.key).or_default();
+        // One of them is above it, if any is: the kernel holds what is above what it holds.
+        let first = others.first().copied();
+        others.push(number);
+        if is_root && let Some(first) = first {
+            let shown = self.inodes.get(&first).map_or(first, |inode| inode.shown);
+            if let Some(inode) = self.inodes.get_mut(&number) {
+                inode.shown = shown;
+            }
+        }
         number
     }
 
@@ -305,6 +328,7 @@ impl Table {
         let inode = Inode {
             node,
             at,
+            shown: number,
             lookups: 0,
             place,
             names: HashMap::new(),

@@ -142,10 +142,16 @@ impl Requests {
                 }
             }
         };
+        // The kernel takes the number with a name for the inode itself: what programs are shown, it must ask for.
+        let attr_time = if self.inodes.shown(number) == number {
+            attributes.valid
+        } else {
+            Duration::ZERO
+        };
         Ok(Entry {
             attr: attr(number, &attributes.status),
             generation: vnode.fid().uniquifier.0.into(),
-            attr_time: attributes.valid,
+            attr_time,
             entry_time,
         })
     }
@@ -229,7 +235,8 @@ impl Requests {
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
                 let attributes = self.cache.attributes(&user, &vnode).await.map_err(code)?;
-                Ok((attr(number.0, &attributes.status), attributes.valid))
+                let shown = self.inodes.shown(number.0);
+                Ok((attr(shown, &attributes.status), attributes.valid))
             }
         }
     }
@@ -250,7 +257,8 @@ impl Requests {
             .set_attributes(&user, &vnode, wanted, open)
             .await
             .map_err(code)?;
-        Ok((attr(number.0, &attributes.status), attributes.valid))
+        let shown = self.inodes.shown(number.0);
+        Ok((attr(shown, &attributes.status), attributes.valid))
     }
 
     pub(crate) async fn link_text(&self, uid: u32, number: INodeNo) -> Answer<Bytes> {

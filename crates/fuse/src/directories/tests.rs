@@ -376,3 +376,38 @@ async fn a_file_is_flushed_and_stored_as_its_users_say() {
     drop(seen);
     cell.end();
 }
+
+#[tokio::test]
+async fn a_volume_within_itself_has_one_number_for_programs() {
+    let cell = TestCell::start(Rights::ALL);
+    let client = client(&cell).await;
+    let (requests, user) = (&client.requests, &client.user);
+    let cache = &requests.cache;
+    let made = cache.symlink(user, &client.root, b"self", b"#root.cell.");
+    made.await.expect("a mount point");
+    let made = cache.make_dir(user, &client.root, b"d", 0o755).await;
+    made.expect("a directory");
+    let mut number = ROOT_DIR;
+    let mut all = vec![number];
+    for _ in 0..3 {
+        let seen = requests.seen(number).expect("a directory");
+        let entry = requests.lookup(0, number, b"self", &seen).await;
+        let entry = entry.expect("the volume again");
+        // Another directory for the kernel, which does not believe what it was told of its attributes.
+        number = entry.attr.ino;
+        assert!(!all.contains(&number) && entry.attr_time.is_zero());
+        all.push(number);
+        let (attr, time) = requests.attributes(0, number).await.expect("attributes");
+        assert!(attr.ino == ROOT_DIR && !time.is_zero());
+    }
+    // Nothing else is shown so.
+    let seen = requests.seen(number).expect("a directory");
+    let entry = requests.lookup(0, number, b"d", &seen).await.expect("d");
+    assert!(!entry.attr_time.is_zero());
+    let (attr, _) = requests.attributes(0, entry.attr.ino).await.expect("d");
+    assert_eq!(attr.ino, entry.attr.ino);
+    // Of two that lie elsewhere, the one that is left is still shown as it was.
+    requests.inodes.forget(all[1].0, 1);
+    assert_eq!(requests.inodes.shown(all[2].0), ROOT);
+    cell.end();
+}
