@@ -493,11 +493,13 @@ impl Requests {
         let seen = self.seen(parent)?;
         let made = self.cache.symlink(&user, &directory, name, text).await;
         let made = made.map_err(code)?;
-        match self.cache.lookup(&user, &directory, name).await {
-            // A mount point is entered as where it leads.
-            Ok(found) => self.entry(parent, name, &found, &seen),
-            Err(_) => self.made(&user, parent, name, made, &seen).await,
+        let is_mount_point = cellar_client::MountPoint::parse(text).is_some();
+        let mut entry = self.made(&user, parent, name, made, &seen).await?;
+        if is_mount_point {
+            // The kernel takes nothing but a link for the answer; where it leads is asked for by the next look.
+            entry.entry_time = Duration::ZERO;
         }
+        Ok(entry)
     }
 
     pub(crate) async fn link(

@@ -411,3 +411,22 @@ async fn a_volume_within_itself_has_one_number_for_programs() {
     assert_eq!(requests.inodes.shown(all[2].0), ROOT);
     cell.end();
 }
+
+#[tokio::test]
+async fn a_mount_point_that_is_made_as_a_link_is_answered_as_one() {
+    let cell = TestCell::start(Rights::ALL);
+    let client = client(&cell).await;
+    let requests = &client.requests;
+    let made = requests.symlink(0, ROOT_DIR, b"m", b"#root.cell.").await;
+    let made = made.expect("a mount point");
+    // The kernel has asked for a link, and takes nothing else; but not for the next look.
+    assert_eq!(made.attr.kind, FileType::Symlink);
+    assert!(made.entry_time.is_zero());
+    let seen = requests.seen(ROOT_DIR).expect("the root");
+    let entry = requests.lookup(0, ROOT_DIR, b"m", &seen).await;
+    assert_eq!(entry.expect("the volume").attr.kind, FileType::Directory);
+    let made = requests.symlink(0, ROOT_DIR, b"l", b"m").await;
+    let made = made.expect("a link");
+    assert!(made.attr.kind == FileType::Symlink && !made.entry_time.is_zero());
+    cell.end();
+}
