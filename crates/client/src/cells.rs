@@ -2,12 +2,15 @@
 //!
 //! A cell keeps its number for as long as the client lives. What came from the DNS is asked for again when it has
 //! run out: in the background, as what is known serves until something else is.
+//!
+//! Of a cell whose servers did not answer that is remembered for [`SILENT_TIME`], so that not everybody who comes by waits for
+//! them in turn; meanwhile they are asked in the background.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::cell::{Cell, CellName};
@@ -18,6 +21,10 @@ use crate::error::{Error, Result};
 const CELLS_MAX: usize = 4_096;
 /// How soon a cell that has run out, and is not found again, is asked for once more.
 const RETRY: Duration = Duration::from_secs(300);
+/// How long it is remembered that nobody of a cell answered.
+const SILENT_TIME: Duration = Duration::from_secs(300);
+/// How soon such a cell is asked again, in the background.
+const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// All cells that are known.
 #[derive(Debug)]
@@ -26,6 +33,27 @@ pub(crate) struct Cells {
     /// Other names of cells.
     aliases: RwLock<HashMap<CellName, CellName>>,
     dns: OnceLock<Dns>,
+    /// Cells of which nobody answered.
+    silent: Mutex<HashMap<CellName, Silence>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    /// Since the last question.
+    since: Instant,
+    /// It is being asked again.
+    asked: bool,
+}
+
+/// What a cell that did not answer is good for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It has answered, or was not asked for a while.
+    Yes,
+    /// Nobody should wait for it.
+    No,
+    /// The same, and whoever is told this asks it again in the background.
+    AskAgain,
 }
 
 #[derive(Debug)]
@@ -48,6 +76,7 @@ impl Cells {
             known: RwLock::new(cells.into_iter().map(given).collect()),
             aliases: RwLock::default(),
             dns: OnceLock::new(),
+            silent: Mutex::default(),
         })
     }
 
@@ -174,11 +203,50 @@ impl Cells {
         }
     }
 
+    /// Whether the servers of a cell were silent a short while ago.
+    pub(crate) fn heard(&self, name: &CellName) -> Heard {
+        self.heard_at(name, Instant::now())
+    }
+
+    fn heard_at(&self, name: &CellName, now: Instant) -> Heard {
+        let mut silent = self.silent.lock();
+        let Some(one) = silent.get_mut(name) else {
+            return Heard::Yes;
+        };
+        match now.saturating_duration_since(one.since) {
+            _ if one.asked => Heard::No,
+            since if since >= SILENT_TIME => Heard::Yes,
+            since if since >= PROBE_TIME => {
+                one.asked = true;
+                Heard::AskAgain
+            }
+            _ => Heard::No,
+        }
+    }
+
+    /// Nobody of a cell answered, or somebody did.
+    pub(crate) fn asked(&self, name: &CellName, answered: bool) {
+        let mut silent = self.silent.lock();
+        if answered {
+            silent.remove(name);
+        } else if self.number(name).is_some() {
+            let since = Instant::now();
+            let asked = false;
+            silent.insert(name.clone(), Silence { since, asked });
+        }
+    }
+
+    /// All cells are asked again by whoever wants something of them.
+    pub(crate) fn forget_silence(&self) {
+        self.silent.lock().clear();
+    }
+
     fn put(&self, found: Discovered) {
         self.enter(found.cell, Some(Instant::now() + found.life));
     }
 
     fn enter(&self, cell: Cell, until: Option<Instant>) {
+        self.silent.lock().remove(&cell.name);
         let mut all = self.known.write();
         let is_full = all.len() >= CELLS_MAX;
         match all.iter_mut().find(|known| known.cell.name == cell.name) {
@@ -205,5 +273,46 @@ impl Cells {
                 known.until = known.until.map(|_| Instant::now());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_remembered_for_a_while_and_asked_about_once() {
+        let name = CellName::new("quiet.org").expect("name");
+        let cell = Cell {
+            name: name.clone(),
+            database_servers: vec![[192, 0, 2, 1].into()],
+            ports: crate::cell::Ports::default(),
+        };
+        let cells = Cells::new(vec![cell.clone()]);
+        assert_eq!(cells.heard(&name), Heard::Yes);
+        cells.asked(&name, false);
+        assert_eq!(cells.heard(&name), Heard::No);
+        let later = Instant::now() + PROBE_TIME;
+        let told = [cells.heard_at(&name, later), cells.heard_at(&name, later)];
+        assert_eq!(told, [Heard::AskAgain, Heard::No]);
+        // It is still silent: for a while more.
+        cells.asked(&name, false);
+        assert_eq!(cells.heard(&name), Heard::No);
+        let later = Instant::now() + SILENT_TIME;
+        assert_eq!(cells.heard_at(&name, later), Heard::Yes);
+        for mend in [
+            &(|| cells.asked(&name, true)) as &dyn Fn(),
+            &|| cells.forget_silence(),
+            // It is somewhere else now.
+            &|| assert!(cells.add(cell.clone())),
+        ] {
+            cells.asked(&name, false);
+            assert_eq!(cells.heard(&name), Heard::No);
+            mend();
+            assert_eq!(cells.heard(&name), Heard::Yes);
+        }
+        let unknown = CellName::new("unknown.org").expect("name");
+        cells.asked(&unknown, false);
+        assert_eq!(cells.heard(&unknown), Heard::Yes);
     }
 }

@@ -92,8 +92,18 @@ impl Requests {
     fn file(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
-            Node::Cells | Node::Link(_) => Err(Errno::EINVAL),
+            Node::Cells | Node::Cell(_) | Node::Link(_) => Err(Errno::EINVAL),
         }
+    }
+
+    /// The cell of a file; of a listed cell's name that one.
+    fn cell_of(&self, number: INodeNo) -> Answer<CellName> {
+        let Node::Cell(name) = self.node(number)? else {
+            return Ok(self.file(number)?.volume().cell.clone());
+        };
+        let name = name.strip_prefix(b".").unwrap_or(&name);
+        let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+        CellName::new(name).map_err(|_| Errno::EINVAL)
     }
 
     /// What one of these says.
@@ -102,7 +112,7 @@ impl Requests {
         let text = match name {
             STATUS => self.status(),
             CELL => {
-                let name = self.file(number)?.volume().cell.clone();
+                let name = self.cell_of(number)?;
                 let cells = self.cache.cells();
                 let cell = cells.iter().find(|cell| cell.name == name);
                 cell.ok_or(Errno::ENOENT)?.line()
@@ -184,6 +194,7 @@ impl Requests {
             }
             FLUSH => {
                 let user = self.user(uid).await?;
+                self.settle(uid, number).await?;
                 let vnode = self.file(number)?;
                 let flushed = match text {
                     "file" => self.cache.flush(&user, &vnode).await,
@@ -194,6 +205,7 @@ impl Requests {
             }
             FLUSH_MOUNT => {
                 let user = self.user(uid).await?;
+                self.settle(uid, number).await?;
                 let directory = self.file(number)?;
                 let flushed = self.cache.flush_mount(&user, &directory, value).await;
                 flushed.map_err(code)?;

@@ -162,6 +162,7 @@ fn mere_name(kind: FileType) -> FileAttr {
 
 impl Requests {
     pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<u64> {
+        self.settle(uid, number).await?;
         let opened = match self.node(number)? {
             Node::Cells => {
                 let cells = self.cache.cells().into_iter().map(|cell| cell.name);
@@ -172,6 +173,7 @@ impl Requests {
                 let aliases = aliases.map(|name| line(name, FileType::Symlink));
                 Opened::Cells(cells.chain(aliases).collect())
             }
+            Node::Cell(_) => return Err(Errno::ESTALE),
             Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;

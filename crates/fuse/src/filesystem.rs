@@ -184,7 +184,8 @@ impl fuser::Filesystem for Filesystem {
         let (uid, name) = (request.uid(), bytes(name));
         let requests = self.requests.clone();
         self.run(async move {
-            let seen = match requests.seen(parent) {
+            let settled = requests.within(requests.settle(uid, parent)).await;
+            let seen = match settled.and_then(|()| requests.seen(parent)) {
                 Ok(seen) => seen,
                 Err(errno) => return reply.error(errno),
             };

@@ -7,7 +7,10 @@
 //!    second gets another.
 //! 3. Programs are shown the same number for the root of a volume wherever they meet it: by that `find` and `du` see that a
 //!    volume is mounted within itself, and do not go round for ever. OpenAFS's clients show it so too.
-//! 4. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
+//! 4. A listed cell in the dynamic root is a name alone until something in it is looked at; its inode then becomes that of
+//!    its root directory, with the same number. So nobody who lists the root waits for cells that are silent, and what the
+//!    kernel has under the name stays.
+//! 5. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
 //!    the kernel has what is in it: those are what has to be named when they are no longer true.
 
 use std::collections::{HashMap, HashSet};
@@ -35,6 +38,8 @@ struct At {
 pub(crate) enum Node {
     /// The dynamic root.
     Cells,
+    /// A listed cell of which nothing has been looked at yet: its name there.
+    Cell(Bytes),
     Vnode(Arc<Vnode>),
     /// Another name of a cell in the dynamic root: a link to this.
     Link(Bytes),
@@ -81,7 +86,7 @@ impl Inodes {
             links: HashMap::new(),
         };
         let at = match &root {
-            Node::Cells | Node::Link(_) => None,
+            Node::Cells | Node::Cell(_) | Node::Link(_) => None,
             Node::Vnode(vnode) => Some(At {
                 place: ROOT,
                 key: vnode.key(),
@@ -140,6 +145,45 @@ impl Inodes {
             table.looked_up(parent, name, number);
         }
         number
+    }
+
+    /// The number of a listed cell's name in the dynamic root, which counts as looked up once more; `None` if a vnode is
+    /// known to be there.
+    pub(crate) fn enter_cell(&self, name: &[u8]) -> Option<u64> {
+        let mut table = self.0.lock();
+        let root = table.inodes.get(&ROOT)?;
+        let number = match root.names.get(name).copied() {
+            None | Some(0) => {
+                let place = place_of(ROOT, name);
+                let node = Node::Cell(Bytes::copy_from_slice(name));
+                table.insert(place, node, None, place)
+            }
+            Some(number) => match table.inodes.get(&number)?.node {
+                Node::Cell(_) => number,
+                _ => return None,
+            },
+        };
+        table.looked_up(ROOT, name, number);
+        Some(number)
+    }
+
+    /// Rule 4: what a listed cell's name leads to is known now.
+    pub(crate) fn settle(&self, number: u64, vnode: &Arc<Vnode>) {
+        let mut table = self.0.lock();
+        let Some(inode) = table.inodes.get_mut(&number) else {
+            return;
+        };
+        let Node::Cell(_) = inode.node else {
+            return;
+        };
+        let at = At {
+            place: inode.place,
+            key: vnode.key(),
+        };
+        inode.node = Node::Vnode(vnode.clone());
+        inode.at = Some(at);
+        table.numbers.entry(at).or_insert(number);
+        table.of_key.entry(at.key).or_default().push(number);
     }
 
     /// The number of a link in the dynamic root, which counts as looked up once more.
@@ -215,7 +259,9 @@ impl Inodes {
             table.links.retain(|_, other| *other != number);
         }
         if let Some(at) = inode.at {
-            table.numbers.remove(&at);
+            if table.numbers.get(&at) == Some(&number) {
+                table.numbers.remove(&at);
+            }
             if let Some(numbers) = table.of_key.get_mut(&at.key) {
                 numbers.retain(|other| *other != number);
                 if numbers.is_empty() {

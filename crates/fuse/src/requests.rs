@@ -103,7 +103,7 @@ impl Requests {
     fn vnode(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
-            Node::Cells | Node::Link(_) => Err(Errno::EROFS),
+            Node::Cells | Node::Cell(_) | Node::Link(_) => Err(Errno::EROFS),
         }
     }
 
@@ -156,10 +156,23 @@ impl Requests {
         })
     }
 
+    /// If it is a listed cell's name alone, finds what that leads to: whoever asks wants something in it.
+    pub(crate) async fn settle(&self, uid: u32, number: INodeNo) -> Answer<()> {
+        let Node::Cell(name) = self.node(number)? else {
+            return Ok(());
+        };
+        let user = self.user(uid).await?;
+        let found = self.cache.lookup_cell(&user, &name).await.map_err(code)?;
+        self.inodes.settle(number.0, &found.vnode);
+        Ok(())
+    }
+
     /// A directory as it is before it is asked for a name, or changed.
     pub(crate) fn seen(&self, parent: INodeNo) -> Answer<Seen> {
         let directory = match self.node(parent)? {
             Node::Cells => None,
+            // Not settled: nothing is known of it.
+            Node::Cell(_) => return Err(Errno::ETIMEDOUT),
             Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Vnode(directory) => {
                 let breaks = directory.breaks();
@@ -188,9 +201,22 @@ impl Requests {
         if let (Node::Cells, Some(text)) = (&node, self.cache.alias_of(name)) {
             return Ok(self.alias(name, &text));
         }
+        if let Node::Cells = node
+            && self.cache.lists(name)
+            && let Some(number) = self.inodes.enter_cell(name)
+        {
+            return Ok(Entry {
+                attr: cell_attr(number),
+                // As of the root of a volume, which it becomes.
+                generation: cellar_wire::ids::Uniquifier::ROOT.0.into(),
+                attr_time: Duration::ZERO,
+                entry_time: CROSSING_TIME,
+            });
+        }
         let user = self.user(uid).await?;
         let found = match node {
             Node::Link(_) => return Err(Errno::ENOTDIR),
+            Node::Cell(_) => return Err(Errno::ETIMEDOUT),
             Node::Cells => self.cache.lookup_cell(&user, name).await.map_err(code)?,
             Node::Vnode(directory) => self
                 .cache
@@ -231,6 +257,7 @@ impl Requests {
     ) -> Answer<(FileAttr, Duration)> {
         match self.node(number)? {
             Node::Cells => Ok((root_attr(self.cache.cells().len()), ROOT_TIME)),
+            Node::Cell(_) => Ok((cell_attr(number.0), Duration::ZERO)),
             Node::Link(text) => Ok((link_attr(number.0, text.len()), CROSSING_TIME)),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
@@ -248,6 +275,7 @@ impl Requests {
         wanted: Wanted,
         handle: Option<u64>,
     ) -> Answer<(FileAttr, Duration)> {
+        self.settle(uid, number).await?;
         let vnode = self.vnode(number)?;
         let user = self.user(uid).await?;
         // ftruncate(2), which the kernel allows to who has the file open to write.
@@ -271,6 +299,7 @@ impl Requests {
     }
 
     pub(crate) async fn access(&self, uid: u32, number: INodeNo, mask: i32) -> Answer<()> {
+        self.settle(uid, number).await?;
         let Node::Vnode(vnode) = self.node(number)? else {
             return if mask & 2 == 0 {
                 Ok(())
@@ -568,8 +597,9 @@ impl Requests {
 
     /// Blocks of 1 KiB: all, free.
     pub(crate) async fn room(&self, uid: u32, number: INodeNo) -> Answer<(u64, u64)> {
+        self.settle(uid, number).await?;
         match self.node(number)? {
-            Node::Cells | Node::Link(_) => Ok((0, 0)),
+            Node::Cells | Node::Cell(_) | Node::Link(_) => Ok((0, 0)),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
                 let usage = self
@@ -656,6 +686,16 @@ fn root_attr(cells: usize) -> FileAttr {
         rdev: 0,
         blksize: 4096,
         flags: 0,
+    }
+}
+
+/// The attributes of a listed cell's name, of which nothing is known yet. One link: who counts links to know of directories
+/// in it is not told.
+fn cell_attr(number: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        nlink: 1,
+        ..root_attr(0)
     }
 }
 

@@ -28,10 +28,11 @@ fn fid(vnode: &Vnode) -> String {
 }
 
 impl Requests {
-    fn with_attributes(&self, number: INodeNo) -> Answer<std::sync::Arc<Vnode>> {
+    async fn with_attributes(&self, uid: u32, number: INodeNo) -> Answer<std::sync::Arc<Vnode>> {
+        self.settle(uid, number).await?;
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
-            Node::Cells | Node::Link(_) => Err(Errno::EOPNOTSUPP),
+            Node::Cells | Node::Cell(_) | Node::Link(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 
@@ -39,7 +40,7 @@ impl Requests {
         if control::is_control(name) {
             return self.control(uid, number, name);
         }
-        let vnode = self.with_attributes(number)?;
+        let vnode = self.with_attributes(uid, number).await?;
         match name {
             b"afs.cell" => Ok(vnode.volume().cell.as_str().into()),
             b"afs.volume" => Ok(vnode.volume().name.clone().into_bytes()),
@@ -67,7 +68,7 @@ impl Requests {
         if control::is_control(name) {
             return self.set_control(uid, number, name, value).await;
         }
-        let vnode = self.with_attributes(number)?;
+        let vnode = self.with_attributes(uid, number).await?;
         if name != b"afs.acl" {
             return Err(Errno::EOPNOTSUPP);
         }

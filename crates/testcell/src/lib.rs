@@ -15,7 +15,8 @@ use cellar_client::cache::{Options, Root};
 use cellar_client::{Cell, CellName, Ports};
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
-use cellar_rpc::{IncomingCall, Port, PortConfig, Runtime, only};
+use cellar_rpc::{IncomingCall, PortConfig, RuntimeConfig, only};
+pub use cellar_rpc::{Port, Runtime};
 use cellar_volume::disk::SimDisk;
 use cellar_volume::{Context, Partition, Volume, VolumeSpec};
 use cellar_wire::abort::AbortCode;
@@ -245,6 +246,19 @@ impl TestCell {
     pub fn port(&self) -> Port {
         let any = "127.0.0.1:0".parse().expect("address");
         self.runtime.open(PortConfig::new(any)).expect("port")
+    }
+
+    /// A port for a client that waits for a silent server no longer than this; the runtime that it is on ends by itself.
+    pub fn hasty_port(patience: Duration) -> (Runtime, Port) {
+        let config = RuntimeConfig {
+            shards: 1,
+            dead_time: patience,
+            ..RuntimeConfig::default()
+        };
+        let runtime = Runtime::start(config).expect("runtime");
+        let any = "127.0.0.1:0".parse().expect("address");
+        let port = runtime.open(PortConfig::new(any)).expect("port");
+        (runtime, port)
     }
 
     /// A cache whose root is the volume, of 64 MiB in memory.

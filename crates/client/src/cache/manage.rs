@@ -66,11 +66,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Where volumes are, and what mount points lead to, is asked for again.
+    /// Where volumes are, and what mount points lead to, is asked for again; silent cells too.
     pub fn check_volumes(&self) {
         for user in self.users().all() {
             user.client().locations().forget_all();
         }
+        self.known_cells().forget_silence();
         self.distrust_directories();
     }
 

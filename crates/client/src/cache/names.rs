@@ -2,6 +2,7 @@
 //!
 //! 1. The root is either *dynamic* (the known cells by name; with a dot before it, a cell's read-write
 //!    `root.cell`; `@cell` is the home cell), or the root of one volume.
+//!    Of a cell whose servers were silent that is known for a while, and told at once.
 //! 2. A mount point is replaced by the root of the volume it leads to, chosen by AFS's rules
 //!    ([`crate::mount_point`]); a mount point that leads nowhere is an error of its own name only.
 //! 3. A name that ends in `@sys` is tried with each system name in the place of that.
@@ -12,6 +13,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX};
@@ -24,6 +26,7 @@ use super::status::refused;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
 use crate::cell::CellName;
+use crate::cells::Heard;
 use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::MountPoint;
 use crate::volume::Volume;
@@ -94,7 +97,15 @@ impl Cache {
         (cell != alias).then(|| format!("{dot}{cell}"))
     }
 
-    /// What a name in the dynamic root leads to. A cell that is not known may be found in the DNS.
+    /// Whether a name in the dynamic root is a known cell's, or that with a dot before it: it leads to a directory.
+    pub fn lists(&self, name: &[u8]) -> bool {
+        let name = name.strip_prefix(b".").unwrap_or(name);
+        let name = std::str::from_utf8(name).ok();
+        let name = name.and_then(|name| CellName::new(name).ok());
+        name.is_some_and(|name| self.known_cells().number(&name).is_some())
+    }
+
+    /// What a name in the dynamic root leads to. Its status is known afterwards. A cell that is not known may be found in the DNS.
     ///
     /// # Errors
     /// No such cell is known, or none of its servers answers.
@@ -110,12 +121,51 @@ impl Cache {
             text => CellName::new(text).map_err(|_| not_found())?,
         };
         let cell = self.known_cells().find(&cell).await;
-        let cell = cell.map_err(|_| not_found())?.name;
-        let vnode = self.top(user, &cell, "root.cell", read_write).await?;
+        let cell = cell.map_err(|_| not_found())?;
+        match self.known_cells().heard(&cell.name) {
+            Heard::Yes => {}
+            now => {
+                if now == Heard::AskAgain {
+                    self.ask_again(user, cell.name.clone(), read_write);
+                }
+                let servers = cell.location_servers().map(|server| server.to_string());
+                return Err(Error::DatabaseUnreachable {
+                    servers: servers.collect::<Vec<_>>().join(", "),
+                    cell: cell.name,
+                    role: "volume location",
+                    cause: CallError::Dead,
+                });
+            }
+        }
+        let found = async {
+            let vnode = self.top(user, &cell.name, "root.cell", read_write).await?;
+            self.status(user, &vnode).await?;
+            Ok::<_, Error>(vnode)
+        };
+        let found = found.await;
+        let failed: Option<&Error> = found.as_ref().err();
+        let answered = failed.is_none_or(|error| !error.is_unreachable());
+        self.known_cells().asked(&cell.name, answered);
         Ok(Found {
-            vnode,
+            vnode: found?,
             crossed: true,
         })
+    }
+
+    /// Asks a cell that was silent whether it still is.
+    fn ask_again(&self, user: &Arc<User>, cell: CellName, read_write: bool) {
+        let (user, cells) = (user.clone(), self.known_cells().clone());
+        tokio::spawn(async move {
+            let client = user.client();
+            let mount = root_cell(read_write);
+            let asked = async {
+                let volume = client.mounted(None, &cell, &mount).await?;
+                client.status(&volume, Fid::root(volume.id)).await
+            };
+            let asked = asked.await;
+            let answered = asked.map_or_else(|error| !error.is_unreachable(), |_| true);
+            cells.asked(&cell, answered);
+        });
     }
 
     async fn top(
@@ -325,6 +375,14 @@ impl Cache {
     /// Never, for a vnode of a known cell.
     pub fn child(&self, directory: &Vnode, fid: Fid) -> Result<Arc<Vnode>> {
         self.vnode(&directory.volume, fid)
+    }
+}
+
+fn root_cell(read_write: bool) -> MountPoint {
+    MountPoint {
+        read_write,
+        cell: None,
+        volume: "root.cell".to_owned(),
     }
 }
 

@@ -21,7 +21,11 @@ const OPTIONS: Options = Options {
 
 /// A client of the cell, whose kernel is on paper.
 async fn client(cell: &TestCell) -> Client {
-    let (port, options) = (cell.port(), cell.cache_options());
+    client_on(cell, cell.port()).await
+}
+
+async fn client_on(cell: &TestCell, port: cellar_testcell::Port) -> Client {
+    let options = cell.cache_options();
     let cache = Cache::new(port, options, Arc::new(Anonymous), || NOW).expect("cache");
     let told = Arc::new(Told::default());
     cache.watch(told.clone());
@@ -428,5 +432,90 @@ async fn a_mount_point_that_is_made_as_a_link_is_answered_as_one() {
     let made = requests.symlink(0, ROOT_DIR, b"l", b"m").await;
     let made = made.expect("a link");
     assert!(made.attr.kind == FileType::Symlink && !made.entry_time.is_zero());
+    cell.end();
+}
+
+#[tokio::test]
+async fn a_listed_cell_is_asked_when_something_in_it_is_looked_at() {
+    let cell = TestCell::start(Rights::ALL);
+    let mut client = client(&cell).await;
+    client.make("file").await;
+    let cells = Arc::new(Inodes::new(Node::Cells));
+    client.requests = Requests::new(client.requests.cache.clone(), cells, &OPTIONS);
+    let requests = &client.requests;
+    let root = requests.seen(ROOT_DIR).expect("the root");
+    for name in [&b"test.cell"[..], b".test.cell"] {
+        let entry = requests.lookup(0, ROOT_DIR, name, &root).await;
+        let entry = entry.expect("a cell");
+        let number = entry.attr.ino;
+        assert!(entry.attr.kind == FileType::Directory && entry.attr_time.is_zero());
+        let (attr, time) = requests.attributes(0, number).await.expect("attributes");
+        assert!(attr.ino == number && time.is_zero());
+        let said = requests.xattr(0, number, CELL.as_bytes()).await;
+        assert_eq!(said.expect("its cell"), cell.cell.line().into_bytes());
+        assert!(matches!(requests.node(number), Ok(Node::Cell(_))));
+        requests.settle(0, number).await.expect("it answers");
+        let (attr, time) = requests.attributes(0, number).await.expect("attributes");
+        assert!(attr.ino == number && !time.is_zero());
+        let seen = requests.seen(number).expect("a directory");
+        let file = requests.lookup(0, number, b"file", &seen).await;
+        assert_eq!(file.expect("a file").attr.kind, FileType::RegularFile);
+        // The same inode for the kernel, which is told of what changes in it.
+        let again = requests.lookup(0, ROOT_DIR, name, &root).await;
+        let again = again.expect("the cell again");
+        let is = |entry: &crate::requests::Entry| (entry.attr.ino, entry.generation);
+        assert_eq!(is(&again), is(&entry));
+        assert!(requests.inodes.of(client.root.key()).contains(&number.0));
+        assert_eq!(requests.inodes.lookups(number.0), Some(2));
+        requests.inodes.forget(number.0, 2);
+        assert!(requests.inodes.of(client.root.key()).is_empty());
+    }
+    cell.end();
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_cell_that_was_silent() {
+    let cell = TestCell::start(Rights::ALL);
+    let (network, port) = TestCell::hasty_port(Duration::from_secs(6));
+    let mut client = client_on(&cell, port).await;
+    let cells = Arc::new(Inodes::new(Node::Cells));
+    client.requests = Requests::new(client.requests.cache.clone(), cells, &OPTIONS);
+    let requests = &client.requests;
+    // It hears, and says nothing.
+    let server = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
+    server.set_nonblocking(true).expect("socket");
+    let heard = || server.recv(&mut [0; 2_000]).is_ok();
+    let port = server.local_addr().expect("address").port();
+    let line = format!("quiet.org {port},{port},{port},{port},{port} 127.0.0.1");
+    let set = requests.set_xattr(0, ROOT_DIR, NEW_CELL.as_bytes(), line.as_bytes(), 0);
+    set.await.expect("a cell");
+    let root = requests.seen(ROOT_DIR).expect("the root");
+    let entry = requests.lookup(0, ROOT_DIR, b"quiet.org", &root).await;
+    let number = entry.expect("a name").attr.ino;
+    assert!(!heard(), "it was asked for its name");
+    let settle = async || {
+        requests
+            .settle(0, number)
+            .await
+            .map_err(|errno| errno.code())
+    };
+    assert_eq!(settle().await, Err(Errno::ETIMEDOUT.code()));
+    assert!(heard());
+    while heard() {}
+    assert_eq!(settle().await, Err(Errno::ETIMEDOUT.code()));
+    assert!(!heard(), "it was asked again at once");
+    // Somebody says that he wants it.
+    let set = requests.set_xattr(0, ROOT_DIR, CHECK_VOLUMES.as_bytes(), b"1", 0);
+    set.await.expect("checkvolumes");
+    let asked = async {
+        while !heard() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = asked => {}
+        settled = settle() => panic!("it was not asked: {settled:?}"),
+    }
+    network.shutdown();
     cell.end();
 }
