@@ -107,6 +107,16 @@ says "Alias here for cell $cell" listaliases
 [ "$(cat "$AFS/.here/fsvol/d/f")" = hello ] || fail "the alias leads elsewhere"
 [ "$(find "$AFS" -maxdepth 1 -type l)" = "$AFS/here" ] || fail "links in the root: $(find "$AFS" -maxdepth 1 -type l)"
 
+# Servers that answer, and some that do not.
+says 'All servers are running.' checkservers
+says 'All servers are running.' checkservers -cell "$cell"
+refused 'network or server problems:  192.0.2.7.' checkservers -cell other.cell -noresolve
+refused 'network or server problems:  192.0.2.7.' checks -all -noresolve
+refused 'x.y is not known' checkservers -cell x.y
+says 'All servers are running.' checkservers -fast
+(cd "$AFS" && says 'All servers are running.' checkservers) || exit 1
+(cd / && says 'All servers are running.' checkservers -at "$AFS" && refused 'not in one' checkservers -fast) || exit 1
+
 # Who is not root, and has not mounted it.
 other() { setpriv --reuid 12345 --regid 12345 --clear-groups "$CELLAR" fs "$@" 2>&1; }
 for words in 'setcachesize 100000' 'sysname x' 'newcell x.y 192.0.2.1' "newalias y $cell" flushall checkvolumes 'storebehind -allfiles 1'; do

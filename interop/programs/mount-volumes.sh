@@ -83,6 +83,10 @@ done
 kill -0 $waiting 2>/dev/null || fail "another server's work ended only after the silent one was given up: $(cat "$share/told")"
 wait $waiting && fail "a silent server made a directory"
 grep -q 'timed out' "$share/told" || fail "told: $(cat "$share/told")"
+said=$("$CELLAR" fs checkservers -fast -noresolve) && fail "the mount has met nobody silent: $said"
+[[ $said == *"problems:  $second." ]] || fail "met silent: $said"
+said=$("$CELLAR" fs checkservers -noresolve) && fail "nobody is silent: $said"
+[[ $said == *"problems:  $second." ]] || fail "silent: $said"
 host back
 for _ in $(seq 60); do ! mkdir there/after 2>/dev/null || break; sleep 1; done
 [ -d there/after ] || fail "it does not go on"

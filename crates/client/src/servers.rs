@@ -200,6 +200,18 @@ impl Servers {
             .collect()
     }
 
+    /// Those that were called and are down, each with its cell.
+    pub(crate) fn silent(&self) -> Vec<(CellName, SocketAddr)> {
+        let cells = self.cells.lock();
+        let called = cells
+            .iter()
+            .flat_map(|(cell, of_cell)| of_cell.connections.keys().map(move |key| (cell, key.0)));
+        called
+            .filter(|(_, peer)| self.is_down(*peer))
+            .map(|(cell, peer)| (cell.clone(), peer))
+            .collect()
+    }
+
     /// Notes that an address did not answer.
     pub fn mark_down(&self, peer: SocketAddr) {
         let mut down = self.down.lock();

@@ -27,6 +27,8 @@ pub const CELLS: &str = "afs.cellar.cells.";
 pub const ALIASES: &str = "afs.cellar.aliases.";
 /// To get, likewise: fid, cell, bytes, data version, user (or `-`) and errno of the last store (or 0) of files that are not stored.
 pub const UNSTORED: &str = "afs.cellar.unstored.";
+/// To get, likewise: cell and address of servers that were silent a short while ago.
+pub const SILENT: &str = "afs.cellar.silent.";
 /// To set: `file`, `volume` or `all`.
 pub const FLUSH: &str = "afs.cellar.flush";
 /// To set on a directory: the name of a mount point in it.
@@ -128,6 +130,9 @@ impl Requests {
                 } else if let Some(at) = name.strip_prefix(ALIASES) {
                     let aliases = self.cache.aliases().into_iter();
                     page(aliases.map(|(alias, cell)| format!("{alias} {cell}")), at)?
+                } else if let Some(at) = name.strip_prefix(SILENT) {
+                    let silent = self.cache.silent_servers().into_iter();
+                    page(silent.map(|(cell, ip)| format!("{cell} {ip}")), at)?
                 } else if let Some(at) = name.strip_prefix(UNSTORED) {
                     self.unstored(uid, at)?
                 } else {

@@ -7,6 +7,7 @@
 mod known;
 mod manager;
 mod objects;
+mod servers;
 mod table;
 mod unstored;
 
@@ -33,6 +34,9 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     }
     if let Some(outcome) = manager::run(&invocation) {
         return outcome;
+    }
+    if invocation.command == "checkservers" {
+        return servers::check(&invocation).await;
     }
     if let Some(mount) = known::mount(&invocation)? {
         return known::told(&mount, &invocation).await;
@@ -85,12 +89,11 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "whichcell" => fs.whichcell().await,
         "wscell" => known::home(session.cell.name.as_str(), fs.json),
         "listcells" => known::cells(&session.client.cells(), invocation).await,
-        "listaliases" => {
+        _ => {
             let mut aliases: Vec<_> = crate::session::cell_aliases().into_iter().collect();
             aliases.sort();
             known::aliases(&aliases, fs.json)
         }
-        _ => fs.checkservers().await,
     }
 }
 
@@ -332,24 +335,5 @@ impl Fs<'_> {
             print_json(&all)?;
         }
         failures.end()
-    }
-
-    async fn checkservers(&self) -> Outcome {
-        let down = self.files.silent_servers(&self.session.cell).await?;
-        if self.json {
-            return print_json(&json!({ "unavailable": down }));
-        }
-        if down.is_empty() {
-            outln!("All servers are running.");
-            return Ok(());
-        }
-        let mut hosts = HostNames::new(!self.invocation.has("noresolve"));
-        hosts.learn(down.iter().copied()).await;
-        let names: String = down
-            .iter()
-            .map(|server| format!(" {}", hosts.name(*server)))
-            .collect();
-        outln!("These servers unavailable due to network or server problems: {names}.");
-        Failure::if_any(true)
     }
 }

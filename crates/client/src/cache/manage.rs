@@ -1,5 +1,7 @@
 //! What administrators and users ask of a cache manager that runs: forgetting, other cells, what is not stored.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Cache;
@@ -114,6 +116,13 @@ impl Cache {
     /// Other names of cells, and what they are names of, in their order.
     pub fn aliases(&self) -> Vec<(CellName, CellName)> {
         self.known_cells().aliases()
+    }
+
+    /// Servers that were silent a short while ago, in their order: the cell, and the address.
+    pub fn silent_servers(&self) -> BTreeSet<(CellName, IpAddr)> {
+        let users = self.users().all().into_iter();
+        let silent = users.flat_map(|user| user.client().servers().silent());
+        silent.map(|(cell, server)| (cell, server.ip())).collect()
     }
 
     /// Vnodes that are remembered now.

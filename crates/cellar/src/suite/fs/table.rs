@@ -239,9 +239,15 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "checkservers",
             aliases: &["checks"],
-            about: "Show which file servers do not answer.",
-            parameters: &[],
-            examples: &[""],
+            about: "Show which file servers of the home cell, or of another, do not answer.",
+            parameters: &[
+                flag("all", ": of all cells that are known"),
+                flag(
+                    "fast",
+                    ": do not ask them; those that a mount has met silent in the last minute",
+                ),
+            ],
+            examples: &["", "-cell demo.cell", "-all -fast"],
         },
         Command {
             name: "checkvolumes",
@@ -418,6 +424,7 @@ mod tests {
             ("flushm x", "flushmount"),
             ("cl x", "cleanacl"),
             ("getcr", "getcrypt"),
+            ("checks -a -f", "checkservers"),
         ] {
             assert_eq!(parse(short).command, command, "{short}");
         }

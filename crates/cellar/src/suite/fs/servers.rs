@@ -1,0 +1,139 @@
+//! checkservers: which file servers do not answer. The cells are those of the mount that the command is run in, or that is
+//! named, else those of this machine's lists; each is asked by the command itself, except with `-fast`, which says
+//! what the mount has met.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use cellar_admin::HostNames;
+use cellar_admin::fs::Files;
+use cellar_client::{Cell, CellName, Client, Config};
+use cellar_fuse::control;
+use cellar_rpc::Runtime;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::super::{cell_options, print_json};
+use super::Invocation;
+use super::table::AT;
+use crate::failure::{Failure, Outcome};
+use crate::mounted::Mounted;
+use crate::output::outln;
+
+/// Runs it.
+pub(super) async fn check(invocation: &Invocation) -> Outcome {
+    let mount = match invocation.get(AT) {
+        Some(named) => Some(Mounted::meant(Some(named))?),
+        None => Mounted::at(Path::new(".")),
+    };
+    let fast = invocation.has("fast");
+    if fast && mount.is_none() {
+        return Err(Failure::usage(
+            "-fast shows what a mount has met, and this is not in one: -at names one",
+        ));
+    }
+    let cells = cells(invocation, mount.as_ref()).await?;
+    let silent = match mount {
+        Some(mount) if fast => met(&mount, &cells)?,
+        _ => ask(cells).await?,
+    };
+    if invocation.has("json") {
+        return print_json(&json!({ "unavailable": silent }));
+    }
+    if silent.is_empty() {
+        outln!("All servers are running.");
+        return Ok(());
+    }
+    let mut hosts = HostNames::new(!invocation.has("noresolve"));
+    hosts.learn(silent.iter().copied()).await;
+    let names: String = silent
+        .iter()
+        .map(|server| format!(" {}", hosts.name(*server)))
+        .collect();
+    outln!("These servers unavailable due to network or server problems: {names}.");
+    Failure::if_any(true)
+}
+
+/// The home cell, the one that is named, or all.
+async fn cells(invocation: &Invocation, mount: Option<&Mounted>) -> Outcome<Vec<Cell>> {
+    let mut cells = match mount {
+        Some(mount) => mount.cells()?,
+        None => cell_options(invocation, None).known_cells().await?,
+    };
+    let named = invocation.get("cell");
+    // Among those of the lists it is the first.
+    if let (Some(name), Some(_)) = (named, mount) {
+        let name = CellName::new(name)?;
+        cells.retain(|cell| cell.name == name);
+        if cells.is_empty() {
+            return Err(cellar_client::Error::UnknownCell(name).into());
+        }
+    }
+    if named.is_some() || !invocation.has("all") {
+        cells.truncate(1);
+    }
+    if cells.is_empty() {
+        return Err(Failure::new(
+            "which cell? There is no ./cell-data here and no CellServDB, and this is not in a mount: -cell NAME",
+        ));
+    }
+    Ok(cells)
+}
+
+/// Those that the mount has met silent a short while ago.
+fn met(mount: &Mounted, cells: &[Cell]) -> Outcome<Vec<IpAddr>> {
+    let lines = mount.lines(control::SILENT)?;
+    let mut silent: Vec<IpAddr> = lines
+        .iter()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| cells.iter().any(|cell| cell.name.as_str() == *name))
+        .filter_map(|(_, address)| address.parse().ok())
+        .collect();
+    silent.dedup();
+    Ok(silent)
+}
+
+/// Asks the file servers of cells, of all cells at a time. Of a cell that does not say where they are, its database
+/// servers are those that do not answer.
+async fn ask(cells: Vec<Cell>) -> Outcome<Vec<IpAddr>> {
+    let runtime = Runtime::client_only()?;
+    let config = Config {
+        cells: cells.clone(),
+        administrator: None,
+        // They say it to anybody.
+        security: HashMap::new(),
+        renewal: None,
+    };
+    let client = Arc::new(Client::new(runtime.client_port()?, config)?);
+    let mut asked = JoinSet::new();
+    for (place, cell) in cells.into_iter().enumerate() {
+        let client = client.clone();
+        asked.spawn(async move {
+            let silent = Files::new(&client).silent_servers(&cell).await;
+            (place, silent, cell)
+        });
+    }
+    let mut answers = Vec::new();
+    let mut failed = None;
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok((place, Ok(silent), _)) => answers.push((place, silent)),
+            Ok((place, Err(cellar_admin::Error::Client(error)), cell))
+                if error.is_unreachable() =>
+            {
+                answers.push((place, cell.database_servers));
+            }
+            Ok((_, Err(error), _)) => failed = Some(Failure::from(error)),
+            Err(cause) => failed = Some(Failure::new(cause.to_string())),
+        }
+    }
+    client.goodbye().await;
+    runtime.shutdown();
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    answers.sort();
+    Ok(answers.into_iter().flat_map(|(_, silent)| silent).collect())
+}
