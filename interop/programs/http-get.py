@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""http-get.py SOCKET [FILE]: what an HTTP server on a Unix socket answers to GET /metrics; with FILE, while 5,000 bytes have
-been written to that and it is open."""
+"""http-get.py PLACE [FILE]: what an HTTP server on a Unix socket, or on a port of this machine, answers to GET /metrics; with
+FILE, while 5,000 bytes have been written to that and it is open."""
 import os, socket, sys
 
 if len(sys.argv) > 2:
     os.write(os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY, 0o644), bytes(5000))
-with socket.socket(socket.AF_UNIX) as s:
+place = sys.argv[1]
+with socket.socket(socket.AF_INET if place.isdigit() else socket.AF_UNIX) as s:
     s.settimeout(30)
-    s.connect(sys.argv[1])
+    s.connect(("127.0.0.1", int(place)) if place.isdigit() else place)
     s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     answer = b""
     while piece := s.recv(65536):

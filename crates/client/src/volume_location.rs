@@ -323,6 +323,7 @@ pub(crate) async fn call_database<P: Procedure>(
     let mut renewed = false;
     for address in &addresses {
         let connect = || servers.connection(&cell.name, *address, P::package());
+        let asked = Instant::now();
         let mut answer = connect().call(arguments).await;
         if let Err(error) = &answer
             && !renewed
@@ -333,7 +334,7 @@ pub(crate) async fn call_database<P: Procedure>(
         }
         match answer {
             Ok(reply) => {
-                servers.mark_up(*address);
+                servers.answered(*address, asked.elapsed());
                 return Ok(reply);
             }
             Err(error) if error.is_unreachable() => {

@@ -163,7 +163,7 @@ impl Cache {
             text,
             name,
             "histogram",
-            "How long file servers took to answer.",
+            "How long file servers and location servers took to answer.",
         );
         for (server, latency) in servers {
             let mut count = 0;
