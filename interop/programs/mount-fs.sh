@@ -43,7 +43,9 @@ begins "^fs setacl -dir d -acl .*system:anyuser rlidwkaA$" listacl d -cmd
 mkdir e && says '' copyacl d e && begins 'system:anyuser rlidwkaA$' listacl e
 begins '^fsvol  *5000 ' listquota
 begins '^fsvol  *4.9M ' lq . -human
-refused '' setquota . 6000
+refused 'permission denied' setquota . 6000
+begins '^fsvol  *5000 ' listquota
+(export CELLAR_DIR="$share/../server" && says '' setquota . 6000 && begins '^fsvol  *6000 ' listquota . && says '' setquota . 5000) || exit 1
 begins '% of quota used\.$' quota
 begins '^Volume Name  *kbytes  *used  *avail %used$' diskfree
 begins '^fsvol  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9]*%$' df . -human
@@ -51,6 +53,7 @@ begins '^File d/f (' examine d/f
 begins '^Current disk quota is 5000$' examine
 begins '^File d is on host ' whereis d
 says "File . lives in cell '$cell'" whichcell
+begins "^d/f (.*): 6 bytes on the file server's own disk$" osd d/f
 says "This workstation belongs to cell '$cell'" wscell
 says '' mkmount m fsvol
 says "'m' is a mount point for volume '#fsvol'" lsmount m
