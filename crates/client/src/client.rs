@@ -234,15 +234,22 @@ impl Client {
         mount: &MountPoint,
     ) -> Result<Arc<Volume>> {
         let cell = self.cells.find(mount.cell.as_ref().unwrap_or(cell)).await?;
-        let family = self.locations.family(&cell, &mount.volume).await?;
+        let mut family = self.locations.family(&cell, &mount.volume).await?;
         // From a read-only volume, from another cell, or from the top: read-only if there is one.
         let prefer_read_only = from.is_none_or(|v| v.is_read_only() || v.cell != cell.name);
         let number = mount.volume.parse().ok().map(VolumeId);
-        let kind = match number.and_then(|id| family.kind_of(id)) {
+        let chosen = |family: &Family| match number.and_then(|id| family.kind_of(id)) {
             // A number means exactly the volume that has it.
             Some(kind) => Some(kind),
             None => choose(mount, prefer_read_only, family.existing()),
         };
+        let mut kind = chosen(&family);
+        if kind.is_none() {
+            // It may have been made since that was asked for.
+            self.locations.forget(&family);
+            family = self.locations.family(&cell, &mount.volume).await?;
+            kind = chosen(&family);
+        }
         let kind = kind.ok_or_else(|| Error::NoSuchSite {
             cell: cell.name.clone(),
             volume: family.name.clone(),

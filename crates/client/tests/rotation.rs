@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cellar_client::mount_point::MountPoint;
 use cellar_client::{Cell, CellName, Client, Config, Ports, Volume};
@@ -25,6 +25,7 @@ const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 struct Locations {
     sites: Mutex<Vec<Ipv4Addr>>,
     asked: AtomicUsize,
+    has_no_backup: AtomicBool,
 }
 
 impl Service for Locations {
@@ -46,11 +47,15 @@ impl Service for Locations {
                         partition: 0,
                         flags: vl::VLSF_ROVOL,
                     };
+                    let backup = match self.has_no_backup.load(Ordering::Relaxed) {
+                        true => 0,
+                        false => vl::VLF_BACKEXISTS,
+                    };
                     let entry = vl::NvldbEntry {
                         name: vl::EntryName::try_from("v").expect("name"),
                         sites: cellar_wire::List::from_iter_cut(self.sites.lock().iter().map(site)),
                         volume_ids: [VolumeId(10), VolumeId(11), VolumeId(12)],
-                        flags: vl::VLF_ROEXISTS | vl::VLF_BACKEXISTS,
+                        flags: vl::VLF_ROEXISTS | backup,
                         ..Default::default()
                     };
                     call.reply(&vl::GetEntryByNameNReply { entry });
@@ -151,6 +156,7 @@ impl Bench {
         let locations = Arc::new(Locations {
             sites: Mutex::new(sites.to_vec()),
             asked: AtomicUsize::new(0),
+            has_no_backup: AtomicBool::new(false),
         });
         let open = |ip: Ipv4Addr, port: u16, service: Arc<dyn Service>| {
             let address = SocketAddr::new(IpAddr::V4(ip), port);
@@ -287,6 +293,23 @@ async fn a_backup_volume_has_no_way_into_a_backup_volume() {
     assert_eq!(back.id, VolumeId(11));
     let top = mounted(None, "#v.backup.").await.expect("from the top");
     assert_eq!(top.id, VolumeId(12));
+}
+
+#[tokio::test]
+async fn a_volume_that_was_made_since_is_found() {
+    let bench = Bench::new(&[FIRST], Files::with(&[]), Files::with(&[]));
+    let cell = CellName::new("test.cell").expect("cell");
+    let mount = MountPoint::parse(b"#v.backup.").expect("mount point");
+    let none = &bench.locations.has_no_backup;
+    none.store(true, Ordering::Relaxed);
+    let mounted = async || bench.client.mounted(None, &cell, &mount).await;
+    let missing = mounted().await.expect_err("there is none");
+    assert!(
+        matches!(missing, cellar_client::Error::NoSuchSite { .. }),
+        "{missing}"
+    );
+    none.store(false, Ordering::Relaxed);
+    assert_eq!(mounted().await.expect("made").id, VolumeId(12));
 }
 
 #[tokio::test]
