@@ -2,8 +2,9 @@
 //!
 //! 1. The newest form of the call is tried first (`GetEntryByNameU`), and `GetEntryByNameN` where a
 //!    server knows no other; servers that are named by UUID are asked for with `GetAddrsU`.
-//! 2. Any VL server answers reads, so they are asked in the cell's order until one does; one that
-//!    was silent is asked last. `U` codes (no quorum, not the sync site) mean the next one too.
+//! 2. Any VL server answers reads, so they are asked in the cell's order until one does: the next one also when those before
+//!    it are silent for [`NEXT_TIME`]. One that was silent is asked last. `U` codes (no quorum, not the sync site)
+//!    mean the next one too.
 //! 3. An answer is believed for [`ENTRY_LIFETIME`], and dropped at once when a file server says
 //!    `VNOVOL` or `VMOVED` ([`Locations::forget`]).
 
@@ -17,6 +18,8 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::{AfsUuid, PartitionId, VolumeId};
 use cellar_wire::package::Procedure;
 use cellar_wire::vl;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -28,6 +31,9 @@ use crate::volume::Volume;
 
 /// How long an entry is believed without being asked again.
 pub const ENTRY_LIFETIME: Duration = Duration::from_secs(600);
+
+/// How long database servers may be silent until one more is asked.
+pub const NEXT_TIME: Duration = Duration::from_secs(3);
 
 /// Entries kept; when more are needed the cache starts anew.
 const ENTRIES_MAX: usize = 100_000;
@@ -311,7 +317,8 @@ fn or_missing(error: Error, missing: impl Fn() -> Error) -> Error {
     }
 }
 
-/// Calls a read procedure of a database, one server after the other until one answers.
+/// Calls a read procedure of a database. Its servers are asked in their order, those that were silent lately last: the next one
+/// when one cannot help, and also when none has answered for [`NEXT_TIME`]. The first answer counts.
 pub(crate) async fn call_database<P: Procedure>(
     servers: &Servers,
     cell: &Cell,
@@ -320,25 +327,34 @@ pub(crate) async fn call_database<P: Procedure>(
 ) -> Result<P::Reply> {
     addresses.sort_by_key(|address| servers.is_down(*address));
     let mut last = CallError::Dead;
-    let mut renewed = false;
-    for address in &addresses {
-        let connect = || servers.connection(&cell.name, *address, P::package());
-        let asked = Instant::now();
-        let mut answer = connect().call(arguments).await;
-        if let Err(error) = &answer
-            && !renewed
-            && servers.renewed(&cell.name, error).await
-        {
-            renewed = true;
-            answer = connect().call(arguments).await;
+    let mut asked = FuturesUnordered::new();
+    let mut rest = addresses.iter();
+    // Who has not answered yet, and who not for that long.
+    let (mut waited_for, mut slow) = (Vec::new(), Vec::new());
+    loop {
+        if let Some(address) = rest.next() {
+            waited_for.push(*address);
+            asked.push(ask_database(servers, cell, *address, arguments));
+        }
+        let Ok(answer) = tokio::time::timeout(NEXT_TIME, asked.next()).await else {
+            slow.clone_from(&waited_for);
+            continue;
+        };
+        let Some((address, answer)) = answer else {
+            break;
+        };
+        for list in [&mut waited_for, &mut slow] {
+            list.retain(|other| *other != address);
         }
         match answer {
             Ok(reply) => {
-                servers.answered(*address, asked.elapsed());
+                for other in slow {
+                    servers.mark_down(other);
+                }
                 return Ok(reply);
             }
             Err(error) if error.is_unreachable() => {
-                servers.mark_down(*address);
+                servers.mark_down(address);
                 last = error;
             }
             Err(CallError::Aborted(code)) if is_ubik(code) => last = CallError::Aborted(code),
@@ -359,6 +375,26 @@ pub(crate) async fn call_database<P: Procedure>(
         servers: names.join(", "),
         cause: last,
     })
+}
+
+async fn ask_database<P: Procedure>(
+    servers: &Servers,
+    cell: &Cell,
+    address: SocketAddr,
+    arguments: &P,
+) -> (SocketAddr, std::result::Result<P::Reply, CallError>) {
+    let connect = || servers.connection(&cell.name, address, P::package());
+    let asked = Instant::now();
+    let mut answer = connect().call(arguments).await;
+    if let Err(error) = &answer
+        && servers.renewed(&cell.name, error).await
+    {
+        answer = connect().call(arguments).await;
+    }
+    if answer.is_ok() {
+        servers.answered(address, asked.elapsed());
+    }
+    (address, answer)
 }
 
 /// Codes of a database server that has no majority behind it.

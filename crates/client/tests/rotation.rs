@@ -296,6 +296,32 @@ async fn a_backup_volume_has_no_way_into_a_backup_volume() {
 }
 
 #[tokio::test]
+async fn a_silent_database_server_is_not_waited_for_where_another_answers() {
+    let bench = Bench::new(&[FIRST], Files::with(&[]), Files::with(&[]));
+    let mut cell = bench.client.home().expect("home").clone();
+    let silent = SocketAddr::new([127, 0, 0, 3].into(), cell.ports.location);
+    let socket = std::net::UdpSocket::bind(silent).expect("socket");
+    socket.set_nonblocking(true).expect("socket");
+    cell.database_servers.insert(0, silent.ip());
+    let config = Config {
+        cells: vec![cell.clone()],
+        administrator: None,
+        security: Default::default(),
+        renewal: None,
+    };
+    let port = bench.runtime.client_port().expect("client port");
+    let client = Client::new(port, config).expect("client");
+    let start = std::time::Instant::now();
+    let family = client.locations().family(&cell, "v").await;
+    family.expect("the second answers");
+    // It counts as dead after 30 s.
+    assert!(start.elapsed().as_secs() < 20);
+    assert!(socket.recv(&mut [0; 2_000]).is_ok(), "it was not asked");
+    // From then on it is the last.
+    assert!(client.servers().is_down(silent));
+}
+
+#[tokio::test]
 async fn a_volume_that_was_made_since_is_found() {
     let bench = Bench::new(&[FIRST], Files::with(&[]), Files::with(&[]));
     let cell = CellName::new("test.cell").expect("cell");
