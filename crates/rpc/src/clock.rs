@@ -38,6 +38,12 @@ impl Clock {
             .saturating_add(self.now().as_micros())
     }
 
+    /// A moment as the protocol knows it.
+    pub(crate) fn time(&self, moment: Instant) -> Time {
+        let micros = moment.saturating_duration_since(self.start).as_micros();
+        Time::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
     /// The moment that the event loop's timers know `time` by.
     pub(crate) fn instant(&self, time: Time) -> Instant {
         self.start + Duration::from_micros(time.as_micros())

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use cellar_rx::{NullSecurity, ServerSecurity};
@@ -209,6 +210,33 @@ impl Port {
             options,
             used: AtomicBool::new(false),
         })))
+    }
+
+    /// Tells that datagrams leave from another address of this machine than before: servers answer a connection where its
+    /// first packet came from, so calls out that were begun before `since` fail with [`CallError::Dead`] now. Connections
+    /// stay as they are, and are to be made anew.
+    pub fn handle_new_address(&self, since: Instant) {
+        for handle in &self.0.shards {
+            let port = self.0.id;
+            handle.submit(Box::new(move |shard| {
+                if let Some(driver) = shard.driver(port) {
+                    driver.handle_new_address(since);
+                }
+            }));
+        }
+    }
+
+    /// Sends a datagram that nobody answers from this port, so that address translators on the way go on to let
+    /// through what comes from `peer`.
+    pub fn keep_mapping(&self, peer: SocketAddr) {
+        if let Some(handle) = self.0.shards.first() {
+            let port = self.0.id;
+            handle.submit(Box::new(move |shard| {
+                if let Some(driver) = shard.driver(port) {
+                    driver.keep_mapping(peer);
+                }
+            }));
+        }
     }
 
     /// Stops the port: its sockets close, its calls fail. Other ports of the runtime go on.

@@ -346,6 +346,20 @@ impl Driver {
         self.with_endpoint(Endpoint::statistics)
     }
 
+    /// Calls out that were begun before then fail: the answer would go to an address that is ours no more.
+    pub(crate) fn handle_new_address(&self, since: std::time::Instant) {
+        let (now, since) = (self.now(), self.clock.time(since));
+        let endpoint = &mut self.state.borrow_mut().endpoint;
+        endpoint.handle_new_address(now, since);
+        self.kick();
+    }
+
+    /// Sends what keeps the way from there open, and is not answered.
+    pub(crate) fn keep_mapping(&self, to: SocketAddr) {
+        self.state.borrow_mut().endpoint.keep_mapping(to);
+        self.kick();
+    }
+
     /// Sends the answer to a question of `rxdebug`.
     pub(crate) fn answer_debug(
         &self,

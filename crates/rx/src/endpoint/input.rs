@@ -3,6 +3,9 @@
 //! 1. VERSION and DEBUG come before any connection.
 //! 2. A connection is found by epoch, cid and direction; the address must agree too, unless the epoch is random
 //!    (bit 31) or we are the client and the port agrees (rx-wire facts 1.3).
+//!    Answers go where a connection's first packet came from all the same: where a packet says that it comes from proves
+//!    nothing, and whoever guesses the numbers could have answers sent to anybody. A client with another address makes
+//!    another connection.
 //! 3. Only DATA makes a server connection, and only for a service and index that exist. Everything
 //!    else without a connection costs nothing and is dropped, or answered with a raw abort.
 //! 4. Few connections may have the same epoch and cid: they are searched one after the other.

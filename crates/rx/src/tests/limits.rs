@@ -404,6 +404,37 @@ fn unreachable_addresses_fail_waiting_calls_only() {
 }
 
 #[test]
+fn another_address_fails_calls_out_that_were_begun_before() {
+    let mut world = World::new(7, Link::default());
+    let connection = world.connect();
+    let first = world.call(connection, b"x");
+    world.finish(LIMIT, first).unwrap();
+    let early = world.call(connection, b"y");
+    world.run_for(Duration::from_micros(1));
+    let now = world.now;
+    let late = world.call(connection, b"z");
+    // The server's end of the same call goes on.
+    world.nodes[1].endpoint.handle_new_address(now, now);
+    world.nodes[0].endpoint.handle_new_address(now, now);
+    assert_eq!(world.finish(LIMIT, early), Err(code::CALL_DEAD));
+    assert_eq!(world.now, now);
+    assert_eq!(world.finish(LIMIT, late), Ok(b"z".to_vec()));
+}
+
+#[test]
+fn what_keeps_a_mapping_is_sent_and_not_answered() {
+    let mut world = World::new(7, Link::default());
+    let to = world.nodes[1].address;
+    let sent = |world: &World| world.nodes[1].endpoint.statistics().packets_sent;
+    let before = sent(&world);
+    world.nodes[0].endpoint.keep_mapping(to);
+    world.run_for(Duration::from_secs(1));
+    let read = world.nodes[1].endpoint.statistics().packets_read;
+    assert_eq!(read[usize::from(PacketType::VERSION.0) - 1], 1);
+    assert_eq!(sent(&world), before);
+}
+
+#[test]
 fn idle_things_are_forgotten() {
     let mut world = World::new(8, Link::default());
     let connection = world.connect();
