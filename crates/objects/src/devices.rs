@@ -6,7 +6,7 @@
 //! 2. Whoever calls a device learns sooner: after a failure it is *suspect* for
 //!    [`SUSPECT_TIME`]. Suspects are asked last, and again when nobody else is left.
 //! 3. Each shard of the runtime has its own connection to a device, so that callers there enter the
-//!    protocol directly. Connections last until the device's addresses change.
+//!    protocol directly. Connections last until the device's addresses change, a call fails, or this machine's address changes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -254,10 +254,23 @@ impl Devices {
         if let Some(device) = self.0.devices.write().get_mut(&osd) {
             tracing::debug!(osd, %cause, "device is suspect");
             device.suspect_until = Some(Instant::now() + SUSPECT_TIME);
-            if device.addresses.len() > 1 && !busy {
-                device.current = (device.current + 1) % device.addresses.len();
-                device.connections.clear();
+            if busy {
+                return;
             }
+            if device.addresses.len() > 1 {
+                device.current = (device.current + 1) % device.addresses.len();
+            }
+            // A server answers a connection where its first packet came from: that may be ours no more.
+            device.connections.clear();
+        }
+    }
+
+    /// All connections are made anew when they are used next, and nobody is suspect: this machine has another address,
+    /// or has slept.
+    pub fn renew(&self) {
+        for device in self.0.devices.write().values_mut() {
+            device.suspect_until = None;
+            device.connections.clear();
         }
     }
 
