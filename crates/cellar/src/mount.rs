@@ -61,6 +61,10 @@ pub(crate) struct Options {
     /// Seconds of a server's silence after which programs are told ETIMEDOUT.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(6..=3600))]
     timeout: u64,
+    /// Seconds after which something is sent to each file server that will call back, where nothing else was, so that a NAT
+    /// on the way keeps its mapping; 0: never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=3600))]
+    nat_ping: u64,
     /// KiB of a file that may still have to be stored when close returns, as of 'cellar fs storebehind -allfiles'.
     #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
     store_behind: u64,
@@ -166,6 +170,7 @@ async fn mounted(options: Options) -> Outcome {
             vnodes_max: VNODES_MAX,
             sysnames: options.sysname,
             patience,
+            nat_ping: (options.nat_ping > 0).then(|| Duration::from_secs(options.nat_ping)),
         },
         identities,
         now,

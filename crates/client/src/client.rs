@@ -18,6 +18,7 @@ use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::{MountPoint, VolumeKind, choose, leads_on};
 use crate::objects::CellDevices;
 use crate::path::{Follow, Node, Tree, walk};
+use crate::reach::Reach;
 use crate::rxafscb::{CallbackService, Promises};
 use crate::servers::{Administrator, Renewal, Servers};
 use crate::volume::Volume;
@@ -69,13 +70,25 @@ impl Client {
         let service = CallbackService::new(uuid, addresses, directories.clone());
         port.add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
         let cells = Cells::new(config.cells.clone());
-        Ok(Self::with_directories(port, cells, config, directories))
+        let reach = Arc::default();
+        Ok(Self::with_directories(
+            port,
+            cells,
+            config,
+            directories,
+            reach,
+        ))
     }
 
     /// A client that calls from a port where somebody else answers callbacks: one of several users of a
     /// cache manager, which share the cells that they know. It keeps nothing that a promise would have to keep true.
-    pub(crate) fn without_callbacks(port: Port, cells: Arc<Cells>, config: Config) -> Self {
-        Self::with_directories(port, cells, config, Arc::default())
+    pub(crate) fn without_callbacks(
+        port: Port,
+        cells: Arc<Cells>,
+        config: Config,
+        reach: Arc<Reach>,
+    ) -> Self {
+        Self::with_directories(port, cells, config, Arc::default(), reach)
     }
 
     fn with_directories(
@@ -83,8 +96,10 @@ impl Client {
         cells: Arc<Cells>,
         config: Config,
         directories: Arc<Directories>,
+        reach: Arc<Reach>,
     ) -> Self {
-        let servers = Arc::new(Servers::new(port, config.administrator, config.renewal));
+        let servers = Servers::reaching(port, config.administrator, config.renewal, reach);
+        let servers = Arc::new(servers);
         for (cell, security) in config.security {
             servers.set_security(&cell, security);
         }

@@ -29,6 +29,10 @@ pub struct Course<'a> {
     asked: Instant,
     /// The token had run out, and there was a new one: that helps once.
     renewed: bool,
+    /// [`crate::reach::Reach::changes`] when it was asked.
+    changes: u64,
+    /// It was asked again because this machine's address had changed, or is not to be: that helps once.
+    again: bool,
 }
 
 impl<'a> Course<'a> {
@@ -49,6 +53,7 @@ impl<'a> Course<'a> {
             return Err(no_site(volume));
         };
         let current = addresses[first];
+        let changes = client.servers().reach().changes();
         let connection = connect(client, volume, current, package);
         Ok(Self {
             client,
@@ -60,17 +65,25 @@ impl<'a> Course<'a> {
             current,
             asked: Instant::now(),
             renewed: false,
+            changes,
+            again: false,
         })
     }
 
     fn connect(&mut self) -> Connection {
         self.asked = Instant::now();
+        self.changes = self.client.servers().reach().changes();
         connect(self.client, self.volume, self.current, self.package)
     }
 
     /// Whom to ask.
     pub fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Which address is asked.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.current
     }
 
     /// The call succeeded.
@@ -95,7 +108,14 @@ impl<'a> Course<'a> {
             self.connection = self.connect();
             return Ok(());
         }
-        if error.is_unreachable() {
+        let changed = servers.reach().changes() != self.changes;
+        if changed && !self.again && error.is_unreachable() {
+            // The answer went to an address that is ours no more.
+            self.again = true;
+            self.connection = self.connect();
+            return Ok(());
+        }
+        if error.is_unreachable() && !changed {
             self.client.servers().mark_down(self.current);
         }
         tracing::debug!(server = %self.current, volume = %self.volume.full_name(), %error, "call failed");
@@ -146,17 +166,45 @@ impl Client {
         what: &(dyn fmt::Display + Sync),
         arguments: &P,
     ) -> Result<P::Reply> {
+        let answered = self.call_volume_at(volume, what, arguments).await?;
+        Ok(answered.0)
+    }
+
+    /// The same, with the address that served it.
+    pub(crate) async fn call_volume_at<P: Procedure>(
+        &self,
+        volume: &Volume,
+        what: &(dyn fmt::Display + Sync),
+        arguments: &P,
+    ) -> Result<(P::Reply, SocketAddr)> {
         let mut course = Course::by(P::package(), self, volume).await?;
+        // A second time it would be refused, if the first one was heard.
+        course.again = !may_be_repeated::<P>();
         loop {
             match course.connection().call(arguments).await {
                 Ok(reply) => {
                     course.succeeded();
-                    return Ok(reply);
+                    return Ok((reply, course.address()));
                 }
                 Err(error) => course.failed(error, what).await?,
             }
         }
     }
+}
+
+/// Whether a call means the same when the server has heard it already. Not so where names are made, moved and removed.
+fn may_be_repeated<P: Procedure>() -> bool {
+    let changes_names = matches!(
+        P::OPCODE,
+        rxafs::CreateFile::OPCODE
+            | rxafs::MakeDir::OPCODE
+            | rxafs::Symlink::OPCODE
+            | rxafs::Link::OPCODE
+            | rxafs::Rename::OPCODE
+            | rxafs::RemoveFile::OPCODE
+            | rxafs::RemoveDir::OPCODE
+    );
+    P::package().service_id != rxafs::PACKAGE.service_id || !changes_names
 }
 
 fn connect(

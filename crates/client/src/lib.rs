@@ -17,6 +17,7 @@ mod errno;
 mod error;
 mod fetch;
 mod latency;
+mod reach;
 mod rxafscb;
 mod servers;
 mod stop;

@@ -70,6 +70,15 @@ pub(crate) struct CellDevices {
     servers: Arc<Mutex<HashMap<Option<SocketAddr>, Server>>>,
 }
 
+impl CellDevices {
+    /// Connections to devices are made anew: this machine has another address, or has slept.
+    pub(crate) fn renew(&self) {
+        for devices in self.devices.lock().values() {
+            devices.renew();
+        }
+    }
+}
+
 /// Whether a file server keeps files in objects.
 #[derive(Clone, Copy, Debug)]
 enum Server {
@@ -91,6 +100,8 @@ pub(crate) struct Granted {
     pub(crate) status: AfsFetchStatus,
     /// What the file server promised with it.
     pub(crate) callback: Callback,
+    /// Which address of it did.
+    pub(crate) by: SocketAddr,
 }
 
 impl Client {
@@ -155,7 +166,7 @@ impl Client {
             length: range.end.saturating_sub(range.start),
         };
         let asked = format!("reading {what}");
-        let reply = self.call_volume(volume, &asked, &arguments).await?;
+        let (reply, by) = self.call_volume_at(volume, &asked, &arguments).await?;
         let access: Access = reply.access;
         self.devices(&volume.cell).merge(&access.devices);
         let life = u64::from(access.expires.0).saturating_sub(now());
@@ -165,6 +176,7 @@ impl Client {
             renew: Instant::now() + life - RENEW_BEFORE.min(life / 2),
             status: reply.status,
             callback: reply.callback,
+            by,
         })
     }
 }

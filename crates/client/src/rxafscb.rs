@@ -19,6 +19,7 @@ use cellar_wire::host::{Capabilities, Interface, InterfaceAddr, client_capabilit
 use cellar_wire::ids::{AfsUuid, Fid};
 use cellar_wire::package::{Package, Procedure};
 use cellar_wire::rxafscb::{self, *};
+use parking_lot::Mutex;
 
 /// What is told when promises end.
 pub trait Promises: Send + Sync + 'static {
@@ -35,7 +36,7 @@ pub trait Promises: Send + Sync + 'static {
 /// Answers for one client.
 pub struct CallbackService {
     uuid: AfsUuid,
-    addresses: Vec<IpAddr>,
+    addresses: Mutex<Vec<IpAddr>>,
     promises: Arc<dyn Promises>,
 }
 
@@ -44,9 +45,14 @@ impl CallbackService {
     pub fn new(uuid: AfsUuid, addresses: Vec<IpAddr>, promises: Arc<dyn Promises>) -> Self {
         Self {
             uuid,
-            addresses,
+            addresses: Mutex::new(addresses),
             promises,
         }
+    }
+
+    /// It is reachable at these addresses from now on.
+    pub fn set_addresses(&self, addresses: Vec<IpAddr>) {
+        *self.addresses.lock() = addresses;
     }
 
     fn interfaces(&self) -> InterfaceAddr {
@@ -54,7 +60,7 @@ impl CallbackService {
             uuid: self.uuid,
             ..InterfaceAddr::default()
         };
-        for address in &self.addresses {
+        for address in self.addresses.lock().iter() {
             if let IpAddr::V4(ip) = address {
                 let interface = Interface {
                     address: u32::from(*ip),

@@ -15,13 +15,10 @@ use cellar_rpc::{CallError, Connection, Port, Security};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::package::Package;
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::cell::CellName;
 use crate::latency::{Latencies, Latency};
-
-/// How long an address that did not answer is asked after all others.
-pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
+use crate::reach::Reach;
 
 /// Connections kept for a cell; when more are needed its pool starts anew.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -55,7 +52,7 @@ pub struct Servers {
     administrator: Option<Administrator>,
     renewal: Option<Arc<dyn Renewal>>,
     cells: Mutex<HashMap<CellName, OfCell>>,
-    down: Mutex<HashMap<SocketAddr, Instant>>,
+    reach: Arc<Reach>,
     latencies: Latencies,
 }
 
@@ -63,7 +60,8 @@ pub struct Servers {
 #[derive(Debug)]
 struct OfCell {
     security: Security,
-    connections: HashMap<(SocketAddr, u16), Connection>,
+    /// Each with its age ([`Reach::age`]).
+    connections: HashMap<(SocketAddr, u16), (u64, Connection)>,
 }
 
 impl Default for OfCell {
@@ -83,12 +81,22 @@ impl Servers {
         administrator: Option<Administrator>,
         renewal: Option<Arc<dyn Renewal>>,
     ) -> Self {
+        Self::reaching(port, administrator, renewal, Arc::default())
+    }
+
+    /// The same, of one of several users who share what they know of the way to servers.
+    pub(crate) fn reaching(
+        port: Port,
+        administrator: Option<Administrator>,
+        renewal: Option<Arc<dyn Renewal>>,
+        reach: Arc<Reach>,
+    ) -> Self {
         Self {
             port,
             administrator,
             renewal,
             cells: Mutex::default(),
-            down: Mutex::default(),
+            reach,
             latencies: Latencies::default(),
         }
     }
@@ -180,23 +188,35 @@ impl Servers {
         if of_cell.connections.len() >= CONNECTIONS_MAX {
             of_cell.connections.clear();
         }
-        of_cell
-            .connections
-            .entry((peer, package.service_id))
-            .or_insert_with(|| connect(&of_cell.security))
-            .clone()
+        let age = self.reach.age(peer);
+        let key = (peer, package.service_id);
+        match of_cell.connections.get(&key) {
+            Some((of_age, connection)) if *of_age == age => connection.clone(),
+            _ => {
+                // Calls under way on an old one end on it.
+                let connection = connect(&of_cell.security);
+                let entry = (age, connection.clone());
+                of_cell.connections.insert(key, entry);
+                connection
+            }
+        }
     }
 
-    /// The connections to one service that were made so far, without those that are down.
+    /// Connections to those servers of one service that were called so far, without those that are down.
     pub(crate) fn connections_to(&self, package: &'static Package) -> Vec<Connection> {
-        let cells = self.cells.lock();
-        let to_it = cells
-            .values()
-            .flat_map(|of_cell| &of_cell.connections)
-            .filter(|((_, service), _)| *service == package.service_id);
-        to_it
-            .filter(|((peer, _), _)| !self.is_down(*peer))
-            .map(|(_, connection)| connection.clone())
+        let called: Vec<_> = {
+            let cells = self.cells.lock();
+            let all = cells.iter().flat_map(|(cell, of_cell)| {
+                let keys = of_cell.connections.keys();
+                keys.map(move |key| (cell.clone(), *key))
+            });
+            all.filter(|(_, (_, service))| *service == package.service_id)
+                .collect()
+        };
+        called
+            .into_iter()
+            .filter(|(_, (peer, _))| !self.is_down(*peer))
+            .map(|(cell, (peer, _))| self.direct_connection(&cell, peer, package))
             .collect()
     }
 
@@ -212,20 +232,14 @@ impl Servers {
             .collect()
     }
 
-    /// Notes that an address did not answer.
+    /// Notes that an address did not answer: connections to it are made anew.
     pub fn mark_down(&self, peer: SocketAddr) {
-        let mut down = self.down.lock();
-        let now = Instant::now();
-        down.retain(|_, since| now.duration_since(*since) < DOWN_TIME);
-        down.insert(peer, now);
+        self.reach.silent(peer);
     }
 
     /// Notes that an address answered.
     pub fn mark_up(&self, peer: SocketAddr) {
-        let mut down = self.down.lock();
-        if !down.is_empty() {
-            down.remove(&peer);
-        }
+        self.reach.answered(peer);
     }
 
     /// Notes that an address answered, and how long it took.
@@ -241,8 +255,11 @@ impl Servers {
 
     /// Whether the address was silent a short while ago.
     pub fn is_down(&self, peer: SocketAddr) -> bool {
-        let down = self.down.lock();
-        down.get(&peer)
-            .is_some_and(|since| since.elapsed() < DOWN_TIME)
+        self.reach.is_down(peer)
+    }
+
+    /// What is known of the way to servers.
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
     }
 }

@@ -385,7 +385,15 @@ async fn ask_database<P: Procedure>(
 ) -> (SocketAddr, std::result::Result<P::Reply, CallError>) {
     let connect = || servers.connection(&cell.name, address, P::package());
     let asked = Instant::now();
+    let changes = servers.reach().changes();
     let mut answer = connect().call(arguments).await;
+    if let Err(error) = &answer
+        && error.is_unreachable()
+        && servers.reach().changes() != changes
+    {
+        // The answer went to an address that is ours no more.
+        answer = connect().call(arguments).await;
+    }
     if let Err(error) = &answer
         && servers.renewed(&cell.name, error).await
     {

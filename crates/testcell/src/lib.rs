@@ -271,6 +271,7 @@ impl TestCell {
             vnodes_max: 10_000,
             sysnames: Vec::new(),
             patience: Duration::from_secs(30),
+            nat_ping: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Changes in directories. Each is one call, which is answered with the directory's new status: if that
 //! is the version after ours, our copy of its names is changed in the same way and stays good.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -122,8 +123,9 @@ impl Cache {
         taken: impl FnOnce(P::Reply) -> Made,
     ) -> Result<Arc<Vnode>> {
         let asked = self.asked_about_new();
-        let reply = self.change(user, (directory, None), name, arguments);
-        let made = taken(reply.await?);
+        let reply = self.change_at(user, (directory, None), name, arguments);
+        let (reply, by) = reply.await?;
+        let (made, asked) = (taken(reply), asked.answered_by(by));
         self.entered(user, directory, &made.directory, name, made.fid);
         let promise = Some((made.callback, asked));
         let vnode = self.made(user, directory, made.fid, &made.status, promise)?;
@@ -375,6 +377,18 @@ impl Cache {
         name: &[u8],
         arguments: impl FnOnce(Fid, AfsName) -> P,
     ) -> Result<P::Reply> {
+        let changed = self.change_at(user, (directory, other), name, arguments);
+        Ok(changed.await?.0)
+    }
+
+    /// The same, with the address that answered.
+    async fn change_at<P: cellar_wire::package::Procedure>(
+        &self,
+        user: &Arc<User>,
+        (directory, other): (&Arc<Vnode>, Option<&Arc<Vnode>>),
+        name: &[u8],
+        arguments: impl FnOnce(Fid, AfsName) -> P,
+    ) -> Result<(P::Reply, SocketAddr)> {
         let arguments = arguments(directory.fid(), afs_name(name)?);
         let what = String::from_utf8_lossy(name).into_owned();
         let mut doubt = Doubt {
@@ -382,7 +396,7 @@ impl Cache {
             vnodes: std::iter::once(directory).chain(other).collect(),
         };
         let client = user.client();
-        let outcome = client.call_volume(&directory.volume, &what, &arguments);
+        let outcome = client.call_volume_at(&directory.volume, &what, &arguments);
         let outcome = outcome.await;
         // A name that is there after all, or not: our copy of the directory is wrong.
         let about_name = matches!(

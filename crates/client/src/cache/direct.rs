@@ -96,6 +96,11 @@ impl Places {
         *self.known.lock() = Some(known);
     }
 
+    /// Nothing is known any more: rights to read are this machine's, by its address.
+    pub(crate) fn forget(&self) {
+        *self.known.lock() = None;
+    }
+
     fn avoid(&self) {
         let until = Instant::now() + PAUSE;
         self.learn(Known::Avoided { until });
@@ -183,7 +188,7 @@ impl Cache {
             .await
         {
             Ok(granted) => {
-                let promise = Some((granted.callback, asked));
+                let promise = Some((granted.callback, asked.answered_by(granted.by)));
                 self.heard(user, vnode, &granted.status, promise);
                 let granted = Arc::new(granted);
                 vnode.places.learn(Known::Granted {

@@ -35,9 +35,11 @@ use crate::cells::Cells;
 use crate::client::own_address;
 use crate::dns::Dns;
 use crate::error::{Error, Result};
+use crate::reach::Reach;
 use crate::rxafscb::{CallbackService, Promises};
 use crate::volume::Volume;
 
+mod alive;
 mod attributes;
 mod backing;
 mod behind;
@@ -65,6 +67,7 @@ mod store;
 mod user;
 mod vnode;
 
+use alive::Alive;
 use backing::Backing;
 use behind::Behind;
 use body::{Body, Space};
@@ -99,6 +102,9 @@ pub struct Options {
     pub sysnames: Vec<String>,
     /// How long a server may take before a program is told `ETIMEDOUT`.
     pub patience: Duration,
+    /// How often something goes to each file server that has promised to call back, where nothing else does, so that
+    /// address translators on the way let its calls through. `None`: never.
+    pub nat_ping: Option<Duration>,
 }
 
 /// Who shows the cache to programs, and must know what is no longer true.
@@ -136,6 +142,9 @@ pub struct Cache {
     space: Arc<Space>,
     counts: Counts,
     behind: Behind,
+    reach: Arc<Reach>,
+    alive: Alive,
+    callbacks: OnceLock<Arc<CallbackService>>,
     /// Breaks of vnodes that were not known: answers under way then may be about them.
     strays: AtomicU64,
     ticks: AtomicU64,
@@ -209,6 +218,9 @@ impl Cache {
             space,
             counts: Counts::default(),
             behind: Behind::default(),
+            reach: Arc::default(),
+            alive: Alive::default(),
+            callbacks: OnceLock::new(),
             strays: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             index,
@@ -219,10 +231,17 @@ impl Cache {
         let uuid = AfsUuid(*uuid::Uuid::new_v4().as_bytes());
         let addresses = first_server.and_then(own_address).into_iter().collect();
         let promises = Arc::new(Breaks(Arc::downgrade(&cache)));
-        let service = CallbackService::new(uuid, addresses, promises);
+        let service = Arc::new(CallbackService::new(uuid, addresses, promises));
+        let _first = cache.callbacks.set(service.clone());
         cache
             .port
-            .add_service(&(Arc::new(service) as Arc<dyn cellar_rpc::Service>));
+            .add_service(&(service as Arc<dyn cellar_rpc::Service>));
+        let listener = Arc::downgrade(&cache);
+        cache.reach.on_silence(Box::new(move |server| {
+            if let Some(cache) = listener.upgrade() {
+                cache.promises_end(Some(server));
+            }
+        }));
         Ok(cache)
     }
 
@@ -507,16 +526,8 @@ impl Promises for Breaks {
         let Some(cache) = self.0.upgrade() else {
             return;
         };
-        // Which server promised what is not kept: all are asked again.
-        cache.strays.fetch_add(1, Ordering::AcqRel);
-        let all: Vec<_> = cache.vnodes.lock().values().cloned().collect();
-        for vnode in all {
-            let held = vnode.attributes().is_some_and(|a| !a.valid.is_zero());
-            vnode.broken();
-            if held {
-                cache.tell(&vnode, true);
-            }
-        }
+        // It may call from another of its addresses than those that we call: all are asked again.
+        cache.promises_end(None);
     }
 
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

@@ -1,5 +1,6 @@
 //! Asking for statuses: one, or many at a time.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,6 +32,8 @@ pub(crate) struct Asked {
     pub(crate) own: u64,
     /// Where the vnode was not known yet: how many breaks of unknown ones there had been.
     strays: Option<u64>,
+    /// Who answered; not known before.
+    pub(crate) by: Option<SocketAddr>,
 }
 
 impl Asked {
@@ -40,6 +43,7 @@ impl Asked {
             breaks: vnode.breaks.load(Ordering::Acquire),
             own: vnode.own.load(Ordering::Acquire),
             strays: None,
+            by: None,
         }
     }
 
@@ -50,7 +54,14 @@ impl Asked {
             breaks: 0,
             own: 0,
             strays: Some(strays),
+            by: None,
         }
+    }
+
+    /// The answer came from this address.
+    pub(crate) fn answered_by(mut self, server: SocketAddr) -> Self {
+        self.by = Some(server);
+        self
     }
 }
 
@@ -71,6 +82,10 @@ impl Cache {
         });
         if vnode.heard(user.id(), status, promise) {
             self.tell(vnode, true);
+        }
+        // Afterwards: whoever ends what a server promised finds this one.
+        if let Some((callback, asked)) = &promise {
+            self.alive.promised(vnode, callback, asked);
         }
     }
 
@@ -113,11 +128,12 @@ impl Cache {
         let asked = Asked::about(vnode);
         let fid = vnode.fid();
         let what = format!("status of {fid}");
-        let reply = user
+        let (reply, by) = user
             .client()
-            .call_volume(&vnode.volume, &what, &rxafs::FetchStatus { fid })
+            .call_volume_at(&vnode.volume, &what, &rxafs::FetchStatus { fid })
             .await
             .inspect_err(|error| self.note_failure(vnode, error))?;
+        let asked = asked.answered_by(by);
         self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
         Ok(reply.status)
     }
@@ -154,13 +170,14 @@ impl Cache {
             };
             let volume = some[0].volume.clone();
             let what = format!("statuses of {} files", some.len());
-            let reply = user
+            let (reply, by) = user
                 .client()
-                .call_volume(&volume, &what, &arguments)
+                .call_volume_at(&volume, &what, &arguments)
                 .await?;
             let answers = reply.statuses.iter().zip(reply.callbacks.iter());
             for ((vnode, asked), (status, callback)) in some.iter().zip(asked).zip(answers) {
                 if status.file_type != FileType::Invalid && status.error_code == AbortCode(0) {
+                    let asked = asked.answered_by(by);
                     self.heard(user, vnode, status, Some((*callback, asked)));
                 }
             }
@@ -180,7 +197,8 @@ impl Cache {
             return Ok(answer);
         }
         let asked = Asked::about(vnode);
-        let (pieces, reply) = self.fetch_unheard(user, vnode, start, end).await?;
+        let (pieces, reply, by) = self.fetch_at(user, vnode, start, end).await?;
+        let asked = asked.answered_by(by);
         self.heard(user, vnode, &reply.status, Some((reply.callback, asked)));
         Ok((pieces, reply.status))
     }
@@ -193,6 +211,18 @@ impl Cache {
         start: u64,
         end: u64,
     ) -> Result<(Vec<Bytes>, rxafs::FetchData64Reply)> {
+        let (pieces, reply, _) = self.fetch_at(user, vnode, start, end).await?;
+        Ok((pieces, reply))
+    }
+
+    /// The same, with the address that answered.
+    async fn fetch_at(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        start: u64,
+        end: u64,
+    ) -> Result<(Vec<Bytes>, rxafs::FetchData64Reply, SocketAddr)> {
         let arguments = rxafs::FetchData64 {
             fid: vnode.fid(),
             position: start as i64,
@@ -208,7 +238,7 @@ impl Cache {
                     self.counts
                         .fetched
                         .fetch_add(bytes as u64, Ordering::Relaxed);
-                    return Ok(answer);
+                    return Ok((answer.0, answer.1, course.address()));
                 }
                 Err(error) => {
                     let failed = course.failed(error, &what).await;

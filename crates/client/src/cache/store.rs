@@ -319,7 +319,8 @@ impl Cache {
                 cache.take_up().await;
             }
         };
-        tokio::join!(self.keep_storing(), taking_up, expiring, extending);
+        let alive = super::alive::keep(Arc::downgrade(&self));
+        tokio::join!(self.keep_storing(), taking_up, expiring, extending, alive);
     }
 
     /// Rule 4: whoever shows open files is told that nothing is promised about them by `now`.

@@ -145,8 +145,8 @@ impl Cache {
             security,
             renewal: self.identities().renewal(uid),
         };
-        let client =
-            Client::without_callbacks(self.port().clone(), self.known_cells().clone(), config);
+        let (port, cells) = (self.port().clone(), self.known_cells().clone());
+        let client = Client::without_callbacks(port, cells, config, self.reach.clone());
         let id = self.users().next.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(User {
             uid,

@@ -1,6 +1,7 @@
 //! What is known of one vnode: its status for as long as a promise holds, and what depends on it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -64,6 +65,8 @@ pub(crate) struct State {
     status: Option<AfsFetchStatus>,
     /// Until when the status may be believed.
     expires: Option<Instant>,
+    /// Whose promise that is.
+    promised_by: Option<SocketAddr>,
     rights: Vec<(u32, Rights)>,
     pub(crate) listing: Option<(u64, Arc<Listing>)>,
     pub(crate) link: Option<(u64, Bytes)>,
@@ -241,8 +244,15 @@ impl Vnode {
             let lifetime = Duration::from_secs(callback.expires_in_secs.into());
             let lifetime = lifetime.saturating_sub(MARGIN.min(lifetime / 10));
             state.expires = given.then(|| asked.at + lifetime);
+            state.promised_by = asked.by;
         }
         stale
+    }
+
+    /// Whether something is promised, and that server may have promised it.
+    pub(crate) fn is_promised_by(&self, server: SocketAddr) -> bool {
+        let state = self.state.lock();
+        state.expires.is_some() && state.promised_by.is_none_or(|by| by == server)
     }
 
     /// The promise is broken.

@@ -5,6 +5,7 @@ mod bench;
 mod calls;
 mod direct;
 mod locks;
+mod network;
 mod posix;
 mod walks;
 

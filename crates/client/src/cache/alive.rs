@@ -1,0 +1,406 @@
+//! Whether servers can still reach us, and with it whether what they promised can be believed.
+//!
+//! A promise is worth as much as the way back. Where that was cut, servers may have tried to tell of a change in vain;
+//! OpenAFS's tell it with the next call of ours, ours by and by. So all that is promised ends, and is asked for again:
+//!
+//! 1. *when this machine's address to a server becomes another*, or there is one again after there was none ([`Sources`]);
+//! 2. *when this machine has slept* ([`Sleeps`]): the clock that promises are measured by stood still;
+//! 3. what one server promised, *when a call to it got no answer*.
+//!
+//! 1 and 2 are looked for each [`LOOK_TIME`], and also end all connections (`reach.rs` says why). To notice 3 where no program
+//! calls, a server that promised something and was not heard for [`PROBE_TIME`] is asked for the time; a server that
+//! could not tell us of a change hears of us so, too. In between small datagrams, which are not answered, keep the
+//! mappings of address translators on the way, without which no call would reach us (`Options::nat_ping`).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cellar_wire::rxafs::{self, Callback};
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
+
+use super::Cache;
+use super::status::Asked;
+use super::vnode::Vnode;
+use crate::cell::CellName;
+use crate::client::own_address;
+
+/// How often it is looked.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+/// A server that promised something is not left silent for longer.
+const PROBE_TIME: Duration = Duration::from_secs(60);
+/// Servers that are remembered; of more, nothing is sent to the rest.
+const SERVERS_MAX: usize = 1_000;
+/// Servers whose way there is looked at each time.
+const WAYS_MAX: usize = 16;
+/// A shorter sleep is none: no server gives up so soon.
+const SLEEP_MIN: Duration = Duration::from_secs(1);
+
+/// Who promised something.
+#[derive(Debug, Default)]
+pub(crate) struct Alive {
+    promisers: Mutex<HashMap<SocketAddr, Promiser>>,
+}
+
+#[derive(Debug)]
+struct Promiser {
+    cell: CellName,
+    /// Until then at most.
+    until: Instant,
+    /// When something was last sent that is not answered.
+    pinged: Instant,
+    /// When it was last asked for the time.
+    probed: Instant,
+}
+
+/// What is to be sent now.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Due {
+    pings: Vec<SocketAddr>,
+    probes: Vec<(CellName, SocketAddr)>,
+}
+
+impl Alive {
+    /// A server promised something.
+    pub(crate) fn promised(&self, vnode: &Vnode, callback: &Callback, asked: &Asked) {
+        let Some(server) = asked.by else {
+            return;
+        };
+        if callback.expires_in_secs == 0 || callback.callback_type == Callback::DROPPED {
+            return;
+        }
+        let until = asked.at + Duration::from_secs(callback.expires_in_secs.into());
+        let mut promisers = self.promisers.lock();
+        if let Some(known) = promisers.get_mut(&server) {
+            known.until = known.until.max(until);
+        } else if promisers.len() < SERVERS_MAX {
+            let new = Promiser {
+                cell: vnode.volume.cell.clone(),
+                until,
+                pinged: asked.at,
+                probed: asked.at,
+            };
+            promisers.insert(server, new);
+        }
+    }
+
+    /// Nothing a server promised holds any more. Answers whether it may have promised anything.
+    fn ended(&self, server: SocketAddr) -> bool {
+        let mut promisers = self.promisers.lock();
+        let full = promisers.len() >= SERVERS_MAX;
+        promisers.remove(&server).is_some() || full
+    }
+
+    fn servers(&self) -> Vec<SocketAddr> {
+        self.promisers.lock().keys().copied().collect()
+    }
+
+    /// What is to be sent to servers that were last heard at these times, and not sent for a while.
+    fn due(
+        &self,
+        now: Instant,
+        every: Option<Duration>,
+        heard: impl Fn(SocketAddr) -> Option<Instant>,
+    ) -> Due {
+        let mut due = Due::default();
+        let mut promisers = self.promisers.lock();
+        promisers.retain(|_, promiser| now < promiser.until);
+        for (server, promiser) in promisers.iter_mut() {
+            let heard = heard(*server);
+            let since = |last: Instant| {
+                let last = heard.map_or(last, |heard| heard.max(last));
+                now.saturating_duration_since(last)
+            };
+            if since(promiser.probed) >= PROBE_TIME {
+                promiser.probed = now;
+                promiser.pinged = now;
+                due.probes.push((promiser.cell.clone(), *server));
+            } else if every.is_some_and(|every| since(promiser.pinged) >= every) {
+                promiser.pinged = now;
+                due.pings.push(*server);
+            }
+        }
+        due
+    }
+}
+
+/// Notices that this machine has slept.
+#[derive(Debug, Default)]
+struct Sleeps {
+    /// By how much the clock that goes on in sleep is ahead of the one that stands still.
+    ahead: Option<Duration>,
+}
+
+impl Sleeps {
+    /// What both clocks say, the one that stands still read second: a pause in between makes the difference smaller.
+    fn looked(&mut self, going_on: Duration, standing_still: Duration) -> bool {
+        let ahead = going_on.saturating_sub(standing_still);
+        let before = *self.ahead.get_or_insert(ahead);
+        self.ahead = Some(before.max(ahead));
+        ahead > before + SLEEP_MIN
+    }
+}
+
+fn clock(id: ClockId) -> Duration {
+    let time = clock_gettime(id);
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
+}
+
+/// From which address of ours packets to each server leave, and left before there was no way.
+#[derive(Debug, Default)]
+struct Sources(HashMap<SocketAddr, (Option<IpAddr>, Option<IpAddr>)>);
+
+/// What became of the way to servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Same,
+    /// There was none for a while.
+    Back,
+    /// Our address is another.
+    Another,
+}
+
+impl Sources {
+    /// These are the addresses now (`None`: there is no way to that server). While there is none nothing is said.
+    fn looked(&mut self, now: HashMap<SocketAddr, Option<IpAddr>>) -> Way {
+        let mut way = Way::Same;
+        let mut known = HashMap::new();
+        for (server, address) in now {
+            let before = self.0.get(&server).copied();
+            let (was, last) = before.unwrap_or((address, address));
+            match address {
+                Some(_) if last.is_some() && last != address => way = Way::Another,
+                Some(_) if was.is_none() && way == Way::Same => way = Way::Back,
+                _ => {}
+            }
+            known.insert(server, (address, address.or(last)));
+        }
+        self.0 = known;
+        way
+    }
+}
+
+/// What was seen when it was last looked.
+#[derive(Debug, Default)]
+struct Look {
+    sleeps: Sleeps,
+    sources: Sources,
+}
+
+/// Looks, for as long as the cache lives.
+pub(super) async fn keep(cache: Weak<Cache>) {
+    let mut look = Look::default();
+    loop {
+        let Some(cache) = cache.upgrade() else {
+            return;
+        };
+        cache.look_around(&mut look);
+        drop(cache);
+        tokio::time::sleep(LOOK_TIME).await;
+    }
+}
+
+impl Cache {
+    fn look_around(&self, look: &mut Look) {
+        let going_on = clock(ClockId::Boottime);
+        let slept = look.sleeps.looked(going_on, clock(ClockId::Monotonic));
+        let mut servers = self.alive.servers();
+        servers.truncate(WAYS_MAX);
+        servers.extend(self.home().location_servers().next());
+        let ways: HashMap<_, _> = servers.into_iter().map(|s| (s, own_address(s))).collect();
+        let mut addresses: Vec<IpAddr> = ways.values().copied().flatten().collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let way = look.sources.looked(ways);
+        if slept || way != Way::Same {
+            tracing::info!(
+                slept,
+                ?way,
+                ?addresses,
+                "what servers promised is asked for again"
+            );
+            self.network_changed(addresses, way == Way::Another);
+        }
+        let heard = |server| self.reach.heard_at(server);
+        let due = self.alive.due(Instant::now(), self.options.nat_ping, heard);
+        for server in due.pings {
+            self.port.keep_mapping(server);
+        }
+        for (cell, server) in due.probes {
+            self.probe(&cell, server);
+        }
+    }
+
+    /// This machine is reached at these addresses now, or has slept: servers are called over new connections, and
+    /// nothing that they promised holds. `another`: it was reached at others before, so no answer will come to what waits
+    /// for one.
+    pub fn network_changed(&self, addresses: Vec<IpAddr>, another: bool) {
+        let before = std::time::Instant::now();
+        self.reach.changed();
+        if another {
+            self.port.handle_new_address(before);
+        }
+        if let Some(callbacks) = self.callbacks.get()
+            && !addresses.is_empty()
+        {
+            callbacks.set_addresses(addresses);
+        }
+        for user in self.users.all() {
+            user.client().cell_devices().renew();
+        }
+        self.promises_end(None);
+        for vnode in self.vnodes.lock().values() {
+            vnode.places.forget();
+        }
+    }
+
+    /// Nothing holds any more that was promised by that server, or by any.
+    pub(crate) fn promises_end(&self, server: Option<SocketAddr>) {
+        if server.is_some_and(|server| !self.alive.ended(server)) {
+            return;
+        }
+        self.strays.fetch_add(1, Ordering::AcqRel);
+        let all: Vec<_> = {
+            let vnodes = self.vnodes.lock();
+            let its = |vnode: &&Arc<Vnode>| server.is_none_or(|s| vnode.is_promised_by(s));
+            vnodes.values().filter(its).cloned().collect()
+        };
+        for vnode in all {
+            let held = vnode.attributes().is_some_and(|a| !a.valid.is_zero());
+            vnode.broken();
+            if held {
+                self.tell(&vnode, true);
+            }
+        }
+    }
+
+    /// Asks a file server for the time, to see whether it is there.
+    fn probe(&self, cell: &CellName, server: SocketAddr) {
+        let Ok(user) = self.anybody() else {
+            return;
+        };
+        let servers = user.client().servers();
+        let connection = servers.connection(cell, server, &rxafs::PACKAGE);
+        let reach = self.reach.clone();
+        tokio::spawn(async move {
+            let changes = reach.changes();
+            match connection.call(&rxafs::GetTime {}).await {
+                Err(error) if error.is_unreachable() => {
+                    if reach.changes() == changes {
+                        reach.silent(server);
+                    }
+                }
+                _ => reach.answered(server),
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::ids::{Fid, VolumeId};
+
+    use super::*;
+    use crate::cache::backing::Backing;
+    use crate::cache::body::Body;
+    use crate::mount_point::VolumeKind;
+    use crate::volume::Volume;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_sleep_is_seen_by_two_clocks() {
+        let mut sleeps = Sleeps::default();
+        let (mut boot, mut awake) = (500 * SECOND, 400 * SECOND);
+        assert!(!sleeps.looked(boot, awake));
+        for _ in 0..100 {
+            boot += SECOND;
+            awake += SECOND;
+            assert!(!sleeps.looked(boot, awake));
+        }
+        // This process was stopped between the two.
+        assert!(!sleeps.looked(boot, awake + 30 * SECOND));
+        boot += 40 * SECOND;
+        awake += 40 * SECOND;
+        assert!(!sleeps.looked(boot, awake));
+        boot += 3 * SECOND;
+        awake += SECOND;
+        assert!(sleeps.looked(boot, awake), "two seconds of sleep");
+        assert!(!sleeps.looked(boot + SECOND, awake + SECOND));
+    }
+
+    #[test]
+    fn another_address_is_seen_and_one_that_comes_back() {
+        let server = |n: u8| SocketAddr::from(([192, 0, 2, n], 7000));
+        let address = |n: u8| Some(IpAddr::from([198, 51, 100, n]));
+        let mut sources = Sources::default();
+        let mut looked = |ways: &[(u8, Option<IpAddr>)]| {
+            let ways = ways.iter().map(|(n, address)| (server(*n), *address));
+            sources.looked(ways.collect())
+        };
+        assert_eq!(looked(&[(1, address(1))]), Way::Same);
+        let both = |second| [(1, address(1)), (2, second)];
+        assert_eq!(looked(&both(address(9))), Way::Same, "a new server");
+        assert_eq!(looked(&both(address(1))), Way::Another);
+        assert_eq!(looked(&both(None)), Way::Same, "it cannot be asked");
+        assert_eq!(looked(&both(None)), Way::Same);
+        assert_eq!(looked(&both(address(1))), Way::Back);
+        assert_eq!(looked(&both(address(1))), Way::Same);
+        assert_eq!(looked(&both(None)), Way::Same);
+        assert_eq!(looked(&both(address(2))), Way::Another);
+        assert_eq!(looked(&[(1, address(1))]), Way::Same);
+    }
+
+    #[test]
+    fn silent_servers_that_promised_something_are_sent_something() {
+        let volume = Volume {
+            cell: CellName::new("test.cell").expect("name"),
+            name: "volume".to_owned(),
+            kind: VolumeKind::ReadWrite,
+            id: VolumeId(5),
+        };
+        let body = Body::new(Backing::memory(), Arc::default());
+        let vnode = Vnode::new((0, Fid::new(5, 2, 1)), Arc::new(volume), body);
+        let server = SocketAddr::from(([192, 0, 2, 1], 7000));
+        let alive = Alive::default();
+        let every = Some(20 * SECOND);
+        let asked = Asked::about(&vnode).answered_by(server);
+        let start = asked.at;
+        let at = |seconds: u32| start + seconds * SECOND;
+        alive.promised(&vnode, &Callback::NONE, &asked);
+        assert_eq!(alive.due(at(30), every, |_| None), Due::default());
+        let callback = Callback {
+            version: 1,
+            expires_in_secs: 300,
+            callback_type: Callback::SHARED,
+        };
+        alive.promised(&vnode, &callback, &asked);
+        let due = |seconds: u32, every, heard: Option<u32>| {
+            let due = alive.due(at(seconds), every, |_| heard.map(at));
+            (due.pings.len(), due.probes.len())
+        };
+        assert_eq!(due(19, every, None), (0, 0));
+        assert_eq!(due(20, every, None), (1, 0));
+        assert_eq!(due(21, every, None), (0, 0));
+        assert_eq!(due(59, every, Some(58)), (0, 0), "it was heard");
+        assert_eq!(due(77, None, Some(58)), (0, 0));
+        assert_eq!(due(78, every, Some(58)), (1, 0));
+        assert_eq!(due(117, None, Some(58)), (0, 0));
+        assert_eq!(due(118, None, Some(58)), (0, 1));
+        assert_eq!(due(119, None, Some(58)), (0, 0));
+        assert_eq!(
+            due(300, every, None),
+            (0, 0),
+            "nothing is promised any more"
+        );
+        alive.promised(&vnode, &callback, &asked);
+        assert!(alive.ended(server) && !alive.ended(server));
+    }
+}
