@@ -1,0 +1,40 @@
+# What mount-network and mount-nat share.
+#
+# begin NAME and step NAME SECONDS [quiet] run in the mount: the first opens a file that says 'old'; the second waits for the file
+# $share/NAME, and looks how long it takes then until a call is served (quiet: none is made) and until what another client has
+# changed meanwhile is seen. change NAME is that other client.
+reader='
+    step() {
+        for _ in $(seq 2400); do [ ! -e "$share/$1" ] || break; sleep 0.05; done
+        [ -e "$share/$1" ] || { echo "$1: never begun"; exit 1; }
+        local from=${EPOCHREALTIME/./} said tries=0
+        if [ "${3:-}" != quiet ]; then
+            # Who makes a name at the moment of a change is told ETIMEDOUT: it may be there or not.
+            until said=$(LC_ALL=C mkdir "$AFS/made-$1-$((tries++))" 2>&1); do
+                [[ $said == *"timed out"* ]] && [ $((${EPOCHREALTIME/./} - from)) -lt $(($2 * 1000000)) ] || { echo "$1: $said"; exit 1; }
+                sleep 0.1
+            done
+            [ $((${EPOCHREALTIME/./} - from)) -lt $(($2 * 1000000)) ] || { echo "$1: a call took $((${EPOCHREALTIME/./} - from)) us"; exit 1; }
+            echo "$1: calls are served after $(((${EPOCHREALTIME/./} - from) / 1000)) ms" >>"$share/times"
+        fi
+        until [ "$(cat <&3)$(cat "$AFS/$1")" = newnew ]; do
+            exec 3<"$AFS/$1"
+            [ $((${EPOCHREALTIME/./} - from)) -lt $(($2 * 1000000)) ] || { echo "$1: after $2 s the file says $(cat "$AFS/$1")"; exit 1; }
+            sleep 0.1
+        done
+        echo "$1: the change is seen after $(((${EPOCHREALTIME/./} - from) / 1000)) ms" >>"$share/times"
+    }
+    begin() {
+        [ "$(cat "$AFS/$1")" = old ] || { echo "$1: says $(cat "$AFS/$1")"; exit 1; }
+        exec 3<"$AFS/$1"
+        touch "$share/ready-$1"
+    }'
+export share
+change() {
+    # shellcheck disable=SC2016
+    quietly on_mount -2 bash -c 'echo new >"$AFS/$0"' "$1"
+}
+c1=$IT_NETNS-c1
+give_up() { kill $pid 2>/dev/null; wait $pid; fail "$1"; }
+told() { while read -r line; do say "$line"; done <"$share/times"; }
+
