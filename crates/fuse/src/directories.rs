@@ -270,8 +270,8 @@ impl Requests {
                 return Ok(());
             }
             let mut vnodes = Vec::with_capacity(some.len());
-            for (_, fid) in &some {
-                vnodes.push(self.cache.child(directory, **fid).map_err(code)?);
+            for (name, fid) in &some {
+                vnodes.push(self.cache.child(directory, name, **fid).map_err(code)?);
             }
             self.cache.statuses(&user, &vnodes).await.map_err(code)?;
             // What the directory has now, whatever it had when it was opened.

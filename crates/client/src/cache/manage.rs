@@ -61,7 +61,7 @@ impl Cache {
         let fid = listing
             .get(name)
             .ok_or_else(|| path_error(name, PathProblem::NotFound))?;
-        let mount = self.child(directory, *fid)?;
+        let mount = self.vnode(&directory.volume, *fid)?;
         self.forget(&mount);
         // The kernel has the name as where it led.
         self.doubt(&[directory]);

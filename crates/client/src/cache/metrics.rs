@@ -32,6 +32,9 @@ pub(crate) struct Counts {
     pub(crate) stored_directly: AtomicU64,
     /// Promises that servers broke.
     pub(crate) breaks: AtomicU64,
+    /// Small files that were fetched before anybody asked for them, and those of them that somebody asked for.
+    pub(crate) guessed: AtomicU64,
+    pub(crate) guessed_right: AtomicU64,
 }
 
 impl Asked {
@@ -100,6 +103,18 @@ impl Cache {
                 "counter",
                 "Bytes that object storage devices took.",
                 load(&counts.stored_directly),
+            ),
+            (
+                "cellar_prefetched_files_total",
+                "counter",
+                "Small files that were fetched before they were asked for.",
+                load(&counts.guessed),
+            ),
+            (
+                "cellar_prefetched_files_used_total",
+                "counter",
+                "Those of them that were read then.",
+                load(&counts.guessed_right),
             ),
             (
                 "cellar_callback_breaks_total",

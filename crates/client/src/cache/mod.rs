@@ -64,6 +64,7 @@ mod record;
 mod settings;
 mod status;
 mod store;
+mod trails;
 mod user;
 mod vnode;
 
@@ -139,6 +140,8 @@ pub struct Cache {
     /// Chunks that are being fetched.
     fetching: Mutex<HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
+    /// Small files that are fetched before they are asked for.
+    guesses: Arc<tokio::sync::Semaphore>,
     space: Arc<Space>,
     counts: Counts,
     behind: Behind,
@@ -215,6 +218,7 @@ impl Cache {
             range_locks: RangeLocks::default(),
             fetching: Mutex::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
+            guesses: Arc::new(tokio::sync::Semaphore::new(trails::CALLS_MAX)),
             space,
             counts: Counts::default(),
             behind: Behind::default(),

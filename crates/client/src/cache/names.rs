@@ -228,7 +228,7 @@ impl Cache {
         name: &Bytes,
         fid: Fid,
     ) -> Result<Found> {
-        let vnode = self.vnode(&directory.volume, fid)?;
+        let vnode = self.child(directory, name, fid)?;
         if vnode.promised(user).is_none() && is_walk(directory, listing, name) {
             let neighbours = self.neighbours(user, directory, listing, name, &vnode)?;
             if neighbours.len() > 1 {
@@ -373,8 +373,12 @@ impl Cache {
     ///
     /// # Errors
     /// Never, for a vnode of a known cell.
-    pub fn child(&self, directory: &Vnode, fid: Fid) -> Result<Arc<Vnode>> {
-        self.vnode(&directory.volume, fid)
+    pub fn child(&self, directory: &Vnode, name: &Bytes, fid: Fid) -> Result<Arc<Vnode>> {
+        let vnode = self.vnode(&directory.volume, fid)?;
+        if !vnode.is_directory() {
+            vnode.state.lock().name = Some(name.clone());
+        }
+        Ok(vnode)
     }
 }
 

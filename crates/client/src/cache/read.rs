@@ -83,7 +83,10 @@ impl Cache {
     ) -> Result<Vec<u8>> {
         self.touch(vnode);
         for attempt in 0..TRIES {
-            self.status(user, vnode).await?;
+            let status = self.status(user, vnode).await?;
+            if start == 0 && attempt == 0 {
+                self.follow_trail(user, vnode, &status);
+            }
             let missing = {
                 let mut body = vnode.body.lock();
                 let end = start.saturating_add(length).min(body.length());
@@ -96,6 +99,9 @@ impl Cache {
                     drop(body);
                     if attempt == 0 {
                         self.counts.reads.hit();
+                    }
+                    if start == 0 && vnode.guessed.swap(false, Ordering::Relaxed) {
+                        self.counts.guessed_right.fetch_add(1, Ordering::Relaxed);
                     }
                     let ahead = course.read(start, end);
                     self.read_ahead(user, vnode, end, ahead);
@@ -114,7 +120,7 @@ impl Cache {
                 .collect();
             chunks.dedup();
             for chunk in chunks {
-                self.fetch_chunk(user, vnode, chunk).await?;
+                self.fetch_chunk(user, vnode, chunk, false).await?;
             }
             self.make_room(Some((vnode, start..start + length)));
         }
@@ -124,8 +130,15 @@ impl Cache {
         ))
     }
 
-    /// Fetches what is missing of a chunk, once for all who want it at the same time.
-    async fn fetch_chunk(&self, user: &Arc<User>, vnode: &Arc<Vnode>, chunk: u64) -> Result<()> {
+    /// Fetches what is missing of a chunk, once for all who want it at the same time. `guess`: nobody has asked for the
+    /// file yet.
+    pub(crate) async fn fetch_chunk(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        chunk: u64,
+        guess: bool,
+    ) -> Result<()> {
         let key = (vnode.key, chunk);
         let turn = self.fetching.lock().entry(key).or_default().clone();
         let turn = Waiting {
@@ -134,21 +147,33 @@ impl Cache {
             turn,
         };
         let _alone = turn.turn.lock().await;
-        self.fetch_chunk_alone(user, vnode, chunk).await
+        if self.fetch_chunk_alone(user, vnode, chunk).await? {
+            if guess {
+                self.counts.guessed.fetch_add(1, Ordering::Relaxed);
+            }
+            vnode.guessed.store(guess, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
+    /// Whether somebody fetches a chunk at the moment.
+    pub(crate) fn is_fetched(&self, vnode: &Vnode, chunk: u64) -> bool {
+        self.fetching.lock().contains_key(&(vnode.key, chunk))
+    }
+
+    /// Answers whether anything was missing.
     async fn fetch_chunk_alone(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         chunk: u64,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (start, end) = {
             let mut body = vnode.body.lock();
             let missing = body.gaps(chunk * CHUNK, (chunk + 1) * CHUNK);
             match (missing.first(), missing.last()) {
                 (Some((start, _)), Some((_, end))) => (*start, *end),
-                _ => return Ok(()),
+                _ => return Ok(false),
             }
         };
         let (pieces, status) = self.fetch(user, vnode, start, end).await?;
@@ -157,7 +182,7 @@ impl Cache {
             // A store of ours is under way: what was fetched is either side of it.
             drop(vnode.storing.lock().await);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Fetches chunks that will be wanted, if nobody does already.
@@ -166,7 +191,7 @@ impl Cache {
         let chunks = chunks.min(self.ahead_max());
         for chunk in first..first + chunks {
             let wanted = vnode.body.lock().lacks(chunk * CHUNK, (chunk + 1) * CHUNK);
-            if !wanted || self.fetching.lock().contains_key(&(vnode.key, chunk)) {
+            if !wanted || self.is_fetched(vnode, chunk) {
                 continue;
             }
             let (Ok(permit), Some(cache)) =
@@ -176,7 +201,7 @@ impl Cache {
             };
             let (user, vnode) = (user.clone(), vnode.clone());
             tokio::spawn(async move {
-                if let Err(error) = cache.fetch_chunk(&user, &vnode, chunk).await {
+                if let Err(error) = cache.fetch_chunk(&user, &vnode, chunk, false).await {
                     tracing::debug!(%error, "reading ahead");
                 }
                 cache.make_room(Some((&vnode, from..from)));

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::attributes::Owners;
+use super::trails::Walked;
 use crate::cell::CellName;
 use crate::client::{Client, Config};
 use crate::error::Result;
@@ -80,6 +81,8 @@ pub struct User {
     id: u32,
     client: Client,
     owners: Owners,
+    /// He has just read a directory's files to the last one.
+    pub(crate) walked: Mutex<Option<Walked>>,
 }
 
 impl std::fmt::Debug for User {
@@ -153,6 +156,7 @@ impl Cache {
             id,
             client,
             owners: Owners::default(),
+            walked: Mutex::default(),
         }))
     }
 

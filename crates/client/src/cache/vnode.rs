@@ -17,6 +17,7 @@ use super::body::Body;
 use super::direct::Places;
 use super::locks::Locks;
 use super::status::Asked;
+use super::trails::Trails;
 use super::user::User;
 use crate::mount_point::is_mount_point;
 use crate::volume::Volume;
@@ -57,6 +58,10 @@ pub struct Vnode {
     pub(crate) own: AtomicU64,
     /// When it was last used, by the cache's count.
     pub(crate) used: AtomicU64,
+    /// Directories: who reads small files of it one after the other.
+    pub(crate) trails: Mutex<Trails>,
+    /// Its bytes were fetched before anybody asked for them, and nobody has yet.
+    pub(crate) guessed: AtomicBool,
 }
 
 /// What changes all the time.
@@ -90,6 +95,8 @@ pub(crate) struct State {
     pub(crate) looked_up: Option<Bytes>,
     /// The server said that it is no more.
     pub(crate) gone: bool,
+    /// Files: the name by which it was found last.
+    pub(crate) name: Option<Bytes>,
 }
 
 /// A file that waits for its last close to be removed.
@@ -125,6 +132,8 @@ impl Vnode {
             breaks: AtomicU64::new(0),
             own: AtomicU64::new(0),
             used: AtomicU64::new(0),
+            trails: Mutex::default(),
+            guessed: AtomicBool::new(false),
         }
     }
 

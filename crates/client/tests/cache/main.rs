@@ -7,6 +7,7 @@ mod direct;
 mod locks;
 mod network;
 mod posix;
+mod trails;
 mod walks;
 
 use std::sync::Arc;
