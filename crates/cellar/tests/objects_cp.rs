@@ -289,27 +289,19 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
     for verify in ["--verify ", ""] {
         let name = format!("wrong{}", verify.len());
         put(&name, &other);
-        let line = format!("cp {verify}{}", to(&name));
-        let answer = cell.run(line.split_whitespace());
-        assert_eq!(
-            answer.status,
-            i32::from(!verify.is_empty()),
-            "{}",
-            answer.err
-        );
+        let copied = |what: &str| {
+            let answer = cell.run(format!("cp {verify}{what}").split_whitespace());
+            let refused = i32::from(!verify.is_empty());
+            assert_eq!(answer.status, refused, "{}", answer.err);
+            answer
+        };
+        let answer = copied(&to(&name));
         if !verify.is_empty() {
             let place = format!("at byte {} or behind it", 3 * MIB);
             assert!(answer.err.contains(&place), "{}", answer.err);
         }
         fs::write(&back, &other).expect("a local file");
-        let line = format!("cp {verify}{from}");
-        let answer = cell.run(line.split_whitespace());
-        assert_eq!(
-            answer.status,
-            i32::from(!verify.is_empty()),
-            "{}",
-            answer.err
-        );
+        copied(&from);
     }
     cell.ok(&format!("cp --verify {whole} {TOP}/wrong0"));
     let error = cell.fails(&format!("cp --resume - {TOP}/x"));

@@ -5,7 +5,6 @@
 mod common;
 
 use std::net::UdpSocket;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_fileserver::Upkeep;
@@ -14,9 +13,9 @@ use cellar_wire::AbortCode;
 use cellar_wire::afsosd::RepairStatus;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 use cellar_wire::object::ObjectId;
-use common::osds::{KEEP, layout, pattern, read, set_policy};
-use common::real::{RealOsds, Servers, patiently, store_patiently, superuser, until, upkeep};
-use common::{Cell, Machine, NOW, OPEN, uuid};
+use common::osds::{KEEP, layout, pattern, read};
+use common::real::{RealOsds, keeps_on, patiently, store_patiently, until};
+use common::{Cell, Machine, NOW, OPEN};
 
 /// More than what may be left of a device that was filled.
 const LARGE: usize = 6 << 20;
@@ -38,17 +37,7 @@ impl World {
         osds.databases.lock().push(silent.local_addr().unwrap());
         osds.add(2);
         osds.add(3);
-        let cell = Cell::start();
-        osds.serve(&cell);
-        let servers = Arc::new(Servers::default());
-        let admin = superuser(&cell);
-        servers.add(1, uuid(0xfe), admin.clone());
-        servers.place(OPEN, &[(1, OPEN)]);
-        let mut upkeep = upkeep(&servers);
-        change(&mut upkeep);
-        cell.server.keep_objects(&cell.runtime, upkeep);
-        let machine = Machine::new(&cell, 1);
-        set_policy(&cell, OPEN, 2);
+        let (cell, machine, admin) = keeps_on(&osds, change);
         let world = Self {
             osds,
             cell,

@@ -5,7 +5,6 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,9 +21,9 @@ use cellar_wire::object::Layout;
 use cellar_wire::osddb::OSD_DRAINING;
 use cellar_wire::rxafs;
 use common::osds::{KEEP, THRESHOLD, layout, pattern, read, set_policy};
-use common::real::{RealOsds, Servers, patiently, store_patiently, superuser, until, upkeep};
+use common::real::{RealOsds, keeps_on, patiently, store_patiently, until};
 use common::volser::Volser;
-use common::{CLONE, Cell, Machine, OPEN, name, uuid};
+use common::{CLONE, Cell, Machine, OPEN, name};
 
 const BIG: usize = 3 * THRESHOLD as usize + 777;
 
@@ -40,17 +39,7 @@ impl World {
     /// `policy` is that of the scratch volume.
     async fn new(devices: u32, policy: &str, change: impl FnOnce(&mut Upkeep)) -> Self {
         let osds = RealOsds::start(devices, &[(2, policy)]);
-        let cell = Cell::start();
-        osds.serve(&cell);
-        let servers = Arc::new(Servers::default());
-        let admin = superuser(&cell);
-        servers.add(1, uuid(0xfe), admin.clone());
-        servers.place(OPEN, &[(1, OPEN)]);
-        let mut upkeep = upkeep(&servers);
-        change(&mut upkeep);
-        cell.server.keep_objects(&cell.runtime, upkeep);
-        let machine = Machine::new(&cell, 1);
-        set_policy(&cell, OPEN, 2);
+        let (cell, machine, admin) = keeps_on(&osds, change);
         let world = Self {
             osds,
             cell,

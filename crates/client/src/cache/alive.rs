@@ -305,13 +305,8 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use cellar_wire::ids::{Fid, VolumeId};
 
     use super::*;
-    use crate::cache::backing::Backing;
-    use crate::cache::body::Body;
-    use crate::mount_point::VolumeKind;
-    use crate::volume::Volume;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -360,14 +355,7 @@ mod tests {
 
     #[test]
     fn silent_servers_that_promised_something_are_sent_something() {
-        let volume = Volume {
-            cell: CellName::new("test.cell").expect("name"),
-            name: "volume".to_owned(),
-            kind: VolumeKind::ReadWrite,
-            id: VolumeId(5),
-        };
-        let body = Body::new(Backing::memory(), Arc::default());
-        let vnode = Vnode::new((0, Fid::new(5, 2, 1)), Arc::new(volume), body);
+        let vnode = crate::cache::vnode::tests::vnode();
         let server = SocketAddr::from(([192, 0, 2, 1], 7000));
         let alive = Alive::default();
         let every = Some(20 * SECOND);

@@ -330,7 +330,7 @@ impl Vnode {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use cellar_wire::ids::VolumeId;
@@ -342,7 +342,8 @@ mod tests {
 
     const USER: u32 = 1;
 
-    fn vnode() -> Vnode {
+    /// A file of volume 5, of which nothing is known.
+    pub(in crate::cache) fn vnode() -> Vnode {
         let volume = Volume {
             cell: CellName::new("test.cell").expect("name"),
             name: "volume".to_owned(),

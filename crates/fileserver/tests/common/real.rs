@@ -24,8 +24,8 @@ use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use cellar_wire::{AbortCode, AfsString};
 use parking_lot::Mutex;
 
-use super::osds::{Database, THRESHOLD};
-use super::{Cell, Machine, NOW, stated, store_within};
+use super::osds::{Database, THRESHOLD, set_policy};
+use super::{Cell, Machine, NOW, OPEN, stated, store_within, uuid};
 
 /// A device and its server.
 pub struct Device {
@@ -410,4 +410,21 @@ pub fn patiently<T>(body: impl Future<Output = T>) -> T {
             }
         }
     })
+}
+
+/// A file server that keeps what is stored in [`OPEN`] on these devices, by policy 2, and sees to them; with one who uses
+/// it, and its administrator.
+pub fn keeps_on(osds: &RealOsds, change: impl FnOnce(&mut Upkeep)) -> (Cell, Machine, Connection) {
+    let cell = Cell::start();
+    osds.serve(&cell);
+    let servers = Arc::new(Servers::default());
+    let admin = superuser(&cell);
+    servers.add(1, uuid(0xfe), admin.clone());
+    servers.place(OPEN, &[(1, OPEN)]);
+    let mut upkeep = upkeep(&servers);
+    change(&mut upkeep);
+    cell.server.keep_objects(&cell.runtime, upkeep);
+    let machine = Machine::new(&cell, 1);
+    set_policy(&cell, OPEN, 2);
+    (cell, machine, admin)
 }
