@@ -35,6 +35,13 @@ change() {
     quietly on_mount -2 bash -c 'echo new >"$AFS/$0"' "$1"
 }
 c1=$IT_NETNS-c1
+# The client's address and link, for the tests that follow.
+as_before() {
+    ip -n "$c1" addr flush dev eth0
+    ip -n "$c1" addr add 10.99.0.21/24 dev eth0
+    ip -n "$c1" link set eth0 up
+}
+trap as_before EXIT
 give_up() { kill $pid 2>/dev/null; wait $pid; fail "$1"; }
 told() { while read -r line; do say "$line"; done <"$share/times"; }
 

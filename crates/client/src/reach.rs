@@ -4,13 +4,16 @@
 //!    machine gets another address, or an address translator gives it another port, the server hears us and we do not
 //!    hear it, for as long as the connection is used. A packet's address proves nothing, so servers are right to do so
 //!    (OpenAFS's do, and ours): it is for the client to make another connection.
-//! 2. After a call that got no answer no user calls that address over a connection made before.
+//! 2. Silence alone is no reason for another connection. A server that stood still answers what came meanwhile in the order of each
+//!    connection, and what comes on two in any: a store that was given up would come behind the one that was made in its
+//!    place, and undo it. What is lost by that: when a translator gives us another port and we do not notice, calls fail
+//!    until the address changes or the mount is made anew.
 //! 3. After a change of our own address, or a sleep, none is used that was made before, nobody counts as silent, and
 //!    what failed because of it is tried once more ([`Reach::changes`]).
-//! 4. Whoever keeps promises is told of rule 2: what that server promised may have been broken meanwhile, without our
-//!    having heard it.
+//! 4. Whoever keeps promises is told when a server that was silent answers again: what it promised may have been broken meanwhile,
+//!    without our having heard it. Until then nobody can say more than the promise does, and what is here is used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -22,7 +25,7 @@ use tokio::time::Instant;
 /// How long an address that did not answer is asked after all others.
 pub(crate) const DOWN_TIME: Duration = Duration::from_secs(60);
 
-/// Addresses about which something is remembered. When there are more, all connections are made anew.
+/// Addresses about which something is remembered.
 const ADDRESSES_MAX: usize = 1_000;
 
 type Listener = Box<dyn Fn(SocketAddr) + Send + Sync>;
@@ -31,21 +34,17 @@ type Listener = Box<dyn Fn(SocketAddr) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Reach {
     state: Mutex<State>,
-    silent: OnceLock<Listener>,
+    back: OnceLock<Listener>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Since when an address is silent.
     down: HashMap<SocketAddr, Instant>,
+    /// Addresses that were silent and have not answered since.
+    away: HashSet<SocketAddr>,
     /// When an address last answered.
     heard: HashMap<SocketAddr, Instant>,
-    /// Rises with each of the two below.
-    count: u64,
-    /// The count when all connections became stale.
-    all: u64,
-    /// The same of one address.
-    one: HashMap<SocketAddr, u64>,
     changes: u64,
 }
 
@@ -56,45 +55,42 @@ impl fmt::Debug for Reach {
 }
 
 impl Reach {
-    /// Who is told when a server was silent. The first counts.
-    pub(crate) fn on_silence(&self, listener: Listener) {
-        if self.silent.set(listener).is_err() {
-            tracing::debug!("somebody is told of silent servers already");
+    /// Who is told when a server answers that was silent. The first counts.
+    pub(crate) fn on_return(&self, listener: Listener) {
+        if self.back.set(listener).is_err() {
+            tracing::debug!("somebody is told of servers that return already");
         }
     }
 
     /// An address did not answer.
     pub(crate) fn silent(&self, peer: SocketAddr) {
-        {
-            let mut state = self.state.lock();
-            let now = Instant::now();
-            state
-                .down
-                .retain(|_, since| now.duration_since(*since) < DOWN_TIME);
-            state.down.insert(peer, now);
-            state.count += 1;
-            let count = state.count;
-            if state.one.len() >= ADDRESSES_MAX {
-                state.one.clear();
-                state.all = count;
-            }
-            state.one.insert(peer, count);
-        }
-        if let Some(silent) = self.silent.get() {
-            silent(peer);
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        state
+            .down
+            .retain(|_, since| now.duration_since(*since) < DOWN_TIME);
+        state.down.insert(peer, now);
+        if state.away.len() < ADDRESSES_MAX {
+            state.away.insert(peer);
         }
     }
 
     /// An address answered.
     pub(crate) fn answered(&self, peer: SocketAddr) {
-        let mut state = self.state.lock();
-        if !state.down.is_empty() {
-            state.down.remove(&peer);
+        let returns = {
+            let mut state = self.state.lock();
+            if !state.down.is_empty() {
+                state.down.remove(&peer);
+            }
+            if state.heard.len() >= ADDRESSES_MAX && !state.heard.contains_key(&peer) {
+                state.heard.clear();
+            }
+            state.heard.insert(peer, Instant::now());
+            !state.away.is_empty() && state.away.remove(&peer)
+        };
+        if returns && let Some(back) = self.back.get() {
+            back(peer);
         }
-        if state.heard.len() >= ADDRESSES_MAX && !state.heard.contains_key(&peer) {
-            state.heard.clear();
-        }
-        state.heard.insert(peer, Instant::now());
     }
 
     /// Whether the address was silent a short while ago.
@@ -112,23 +108,13 @@ impl Reach {
     /// Our own address is another, or this machine has slept.
     pub(crate) fn changed(&self) {
         let mut state = self.state.lock();
-        state.count += 1;
         state.changes += 1;
-        state.all = state.count;
-        state.one.clear();
         state.down.clear();
     }
 
-    /// How often [`Reach::changed`] was told.
+    /// How often [`Reach::changed`] was told: connections that were made at another number are not to be used.
     pub(crate) fn changes(&self) -> u64 {
         self.state.lock().changes
-    }
-
-    /// A number that is another when connections to the address that were made before are not to be used.
-    pub(crate) fn age(&self, peer: SocketAddr) -> u64 {
-        let state = self.state.lock();
-        let one = state.one.get(&peer).copied().unwrap_or(0);
-        one.max(state.all)
     }
 }
 
@@ -137,25 +123,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_ages_the_connections_to_one_address_and_a_change_all() {
+    fn a_change_ages_connections_and_silence_does_not() {
         let reach = Reach::default();
         let one = SocketAddr::from(([192, 0, 2, 1], 7000));
         let other = SocketAddr::from(([192, 0, 2, 2], 7000));
-        let before = (reach.age(one), reach.age(other));
-        reach.silent(one);
-        assert!(reach.is_down(one));
-        assert_ne!(reach.age(one), before.0);
-        assert_eq!((reach.age(other), reach.changes()), (before.1, 0));
-        let aged = reach.age(one);
+        let returned = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let told = returned.clone();
+        reach.on_return(Box::new(move |server| told.lock().push(server)));
         reach.answered(one);
-        assert!(!reach.is_down(one));
-        assert_eq!(reach.age(one), aged);
         reach.silent(one);
-        assert_ne!(reach.age(one), aged);
-        let before = (reach.age(one), reach.age(other));
+        reach.silent(one);
+        assert!(reach.is_down(one) && !reach.is_down(other));
+        assert_eq!(reach.changes(), 0);
+        assert!(returned.lock().is_empty(), "it has not answered");
+        reach.answered(other);
+        reach.answered(one);
+        reach.answered(one);
+        assert_eq!(*returned.lock(), [one]);
+        assert!(!reach.is_down(one));
+        reach.silent(one);
         reach.changed();
-        assert_ne!(reach.age(one), before.0);
-        assert_ne!(reach.age(other), before.1);
         assert!(!reach.is_down(one));
         assert_eq!(reach.changes(), 1);
     }
@@ -164,15 +151,11 @@ mod tests {
     fn what_is_remembered_of_addresses_has_a_bound() {
         let reach = Reach::default();
         let address = |n: u32| SocketAddr::from((n.to_be_bytes(), 7000));
-        let far = address(u32::MAX);
-        let before = reach.age(far);
         for n in 0..2 * ADDRESSES_MAX as u32 {
             reach.silent(address(n));
             reach.answered(address(n));
         }
-        assert_ne!(reach.age(far), before, "forgotten, so made anew");
         let state = reach.state.lock();
-        assert!(state.one.len() <= ADDRESSES_MAX);
         assert!(state.heard.len() <= ADDRESSES_MAX);
     }
 }

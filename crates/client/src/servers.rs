@@ -60,7 +60,7 @@ pub struct Servers {
 #[derive(Debug)]
 struct OfCell {
     security: Security,
-    /// Each with its age ([`Reach::age`]).
+    /// Each with its age ([`Reach::changes`]).
     connections: HashMap<(SocketAddr, u16), (u64, Connection)>,
 }
 
@@ -188,7 +188,7 @@ impl Servers {
         if of_cell.connections.len() >= CONNECTIONS_MAX {
             of_cell.connections.clear();
         }
-        let age = self.reach.age(peer);
+        let age = self.reach.changes();
         let key = (peer, package.service_id);
         match of_cell.connections.get(&key) {
             Some((of_age, connection)) if *of_age == age => connection.clone(),
@@ -232,7 +232,7 @@ impl Servers {
             .collect()
     }
 
-    /// Notes that an address did not answer: connections to it are made anew.
+    /// Notes that an address did not answer.
     pub fn mark_down(&self, peer: SocketAddr) {
         self.reach.silent(peer);
     }

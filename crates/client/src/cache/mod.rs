@@ -241,7 +241,7 @@ impl Cache {
             .port
             .add_service(&(service as Arc<dyn cellar_rpc::Service>));
         let listener = Arc::downgrade(&cache);
-        cache.reach.on_silence(Box::new(move |server| {
+        cache.reach.on_return(Box::new(move |server| {
             if let Some(cache) = listener.upgrade() {
                 cache.promises_end(Some(server));
             }
