@@ -5,7 +5,7 @@
 //!
 //! 1. *when this machine's address to a server becomes another*, or there is one again after there was none ([`Sources`]);
 //! 2. *when this machine has slept* ([`Sleeps`]): the clock that promises are measured by stood still;
-//! 3. what one server promised, *when a call to it got no answer*.
+//! 3. what one server promised, *when it answers again after a call to it got no answer*.
 //!
 //! 1 and 2 are looked for each [`LOOK_TIME`], and also end all connections (`reach.rs` says why). To notice 3 where no program
 //! calls, a server that promised something and was not heard for [`PROBE_TIME`] is asked for the time; a server that
@@ -305,7 +305,6 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
