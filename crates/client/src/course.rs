@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use cellar_rpc::{CallError, Connection};
 use cellar_wire::package::{Package, Procedure};
@@ -15,6 +16,9 @@ use crate::error::{Error, Result};
 use crate::mount_point::VolumeKind;
 use crate::rotate::{Candidate, Rotation, Step};
 use crate::volume::Volume;
+
+/// What a server that stood still had got is done so long after it answers again, as good as surely.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 /// An operation under way. Ask [`Course::connection`]; report failures with [`Course::failed`].
 pub struct Course<'a> {
@@ -31,8 +35,10 @@ pub struct Course<'a> {
     renewed: bool,
     /// [`crate::reach::Reach::changes`] when it was asked.
     changes: u64,
-    /// It was asked again because this machine's address had changed, or is not to be: that helps once.
+    /// It was asked again because this machine's address had changed: that helps once.
     again: bool,
+    /// If it was heard and the answer is lost, it is not to be asked again.
+    once: bool,
 }
 
 impl<'a> Course<'a> {
@@ -67,6 +73,7 @@ impl<'a> Course<'a> {
             renewed: false,
             changes,
             again: false,
+            once: false,
         })
     }
 
@@ -84,6 +91,19 @@ impl<'a> Course<'a> {
     /// Which address is asked.
     pub(crate) fn address(&self) -> SocketAddr {
         self.current
+    }
+
+    /// Waits until nothing that was given up comes behind what is called next. Calls of several connections come to a server's
+    /// turn in any order, and what it had got when it stood still may be among them: so it has to answer first, and has
+    /// a while then.
+    pub(crate) async fn settle(&self) -> std::result::Result<(), CallError> {
+        match self.connection.call(&rxafs::GetTime {}).await {
+            // A refusal is an answer.
+            Ok(_) | Err(CallError::Aborted(_)) => {}
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(SETTLE_TIME).await;
+        Ok(())
     }
 
     /// The call succeeded.
@@ -109,6 +129,12 @@ impl<'a> Course<'a> {
             return Ok(());
         }
         let changed = servers.reach().changes() != self.changes;
+        if changed && self.once && error.is_unreachable() {
+            return Err(Error::Fileserver {
+                what: what.to_string(),
+                cause: error,
+            });
+        }
         if changed && !self.again && error.is_unreachable() {
             // The answer went to an address that is ours no more.
             self.again = true;
@@ -178,8 +204,7 @@ impl Client {
         arguments: &P,
     ) -> Result<(P::Reply, SocketAddr)> {
         let mut course = Course::by(P::package(), self, volume).await?;
-        // A second time it would be refused, if the first one was heard.
-        course.again = !may_be_repeated::<P>();
+        course.once = !may_be_repeated::<P>();
         loop {
             match course.connection().call(arguments).await {
                 Ok(reply) => {
@@ -192,9 +217,10 @@ impl Client {
     }
 }
 
-/// Whether a call means the same when the server has heard it already. Not so where names are made, moved and removed.
+/// Whether a call means the same when the server has heard it already. Not so where names are made, moved and removed, and
+/// where whole-file locks are counted, which say nothing of whose they are.
 fn may_be_repeated<P: Procedure>() -> bool {
-    let changes_names = matches!(
+    let counts = matches!(
         P::OPCODE,
         rxafs::CreateFile::OPCODE
             | rxafs::MakeDir::OPCODE
@@ -203,8 +229,10 @@ fn may_be_repeated<P: Procedure>() -> bool {
             | rxafs::Rename::OPCODE
             | rxafs::RemoveFile::OPCODE
             | rxafs::RemoveDir::OPCODE
+            | rxafs::SetLock::OPCODE
+            | rxafs::ReleaseLock::OPCODE
     );
-    P::package().service_id != rxafs::PACKAGE.service_id || !changes_names
+    P::package().service_id != rxafs::PACKAGE.service_id || !counts
 }
 
 fn connect(

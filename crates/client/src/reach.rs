@@ -4,15 +4,15 @@
 //!    machine gets another address, or an address translator gives it another port, the server hears us and we do not
 //!    hear it, for as long as the connection is used. A packet's address proves nothing, so servers are right to do so
 //!    (OpenAFS's do, and ours): it is for the client to make another connection.
-//! 2. Silence alone is no reason for another connection. A server that stood still answers what came meanwhile in the order of each
-//!    connection, and what comes on two in any: a store that was given up would come behind the one that was made in its
-//!    place, and undo it. What is lost by that: when a translator gives us another port and we do not notice, calls fail
-//!    until the address changes or the mount is made anew.
-//! 3. After a change of our own address, or a sleep, none is used that was made before, nobody counts as silent, and
+//! 2. So a server that was silent is called over new connections from then on: a translator may have given us another port
+//!    without our noticing. A server that only stood still takes what comes on several connections in any
+//!    order, also what was given up meanwhile: whoever minds waits until it has ([`crate::course::Course::settle`]).
+//! 3. After a change of our own address, or a sleep, no connection is used that was made before, nobody counts as silent, and
 //!    what failed because of it is tried once more ([`Reach::changes`]).
 //! 4. Whoever keeps promises is told when a server that was silent answers again: what it promised may have been broken meanwhile,
 //!    without our having heard it. Until then nobody can say more than the promise does, and what is here is used.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -41,8 +41,12 @@ pub(crate) struct Reach {
 struct State {
     /// Since when an address is silent.
     down: HashMap<SocketAddr, Instant>,
+    /// How often an address was silent.
+    silences: HashMap<SocketAddr, u64>,
     /// Addresses that were silent and have not answered since.
     away: HashSet<SocketAddr>,
+    /// When one of those answered again.
+    returned: HashMap<SocketAddr, Instant>,
     /// When an address last answered.
     heard: HashMap<SocketAddr, Instant>,
     changes: u64,
@@ -70,9 +74,12 @@ impl Reach {
             .down
             .retain(|_, since| now.duration_since(*since) < DOWN_TIME);
         state.down.insert(peer, now);
-        if state.away.len() < ADDRESSES_MAX {
-            state.away.insert(peer);
+        *bounded(&mut state.silences, peer).or_default() += 1;
+        if state.away.len() >= ADDRESSES_MAX {
+            let State { away, down, .. } = &mut *state;
+            away.retain(|peer| down.contains_key(peer));
         }
+        state.away.insert(peer);
     }
 
     /// An address answered.
@@ -82,11 +89,13 @@ impl Reach {
             if !state.down.is_empty() {
                 state.down.remove(&peer);
             }
-            if state.heard.len() >= ADDRESSES_MAX && !state.heard.contains_key(&peer) {
-                state.heard.clear();
+            let now = Instant::now();
+            bounded(&mut state.heard, peer).insert_entry(now);
+            let returns = !state.away.is_empty() && state.away.remove(&peer);
+            if returns {
+                bounded(&mut state.returned, peer).insert_entry(now);
             }
-            state.heard.insert(peer, Instant::now());
-            !state.away.is_empty() && state.away.remove(&peer)
+            returns
         };
         if returns && let Some(back) = self.back.get() {
             back(peer);
@@ -105,6 +114,21 @@ impl Reach {
         self.state.lock().heard.get(&peer).copied()
     }
 
+    /// Whether the address was silent after `asked`, and has answered since: what it promised by that answer may be broken.
+    pub(crate) fn returned_since(&self, peer: SocketAddr, asked: Instant) -> bool {
+        let state = self.state.lock();
+        state.returned.get(&peer).is_some_and(|at| *at >= asked)
+    }
+
+    /// Connections to this address that were made at another age are not to be used.
+    pub(crate) fn age(&self, peer: SocketAddr) -> Age {
+        let state = self.state.lock();
+        Age {
+            changes: state.changes,
+            silences: state.silences.get(&peer).copied().unwrap_or(0),
+        }
+    }
+
     /// Our own address is another, or this machine has slept.
     pub(crate) fn changed(&self) {
         let mut state = self.state.lock();
@@ -112,10 +136,25 @@ impl Reach {
         state.down.clear();
     }
 
-    /// How often [`Reach::changed`] was told: connections that were made at another number are not to be used.
+    /// How often [`Reach::changed`] was told.
     pub(crate) fn changes(&self) -> u64 {
         self.state.lock().changes
     }
+}
+
+/// What connections to one address were made under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Age {
+    changes: u64,
+    silences: u64,
+}
+
+/// The entry of an address, in a table that starts anew when it is full.
+fn bounded<V>(table: &mut HashMap<SocketAddr, V>, peer: SocketAddr) -> Entry<'_, SocketAddr, V> {
+    if table.len() >= ADDRESSES_MAX && !table.contains_key(&peer) {
+        table.clear();
+    }
+    table.entry(peer)
 }
 
 #[cfg(test)]
@@ -123,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_ages_connections_and_silence_does_not() {
+    fn a_change_ages_all_connections_and_silence_those_to_one() {
         let reach = Reach::default();
         let one = SocketAddr::from(([192, 0, 2, 1], 7000));
         let other = SocketAddr::from(([192, 0, 2, 2], 7000));
@@ -131,20 +170,28 @@ mod tests {
         let told = returned.clone();
         reach.on_return(Box::new(move |server| told.lock().push(server)));
         reach.answered(one);
+        let (before, young) = (reach.age(one), reach.age(other));
+        let asked = Instant::now();
         reach.silent(one);
         reach.silent(one);
         assert!(reach.is_down(one) && !reach.is_down(other));
         assert_eq!(reach.changes(), 0);
+        assert_ne!(reach.age(one), before);
+        assert_eq!(reach.age(other), young);
+        assert!(!reach.returned_since(one, asked));
         assert!(returned.lock().is_empty(), "it has not answered");
         reach.answered(other);
         reach.answered(one);
         reach.answered(one);
         assert_eq!(*returned.lock(), [one]);
         assert!(!reach.is_down(one));
+        assert!(reach.returned_since(one, asked) && !reach.returned_since(other, asked));
+        assert!(!reach.returned_since(one, Instant::now() + DOWN_TIME));
         reach.silent(one);
         reach.changed();
         assert!(!reach.is_down(one));
         assert_eq!(reach.changes(), 1);
+        assert_ne!(reach.age(other), young);
     }
 
     #[test]
@@ -155,7 +202,18 @@ mod tests {
             reach.silent(address(n));
             reach.answered(address(n));
         }
+        let silent = |n: u32| address(n + (1 << 24));
+        for n in 0..2 * ADDRESSES_MAX as u32 {
+            reach.silent(silent(n));
+            assert!(reach.state.lock().away.contains(&silent(n)));
+        }
         let state = reach.state.lock();
-        assert!(state.heard.len() <= ADDRESSES_MAX);
+        for table in [
+            state.heard.len(),
+            state.returned.len(),
+            state.silences.len(),
+        ] {
+            assert!(table <= ADDRESSES_MAX);
+        }
     }
 }

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::cell::CellName;
 use crate::latency::{Latencies, Latency};
-use crate::reach::Reach;
+use crate::reach::{Age, Reach};
 
 /// Connections kept for a cell; when more are needed its pool starts anew.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -61,7 +61,7 @@ pub struct Servers {
 struct OfCell {
     security: Security,
     /// Each with its age ([`Reach::changes`]).
-    connections: HashMap<(SocketAddr, u16), (u64, Connection)>,
+    connections: HashMap<(SocketAddr, u16), (Age, Connection)>,
 }
 
 impl Default for OfCell {
@@ -188,7 +188,7 @@ impl Servers {
         if of_cell.connections.len() >= CONNECTIONS_MAX {
             of_cell.connections.clear();
         }
-        let age = self.reach.changes();
+        let age = self.reach.age(peer);
         let key = (peer, package.service_id);
         match of_cell.connections.get(&key) {
             Some((of_age, connection)) if *of_age == age => connection.clone(),

@@ -4,6 +4,9 @@
 //! call must say first how many bytes it brings, and one that failed is sent again to the next
 //! server, so a piece is kept until it is acknowledged. The next piece is read meanwhile.
 
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::Bytes;
 use cellar_rpc::CallError;
 use cellar_wire::ids::AfsTime;
@@ -112,19 +115,50 @@ impl Client {
             file_length: position + length,
         };
         let mut course = Course::start(self, &node.volume).await?;
-        loop {
-            match send(&course, &arguments, piece).await {
-                Ok(reply) => {
-                    course.succeeded();
-                    return Ok(reply.status);
+        let unanswered = AtomicBool::new(false);
+        let reply = store(&mut course, &unanswered, &arguments, piece, &what).await?;
+        Ok(reply.status)
+    }
+}
+
+/// Stores at one server after the other until one takes it.
+///
+/// `unanswered`: a store of that file was sent and given up. It may still come to a server's turn, behind the one that is
+/// sent in its place, and then puts back the old bytes and the old length; so the server has to answer
+/// something before the next is sent ([`Course::settle`]). Set as long as no answer is there, also if this is dropped.
+pub(crate) async fn store(
+    course: &mut Course<'_>,
+    unanswered: &AtomicBool,
+    arguments: &StoreData64,
+    piece: &[Bytes],
+    what: &(dyn fmt::Display + Sync),
+) -> Result<StoreData64Reply> {
+    loop {
+        let given_up = unanswered.swap(true, Ordering::AcqRel);
+        let sent = async {
+            if given_up {
+                course.settle().await?;
+            }
+            send(course, arguments, piece).await
+        };
+        match sent.await {
+            Ok(reply) => {
+                unanswered.store(false, Ordering::Release);
+                course.succeeded();
+                return Ok(reply);
+            }
+            Err(error) => {
+                if let CallError::Aborted(_) = error {
+                    // The server's word: nothing comes later.
+                    unanswered.store(false, Ordering::Release);
                 }
-                Err(error) => course.failed(error, &what).await?,
+                course.failed(error, what).await?;
             }
         }
     }
 }
 
-pub(crate) async fn send(
+async fn send(
     course: &Course<'_>,
     arguments: &StoreData64,
     piece: &[Bytes],

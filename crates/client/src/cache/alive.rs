@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cellar_rpc::CallError;
 use cellar_wire::rxafs::{self, Callback};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
@@ -256,9 +257,6 @@ impl Cache {
             user.client().cell_devices().renew();
         }
         self.promises_end(None);
-        for vnode in self.vnodes.lock().values() {
-            vnode.places.forget();
-        }
     }
 
     /// Nothing holds any more that was promised by that server, or by any.
@@ -275,6 +273,10 @@ impl Cache {
         for vnode in all {
             let held = vnode.attributes().is_some_and(|a| !a.valid.is_zero());
             vnode.broken();
+            if server.is_none() {
+                // Rights to read objects are this machine's by its address.
+                vnode.places.forget();
+            }
             if held {
                 self.tell(&vnode, true);
             }
@@ -287,16 +289,18 @@ impl Cache {
             return;
         };
         let servers = user.client().servers();
+        let changes = self.reach.changes();
         let connection = servers.connection(cell, server, &rxafs::PACKAGE);
         let reach = self.reach.clone();
         tokio::spawn(async move {
-            let changes = reach.changes();
             match connection.call(&rxafs::GetTime {}).await {
                 Err(error) if error.is_unreachable() => {
                     if reach.changes() == changes {
                         reach.silent(server);
                     }
                 }
+                // Ours, not its answer.
+                Err(CallError::TooManyCalls) => {}
                 _ => reach.answered(server),
             }
         });

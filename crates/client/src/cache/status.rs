@@ -76,7 +76,8 @@ impl Cache {
     ) {
         let strays = self.strays.load(Ordering::Acquire);
         let promise = promise.map(|(callback, asked)| {
-            let missed = asked.strays.is_some_and(|before| before != strays);
+            let missed = asked.strays.is_some_and(|before| before != strays)
+                || (asked.by).is_some_and(|by| self.reach.returned_since(by, asked.at));
             let callback = if missed { Callback::NONE } else { callback };
             (callback, asked)
         });

@@ -31,7 +31,7 @@ use super::vnode::Vnode;
 use crate::course::Course;
 use crate::errno::errno;
 use crate::error::Result;
-use crate::store::send;
+use crate::store::store;
 
 /// Dirty bytes of a file from which on they are stored while it is still written.
 const BACKGROUND_BYTES: u64 = 2 * STORE_BYTES;
@@ -245,17 +245,10 @@ impl Cache {
     ) -> Result<AfsFetchStatus> {
         let what = format!("storing {}", vnode.fid());
         let mut course = Course::start(user.client(), &vnode.volume).await?;
-        loop {
-            match send(&course, arguments, chunks).await {
-                Ok(reply) => {
-                    course.succeeded();
-                    let stored = &self.counts.stored;
-                    stored.fetch_add(arguments.length, Ordering::Relaxed);
-                    return Ok(reply.status);
-                }
-                Err(error) => course.failed(error, &what).await?,
-            }
-        }
+        let reply = store(&mut course, &vnode.unanswered, arguments, chunks, &what).await?;
+        let stored = &self.counts.stored;
+        stored.fetch_add(arguments.length, Ordering::Relaxed);
+        Ok(reply.status)
     }
 
     /// Makes dirty bytes survive a crash of this machine, where they are in a directory.

@@ -44,6 +44,8 @@ pub struct Vnode {
     pub(crate) asking: tokio::sync::Mutex<()>,
     /// Held by whoever stores.
     pub(crate) storing: tokio::sync::Mutex<()>,
+    /// A store of it was sent and not answered: it may still come to the server's turn. Of whoever stores.
+    pub(crate) unanswered: AtomicBool,
     /// It waits to be stored (`behind.rs`).
     pub(crate) waits: AtomicBool,
     pub(crate) locks: Locks,
@@ -125,6 +127,7 @@ impl Vnode {
             body: Mutex::new(body),
             asking: tokio::sync::Mutex::default(),
             storing: tokio::sync::Mutex::default(),
+            unanswered: AtomicBool::new(false),
             waits: AtomicBool::new(false),
             locks: Locks::default(),
             shared: AtomicBool::new(false),
@@ -293,6 +296,11 @@ impl Vnode {
         if state.opens == 0 {
             self.body.lock().close();
         }
+    }
+
+    /// Whether a program has it open.
+    pub fn is_open(&self) -> bool {
+        self.state.lock().opens > 0
     }
 
     /// Whether the server said that it is no more.

@@ -337,7 +337,8 @@ impl Endpoint {
     }
 
     /// Tells that our datagrams leave from another address than before `since`. Servers answer a connection where its
-    /// first packet came from: calls out that were begun before that fail with -1. Whoever calls again makes new connections.
+    /// first packet came from: calls out that were begun before that fail with -1, and the server is told to give them
+    /// up, as they may be made again. Whoever calls again makes new connections.
     pub fn handle_new_address(&mut self, now: Time, since: Time) {
         let now = self.advance(now);
         let failing: Vec<u32> = self
@@ -354,7 +355,7 @@ impl Endpoint {
             .map(|(slot, _)| slot)
             .collect();
         for slot in failing {
-            self.fail_call(now, slot, code::CALL_DEAD);
+            self.abort_call(now, slot, code::CALL_DEAD, true);
         }
     }
 

@@ -164,8 +164,11 @@ impl Endpoint {
             self.abort_call(now, slot, code, true);
         } else if call.blackholed {
             self.fail_call(now, slot, code::MESSAGE_SIZE);
-        } else {
+        } else if call.server {
             self.fail_call(now, slot, code);
+        } else {
+            // A server that only stood still is not to begin with it, as it may be made again.
+            self.abort_call(now, slot, code, true);
         }
         true
     }
