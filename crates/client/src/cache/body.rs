@@ -304,9 +304,9 @@ impl Body {
         self.changed || self.set != AfsStoreStatus::default()
     }
 
-    /// Whether a store is under way: what is met meanwhile is judged when it has ended.
-    pub(crate) fn is_in_flight(&self) -> bool {
-        self.in_flight
+    /// Whether something was met during a store, which is judged when that has ended: the length may be another then.
+    pub(crate) fn has_to_judge(&self) -> bool {
+        self.in_flight && self.meanwhile.is_some()
     }
 
     /// Attributes that the server does not have.

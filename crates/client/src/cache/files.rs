@@ -227,21 +227,26 @@ impl Handle {
     pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
         let (cache, vnode) = (&self.cache, &self.vnode);
         cache.status(&self.user, vnode).await?;
-        if vnode.body.lock().is_in_flight() {
-            // What the server says meanwhile counts when that store has ended.
+        if vnode.body.lock().has_to_judge() {
+            // What the server said meanwhile counts when that store has ended.
             drop(vnode.storing.lock().await);
         }
         let now = cache.now();
+        let mut too_long = false;
         let put = |body: &mut super::Body| {
             let start = body.length();
-            if start.saturating_add(bytes.len() as u64) > LENGTH_MAX {
-                return Ok(None);
+            too_long = start.saturating_add(bytes.len() as u64) > LENGTH_MAX;
+            if too_long {
+                return Err(std::io::ErrorKind::FileTooLarge.into());
             }
             body.write(start, bytes, now)?;
-            Ok(Some(start))
+            Ok(start)
         };
-        let start = cache.changed(&self.user, vnode, put).await?;
-        start.ok_or_else(|| refused("a write", AbortCode::from_errno(27)))
+        let start = cache.changed(&self.user, vnode, put).await;
+        match too_long {
+            true => Err(refused("a write", AbortCode::from_errno(27))),
+            false => start,
+        }
     }
 
     /// Stores what was written: on each `close(2)`, where some of it may wait, and durably on `fsync(2)`.

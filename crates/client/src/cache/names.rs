@@ -19,6 +19,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{BULK_MAX, FileType};
+use tokio::time::Instant;
 
 use super::Cache;
 use super::change::afs_name;
@@ -26,7 +27,7 @@ use super::status::refused;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
 use crate::cell::CellName;
-use crate::cells::Heard;
+use crate::cells::{Cells, Heard};
 use crate::error::{Error, PathProblem, Result};
 use crate::mount_point::MountPoint;
 use crate::volume::Volume;
@@ -54,6 +55,25 @@ pub struct Found {
     pub vnode: Arc<Vnode>,
     /// The name is a mount point, or a cell's: what is there is the root of a volume.
     pub crossed: bool,
+}
+
+/// A cell that is being asked.
+struct Asking<'a> {
+    cells: &'a Cells,
+    cell: &'a CellName,
+    /// Whoever gave up waiting by then says that it is silent.
+    silent_at: Instant,
+    /// Whether it answered. `None`: it was not waited for to the end.
+    answered: Option<bool>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let late = (Instant::now() >= self.silent_at).then_some(false);
+        if let Some(answered) = self.answered.or(late) {
+            self.cells.asked(self.cell, answered);
+        }
+    }
 }
 
 /// Rule 4, of a name that leads to what nothing is promised about.
@@ -142,10 +162,16 @@ impl Cache {
             self.status(user, &vnode).await?;
             Ok::<_, Error>(vnode)
         };
+        let mut asking = Asking {
+            cells: self.known_cells(),
+            cell: &cell.name,
+            silent_at: Instant::now() + self.options().patience,
+            answered: None,
+        };
         let found = found.await;
         let failed: Option<&Error> = found.as_ref().err();
-        let answered = failed.is_none_or(|error| !error.is_unreachable());
-        self.known_cells().asked(&cell.name, answered);
+        asking.answered = Some(failed.is_none_or(|error| !error.is_unreachable()));
+        drop(asking);
         Ok(Found {
             vnode: found?,
             crossed: true,
