@@ -18,6 +18,7 @@ use fuser::{
 };
 use tokio::runtime::Handle;
 
+use crate::caller::Caller;
 use crate::directories::Page;
 use crate::inodes::Inodes;
 use crate::mount::Options;
@@ -72,14 +73,14 @@ impl Filesystem {
     }
 
     /// A request that is answered with an entry.
-    fn entry<F>(&self, reply: ReplyEntry, work: impl FnOnce(Arc<Requests>) -> F)
+    fn entry<F>(&self, request: &Request, reply: ReplyEntry, work: impl FnOnce(Arc<Requests>) -> F)
     where
         F: Future<Output = Answer<Entry>> + Send + 'static,
     {
-        let requests = self.requests.clone();
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
         let work = work(requests.clone());
         self.run(async move {
-            match requests.within(work).await {
+            match requests.within(caller, work).await {
                 Ok(entry) => give(reply, &entry),
                 Err(errno) => reply.error(errno),
             }
@@ -87,14 +88,14 @@ impl Filesystem {
     }
 
     /// A request that is answered with nothing.
-    fn empty<F>(&self, reply: ReplyEmpty, work: impl FnOnce(Arc<Requests>) -> F)
+    fn empty<F>(&self, request: &Request, reply: ReplyEmpty, work: impl FnOnce(Arc<Requests>) -> F)
     where
         F: Future<Output = Answer<()>> + Send + 'static,
     {
-        let requests = self.requests.clone();
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
         let work = work(requests.clone());
         self.run(async move {
-            match requests.within(work).await {
+            match requests.within(caller, work).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }
@@ -102,14 +103,15 @@ impl Filesystem {
     }
 
     /// A request for names of an open directory, from `offset` on.
-    fn page<P>(&self, uid: u32, (number, handle): (INodeNo, u64), offset: u64, mut page: P)
+    fn page<P>(&self, request: &Request, (number, handle): (INodeNo, u64), offset: u64, mut page: P)
     where
         P: Page + Send + 'static,
     {
-        let requests = self.requests.clone();
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let uid = request.uid();
         self.run(async move {
             let read = requests.read_dir(uid, number, handle, offset, &mut page);
-            match requests.within(read).await {
+            match requests.within(caller, read).await {
                 Ok(gift) => {
                     page.send();
                     gift.sent();
@@ -182,15 +184,15 @@ impl fuser::Filesystem for Filesystem {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (uid, name) = (request.uid(), bytes(name));
-        let requests = self.requests.clone();
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
         self.run(async move {
-            let settled = requests.within(requests.settle(uid, parent)).await;
+            let settled = requests.within(caller, requests.settle(uid, parent)).await;
             let seen = match settled.and_then(|()| requests.seen(parent)) {
                 Ok(seen) => seen,
                 Err(errno) => return reply.error(errno),
             };
             let lookup = requests.lookup(uid, parent, &name, &seen);
-            match requests.within(lookup).await {
+            match requests.within(caller, lookup).await {
                 Ok(entry) => give(reply, &entry),
                 Err(errno) => {
                     let is_absent = errno.code() == Errno::ENOENT.code();
@@ -219,8 +221,12 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyAttr,
     ) {
         let (requests, uid) = (self.requests.clone(), request.uid());
+        let caller = Caller::of(request);
         self.run(async move {
-            match requests.within(requests.attributes(uid, number)).await {
+            match requests
+                .within(caller, requests.attributes(uid, number))
+                .await
+            {
                 Ok((attr, time)) => reply.attr(&time, &attr),
                 Err(errno) => reply.error(errno),
             }
@@ -256,10 +262,11 @@ impl fuser::Filesystem for Filesystem {
             }),
         };
         let (requests, uid) = (self.requests.clone(), request.uid());
+        let caller = Caller::of(request);
         self.run(async move {
             let handle = handle.map(|handle| handle.0);
             let set = requests.set_attributes(uid, number, wanted, handle);
-            match requests.within(set).await {
+            match requests.within(caller, set).await {
                 Ok((attr, time)) => reply.attr(&time, &attr),
                 Err(errno) => reply.error(errno),
             }
@@ -268,8 +275,12 @@ impl fuser::Filesystem for Filesystem {
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
         let (requests, uid) = (self.requests.clone(), request.uid());
+        let caller = Caller::of(request);
         self.run(async move {
-            match requests.within(requests.link_text(uid, number)).await {
+            match requests
+                .within(caller, requests.link_text(uid, number))
+                .await
+            {
                 Ok(text) => reply.data(&text),
                 Err(errno) => reply.error(errno),
             }
@@ -292,7 +303,7 @@ impl fuser::Filesystem for Filesystem {
             return;
         }
         let (uid, name) = (request.uid(), bytes(name));
-        self.entry(reply, |requests| async move {
+        self.entry(request, reply, |requests| async move {
             requests.make(uid, parent, &name, mode, false).await
         });
     }
@@ -307,21 +318,21 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyEntry,
     ) {
         let (uid, name) = (request.uid(), bytes(name));
-        self.entry(reply, |requests| async move {
+        self.entry(request, reply, |requests| async move {
             requests.make(uid, parent, &name, mode, true).await
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (uid, name) = (request.uid(), bytes(name));
-        self.empty(reply, |requests| async move {
+        self.empty(request, reply, |requests| async move {
             requests.unlink(uid, parent, &name).await
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (uid, name) = (request.uid(), bytes(name));
-        self.empty(reply, |requests| async move {
+        self.empty(request, reply, |requests| async move {
             requests.remove_dir(uid, parent, &name).await
         });
     }
@@ -335,7 +346,7 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyEntry,
     ) {
         let (uid, name, text) = (request.uid(), bytes(name), bytes(target.as_os_str()));
-        self.entry(reply, |requests| async move {
+        self.entry(request, reply, |requests| async move {
             requests.symlink(uid, parent, &name, &text).await
         });
     }
@@ -351,7 +362,7 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyEmpty,
     ) {
         let (uid, name, new_name) = (request.uid(), bytes(name), bytes(new_name));
-        self.empty(reply, |requests| async move {
+        self.empty(request, reply, |requests| async move {
             let (from, to) = ((parent, &name[..]), (new_parent, &new_name[..]));
             requests.rename(uid, from, to, flags).await
         });
@@ -366,15 +377,19 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyEntry,
     ) {
         let (uid, name) = (request.uid(), bytes(new_name));
-        self.entry(reply, |requests| async move {
+        self.entry(request, reply, |requests| async move {
             requests.link(uid, number, new_parent, &name).await
         });
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (requests, uid) = (self.requests.clone(), request.uid());
+        let caller = Caller::of(request);
         self.run(async move {
-            match requests.within(requests.open(uid, number, flags.0)).await {
+            match requests
+                .within(caller, requests.open(uid, number, flags.0))
+                .await
+            {
                 Ok((handle, right)) => {
                     let keep = if right {
                         FopenFlags::FOPEN_KEEP_CACHE
@@ -399,9 +414,10 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyCreate,
     ) {
         let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
+        let caller = Caller::of(request);
         self.run(async move {
             let created = requests.create(uid, parent, &name, mode, flags);
-            match requests.within(created).await {
+            match requests.within(caller, created).await {
                 Ok((entry, handle)) => reply.created(
                     &entry.entry_time.min(entry.attr_time),
                     &entry.attr,
@@ -416,7 +432,7 @@ impl fuser::Filesystem for Filesystem {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _number: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -425,9 +441,12 @@ impl fuser::Filesystem for Filesystem {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let requests = self.requests.clone();
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
         self.run(async move {
-            match requests.within(requests.read(handle.0, offset, size)).await {
+            match requests
+                .within(caller, requests.read(handle.0, offset, size))
+                .await
+            {
                 Ok(bytes) => reply.data(&bytes),
                 Err(errno) => reply.error(errno),
             }
@@ -436,7 +455,7 @@ impl fuser::Filesystem for Filesystem {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _number: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -450,39 +469,44 @@ impl fuser::Filesystem for Filesystem {
         // Pages that the kernel writes back by itself lie where they lie.
         let of_pages = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let appends = flags.0 & O_APPEND != 0 && !of_pages;
+        let caller = Caller::of(request);
         self.run(async move {
             // No longest time: it waits where bytes have to be stored first, which goes on.
-            let written = match appends {
-                true => requests.append(handle.0, offset, &data).await,
-                false => requests.write(handle.0, offset, &data).await,
+            let write = async {
+                match appends {
+                    true => requests.append(handle.0, offset, &data).await,
+                    false => requests.write(handle.0, offset, &data).await,
+                }
             };
-            match written {
-                Ok(count) => reply.written(count),
-                Err(errno) => reply.error(errno),
+            let let_go = |reply: ReplyWrite| reply.error(Errno::EINTR);
+            match caller.outlived_by(write, reply, let_go).await {
+                None => {}
+                Some((reply, Ok(count))) => reply.written(count),
+                Some((reply, Err(errno))) => reply.error(errno),
             }
         });
     }
 
     fn flush(
         &self,
-        _request: &Request,
+        request: &Request,
         _number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.store(handle, false, Some(owner), reply);
+        self.store(request, handle, false, Some(owner), reply);
     }
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         _number: INodeNo,
         handle: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.store(handle, true, None, reply);
+        self.store(request, handle, true, None, reply);
     }
 
     fn release(
@@ -508,8 +532,12 @@ impl fuser::Filesystem for Filesystem {
 
     fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let (requests, uid) = (self.requests.clone(), request.uid());
+        let caller = Caller::of(request);
         self.run(async move {
-            match requests.within(requests.open_dir(uid, number)).await {
+            match requests
+                .within(caller, requests.open_dir(uid, number))
+                .await
+            {
                 Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
                 Err(errno) => reply.error(errno),
             }
@@ -524,7 +552,7 @@ impl fuser::Filesystem for Filesystem {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        self.page(request.uid(), (number, handle.0), offset, reply);
+        self.page(request, (number, handle.0), offset, reply);
     }
 
     fn readdirplus(
@@ -535,7 +563,7 @@ impl fuser::Filesystem for Filesystem {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.page(request.uid(), (number, handle.0), offset, reply);
+        self.page(request, (number, handle.0), offset, reply);
     }
 
     fn releasedir(
@@ -564,8 +592,9 @@ impl fuser::Filesystem for Filesystem {
 
     fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {
         let (requests, uid) = (self.requests.clone(), request.uid());
+        let caller = Caller::of(request);
         self.run(async move {
-            match requests.within(requests.room(uid, number)).await {
+            match requests.within(caller, requests.room(uid, number)).await {
                 Ok((all, free)) => reply.statfs(all, free, free, 0, 0, BLOCK, 255, BLOCK),
                 Err(errno) => reply.error(errno),
             }
@@ -574,7 +603,7 @@ impl fuser::Filesystem for Filesystem {
 
     fn getlk(
         &self,
-        _request: &Request,
+        request: &Request,
         _number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -584,12 +613,15 @@ impl fuser::Filesystem for Filesystem {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let requests = self.requests.clone();
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
         self.run(async move {
             let Some(lock) = lock(owner, (start, end), kind, pid) else {
                 return reply.error(Errno::EINVAL);
             };
-            match requests.test_lock(handle.0, lock).await {
+            match requests
+                .within(caller, requests.test_lock(handle.0, lock))
+                .await
+            {
                 Ok(None) => reply.locked(start, end, F_UNLCK, 0),
                 Ok(Some(found)) => {
                     let kind = match found.kind {
@@ -643,8 +675,12 @@ impl fuser::Filesystem for Filesystem {
             return;
         }
         let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
+        let caller = Caller::of(request);
         self.run(async move {
-            match requests.within(requests.xattr(uid, number, &name)).await {
+            match requests
+                .within(caller, requests.xattr(uid, number, &name))
+                .await
+            {
                 Ok(value) if size == 0 => reply.size(value.len() as u32),
                 Ok(value) if value.len() <= size as usize => reply.data(&value),
                 Ok(_) => reply.error(Errno::ERANGE),
@@ -664,7 +700,7 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyEmpty,
     ) {
         let (uid, name, value) = (request.uid(), bytes(name), value.to_vec());
-        self.empty(reply, |requests| async move {
+        self.empty(request, reply, |requests| async move {
             requests.set_xattr(uid, number, &name, &value, flags).await
         });
     }
@@ -682,7 +718,7 @@ impl fuser::Filesystem for Filesystem {
 
     fn access(&self, request: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let (uid, mask) = (request.uid(), mask.bits());
-        self.empty(reply, |requests| async move {
+        self.empty(request, reply, |requests| async move {
             requests.access(uid, number, mask).await
         });
     }
@@ -692,21 +728,27 @@ impl Filesystem {
     /// With `owner`: a descriptor is closed, and with it go the locks by fcntl(2) of whoever closes it.
     fn store(
         &self,
+        request: &Request,
         handle: FileHandle,
         durable: bool,
         owner: Option<LockOwner>,
         reply: ReplyEmpty,
     ) {
-        let requests = self.requests.clone();
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
         self.run(async move {
             // No longest time: what is large takes long; a server that is silent ends it.
-            let stored = requests.store(handle.0, durable).await;
-            if let Some(owner) = owner {
-                let _closed = requests.unlock(handle.0, owner.0, WHOLE).await;
-            }
-            match stored {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.error(errno),
+            let store = async {
+                let stored = requests.store(handle.0, durable).await;
+                if let Some(owner) = owner {
+                    let _closed = requests.unlock(handle.0, owner.0, WHOLE).await;
+                }
+                stored
+            };
+            let let_go = |reply: ReplyEmpty| reply.error(Errno::EINTR);
+            match caller.outlived_by(store, reply, let_go).await {
+                None => {}
+                Some((reply, Ok(()))) => reply.ok(),
+                Some((reply, Err(errno))) => reply.error(errno),
             }
         });
     }

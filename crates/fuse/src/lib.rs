@@ -9,8 +9,10 @@
 //!    never reaches this process.
 //! 2. A request that can be answered from the cache is answered on the thread that read it; any other goes
 //!    on in the background, and the thread reads the next.
-//! 3. No request takes longer than the cache's patience allows, but for stores that go on.
+//! 3. No request takes longer than the cache's patience allows, but for stores that go on; and a program that is killed
+//!    waits for none (`caller`).
 
+mod caller;
 pub mod control;
 mod directories;
 mod filesystem;

@@ -13,6 +13,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
 use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
 use parking_lot::Mutex;
 
+use crate::caller::Caller;
 use crate::directories::Opened;
 use crate::inodes::{Inodes, Node};
 use crate::mount::Options;
@@ -84,11 +85,18 @@ impl Requests {
         }
     }
 
-    /// Ends what takes longer than anybody should wait.
-    pub(crate) async fn within<T>(&self, work: impl Future<Output = Answer<T>>) -> Answer<T> {
+    /// Ends what takes longer than anybody should wait, and what a program that is killed waits for.
+    pub(crate) async fn within<T>(
+        &self,
+        caller: Caller,
+        work: impl Future<Output = Answer<T>>,
+    ) -> Answer<T> {
         let longest = self.cache.options().patience * PATIENCE_TIMES;
-        let result = tokio::time::timeout(longest, work).await;
-        result.unwrap_or(Err(Errno::ETIMEDOUT))
+        tokio::select! {
+            biased;
+            result = tokio::time::timeout(longest, work) => result.unwrap_or(Err(Errno::ETIMEDOUT)),
+            () = caller.killed() => Err(Errno::EINTR),
+        }
     }
 
     pub(crate) async fn user(&self, uid: u32) -> Answer<Arc<User>> {
@@ -440,7 +448,7 @@ impl Requests {
         let handle = self.handle(handle)?;
         let (user, vnode) = (handle.user(), handle.vnode());
         let set = if wait {
-            let gave_up = || is_signalled(lock.pid);
+            let gave_up = || Caller::new(lock.pid).is_signalled();
             let waited = self.cache.wait_for_lock(user, vnode, lock, gave_up);
             waited.await
         } else {
@@ -611,22 +619,6 @@ impl Requests {
             }
         }
     }
-}
-
-/// Whether a signal waits for a thread that waits for us. The kernel would let it go if it were told that the
-/// request can be interrupted, which [`fuser`] does not tell it. Source: proc(5).
-fn is_signalled(thread: u32) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
-        // It is gone, or in another container: nothing is known.
-        return false;
-    };
-    let signals = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-            .unwrap_or(0)
-    };
-    let waiting = signals("SigPnd:") | signals("ShdPnd:");
-    waiting & !(signals("SigBlk:") | signals("SigIgn:")) != 0
 }
 
 /// Flags of open(2) and renameat2(2). Source: Linux.
