@@ -21,8 +21,9 @@ use crate::files::now;
 use crate::identity;
 use crate::session::{CellOptions, cell_aliases};
 
-/// Statuses that are remembered, but for those in use: about 100 MB.
-const VNODES_MAX: usize = 100_000;
+/// Statuses that are remembered when nobody says: about 100 MB.
+const VNODES_MAX: u32 = 100_000;
+const VNODES_MIN: i64 = 1_000;
 /// Bytes kept when nobody says: in memory, and on disk.
 const MEMORY_BYTES: u64 = 256 << 20;
 const DISK_BYTES: u64 = 2 << 30;
@@ -58,6 +59,10 @@ pub(crate) struct Options {
     /// Bytes to keep: a number, or one with K, M, G or T. Default: 256M in memory, 2G in a directory.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_size: Option<u64>,
+    /// Files and directories of which the status is remembered. Beyond, what was not looked at for longest is forgotten, by
+    /// the kernel too; directories that it has stay.
+    #[arg(long, value_name = "NUMBER", default_value_t = VNODES_MAX, value_parser = clap::value_parser!(u32).range(VNODES_MIN..))]
+    stat: u32,
     /// Seconds of a server's silence after which programs are told ETIMEDOUT.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(6..=3600))]
     timeout: u64,
@@ -167,7 +172,7 @@ async fn mounted(options: Options) -> Outcome {
             root: options.root_volume.map_or(Root::Cells, Root::Volume),
             directory: options.cache,
             size,
-            vnodes_max: VNODES_MAX,
+            vnodes_max: options.stat as usize,
             sysnames: options.sysname,
             patience,
             nat_ping: (options.nat_ping > 0).then(|| Duration::from_secs(options.nat_ping)),

@@ -299,6 +299,13 @@ impl Inodes {
         table.of_key.get(&key).cloned().unwrap_or_default()
     }
 
+    /// Where the kernel may have an inode by name: directories, and the names in them.
+    pub(crate) fn names_of(&self, number: u64) -> Vec<(u64, Bytes)> {
+        let table = self.0.lock();
+        let inode = table.inodes.get(&number);
+        inode.map_or_else(Vec::new, |inode| inode.parents.iter().cloned().collect())
+    }
+
     /// The names in a directory that the kernel may have. What is not there is forgotten with this.
     pub(crate) fn take_names(&self, number: u64) -> Vec<Bytes> {
         let mut table = self.0.lock();

@@ -75,9 +75,15 @@ impl Mount {
                 .name(format!("fuse-notices-{number}"))
                 .spawn(move || notices.run(&kernel, &inodes))
         };
-        let writers = (0..WRITERS).map(write).collect::<io::Result<_>>();
+        let writers = (0..WRITERS).map(write).collect::<io::Result<Vec<_>>>();
         // Those that have been started end.
-        let writers = writers.inspect_err(|_| notices.end())?;
+        let mut writers = writers.inspect_err(|_| notices.end())?;
+        let (crowds, dropping) = (notices.crowds(), notices.clone());
+        let dropping = std::thread::Builder::new()
+            .name("fuse-let-go".to_owned())
+            .spawn(move || dropping.let_go(&crowds, &kernel, &inodes));
+        writers.push(dropping.inspect_err(|_| notices.end())?);
+        let device = device_at(directory).inspect_err(|_| notices.end())?;
         let mut session = session.spawn()?;
         let thread = std::thread::Builder::new().spawn(|| Ok(()))?;
         let thread = std::mem::replace(&mut session.guard, thread);
@@ -85,7 +91,7 @@ impl Mount {
         std::mem::forget(session);
         Ok(Self {
             directory: directory.to_owned(),
-            device: device_at(directory)?,
+            device,
             notices,
             session: Some(thread),
             writers,

@@ -9,6 +9,9 @@
 //!    delay one another, and none about files elsewhere.
 //! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
 //!    such a directory stays there. Older kernels drop them.
+//! 5. What nobody looked at for long is dropped where too much is remembered ([`Notices::let_go`]): names of files that no
+//!    program has open. The kernel forgets their inodes with the last name, and says so. A thread of its own does that, as
+//!    nobody waits for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -16,6 +19,7 @@ use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -157,7 +161,12 @@ pub(crate) struct Notices {
     more: Condvar,
     /// Something was told.
     done: watch::Sender<()>,
+    /// To who drops names.
+    crowds: Mutex<Option<SyncSender<Crowd>>>,
 }
+
+/// Files of which too many are remembered.
+pub(crate) type Crowd = Vec<Arc<Vnode>>;
 
 impl Notices {
     pub(crate) fn new() -> Arc<Self> {
@@ -165,7 +174,30 @@ impl Notices {
             waiting: Mutex::default(),
             more: Condvar::new(),
             done: watch::Sender::new(()),
+            crowds: Mutex::default(),
         })
+    }
+
+    /// Where to hear of what is to be dropped, by one thread.
+    pub(crate) fn crowds(&self) -> Receiver<Crowd> {
+        // While one is dropped the next may wait; of more the cache tells again.
+        let (sender, receiver) = sync_channel(1);
+        *self.crowds.lock() = Some(sender);
+        receiver
+    }
+
+    /// Rule 5, until [`Notices::end`]. Blocks.
+    pub(crate) fn let_go(&self, crowds: &Receiver<Crowd>, kernel: &Kernel, inodes: &Inodes) {
+        for vnode in crowds.iter().flatten() {
+            if vnode.is_open() || self.crowds.lock().is_none() {
+                continue;
+            }
+            for number in inodes.of(vnode.key()) {
+                for (parent, name) in inodes.names_of(number) {
+                    kernel.drop_entry(parent, &name);
+                }
+            }
+        }
     }
 
     /// Writes notices to `device` until [`Notices::end`]. Blocks: one of [`WRITERS`] threads.
@@ -210,12 +242,19 @@ impl Notices {
     /// The threads end, and nobody waits for them any more.
     pub(crate) fn end(&self) {
         self.waiting.lock().ended = true;
+        *self.crowds.lock() = None;
         self.more.notify_all();
         self.done.send_replace(());
     }
 }
 
 impl Watcher for Notices {
+    fn crowded(&self, vnodes: Crowd) {
+        if let Some(crowds) = &*self.crowds.lock() {
+            let _busy = crowds.try_send(vnodes);
+        }
+    }
+
     fn changed(&self, vnode: &Arc<Vnode>, contents: bool) {
         self.put(vnode.key(), contents, vnode.is_directory());
     }
@@ -261,11 +300,20 @@ impl Kernel {
         self.write(INVALIDATE_INODE, &body, None);
     }
 
+    /// A name may lead elsewhere now.
     fn entry(&self, parent: u64, name: &Bytes) {
+        self.invalidate_entry(parent, name, self.entry_flags);
+    }
+
+    fn drop_entry(&self, parent: u64, name: &Bytes) {
+        self.invalidate_entry(parent, name, 0);
+    }
+
+    fn invalidate_entry(&self, parent: u64, name: &Bytes, flags: u32) {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&parent.to_ne_bytes());
         body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        body[12..].copy_from_slice(&self.entry_flags.to_ne_bytes());
+        body[12..].copy_from_slice(&flags.to_ne_bytes());
         self.write(INVALIDATE_ENTRY, &body, Some(name));
     }
 

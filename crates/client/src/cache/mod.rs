@@ -14,7 +14,8 @@
 //!    are tried again.
 //! 4. *A directory's cache outlives the process* (`index.rs`): bytes of a version that the server still has are
 //!    used again, and what had not been stored is stored (`leftover.rs`).
-//! 5. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`; what is used least goes first.
+//! 5. *Bounded*: bytes by `Options::size`, vnodes by `Options::vnodes_max`; what is used least goes first. A kernel that is
+//!    shown files counts as using them: it is asked to let go of some (`Watcher::crowded`).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,7 +23,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -114,6 +115,11 @@ pub trait Watcher: Send + Sync {
     fn changed(&self, vnode: &Arc<Vnode>, contents: bool);
     /// Done when all that was told before has been acted upon, or a moment later.
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// More is remembered than may be. These files were not asked about for long, and whoever shows them has them in use:
+    /// he lets go, by and by, of those that no program has open.
+    fn crowded(&self, vnodes: Vec<Arc<Vnode>>) {
+        drop(vnodes);
+    }
 }
 
 /// The clock for times that are stored with files.
@@ -132,6 +138,8 @@ pub struct Cache {
     identities: Arc<dyn Identities>,
     users: Users,
     vnodes: Mutex<HashMap<Key, Arc<Vnode>>>,
+    /// At how many vnodes some are forgotten.
+    crowd: AtomicUsize,
     /// Those with something to store.
     unstored: Mutex<HashMap<Key, Arc<Vnode>>>,
     /// Those that somebody here has a lock on.
@@ -200,6 +208,7 @@ impl Cache {
         let (lock, index) = directory.unzip();
         let cells = Cells::new(options.cells.clone());
         let settings = Settings::new(options.size, &options.sysnames);
+        let crowd = AtomicUsize::new(options.vnodes_max);
         let first_server = options
             .cells
             .iter()
@@ -213,6 +222,7 @@ impl Cache {
             identities,
             users: Users::default(),
             vnodes: Mutex::default(),
+            crowd,
             unstored: Mutex::default(),
             locked: Mutex::default(),
             range_locks: RangeLocks::default(),
@@ -318,7 +328,7 @@ impl Cache {
             vnode.used.store(tick, Ordering::Relaxed);
             return Ok(vnode.clone());
         }
-        if vnodes.len() >= self.options.vnodes_max {
+        if vnodes.len() >= self.crowd.load(Ordering::Relaxed) {
             self.forget_vnodes(&mut vnodes);
         }
         let space = self.space.clone();
@@ -337,7 +347,8 @@ impl Cache {
         Ok(vnode)
     }
 
-    /// Drops the quarter that was used least, of those that nobody else holds.
+    /// Drops the quarter that was used least, of those that nobody else holds. Where that are not enough, whoever shows the
+    /// others is asked to let go of some; they are looked at again when there are some more.
     fn forget_vnodes(&self, vnodes: &mut HashMap<Key, Arc<Vnode>>) {
         let mut ages: Vec<u64> = vnodes
             .values()
@@ -349,9 +360,25 @@ impl Cache {
         }
         let (_, limit, _) = ages.select_nth_unstable(quarter);
         let limit = *limit;
+        let mut held = Vec::new();
         vnodes.retain(|_, vnode| {
-            Arc::strong_count(vnode) > 1 || vnode.used.load(Ordering::Relaxed) > limit
+            if vnode.used.load(Ordering::Relaxed) > limit {
+                return true;
+            }
+            let is_held = Arc::strong_count(vnode) > 1;
+            if is_held && !vnode.is_directory() {
+                held.push(vnode.clone());
+            }
+            is_held
         });
+        let (most, few) = (self.options.vnodes_max, self.options.vnodes_max / 8);
+        let crowd = most.max(vnodes.len() + few);
+        self.crowd.store(crowd, Ordering::Relaxed);
+        if vnodes.len() + few > most
+            && let Some(watcher) = self.watcher.get()
+        {
+            watcher.crowded(held);
+        }
         if let Some(index) = &self.index {
             // Their files rest; there may be too many of them.
             index.evict(u64::MAX);
