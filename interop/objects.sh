@@ -100,12 +100,13 @@ in_use() {
 
 # ---- devices by themselves
 
-# devices N: disk1 to diskN, each a process of its own. They end with the test.
+# devices N: disk1 to diskN, each a process of its own, at $device_addr. They end with the test.
+device_addr=$IT_ADDR
 devices() {
     local n id
     trap devices_end EXIT
     for n in $(seq "$1"); do
-        id=$(cellar osd create "disk$n" "$IT_ADDR" -port $((7010 + n)) -json | json 'd["id"]') || fail "no device disk$n"
+        id=$(cellar osd create "disk$n" "$device_addr" -port $((7010 + n)) -json | json 'd["id"]') || fail "no device disk$n"
         echo "$id" >"$IT_DIR/disk$n.id"
         device_start "$n"
     done
@@ -114,7 +115,7 @@ devices() {
 
 device_start() { # N
     ip netns exec "$IT_NETNS" "$CELLAR" osd serve --dir "$IT_DIR/disk$1" --id "$(cat "$IT_DIR/disk$1.id")" \
-        --join "$IT_DIR/server/server-etc" --bind "$IT_ADDR" --port $((7010 + $1)) </dev/null >>"$IT_DIR/disk$1.log" 2>&1 &
+        --join "$IT_DIR/server/server-etc" --bind "$device_addr" --port $((7010 + $1)) </dev/null >>"$IT_DIR/disk$1.log" 2>&1 &
     echo $! >"$IT_DIR/disk$1.pid"
     # Bash has nothing to say when it is killed.
     disown

@@ -1,0 +1,84 @@
+# A client that cannot reach the object storage devices, which the file server does: they are at an address of their own.
+# shellcheck disable=SC2016
+. "$interop/objects.sh"
+device_addr=10.99.9.1
+c1=$IT_NETNS-c1
+ip -n "$IT_NETNS" addr add $device_addr/32 dev lo
+for c in "$c1" "$IT_NETNS-c2"; do ip -n "$c" route add $device_addr dev eth0; done
+# The network as it was, for the tests that follow.
+devices_far_end() {
+    devices_end
+    for c in "$c1" "$IT_NETNS-c2"; do
+        ip -n "$c" route del $device_addr
+        ip -n "$c" neigh del $device_addr dev eth0
+    done 2>/dev/null
+    ip -n "$IT_NETNS" addr del $device_addr/32 dev lo
+}
+# What the client meets, from now on: no route, as whoever calls is told at once; or a router that drops what goes there,
+# and nobody says so.
+cut_no_route() { ip -n "$c1" route del $device_addr; }
+cut_silent() { ip -n "$c1" neigh replace $device_addr lladdr 02:00:00:00:00:99 nud permanent dev eth0; }
+
+# cut_off_test CUT LIMIT: a mount reads and stores files of each shape at the devices until they are cut off, and through the
+# file server then; no file takes longer than LIMIT milliseconds. So does a mount that has never reached a device.
+cut_off_test() {
+    local limit=$2 shape n
+    devices 7
+    trap devices_far_end EXIT
+    objects_volume
+    shapes="plain stripes copies ec"
+    for shape in $shapes; do objects_directory "$shape"; done
+    export IT_VOLUME=objects shapes programs limit socket=$IT_DIR/metrics
+    on_mount -2 bash -c '
+        for n in 1 2 3 4; do
+            for shape in $shapes; do
+                head -c 9m /dev/urandom >"$0/$shape-$n" && cp "$0/$shape-$n" "$AFS/$shape/read-$n" || exit
+            done
+        done' "$share" || fail "files are made"
+    for shape in $shapes; do
+        [ "$(shape_of "$shape/read-1")" != local ] || fail "$shape/read-1 is in no objects"
+    done
+    # The longest of all is told, in milliseconds.
+    inside='longest=0
+        value() { "$programs/http-get.py" "$socket" | awk -v name="cellar_$1_directly_bytes_total" "\$1 == name { print \$2 }"; }
+        soon() { # WHAT COMMAND...
+            local from=${EPOCHREALTIME/./} took
+            "${@:2}" || { echo "$1: fails"; exit 1; }
+            took=$(((${EPOCHREALTIME/./} - from) / 1000))
+            echo "$1: $took ms" >>"$times"
+            [ $took -lt $limit ] || { echo "$1: $took ms"; exit 1; }
+        }
+        pass() { # NUMBER
+            local shape
+            for shape in $shapes; do
+                soon "read $shape" cmp "$AFS/$shape/read-$1" "$share/$shape-$1"
+                soon "store $shape" cp "$share/$shape-$1" "$AFS/$shape/stored-$1"
+            done
+        }'
+    export inside share times=$IT_DIR/times
+    IT_MOUNT_OPTIONS="--metrics $socket" on_mount bash -c "$inside"'
+        # It asks the server meanwhile whether it keeps objects.
+        cat "$AFS/plain/read-4" >/dev/null; sleep 1.5
+        pass 1
+        before=$(value fetched)/$(value stored)
+        [ ${before%/*} -gt 30000000 ] && [ ${before#*/} -gt 30000000 ] || { echo "only $before bytes come from devices and go there"; exit 1; }
+        touch "$share/ready"
+        for _ in $(seq 600); do [ ! -e "$share/cut" ] || break; sleep 0.05; done
+        echo "cut off" >>"$times"
+        pass 2
+        pass 3
+        [ "$(value fetched)/$(value stored)" = $before ] || { echo "the devices are not cut off"; exit 1; }' &
+    local pid=$!
+    wait_for_file "$share/ready" 60 || { kill $pid; wait $pid; fail "before it is cut off"; }
+    $1
+    touch "$share/cut"
+    wait $pid || { cat "$IT_DIR/times"; fail "cut off"; }
+    IT_MOUNT_OPTIONS="--metrics $socket" on_mount bash -c "$inside"'
+        echo "never reached" >>"$times"
+        ls "$AFS/plain" >/dev/null; sleep 1.5
+        pass 4' || { cat "$IT_DIR/times"; fail "devices that were never reached"; }
+    on_mount -2 bash -c 'for shape in $shapes; do
+            for n in 1 2 3 4; do cmp "$AFS/$shape/stored-$n" "$0/$shape-$n" || exit 1; done
+        done' "$share" || fail "other bytes were stored"
+    say "the longest of 24 files of 9 MiB took $(sed -n '/cut off/,$s/.*: \([0-9]*\) ms/\1/p' "$IT_DIR/times" | sort -n | tail -n 1) ms"
+}
