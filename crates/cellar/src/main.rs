@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 mod cell_directory;
@@ -234,10 +235,23 @@ impl Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log(&cli);
+    allow_descriptors();
     let name = cli.command.name();
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(&name),
+    }
+}
+
+/// As many as the system allows: the usual 1,024 are for programs that use select(2).
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(cause) = setrlimit(Resource::Nofile, most) {
+        tracing::debug!(%cause, "the limit of descriptors stays");
     }
 }
 

@@ -4,7 +4,9 @@
 //! 1. The list comes from the OSD database every few seconds ([`Devices::keep_fresh`]) or with each
 //!    answer of a file server ([`Devices::merge`]). It says who is dead, after some seconds of silence.
 //! 2. Whoever calls a device learns sooner: after a failure it is *suspect* for
-//!    [`SUSPECT_TIME`]. Suspects are asked last, and again when nobody else is left.
+//!    [`SUSPECT_TIME`]. Suspects are asked last, and again when nobody else is left. Where a file server stands in for
+//!    devices ([`Devices::stood_in`]), one that was silent counts as dead for [`SILENT_TIME`]: to notice silence takes longer
+//!    than to ask the file server.
 //! 3. Each shard of the runtime has its own connection to a device, so that callers there enter the
 //!    protocol directly. Connections last until the device's addresses change, a call fails, or this machine's address changes.
 
@@ -26,6 +28,12 @@ use tokio::time::Instant;
 /// How long a device that failed is asked after all others.
 pub const SUSPECT_TIME: Duration = Duration::from_secs(5);
 
+/// How long a device that was silent is left alone where a file server stands in for it.
+const SILENT_TIME: Duration = Duration::from_secs(60);
+
+/// Silence that ends a call where a file server stands in.
+const STOOD_IN_DEAD_TIME: Duration = Duration::from_secs(6);
+
 /// Silence after which a device's server counts as dead for a call under way.
 pub const DEAD_TIME: Duration = Duration::from_secs(10);
 
@@ -42,7 +50,7 @@ pub enum Condition {
     Well,
     /// A call failed a short while ago.
     Suspect,
-    /// The list says that its server is silent, or does not have it.
+    /// The list says that its server is silent, or does not have it; or it was silent, and a file server stands in for it.
     Dead,
 }
 
@@ -69,7 +77,7 @@ pub struct Devices(Arc<Shared>);
 
 struct Shared {
     port: Port,
-    security: Security,
+    stood_in: bool,
     idle_time: RwLock<Duration>,
     devices: RwLock<HashMap<u32, Device>>,
 }
@@ -91,21 +99,35 @@ struct Device {
     /// By shard (`None`: callers on other threads), and whether silence ends their calls.
     connections: HashMap<(Option<usize>, Silence), Connection>,
     suspect_until: Option<Instant>,
+    /// Rule 2.
+    silent_until: Option<Instant>,
+}
+
+impl Device {
+    /// Nothing is known against it any more.
+    fn clear(&mut self) {
+        self.suspect_until = None;
+        self.silent_until = None;
+    }
 }
 
 impl Devices {
     /// No devices yet; calls go out from `port`.
     #[must_use]
     pub fn new(port: Port) -> Self {
-        Self::with_security(port, Security::null())
+        Self::make(port, false)
     }
 
-    /// With a security class: capabilities prove what may be done, this may hide or protect the bytes.
+    /// The same for a client, who can always ask a file server instead.
     #[must_use]
-    pub fn with_security(port: Port, security: Security) -> Self {
+    pub fn stood_in(port: Port) -> Self {
+        Self::make(port, true)
+    }
+
+    fn make(port: Port, stood_in: bool) -> Self {
         Self(Arc::new(Shared {
             port,
-            security,
+            stood_in,
             idle_time: RwLock::new(IDLE_TIME),
             devices: RwLock::default(),
         }))
@@ -115,6 +137,11 @@ impl Devices {
     #[cfg(feature = "fake")]
     pub fn set_idle_time(&self, time: Duration) {
         *self.0.idle_time.write() = time;
+    }
+
+    /// Whether somebody else can be asked for what a device has.
+    pub(crate) fn is_stood_in(&self) -> bool {
+        self.0.stood_in
     }
 
     /// How long a server that is alive may be silent.
@@ -189,6 +216,9 @@ impl Devices {
         match self.0.devices.read().get(&osd) {
             None => Condition::Dead,
             Some(device) if device.listed.dead || device.addresses.is_empty() => Condition::Dead,
+            Some(device) if device.silent_until.is_some_and(|t| t > Instant::now()) => {
+                Condition::Dead
+            }
             Some(device) if device.suspect_until.is_some_and(|t| t > Instant::now()) => {
                 Condition::Suspect
             }
@@ -231,7 +261,10 @@ impl Devices {
         let address = *device.addresses.get(device.current)?;
         let make = || {
             let options = ConnectionOptions {
-                dead_time: Some(DEAD_TIME),
+                dead_time: Some(match self.0.stood_in {
+                    true => STOOD_IN_DEAD_TIME,
+                    false => DEAD_TIME,
+                }),
                 idle_dead_time: match silence {
                     Silence::Fails => Some(self.idle_time()),
                     Silence::Works => None,
@@ -239,8 +272,9 @@ impl Devices {
                 calls_max: Some(CALLS_MAX),
                 ..ConnectionOptions::default()
             };
-            let (port, security) = (&self.0.port, self.0.security.clone());
-            port.connect_with(address, osd::PACKAGE.service_id, security, options)
+            // Capabilities prove what may be done.
+            let port = &self.0.port;
+            port.connect_with(address, osd::PACKAGE.service_id, Security::null(), options)
         };
         Some(device.connections.entry(key).or_insert_with(make).clone())
     }
@@ -253,9 +287,13 @@ impl Devices {
         }
         if let Some(device) = self.0.devices.write().get_mut(&osd) {
             tracing::debug!(osd, %cause, "device is suspect");
-            device.suspect_until = Some(Instant::now() + SUSPECT_TIME);
+            let now = Instant::now();
+            device.suspect_until = Some(now + SUSPECT_TIME);
             if busy {
                 return;
+            }
+            if self.0.stood_in && matches!(cause, CallError::Dead) {
+                device.silent_until = Some(now + SILENT_TIME);
             }
             if device.addresses.len() > 1 {
                 device.current = (device.current + 1) % device.addresses.len();
@@ -269,7 +307,7 @@ impl Devices {
     /// or has slept.
     pub fn renew(&self) {
         for device in self.0.devices.write().values_mut() {
-            device.suspect_until = None;
+            device.clear();
             device.connections.clear();
         }
     }
@@ -280,10 +318,10 @@ impl Devices {
             let devices = self.0.devices.read();
             devices
                 .get(&osd)
-                .is_some_and(|device| device.suspect_until.is_some())
+                .is_some_and(|device| device.suspect_until.or(device.silent_until).is_some())
         };
         if suspect && let Some(device) = self.0.devices.write().get_mut(&osd) {
-            device.suspect_until = None;
+            device.clear();
         }
     }
 }
@@ -302,7 +340,7 @@ fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
                 device.addresses = addresses;
                 device.current = 0;
                 device.connections.clear();
-                device.suspect_until = None;
+                device.clear();
             }
             device.listed = listed.clone();
         }
@@ -313,6 +351,7 @@ fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
                 current: 0,
                 connections: HashMap::new(),
                 suspect_until: None,
+                silent_until: None,
             };
             devices.insert(listed.entry.id, device);
         }

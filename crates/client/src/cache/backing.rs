@@ -8,6 +8,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
@@ -37,6 +39,29 @@ pub(crate) fn alive() -> bool {
     left > 0
 }
 
+/// Files of caches that this process has open.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many may stay open: the rest of the descriptors is for everything else.
+fn most_open() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = limit.current.unwrap_or(u64::MAX) / 2;
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    })
+}
+
+/// A file that is open, counted.
+#[derive(Debug)]
+pub(crate) struct Descriptor(File);
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// Blocks by number; each as long as it was written.
@@ -44,8 +69,8 @@ pub(crate) enum Backing {
     /// A file that is made when it is first written.
     Disk {
         path: PathBuf,
-        /// Kept open while the cached file is.
-        file: Option<File>,
+        /// Kept open while the cached file is, unless too many are.
+        file: Option<Descriptor>,
     },
 }
 
@@ -60,6 +85,12 @@ impl Backing {
 
     /// `length` bytes from `position`; zeros where nothing was written.
     pub(crate) fn read(&mut self, position: u64, length: usize) -> io::Result<Vec<u8>> {
+        let bytes = self.get(position, length);
+        self.spare();
+        bytes
+    }
+
+    fn get(&mut self, position: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(length);
         match self {
             Self::Memory(blocks) => {
@@ -108,10 +139,10 @@ impl Backing {
             Self::Disk { path, file } => {
                 let file = opened(path, file)?;
                 if alive() {
-                    file.write_all_at(bytes, position)
-                } else {
-                    Ok(())
+                    file.write_all_at(bytes, position)?;
                 }
+                self.spare();
+                Ok(())
             }
         }
     }
@@ -151,6 +182,7 @@ impl Backing {
                         at += count as u64;
                     }
                 }
+                self.spare();
                 Ok(())
             }
         }
@@ -170,10 +202,10 @@ impl Backing {
             Self::Disk { path, file } => {
                 let file = opened(path, file)?;
                 if alive() {
-                    file.set_len(position)
-                } else {
-                    Ok(())
+                    file.set_len(position)?;
                 }
+                self.spare();
+                Ok(())
             }
         }
     }
@@ -199,16 +231,16 @@ impl Backing {
                 let file = opened(path, file)?;
                 let hole =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-                if !alive() || rustix::fs::fallocate(file, hole, start, end - start).is_ok() {
-                    return Ok(());
+                if alive() && rustix::fs::fallocate(file, hole, start, end - start).is_err() {
+                    let zeros = vec![0; BLOCK as usize];
+                    let mut at = start;
+                    while at < end {
+                        let count = (end - at).min(BLOCK);
+                        file.write_all_at(&zeros[..count as usize], at)?;
+                        at += count;
+                    }
                 }
-                let zeros = vec![0; BLOCK as usize];
-                let mut at = start;
-                while at < end {
-                    let count = (end - at).min(BLOCK);
-                    file.write_all_at(&zeros[..count as usize], at)?;
-                    at += count;
-                }
+                self.spare();
                 Ok(())
             }
         }
@@ -232,10 +264,19 @@ impl Backing {
                 }
                 match rustix::fs::fallocate(file, hole, start, end - start) {
                     // It stays until the file goes.
-                    Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-                    other => Ok(other?),
+                    Err(rustix::io::Errno::OPNOTSUPP) => {}
+                    other => other?,
                 }
+                self.spare();
+                Ok(())
             }
+        }
+    }
+
+    /// Where too many are open this one is not kept so.
+    fn spare(&mut self) {
+        if OPEN.load(Ordering::Relaxed) > most_open() {
+            self.close();
         }
     }
 
@@ -274,9 +315,9 @@ impl Backing {
     }
 }
 
-fn opened<'a>(path: &Path, file: &'a mut Option<File>) -> io::Result<&'a File> {
+fn opened<'a>(path: &Path, file: &'a mut Option<Descriptor>) -> io::Result<&'a File> {
     if let Some(file) = file {
-        return Ok(file);
+        return Ok(&file.0);
     }
     let new = OpenOptions::new()
         .read(true)
@@ -285,7 +326,8 @@ fn opened<'a>(path: &Path, file: &'a mut Option<File>) -> io::Result<&'a File> {
         .truncate(false)
         .mode(0o600)
         .open(path)?;
-    Ok(file.insert(new))
+    OPEN.fetch_add(1, Ordering::Relaxed);
+    Ok(&file.insert(Descriptor(new)).0)
 }
 
 /// The blocks that `length` bytes from `position` lie in: number, first byte in it, and which of the bytes.

@@ -477,6 +477,8 @@ impl Reader {
             let refused = matches!(&cause, CallError::Aborted(code) if *code == AbortCode::EACCES);
             *tried = match &cause {
                 _ if refused || is_damage(&cause) => u32::MAX,
+                // The file server is asked sooner than it once more.
+                CallError::Dead if self.devices.is_stood_in() => u32::MAX,
                 // That took long enough.
                 CallError::Dead => tried.saturating_add(2),
                 _ => tried.saturating_add(1),
