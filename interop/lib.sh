@@ -82,7 +82,8 @@ server_pid() { # of the process that is the file server
     case $IT_PEER in
     cellar)
         local p
-        p=$(cat "$IT_DIR/server.pid" 2>/dev/null) && [ -e "/proc/$p" ] && ! grep -q '^State:.Z' "/proc/$p/status" && echo "$p"
+        # One look: between two it may have gone.
+        p=$(cat "$IT_DIR/server.pid" 2>/dev/null) && grep -q '^State:.[^Z]' "/proc/$p/status" 2>/dev/null && echo "$p"
         ;;
     openafs) "$interop/openafs-cell/cell" pid --dir "$IT_DIR/server" dafileserver ;;
     esac
