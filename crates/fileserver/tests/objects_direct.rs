@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellar_objects::fake::Fault;
 use cellar_rpc::{CallError, Connection, Security};
@@ -22,7 +22,7 @@ const BOB: i32 = 8;
 const EACCES: i32 = AbortCode::EACCES.0;
 const ESTALE: i32 = AbortCode::ESTALE.0;
 
-/// A cell whose files have two copies.
+/// A cell whose files have two copies, unless a policy says otherwise.
 struct World {
     osds: Osds,
     cell: Cell,
@@ -32,8 +32,12 @@ struct World {
 
 impl World {
     async fn new(devices: u32) -> Self {
+        Self::with_policy(devices, "=> osd, copies=2;").await
+    }
+
+    async fn with_policy(devices: u32, policy: &str) -> Self {
         let cell = Cell::start();
-        let osds = Osds::start(&cell, devices, &[(2, "=> osd, copies=2;")]).await;
+        let osds = Osds::start(&cell, devices, &[(2, policy)]).await;
         set_policy(&cell, OPEN, 2);
         Self {
             osds,
@@ -227,6 +231,46 @@ fn a_store_that_is_given_up_leaves_the_old_bytes_and_frees_the_file() {
         world.write(fid, &begun.access.layout, &[0, 1], &new);
         end(&other, fid, begun.store, 2000, &[]).await.unwrap();
         assert!(world.read(fid).await == new);
+    });
+}
+
+#[test]
+fn what_is_given_up_late_takes_nothing_of_the_next_store() {
+    run(async {
+        // Of two stripes the file has only one yet.
+        let world = World::with_policy(2, "=> osd, stripes=2, ssize=12;").await;
+        let fid = world.file("f", &pattern(1000, 1)).await;
+        let client = world.user("alice");
+        let lost = begin(&client, fid, 8192).await.unwrap();
+        let placed = lost.access.layout.objects[1];
+        assert_eq!(placed.version, 0);
+        world.write(fid, &lost.access.layout, &[0, 1], &pattern(4096, 2));
+        // The devices do what they are told when the next store has begun, and ended.
+        let late = Duration::from_secs(6);
+        world.osds.set_fault(Fault::SlowPrunes(late));
+        let store = lost.store;
+        client.call(&AbortStore { fid, store }).await.unwrap();
+        let given_up = Instant::now();
+        let begun = loop {
+            match begin(&client, fid, 8192).await {
+                Ok(begun) => break begun,
+                Err(cause) => assert_eq!(code(Err::<(), _>(cause)), AbortCode::EBUSY.to_plain().0),
+            }
+        };
+        let next = begun.access.layout;
+        let same = (next.objects[1].osd, next.objects[1].serial);
+        assert_eq!(same, (placed.osd, placed.serial), "the same object");
+        let new = pattern(4096, 3);
+        world.write(fid, &next, &[0, 1], &new);
+        end(&client, fid, begun.store, 8192, &[]).await.unwrap();
+        assert!(given_up.elapsed() < late, "the test was too slow");
+        let object = next.object(fid.vnode, fid.uniquifier, &placed);
+        let versions = || world.osds.versions(placed.osd, object);
+        while versions().contains(&lost.access.layout.version) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(versions(), [next.version]);
+        assert!(world.read(fid).await == [&new[..], &new].concat());
     });
 }
 

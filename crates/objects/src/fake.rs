@@ -16,7 +16,8 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{
     self, Checksum, ChecksumReply, Copy, CopyReply, Examine, ExamineReply, ObjectInfo, Prune,
-    PruneReply, Read, ReadReply, Truncate, TruncateReply, VersionInfo, Write, WriteReply,
+    PruneReply, Read, ReadReply, Remove, RemoveReply, Truncate, TruncateReply, VersionInfo, Write,
+    WriteReply,
 };
 use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use cellar_wire::package::{Package, Procedure};
@@ -43,6 +44,8 @@ pub enum Fault {
     Writes(AbortCode),
     /// Writes are done after this time, reads at once.
     SlowWrites(Duration),
+    /// What gives versions or objects up is done after this time, also when nobody waits for it any more.
+    SlowPrunes(Duration),
 }
 
 type Versions = BTreeMap<u64, Vec<u8>>;
@@ -146,7 +149,7 @@ impl Service for FakeService {
                 Fault::Slow(time) => tokio::time::sleep(time).await,
                 Fault::Abort(code) => return Err(code),
                 Fault::None | Fault::Midway(_) => {}
-                Fault::Writes(_) | Fault::SlowWrites(_) => {}
+                Fault::Writes(_) | Fault::SlowWrites(_) | Fault::SlowPrunes(_) => {}
             }
             match call.opcode().await? {
                 Read::OPCODE => self.read(call, fault).await,
@@ -155,7 +158,8 @@ impl Service for FakeService {
                 Copy::OPCODE => self.copy(call).await,
                 Checksum::OPCODE => self.checksum(call).await,
                 Examine::OPCODE => self.examine(call).await,
-                Prune::OPCODE => self.prune(call).await,
+                Prune::OPCODE => self.prune(call, fault).await,
+                Remove::OPCODE => self.remove(call, fault).await,
                 _ => Err(AbortCode::RXGEN_OPCODE),
             }
         })
@@ -302,8 +306,11 @@ impl FakeService {
         Ok(())
     }
 
-    async fn prune(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
+    async fn prune(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
         let Prune { needed, .. } = call.arguments().await?;
+        if let Fault::SlowPrunes(time) = fault {
+            tokio::time::sleep(time).await;
+        }
         let mut objects = self.0.objects.lock();
         let mut freed = 0;
         for needed in needed.iter() {
@@ -319,6 +326,18 @@ impl FakeService {
             }
         }
         call.reply(&PruneReply { freed });
+        Ok(())
+    }
+
+    async fn remove(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
+        let Remove { objects: named, .. } = call.arguments().await?;
+        if let Fault::SlowPrunes(time) = fault {
+            tokio::time::sleep(time).await;
+        }
+        let mut objects = self.0.objects.lock();
+        let removed = named.iter().filter(|id| objects.remove(id).is_some());
+        let removed = removed.count() as u32;
+        call.reply(&RemoveReply { removed });
         Ok(())
     }
 

@@ -245,6 +245,18 @@ fn versions_let_go() {
 }
 
 #[test]
+fn all_versions_let_go() {
+    crash_everywhere(|store| {
+        let needed = Needed {
+            object: id(2),
+            keep: List::default(),
+            below: u64::MAX,
+        };
+        store.prune(&[needed])?.1.wait()
+    });
+}
+
+#[test]
 fn an_object_removed_softly() {
     crash_everywhere(|store| store.remove(&[id(1)], true)?.1.wait());
 }

@@ -184,6 +184,9 @@ impl Run {
         let (freed, ticket) = self.store.prune(&[needed]).unwrap();
         ticket.wait().unwrap();
         assert_eq!(self.allocated(serial), before - freed, "{}", self.what);
+        let is_there = self.store.examine(id(serial)).is_ok();
+        let has_versions = !self.objects[&serial].versions.is_empty();
+        assert_eq!(is_there, has_versions, "{}", self.what);
     }
 
     fn allocated(&self, serial: u32) -> u64 {
@@ -194,7 +197,7 @@ impl Run {
     fn remove(&mut self) {
         let serial = self.pick();
         if self.objects[&serial].versions.is_empty() {
-            // Never written, or without versions: then it is there all the same.
+            // Never written, or gone with its last version.
             self.objects.remove(&serial);
             let (_, ticket) = self.store.remove(&[id(serial)], false).unwrap();
             return ticket.wait().unwrap();

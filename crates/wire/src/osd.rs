@@ -21,7 +21,7 @@ pub const VERSIONS_MAX: usize = 256;
 
 /// `Remove`: can be brought back with `Undelete` until the retention time of the device is over.
 pub const REMOVE_SOFT: u32 = 1;
-/// `Remove`: goes for good, also on a device that keeps what is removed: what a store or a repair has left that
+/// `Remove`: goes for good, also on a device that keeps what is removed: what a repair has left that
 /// never ended.
 pub const REMOVE_HARD: u32 = 2;
 /// `Checksum`: the CRC-32C.
@@ -126,7 +126,8 @@ package! {
     /// The objects of a volume (0: of all) behind `after`, ascending; `LIST_*`.
     7 ListObjects { capability: Capability, volume: u32, after: ObjectId, limit: u32, flags: u32 }
         -> ListObjectsReply { objects: List<ObjectInfo, NAMED_MAX>, more: bool };
-    /// Lets versions go. Objects that are not there are passed over. Answers the bytes that were given back.
+    /// Lets versions go, and for good an object that has none then. Objects that are not there are passed over.
+    /// Answers the bytes that were given back.
     8 Prune { capability: Capability, needed: List<Needed, NAMED_MAX> } -> PruneReply { freed: u64 };
     /// `REMOVE_*`. Objects that are not there are passed over. Answers how many were.
     9 Remove { capability: Capability, objects: List<ObjectId, NAMED_MAX>, flags: u32 }

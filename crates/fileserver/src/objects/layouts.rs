@@ -1,8 +1,9 @@
 //! New layouts: which devices, which serial numbers, which version.
 //!
-//! A serial number of a file is never given twice, nor is a version: both are above the last that the
-//! file's record knows, and above the clock, which also counts where the record is not known (a file
-//! that came from elsewhere).
+//! A serial number that a file's record has known is never given to another object of the file, nor is a version given
+//! twice: both are above the last that the record knows, and above the clock, which also counts where the record is
+//! not known (a file that came from elsewhere). Of a store that failed no record knows, so the objects that it made
+//! may be the next one's too, with a newer version: what it left is given up by version, never by object.
 
 use cellar_objects::placement::{self, Wish};
 use cellar_objects::{Condition, Devices};

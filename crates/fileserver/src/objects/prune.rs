@@ -18,7 +18,7 @@ use cellar_volume::{Error, Volume};
 use cellar_wire::List;
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{Layout, ObjectId};
-use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune, REMOVE_HARD, Remove};
+use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune, Remove};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::debug;
@@ -168,9 +168,14 @@ impl Server {
             return;
         };
         for placed in next.objects.iter().filter(|placed| placed.version == 0) {
-            // It was made by this store.
-            let object = next.object(fid.vnode, fid.uniquifier, placed);
-            remove(storage, placed.osd, &[(object, 0)], REMOVE_HARD).await;
+            // It was made by this store, and goes with the last version. Not by a removal: a device may do what it is
+            // told when nobody waits any more, and the next store have made the same object, in a newer version.
+            let needed = Needed {
+                object: next.object(fid.vnode, fid.uniquifier, placed),
+                keep: List::default(),
+                below: next.version.saturating_add(1),
+            };
+            prune(storage, placed.osd, &[needed]).await;
         }
         if next.objects.iter().any(|placed| placed.version != 0) {
             let files = BTreeMap::from([(fid, vec![Arc::new(next)])]);

@@ -3,6 +3,9 @@
 //! What a version ceases to need are pieces that the next newer version has anew, or, of the newest,
 //! its own: a record says of each version where its own pieces are, so little is looked at after an
 //! append to something large.
+//!
+//! An object of which nothing is left goes as well, under the same lock: who gives up what it wrote need not ask for
+//! the object's removal, which would take what somebody else has written since.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,8 +28,9 @@ use crate::ticket::Ticket;
 const STEP: usize = 1024;
 
 impl ObjectStore {
-    /// Lets go of the versions that are older than `below` and not named. Objects that are not there, and
-    /// those whose records are damaged, are passed over. Answers the bytes that were given back, and when that is durable.
+    /// Lets go of the versions that are older than `below` and not named, and of objects that have none then.
+    /// Objects that are not there, and those whose records are damaged, are passed over. Answers the bytes that were
+    /// given back, and when that is durable.
     pub fn prune(&self, needed: &[Needed]) -> Result<(u64, Ticket)> {
         let shared = self.shared();
         let (mut freed, mut last) = (0, Ticket::ready());
@@ -41,6 +45,14 @@ impl ObjectStore {
             if let Some((blocks, ticket)) = shared.let_go(needed.object, &mut state, &keep)? {
                 freed += blocks * BLOCK_BYTES;
                 last = ticket;
+            }
+            let emptied = state.any().filter(|record| record.versions.is_empty());
+            if let Some(record) = emptied.cloned() {
+                let _room = shared.engine.admit(0)?;
+                let (left, ticket) = shared.remove(needed.object, &record)?;
+                state.set(left);
+                last = ticket;
+                shared.reaper.wake();
             }
         }
         Ok((freed, last))
@@ -309,6 +321,35 @@ mod tests {
         assert_eq!(removed, 1);
         // It is told to whoever asks what is damaged.
         assert_eq!(store.damaged(), [other(0)]);
+    }
+
+    #[test]
+    fn an_object_goes_with_its_last_version_and_not_before() {
+        let (store, id) = two_versions();
+        // What a store left that was given up, and what another wrote before the device was told.
+        let write = |version| {
+            let bytes = [Bytes::from_static(b"new")];
+            let written = store.write(ObjectId { serial: 2, ..id }, 0, version, 0, &bytes);
+            written.unwrap().wait().unwrap();
+        };
+        let other = ObjectId { serial: 2, ..id };
+        write(5);
+        write(6);
+        let_go(&store, other, &[], 6);
+        assert_eq!(store.read(other, 6, 0, 9).unwrap(), b"new"[..]);
+        let_go(&store, other, &[], 7);
+        assert!(matches!(store.examine(other), Err(Error::NoObject(_))));
+        assert_eq!(store.usage().unwrap().objects, 1);
+        write(8);
+        assert_eq!(store.read(other, 8, 0, 9).unwrap(), b"new"[..]);
+        // Also one that was removed softly: nothing of it could be brought back.
+        store.remove(&[id], true).unwrap().1.wait().unwrap();
+        let_go(&store, id, &[], 11);
+        let usage = store.usage().unwrap();
+        assert_eq!((usage.objects, usage.removed), (1, 0));
+        store.reap_now().unwrap();
+        assert!(store.check().unwrap().faults.is_empty());
+        assert_eq!(store.check().unwrap().unseen, 0);
     }
 
     #[test]

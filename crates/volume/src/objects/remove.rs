@@ -170,7 +170,8 @@ impl Shared {
         Ok((Some(record), ticket))
     }
 
-    fn remove(&self, id: ObjectId, record: &ObjectRecord) -> Result<Left> {
+    /// Removes an object for good, with its record locked.
+    pub(super) fn remove(&self, id: ObjectId, record: &ObjectRecord) -> Result<Left> {
         let mut batch = Batch::new();
         batch.delete(key_of(id));
         batch.put(Key::reap_object(record.number), bytes::Bytes::new());
