@@ -121,7 +121,7 @@ fn make_room(store: &ObjectStore) -> cellar_volume::Result<u32> {
         }
         let (purged, _, durable) = store.purge_oldest(wanted - usage.free)?;
         durable.wait()?;
-        // Their room is there when their pieces are gone too.
+        // Their room is there when their pieces are gone too, also for the next look at what is free.
         store.reap_now()?;
         all += purged;
         if (purged as usize) < OLDEST_MAX {
