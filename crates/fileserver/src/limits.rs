@@ -72,6 +72,11 @@ pub const CONTACT_PATIENCE: Duration = Duration::from_secs(8);
 /// How long a probe of a silent host may take.
 pub const PROBE_PATIENCE: Duration = Duration::from_secs(4);
 
+/// How long a host that calls from another address may take to answer at the one before, if it still has that: its call
+/// waits for it. Longer than a packet that is lost once takes; a host that was missed even so is told at the new
+/// address, which it has as well.
+pub const MOVE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Calls of one host that may wait while the host is being asked who it is; the next ones get
 /// `VBUSY`, which clients retry.
 pub const CALLS_WAITING_PER_HOST: u32 = 64;

@@ -4,8 +4,9 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId};
@@ -29,6 +30,37 @@ fn a_host_that_moves_keeps_its_promises() {
         assert_eq!(moved.forgot(), 0, "it is known, and forgets nothing");
         writer.store(fid, 0, b"x").await.unwrap();
         assert_eq!(moved.told(), [fid]);
+        let figures = cell.server.figures();
+        assert_eq!((figures.hosts.hosts, figures.contacts.moves), (2, 1));
+    });
+}
+
+#[test]
+fn a_host_that_moved_while_it_was_told_is_not_waited_for_where_it_was() {
+    let cell = Cell::start();
+    let writer = Machine::new(&cell, 1);
+    let machine = Machine::new(&cell, 2);
+    run(async {
+        let fid = writer.create(Fid::root(OPEN), "f").await;
+        machine.status(fid).await;
+        machine.forgot();
+        let (service, before) = (machine.service.clone(), machine.port.local_address());
+        drop(machine);
+        // As if its network were away: nobody answers, and nobody says that nobody is there.
+        let _silent = loop {
+            match UdpSocket::bind(before) {
+                Ok(socket) => break socket,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        // A change waits a moment for it, and tries on.
+        writer.store(fid, 0, b"x").await.unwrap();
+        let moved = Machine::with_service(cell.address(), service);
+        let begun = Instant::now();
+        moved.status(Fid::root(OPEN)).await;
+        let took = begun.elapsed();
+        assert!(took < Duration::from_millis(2500), "{took:?}");
+        assert_eq!((moved.told(), moved.forgot()), (vec![fid], 0));
         let figures = cell.server.figures();
         assert_eq!((figures.hosts.hosts, figures.contacts.moves), (2, 1));
     });

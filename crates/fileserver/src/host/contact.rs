@@ -5,8 +5,9 @@
 //! 1. *Introduction* (not `KNOWN`, or `VERIFY`): `TellMeAboutYourself`, or what older clients have
 //!    instead. A UUID nobody has: a new host, to be reset. A UUID of another record: the same host
 //!    from another address. Its present address is probed; if it answers, the new one is an
-//!    alternate, else the host has moved. The record of the new address is dropped. A record that
-//!    was to be verified and reports the UUID it had keeps its promises; otherwise it is reset.
+//!    alternate, else the host has moved, and what it was being asked there it is asked here. The
+//!    record of the new address is dropped. A record that was to be verified and reports the UUID
+//!    it had keeps its promises; otherwise it is reset.
 //! 2. *Reset* (`RESET`): its promises are dropped, then it is told `InitCallBackState3`. In this
 //!    order: a promise given in between belongs to a call that the client started before it was
 //!    told to forget, and the client distrusts the answer.
@@ -32,7 +33,8 @@ use super::questions::{self, Who};
 use super::{DOWN, ERRORTRANS, GONE, Host, HostTable, KNOWN, NO_SERVICE, Queued, RESET, VERIFY};
 use crate::callback::CallbackTable;
 use crate::limits::{
-    BREAK_RETRIES, BREAKS_IN_PARALLEL, CONTACT_PATIENCE, FIDS_PER_BREAK, PROBE_PATIENCE,
+    BREAK_RETRIES, BREAKS_IN_PARALLEL, CONTACT_PATIENCE, FIDS_PER_BREAK, MOVE_PATIENCE,
+    PROBE_PATIENCE,
 };
 
 /// Why a host cannot be served now.
@@ -216,7 +218,7 @@ impl Contacts {
     ) {
         self.counters.moves.fetch_add(1, Ordering::Relaxed);
         let still_there = match self.connection(known) {
-            Some(connection) => questions::is(&connection, uuid, PROBE_PATIENCE).await,
+            Some(connection) => questions::is(&connection, uuid, MOVE_PATIENCE).await,
             None => false,
         };
         info!(host = %known.address(), %address, still_there, "host has another address");
@@ -224,6 +226,8 @@ impl Contacts {
             known.add_alternate(address);
         } else {
             known.set_primary(address);
+            // Whoever waits for an answer from where it was need not.
+            known.readdressed.notify_waiters();
         }
         self.give_up_all(duplicate);
         self.hosts.merge(duplicate, known, address);
@@ -260,15 +264,13 @@ impl Contacts {
     async fn reset(&self, host: &Arc<Host>) -> Result<(), Unsettled> {
         self.give_up_all(host);
         host.outbox_clear();
-        let Some(connection) = self.connection(host) else {
-            return Err(Unsettled::Silent);
-        };
         let with_uuid = host.uuid().is_some();
-        let told = questions::forget_everything(&connection, self.server, with_uuid);
-        match timeout(CONTACT_PATIENCE, told)
-            .await
-            .unwrap_or(Err(CallError::Timeout))
-        {
+        let told = self.ask(host, |connection| async move {
+            let told = questions::forget_everything(&connection, self.server, with_uuid);
+            let told = timeout(CONTACT_PATIENCE, told).await;
+            told.unwrap_or(Err(CallError::Timeout))
+        });
+        match told.await {
             Ok(()) => {
                 self.counters.resets.fetch_add(1, Ordering::Relaxed);
                 host.clear(RESET);
@@ -290,11 +292,38 @@ impl Contacts {
         self.callbacks.give_up_all(host.slot())
     }
 
+    /// Asks a host something where it is, and again there if it is found elsewhere meanwhile: an address where it is not
+    /// any more answers nothing for as long as anybody waits. What is asked may be done twice.
+    async fn ask<T, F: Future<Output = Result<T, CallError>>>(
+        &self,
+        host: &Host,
+        question: impl Fn(Connection) -> F,
+    ) -> Result<T, CallError> {
+        loop {
+            // Before the address is looked at.
+            let readdressed = host.readdressed.notified();
+            tokio::pin!(readdressed);
+            readdressed.as_mut().enable();
+            let connection = self.connection(host).ok_or(CallError::Closed)?;
+            tokio::select! {
+                answer = question(connection) => return answer,
+                () = readdressed => {}
+            }
+        }
+    }
+
     /// Tells the host about fids, at another of its addresses if this one is silent.
     async fn tell(&self, host: &Arc<Host>, fids: &[Fid]) -> Result<(), CallError> {
-        let Some(connection) = self.connection(host) else {
-            return Err(CallError::Closed);
-        };
+        self.ask(host, |connection| self.tell_at(host, connection, fids))
+            .await
+    }
+
+    async fn tell_at(
+        &self,
+        host: &Arc<Host>,
+        connection: Connection,
+        fids: &[Fid],
+    ) -> Result<(), CallError> {
         let failure = match questions::tell(&connection, fids).await {
             Err(cause) if cause.is_unreachable() => cause,
             other => return other,

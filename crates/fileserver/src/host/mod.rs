@@ -65,6 +65,8 @@ pub struct Host {
     talk: tokio::sync::Mutex<()>,
     /// Signalled when the outbox moved or the host went down.
     moved: Notify,
+    /// Signalled when the host was found at another address.
+    readdressed: Notify,
 }
 
 struct Record {
@@ -143,6 +145,7 @@ impl Host {
             }),
             talk: tokio::sync::Mutex::new(()),
             moved: Notify::new(),
+            readdressed: Notify::new(),
         }
     }
 
