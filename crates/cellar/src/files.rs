@@ -118,9 +118,9 @@ pub(crate) async fn run(command: Command) -> Outcome {
 /// But a copy has more to give up: stores, which file servers keep open for a minute otherwise, and new files that are
 /// empty. A second signal ends that, too.
 async fn run_until_signal(session: &Session, command: Command) -> Outcome {
-    let mut signals = Signals::new()?;
-    let stop = Stop::default();
     let gives_up = matches!(command, Command::Cp(_));
+    let mut signals = Signals::new(gives_up)?;
+    let stop = Stop::default();
     let mut work = pin!(run_in(session, command, &stop));
     let ended = tokio::select! {
         outcome = &mut work => return outcome,
@@ -144,22 +144,31 @@ async fn run_until_signal(session: &Session, command: Command) -> Outcome {
 /// What ends a command before it is done.
 struct Signals {
     interrupt: Signal,
-    terminate: Signal,
+    /// Of a command that has something to give up. Others end by SIGTERM as programs do that know nothing of it: they
+    /// may be waiting for whoever reads what they print, and would not hear it.
+    terminate: Option<Signal>,
 }
 
 impl Signals {
-    fn new() -> Outcome<Self> {
+    fn new(gives_up: bool) -> Outcome<Self> {
+        let terminate = gives_up.then(|| signal(SignalKind::terminate()));
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            terminate: terminate.transpose()?,
         })
     }
 
     /// The next, as the command's failure.
     async fn next(&mut self) -> Failure {
+        let terminate = async {
+            match &mut self.terminate {
+                Some(signal) => drop(signal.recv().await),
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => Failure::interrupted(),
-            _ = self.terminate.recv() => Failure::terminated(),
+            () = terminate => Failure::terminated(),
         }
     }
 }

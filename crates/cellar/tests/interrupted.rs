@@ -1,11 +1,14 @@
-//! `cellar vos` ended in the middle of its work: by Ctrl-C it cleans up behind itself; killed, it leaves that
-//! to the server. Either way the volume is what it was, and nothing else is left.
+//! Commands that are ended in the middle of their work. `cellar vos` cleans up behind itself after Ctrl-C; killed, it
+//! leaves that to the server. Either way the volume is what it was, and nothing else is left. What only prints ends
+//! at once.
 
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Answer, Cell, SECOND, until};
 
@@ -286,4 +289,35 @@ fn ctrl_c_in_the_middle_of_a_release_leaves_sites_whole() {
         old = new;
     }
     panic!("it was always through before it noticed Ctrl-C");
+}
+
+/// It waits in the middle of a write to a pipe that nobody reads.
+#[test]
+fn what_waits_for_its_reader_ends_when_it_is_told_to() {
+    let cell = Cell::new();
+    let large = cell.local("large");
+    fs::write(&large, contents(1 << 20, 1)).expect("a file");
+    cell.ok(&format!(
+        "cp {} /afs/test.cell/scratch/large",
+        large.display()
+    ));
+    let mut child = spawn(&cell, "cat /afs/test.cell/scratch/large", Stdio::null());
+    let mut output = child.stdout.take().expect("its output");
+    output.read_exact(&mut [0]).expect("it has begun");
+    // Much more than it needs to fill the pipe.
+    std::thread::sleep(Duration::from_secs(1));
+    signal(&child, "-TERM");
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            break status;
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            signal(&child, "-KILL");
+            ended(child);
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.signal(), Some(15), "{status}");
 }
