@@ -19,6 +19,8 @@ use common::osds::{KEEP, Osds, layout, pattern, read, set_policy};
 use common::{ALICE, ANYUSER, Cell, Machine, NOW, OPEN, list, run, stated, store_within};
 
 const BOB: i32 = 8;
+/// How long a device may take to be told.
+const PATIENCE: Duration = Duration::from_secs(15);
 const EACCES: i32 = AbortCode::EACCES.0;
 const ESTALE: i32 = AbortCode::ESTALE.0;
 
@@ -88,6 +90,15 @@ impl World {
                 fake.objects(|all| all.values().map(|versions| versions.len()).sum::<usize>())
             })
             .sum()
+    }
+
+    /// Waits until so many are left; nothing that is collected is among them.
+    async fn versions_become(&self, count: usize) {
+        let begun = Instant::now();
+        while self.versions() > count {
+            assert!(begun.elapsed() < PATIENCE, "{} are left", self.versions());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     async fn read(&self, fid: Fid) -> Vec<u8> {
@@ -220,9 +231,7 @@ fn a_store_that_is_given_up_leaves_the_old_bytes_and_frees_the_file() {
         client.call(&AbortStore { fid, store }).await.unwrap();
         assert!(world.read(fid).await == old);
         // What it wrote goes from the devices.
-        while world.versions() > 2 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        world.versions_become(2).await;
         assert!(world.read(fid).await == old);
         assert_eq!(code(client.call(&AbortStore { fid, store }).await), ESTALE);
         assert_eq!(code(end(&client, fid, store, 2000, &[]).await), ESTALE);
@@ -271,6 +280,24 @@ fn what_is_given_up_late_takes_nothing_of_the_next_store() {
         }
         assert_eq!(versions(), [next.version]);
         assert!(world.read(fid).await == [&new[..], &new].concat());
+    });
+}
+
+#[test]
+fn a_silent_device_does_not_keep_others_from_what_a_store_gives_up() {
+    run(async {
+        let world = World::with_policy(4, "=> osd, stripes=4, ssize=12;").await;
+        let fid = world.machine.create(Fid::root(OPEN), "f").await;
+        let client = world.user("alice");
+        let begun = begin(&client, fid, 4 << 12).await.unwrap();
+        let layout = begun.access.layout;
+        world.write(fid, &layout, &[0, 1, 2, 3], &pattern(1 << 12, 1));
+        assert_eq!(world.versions(), 4);
+        let first = layout.objects[0].osd;
+        world.osds.fakes[first as usize - 2].set_fault(Fault::Silent);
+        let store = begun.store;
+        client.call(&AbortStore { fid, store }).await.unwrap();
+        world.versions_become(1).await;
     });
 }
 

@@ -29,7 +29,7 @@ use super::leases::{self, Lease};
 use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
 use crate::abort_map::Refusal;
 use crate::access::Access;
-use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS};
+use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS, UNMAKE_PATIENCE};
 use crate::objects::policies::{Place, Wanted};
 use crate::objects::store::{self, Storing};
 use crate::objects::{alive, layouts};
@@ -42,6 +42,8 @@ use crate::volumes::{Attached, Want};
 
 /// How long BeginStore waits for another store of the file.
 const TURN_WAIT: Duration = Duration::from_secs(2);
+// Not in vain behind one that was given up.
+const _: () = assert!(UNMAKE_PATIENCE.as_millis() <= TURN_WAIT.as_millis());
 
 /// Who may store, and what the file is.
 struct Allowed {

@@ -21,6 +21,7 @@ use cellar_wire::object::{Layout, ObjectId};
 use cellar_wire::osd::{Examine, NAMED_MAX, Needed, Prune, Remove};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tracing::debug;
 
 use super::making::Making;
@@ -141,13 +142,25 @@ impl Server {
         }
         needs.retain(|osd, _| !silent.contains(osd));
         gone.retain(|osd, _| !silent.contains(osd));
-        for (osd, needed) in needs {
-            prune(storage, osd, &needed).await;
-        }
+        self.prune_at(needs).await;
         for (osd, objects) in gone {
             remove(storage, osd, &objects, 0).await;
         }
         ObjectFigures::count(&self.objects.figures.pruned);
+    }
+
+    /// Lets versions go on all these devices at a time: one that is silent keeps no other from being told.
+    async fn prune_at(self: &Arc<Self>, needs: HashMap<u32, Vec<Needed>>) {
+        let mut told = JoinSet::new();
+        for (osd, needed) in needs {
+            let server = self.clone();
+            told.spawn_local(async move {
+                if let Some(storage) = server.objects.storage() {
+                    prune(storage, osd, &needed).await;
+                }
+            });
+        }
+        while told.join_next().await.is_some() {}
     }
 
     /// A store to these objects of a file has failed, and nobody names what it wrote. That is given up, also on
@@ -164,9 +177,7 @@ impl Server {
     }
 
     async fn unmake_now(self: &Arc<Self>, fid: Fid, next: Layout) {
-        let Some(storage) = self.objects.storage() else {
-            return;
-        };
+        let mut made: HashMap<u32, Vec<Needed>> = HashMap::new();
         for placed in next.objects.iter().filter(|placed| placed.version == 0) {
             // It was made by this store, and goes with the last version. Not by a removal: a device may do what it is
             // told when nobody waits any more, and the next store have made the same object, in a newer version.
@@ -175,12 +186,18 @@ impl Server {
                 keep: List::default(),
                 below: next.version.saturating_add(1),
             };
-            prune(storage, placed.osd, &[needed]).await;
+            made.entry(placed.osd).or_default().push(needed);
         }
+        let mut files = BTreeMap::new();
         if next.objects.iter().any(|placed| placed.version != 0) {
-            let files = BTreeMap::from([(fid, vec![Arc::new(next)])]);
-            self.prune(files).await;
+            files.insert(fid, vec![Arc::new(next)]);
         }
+        let written = async {
+            if !files.is_empty() {
+                self.prune(files).await;
+            }
+        };
+        tokio::join!(self.prune_at(made), written);
     }
 
     /// What is still needed of the objects of those layouts, which a file had.
