@@ -14,6 +14,7 @@ use cellar_wire::afsosd::{
 };
 use cellar_wire::ids::Fid;
 use cellar_wire::object::{Layout, Shape};
+use cellar_wire::rxafs::{AfsStoreStatus, StoreData64, StoreData64Reply};
 use cellar_wire::{AbortCode, AfsTime, List};
 use common::osds::{KEEP, Osds, layout, pattern, read, set_policy};
 use common::{ALICE, ANYUSER, Cell, Machine, NOW, OPEN, list, run, stated, store_within};
@@ -330,6 +331,62 @@ fn a_store_that_nobody_renews_is_taken_over() {
         world.write(fid, &begun.access.layout, &[0, 1], &new);
         end(&second, fid, begun.store, 1000, &[]).await.unwrap();
         assert!(world.read(fid).await == new);
+    });
+}
+
+#[test]
+fn what_a_store_wrote_that_nobody_renews_is_given_up() {
+    run(async {
+        let world = World::new(2).await;
+        let old = pattern(1000, 1);
+        let fid = world.file("f", &old).await;
+        let lost = begin(&world.user("alice"), fid, 1000).await.unwrap();
+        world.write(fid, &lost.access.layout, &[0, 1], &pattern(1000, 2));
+        assert_eq!(world.versions(), 4);
+        world.cell.wait_secs(u64::from(STORE_LEASE) + 5);
+        world.versions_become(2).await;
+        assert!(world.read(fid).await == old);
+    });
+}
+
+#[test]
+fn what_a_store_wrote_that_is_refused_at_its_end_is_given_up() {
+    run(async {
+        let world = World::new(2).await;
+        let old = pattern(1000, 1);
+        let fid = world.file("f", &old).await;
+        let (client, admin) = (world.user("alice"), world.cell.admin().await);
+        let over = AbortCode::VOVERQUOTA;
+        let large = 8 << 20;
+        // At the devices.
+        let begun = begin(&client, fid, large).await.unwrap();
+        world.write(fid, &begun.access.layout, &[0, 1], &pattern(1000, 2));
+        assert_eq!(world.versions(), 4);
+        admin.call(&common::quota(100)).await.unwrap();
+        let refused = end(&client, fid, begun.store, large, &[]).await;
+        assert_eq!(code(refused), over.to_plain().0);
+        world.versions_become(2).await;
+        // Through the file server.
+        admin.call(&common::quota(0)).await.unwrap();
+        let store = StoreData64 {
+            fid,
+            in_status: AfsStoreStatus::default(),
+            position: 0,
+            length: large,
+            file_length: KEEP,
+        };
+        let new = pattern(large as usize, 3);
+        let mut call = world.machine.connection.open(&store).await.unwrap();
+        let half = new.len() / 2;
+        call.write(new[..half].to_vec().into()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        admin.call(&common::quota(100)).await.unwrap();
+        call.write(new[half..].to_vec().into()).await.unwrap();
+        call.finish();
+        let refused: Result<StoreData64Reply, _> = call.results().await;
+        assert_eq!(code(refused), over.0);
+        world.versions_become(2).await;
+        assert!(world.read(fid).await == old);
     });
 }
 

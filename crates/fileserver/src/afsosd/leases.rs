@@ -1,8 +1,8 @@
 //! Stores that clients make directly: begun, and not ended yet.
 //!
 //! Each has the turn to write its file until it ends, is given up, or nobody renews it for
-//! [`STORE_LEASE`] seconds. What it wrote is named by no vnode then; the next store of the file takes its
-//! place on the devices. A restart forgets all of them, and their clients begin again.
+//! [`STORE_LEASE`] seconds. What it wrote is named by no vnode then, and the devices are told so; the next store of
+//! the file takes its place there. A restart forgets all of them, and their clients begin again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,15 +95,15 @@ impl Leases {
         leases.remove(&number).ok_or(GONE)
     }
 
-    /// Forgets stores that nobody has renewed.
-    pub(crate) fn sweep(&self, now: u64) {
-        self.0.lock().retain(|_, lease| {
-            let stays = lease.expires >= now;
-            if !stays {
-                tracing::info!(fid = %lease.fid, user = lease.user.0, "a direct store was forgotten");
-            }
-            stays
-        });
+    /// Takes out the stores that nobody has renewed, to be given up.
+    pub(crate) fn sweep(&self, now: u64) -> Vec<Lease> {
+        let mut leases = self.0.lock();
+        let expired = leases.extract_if(|_, lease| lease.expires < now);
+        let expired: Vec<Lease> = expired.map(|(_, lease)| lease).collect();
+        for lease in &expired {
+            tracing::info!(fid = %lease.fid, user = lease.user.0, "a direct store was forgotten");
+        }
+        expired
     }
 }
 

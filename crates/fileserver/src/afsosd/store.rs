@@ -293,7 +293,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
         ..StoreSpec::at(0)
     };
     let (stored, whole) = (layout.clone(), length.max(lease.before.length));
-    let (changed, pending, lease) = {
+    let ended = {
         let (server, session) = (server.clone(), session.clone());
         blocking(move || {
             let change = LayoutChange {
@@ -308,14 +308,27 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
                 .volume
                 .set_layout(fid, expected, &change, session.context());
             let changed: Changed<VnodeStatus> = match changed {
-                Err(Error::Stale(_)) => return Err(Refusal::Code(AbortCode::ESTALE)),
-                changed => changed?,
+                Err(error) => return Err(Box::new((error, lease))),
+                Ok(changed) => changed,
             };
             let touched = Touched::changed([fid]);
             let pending = collect(&server, &touched, session.host_slot(), session.now.0);
             Ok((changed, pending, lease))
         })
-        .await?
+        .await
+    };
+    let (changed, pending, lease) = match ended {
+        Ok(ended) => ended,
+        Err(refused) => {
+            let (error, lease) = *refused;
+            if store::is_refused_here(&error) {
+                server.unmake(fid, lease.next, (lease.turn, lease.making));
+            }
+            return Err(match error {
+                Error::Stale(_) => Refusal::Code(AbortCode::ESTALE),
+                other => other.into(),
+            });
+        }
     };
     let volume = &lease.volume;
     volume.count_change(session.origin(), &lease.before, session.context());

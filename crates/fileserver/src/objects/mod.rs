@@ -292,7 +292,9 @@ impl Objects {
         runtime.spawn(0, || async move {
             while !kept.is_stopping() {
                 tokio::time::sleep(STORE_LEASES_INTERVAL).await;
-                kept.objects.leases.sweep(kept.wall().as_secs());
+                for lease in kept.objects.leases.sweep(kept.wall().as_secs()) {
+                    kept.unmake(lease.fid, lease.next, (lease.turn, lease.making));
+                }
             }
         });
         let kept = server.clone();

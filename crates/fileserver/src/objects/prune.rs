@@ -177,6 +177,13 @@ impl Server {
     }
 
     async fn unmake_now(self: &Arc<Self>, fid: Fid, next: Layout) {
+        let server = self.clone();
+        let found = blocking(move || server.volumes.find(fid.volume)).await;
+        let is_ours = |volume: &Volume| volume.is_writable() && !volume.is_restoring();
+        if !matches!(found, Ok(Some((_, attached))) if is_ours(&attached.volume)) {
+            // It went to another server, which may write the same objects, in versions by its own clock.
+            return;
+        }
         let mut made: HashMap<u32, Vec<Needed>> = HashMap::new();
         for placed in next.objects.iter().filter(|placed| placed.version == 0) {
             // It was made by this store, and goes with the last version. Not by a removal: a device may do what it is

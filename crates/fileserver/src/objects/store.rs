@@ -19,6 +19,7 @@ use cellar_rpc::blocking;
 use cellar_volume::{Error, LayoutChange, StoreSpec, VnodeStatus, Volume};
 use cellar_wire::ids::Fid;
 use cellar_wire::object::Layout;
+use parking_lot::Mutex;
 
 use super::ObjectFigures;
 use super::alive;
@@ -58,10 +59,12 @@ pub(crate) struct Stored {
     fid: Fid,
     pub(crate) before: VnodeStatus,
     old: Option<Arc<Layout>>,
+    /// As it was begun.
+    next: Layout,
     written: Written,
     length: u64,
-    turn: Turn,
-    _making: Making,
+    /// Held until the change is made, or what was written is given up.
+    held: Mutex<Option<(Turn, Making)>>,
 }
 
 /// Where the bytes of a file are to be after a store that leaves it `length` bytes long.
@@ -180,6 +183,7 @@ impl Storing {
     /// contents are the same.
     pub(crate) async fn move_out(self) -> Result<(Arc<Layout>, Turn), Refusal> {
         let (volume, fid, old) = (self.volume.clone(), self.fid, self.old.clone());
+        let server = self.server.clone();
         let version = self.before.data_version;
         let spec = StoreSpec::at(0);
         let stored = self.write(&spec, 0, &mut Nothing).await?;
@@ -189,11 +193,15 @@ impl Storing {
             Some(old) => volume.exchange_layout(fid, old, layout),
         })
         .await;
+        if changed.as_ref().is_err_and(is_refused_here) {
+            stored.give_up(&server);
+        }
         match changed {
             Err(Error::Stale(_)) => return Err(Refusal::Busy),
             changed => changed?.durable.await?,
         }
-        Ok((Arc::new(stored.written.layout), stored.turn))
+        let (turn, _making) = stored.held.into_inner().ok_or(Refusal::Busy)?;
+        Ok((Arc::new(stored.written.layout), turn))
     }
 
     /// Writes what comes, and what the file keeps, to objects.
@@ -215,10 +223,10 @@ impl Storing {
                     fid,
                     before: self.before,
                     old: self.old,
+                    next: self.next,
                     written,
                     length,
-                    turn: self.turn,
-                    _making: self.making,
+                    held: Mutex::new(Some((self.turn, self.making))),
                 })
             }
             Err(refusal) => {
@@ -307,6 +315,13 @@ impl Stored {
         self.volume.set_layout(self.fid, expected, &change, context)
     }
 
+    /// The change was refused, so nothing was changed: what was written is given up.
+    pub(crate) fn give_up(&self, server: &Arc<Server>) {
+        if let Some(held) = self.held.lock().take() {
+            server.unmake(self.fid, self.next.clone(), held);
+        }
+    }
+
     /// After the change: what nobody needs any more is given up, later, and what lacks the store is repaired.
     pub(crate) fn settle(&self, server: &Arc<Server>) {
         if let Some(old) = &self.old {
@@ -314,6 +329,12 @@ impl Stored {
         }
         server.repair_after_store(self.fid, &self.written.layout, self.length);
     }
+}
+
+/// Whether the change that ends a store was refused where the file still is: nobody else writes its objects before
+/// what this store left there was given up. Of a volume that went away while it was stored into, another server may.
+pub(crate) fn is_refused_here(error: &Error) -> bool {
+    matches!(error, Error::Stale(_) | Error::OverQuota | Error::DiskFull)
 }
 
 /// No bytes.

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -324,10 +325,15 @@ async fn into_objects(
         return here(server, session, asked, &allowed, bytes).await;
     };
     let stored = Arc::new(storing.write(spec, asked.length, bytes).await?);
+    let is_refused = Arc::new(AtomicBool::new(false));
     let work = {
         let (session, allowed, stored) = (session.clone(), allowed.clone(), stored.clone());
+        let is_refused = is_refused.clone();
         move || {
-            let changed = match stored.commit(&allowed.spec, session.context()) {
+            let changed = stored.commit(&allowed.spec, session.context());
+            let refused = changed.as_ref().is_err_and(store::is_refused_here);
+            is_refused.store(refused, Ordering::Release);
+            let changed = match changed {
                 Err(Error::Stale(_)) => return Err(Refusal::Busy),
                 changed => changed?,
             };
@@ -335,7 +341,11 @@ async fn into_objects(
             Ok((changed, Touched::changed([asked.fid])))
         }
     };
-    let status = change(server, session, work).await?;
+    let changed = change(server, session, work).await;
+    if is_refused.load(Ordering::Acquire) {
+        stored.give_up(server);
+    }
+    let status = changed?;
     stored.settle(server);
     Ok((status, allowed.access))
 }
