@@ -18,8 +18,10 @@ use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use cellar_wire::object::ObjectId;
 use cellar_wire::osddb::OSD_DRAINING;
 use cellar_wire::rxafs;
-use common::osds::{KEEP, THRESHOLD, layout, pattern, set_policy};
-use common::real::{RealOsds, Servers, patiently, store_patiently, superuser, until, upkeep};
+use common::osds::{KEEP, THRESHOLD, pattern, set_policy};
+use common::real::{
+    RealOsds, Servers, knows_policies, patiently, store_patiently, superuser, until, upkeep,
+};
 use common::{CLONE, Cell, Machine, NOW, OPEN, name, uuid};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -69,12 +71,7 @@ impl World {
             admin,
         };
         world.place(false, false);
-        let fid = world.create("probe").await;
-        until("policies are known", async || {
-            world.store(fid, 0, b"probe", 0).await;
-            layout(&world.here, fid).is_some()
-        })
-        .await;
+        knows_policies(&world.here, &world.machine).await;
         world.remove("probe").await;
         until("nothing is left", async || world.osds.counts().0 == 0).await;
         world

@@ -14,7 +14,7 @@ use cellar_wire::afsosd::RepairStatus;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 use cellar_wire::object::ObjectId;
 use common::osds::{KEEP, layout, pattern, read};
-use common::real::{RealOsds, keeps_on, patiently, store_patiently, until};
+use common::real::{RealOsds, keeps_on, knows_policies, patiently, store_patiently, until};
 use common::{Cell, Machine, NOW, OPEN};
 
 /// More than what may be left of a device that was filled.
@@ -45,14 +45,7 @@ impl World {
             admin,
             _silent: silent,
         };
-        let fid = world.machine.create(Fid::root(OPEN), "first").await;
-        until("policies are known", async || {
-            store_patiently(&world.machine, fid, 0, b"first", 0)
-                .await
-                .unwrap();
-            layout(&world.cell, fid).is_some()
-        })
-        .await;
+        knows_policies(&world.cell, &world.machine).await;
         world
     }
 

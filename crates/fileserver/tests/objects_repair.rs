@@ -21,7 +21,7 @@ use cellar_wire::object::Layout;
 use cellar_wire::osddb::OSD_DRAINING;
 use cellar_wire::rxafs;
 use common::osds::{KEEP, THRESHOLD, layout, pattern, read, set_policy};
-use common::real::{RealOsds, keeps_on, patiently, store_patiently, until};
+use common::real::{RealOsds, keeps_on, knows_policies, patiently, store_patiently, until};
 use common::volser::Volser;
 use common::{CLONE, Cell, Machine, OPEN, name};
 
@@ -52,12 +52,7 @@ impl World {
 
     /// The server has asked for the policies.
     async fn know_policies(&self) {
-        let fid = self.machine.create(Fid::root(OPEN), "probe").await;
-        until("policies are known", async || {
-            self.store(fid, 0, b"probe", 0).await.unwrap();
-            self.layout(fid).is_some()
-        })
-        .await;
+        knows_policies(&self.cell, &self.machine).await;
         self.remove("probe").await;
         until("a removed file gives its objects back", async || {
             self.osds.counts().0 == 0

@@ -24,7 +24,7 @@ use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use cellar_wire::{AbortCode, AfsString};
 use parking_lot::Mutex;
 
-use super::osds::{Database, THRESHOLD, set_policy};
+use super::osds::{Database, THRESHOLD, layout, set_policy};
 use super::{Cell, Machine, NOW, OPEN, stated, store_within, uuid};
 
 /// A device and its server.
@@ -427,4 +427,16 @@ pub fn keeps_on(osds: &RealOsds, change: impl FnOnce(&mut Upkeep)) -> (Cell, Mac
     let machine = Machine::new(&cell, 1);
     set_policy(&cell, OPEN, 2);
     (cell, machine, admin)
+}
+
+/// Waits until a server has asked for the policies: the same small file is stored until it is in objects. Answers it.
+pub async fn knows_policies(cell: &Cell, machine: &Machine) -> Fid {
+    let fid = machine.create(Fid::root(OPEN), "probe").await;
+    until("policies are known", async || {
+        let stored = store_patiently(machine, fid, 0, b"probe", 0).await;
+        stored.unwrap();
+        layout(cell, fid).is_some()
+    })
+    .await;
+    fid
 }
