@@ -60,6 +60,10 @@ impl ObjectStore {
     /// many objects that were.
     pub fn purge(&self, before: u64) -> Result<(u32, Ticket)> {
         let shared = self.shared();
+        if shared.device.lock().removed == 0 {
+            // Nothing to be looked for, which would be a walk over all objects.
+            return Ok((0, Ticket::ready()));
+        }
         let prefix = Key::of_kind(Kind::Object);
         let mut walk = shared.engine.walk(&prefix, &prefix);
         let is_due = |record: &ObjectRecord| record.removed != 0 && record.removed < before;
@@ -87,6 +91,9 @@ impl ObjectStore {
     /// [`OLDEST_MAX`] objects. Answers how many objects that were, and how many bytes they have.
     pub fn purge_oldest(&self, bytes: u64) -> Result<(u32, u64, Ticket)> {
         let shared = self.shared();
+        if shared.device.lock().removed == 0 {
+            return Ok((0, 0, Ticket::ready()));
+        }
         let prefix = Key::of_kind(Kind::Object);
         let mut walk = shared.engine.walk(&prefix, &prefix);
         let mut oldest = BTreeSet::new();
