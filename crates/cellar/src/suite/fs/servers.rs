@@ -2,7 +2,7 @@
 //! named, else those of this machine's lists; each is asked by the command itself, except with `-fast`, which says
 //! what the mount has met.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::super::{cell_options, print_json};
 use super::Invocation;
 use super::table::AT;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Failures, Outcome};
 use crate::mounted::Mounted;
 use crate::output::outln;
 
@@ -35,14 +35,21 @@ pub(super) async fn check(invocation: &Invocation) -> Outcome {
         ));
     }
     let cells = cells(invocation, mount.as_ref()).await?;
-    let silent = match mount {
+    let mut failures = Failures::of("fs");
+    let mut silent = match mount {
         Some(mount) if fast => met(&mount, &cells)?,
-        _ => ask(cells).await?,
+        _ => ask(cells, &mut failures).await?,
     };
+    // One machine may serve two cells.
+    let mut seen = HashSet::new();
+    silent.retain(|server| seen.insert(*server));
     if invocation.has("json") {
-        return print_json(&json!({ "unavailable": silent }));
+        print_json(&json!({ "unavailable": silent }))?;
+        return failures.end();
     }
     if silent.is_empty() {
+        // Of a cell that could not be asked nothing is known.
+        failures.end()?;
         outln!("All servers are running.");
         return Ok(());
     }
@@ -53,6 +60,7 @@ pub(super) async fn check(invocation: &Invocation) -> Outcome {
         .map(|server| format!(" {}", hosts.name(*server)))
         .collect();
     outln!("These servers unavailable due to network or server problems: {names}.");
+    failures.end()?;
     Failure::if_any(true)
 }
 
@@ -85,19 +93,17 @@ async fn cells(invocation: &Invocation, mount: Option<&Mounted>) -> Outcome<Vec<
 /// Those that the mount has met silent a short while ago.
 fn met(mount: &Mounted, cells: &[Cell]) -> Outcome<Vec<IpAddr>> {
     let lines = mount.lines(control::SILENT)?;
-    let mut silent: Vec<IpAddr> = lines
+    let silent = lines
         .iter()
         .filter_map(|line| line.split_once(' '))
         .filter(|(name, _)| cells.iter().any(|cell| cell.name.as_str() == *name))
-        .filter_map(|(_, address)| address.parse().ok())
-        .collect();
-    silent.dedup();
-    Ok(silent)
+        .filter_map(|(_, address)| address.parse().ok());
+    Ok(silent.collect())
 }
 
 /// Asks the file servers of cells, of all cells at a time. Of a cell that does not say where they are, its database
-/// servers are those that do not answer.
-async fn ask(cells: Vec<Cell>) -> Outcome<Vec<IpAddr>> {
+/// servers are those that do not answer; what else goes wrong with one is told, and the others go on.
+async fn ask(cells: Vec<Cell>, failures: &mut Failures) -> Outcome<Vec<IpAddr>> {
     let runtime = Runtime::client_only()?;
     let config = Config {
         cells: cells.clone(),
@@ -116,7 +122,6 @@ async fn ask(cells: Vec<Cell>) -> Outcome<Vec<IpAddr>> {
         });
     }
     let mut answers = Vec::new();
-    let mut failed = None;
     while let Some(answer) = asked.join_next().await {
         match answer {
             Ok((place, Ok(silent), _)) => answers.push((place, silent)),
@@ -125,15 +130,17 @@ async fn ask(cells: Vec<Cell>) -> Outcome<Vec<IpAddr>> {
             {
                 answers.push((place, cell.database_servers));
             }
-            Ok((_, Err(error), _)) => failed = Some(Failure::from(error)),
-            Err(cause) => failed = Some(Failure::new(cause.to_string())),
+            Ok((_, Err(error), cell)) => {
+                let error = Failure::from(error).but(&format!("cell {}", cell.name));
+                failures.note(Err::<(), _>(error));
+            }
+            Err(cause) => {
+                failures.note(Err::<(), _>(Failure::new(cause.to_string())));
+            }
         }
     }
     client.goodbye().await;
     runtime.shutdown();
-    if let Some(failure) = failed {
-        return Err(failure);
-    }
     answers.sort();
     Ok(answers.into_iter().flat_map(|(_, silent)| silent).collect())
 }
