@@ -10,7 +10,8 @@ reader='
         local from=${EPOCHREALTIME/./} said tries=0
         if [ "${3:-}" != quiet ]; then
             # Who makes a name at the moment of a change is told ETIMEDOUT: it may be there or not.
-            until said=$(LC_ALL=C mkdir "$AFS/made-$1-$((tries++))" 2>&1); do
+            until said=$(LC_ALL=C mkdir "$AFS/made-$1-$tries" 2>&1); do
+                tries=$((tries + 1))
                 [[ $said == *"timed out"* ]] && [ $((${EPOCHREALTIME/./} - from)) -lt $(($2 * 1000000)) ] || { echo "$1: $said"; exit 1; }
                 sleep 0.1
             done
