@@ -5,7 +5,8 @@ SERVER_ADDR=10.99.0.1
 network_up() { # NAME
     local n=$1 k c
     ip netns add "$n" && ip -n "$n" link set lo up &&
-        ip -n "$n" link add br0 type bridge forward_delay 0 stp_state 0 &&
+        # An address of its own: else it has the least of its ports', and another one when a test puts something between.
+        ip -n "$n" link add br0 address 02:00:00:63:00:01 type bridge forward_delay 0 stp_state 0 &&
         ip -n "$n" addr add $SERVER_ADDR/24 dev br0 && ip -n "$n" link set br0 up || return
     for k in 1 2; do
         c=$n-c$k
