@@ -60,7 +60,7 @@ pub struct Servers {
 #[derive(Debug)]
 struct OfCell {
     security: Security,
-    /// Each with its age ([`Reach::changes`]).
+    /// Each with its age ([`Reach::age`]).
     connections: HashMap<(SocketAddr, u16), (Age, Connection)>,
 }
 

@@ -13,15 +13,21 @@ use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::rxafs;
 use common::{Cell, Machine, OPEN, list, name, run, uuid};
 
+/// A file of the one machine's that the other is promised, and has been told nothing about yet.
+async fn promised(writer: &Machine, machine: &Machine) -> Fid {
+    let fid = writer.create(Fid::root(OPEN), "f").await;
+    machine.status(fid).await;
+    machine.forgot();
+    fid
+}
+
 #[test]
 fn a_host_that_moves_keeps_its_promises() {
     let cell = Cell::start();
     let writer = Machine::new(&cell, 1);
     let machine = Machine::new(&cell, 2);
     run(async {
-        let fid = writer.create(Fid::root(OPEN), "f").await;
-        machine.status(fid).await;
-        machine.forgot();
+        let fid = promised(&writer, &machine).await;
         let service = machine.service.clone();
         drop(machine);
         // The same client process at another address.
@@ -41,9 +47,7 @@ fn a_host_that_moved_while_it_was_told_is_not_waited_for_where_it_was() {
     let writer = Machine::new(&cell, 1);
     let machine = Machine::new(&cell, 2);
     run(async {
-        let fid = writer.create(Fid::root(OPEN), "f").await;
-        machine.status(fid).await;
-        machine.forgot();
+        let fid = promised(&writer, &machine).await;
         let (service, before) = (machine.service.clone(), machine.port.local_address());
         drop(machine);
         // As if its network were away: nobody answers, and nobody says that nobody is there.
