@@ -706,6 +706,42 @@ fn nothing_is_lost_while_a_volume_moves_to_and_fro() {
 }
 
 #[test]
+fn a_volume_that_is_to_come_back_gives_up_nothing_of_the_former_one() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let osds = Osds::start(&cell, 4, SHAPES).await;
+        let volser = Volser(cell.admin().await);
+        let files = fill(&cell, &machine).await;
+        // The devices are at the first file's old version while the second file's waits.
+        let late = Duration::from_millis(500);
+        osds.set_fault(Fault::SlowPrunes(late));
+        let begun = std::time::Instant::now();
+        for (fid, _) in &files[..2] {
+            store(&machine, *fid, 0, b"change").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(150)).await;
+        }
+        let last = layout(&cell, files[1].0).unwrap();
+        // It moved away; what is made for its way back has no files yet.
+        volser.delete(OPEN).await;
+        let trans = volser.create("scratch", READWRITE, OPEN, OPEN).await;
+        assert!(begun.elapsed() < late, "the test was too slow");
+        volser.flags(trans, 0).await;
+        volser.end(trans).await;
+        tokio::time::sleep(late * 2).await;
+        let fid = files[1].0;
+        for placed in last.objects.iter().filter(|placed| placed.version > 0) {
+            let object = last.object(fid.vnode, fid.uniquifier, placed);
+            let versions = osds.versions(placed.osd, object);
+            assert!(
+                versions.contains(&placed.version),
+                "{placed:?}: {versions:?}"
+            );
+        }
+    });
+}
+
+#[test]
 fn bytes_in_objects_count_as_those_of_files() {
     let cell = Cell::start();
     let machine = Machine::new(&cell, 1);

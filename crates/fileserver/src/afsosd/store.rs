@@ -279,7 +279,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     let layout = match after(&lease.next, &failed) {
         Ok(layout) if length <= lease.length => layout,
         ended => {
-            server.unmake(fid, lease.next, (lease.turn, lease.making));
+            server.unmake(&lease.volume, fid, lease.next, (lease.turn, lease.making));
             return Err(ended.err().unwrap_or(Refusal::Invalid));
         }
     };
@@ -322,7 +322,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
         Err(refused) => {
             let (error, lease) = *refused;
             if store::is_refused_here(&error) {
-                server.unmake(fid, lease.next, (lease.turn, lease.making));
+                server.unmake(&lease.volume, fid, lease.next, (lease.turn, lease.making));
             }
             return Err(match error {
                 Error::Stale(_) => Refusal::Code(AbortCode::ESTALE),
@@ -334,7 +334,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     volume.count_change(session.origin(), &lease.before, session.context());
     let status = finish(server, changed, pending).await?;
     if let Some(old) = &lease.old {
-        server.objects.prunes.later(fid, old.clone());
+        server.objects.prunes.later(volume, fid, old.clone());
     }
     server.repair_after_store(fid, &stored, whole);
     call.reply(&EndStoreReply {
@@ -349,7 +349,7 @@ pub(super) async fn abort_store(server: &Arc<Server>, call: &mut IncomingCall) -
     let session = server.session(call).await?;
     let now = server.wall().as_secs();
     let lease = server.objects.leases.take(store, fid, session.id(), now)?;
-    server.unmake(fid, lease.next, (lease.turn, lease.making));
+    server.unmake(&lease.volume, fid, lease.next, (lease.turn, lease.making));
     call.reply(&AbortStoreReply {});
     Ok(())
 }

@@ -293,7 +293,12 @@ impl Objects {
             while !kept.is_stopping() {
                 tokio::time::sleep(STORE_LEASES_INTERVAL).await;
                 for lease in kept.objects.leases.sweep(kept.wall().as_secs()) {
-                    kept.unmake(lease.fid, lease.next, (lease.turn, lease.making));
+                    kept.unmake(
+                        &lease.volume,
+                        lease.fid,
+                        lease.next,
+                        (lease.turn, lease.making),
+                    );
                 }
             }
         });

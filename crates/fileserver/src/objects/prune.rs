@@ -9,9 +9,12 @@
 //! layouts went elsewhere remembers when that was (`VolumeInfo::shared`, set by [`super::lending`] before they
 //! leave), and versions that are not newer are left to garbage collection, which asks everybody. So a release
 //! pins what its RO sites read, and each release leaves at most one version of a file behind.
+//!
+//! What is still needed is asked of the very volume that had the layout. One of the same id that came since, as when a
+//! volume is moved away and back, knows nothing yet of files that are on their way to it: for it, nothing is needed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cellar_rpc::{CallError, blocking};
 use cellar_volume::{Error, Volume};
@@ -33,21 +36,46 @@ use crate::server::Server;
 /// Files whose old versions are to be given up.
 #[derive(Debug, Default)]
 pub(crate) struct Prunes {
-    waiting: Mutex<BTreeMap<Fid, Vec<Arc<Layout>>>>,
+    waiting: Mutex<BTreeMap<Fid, Former>>,
     more: Notify,
+}
+
+/// Layouts that a file had.
+#[derive(Debug)]
+struct Former {
+    /// The file's volume then.
+    volume: Weak<Volume>,
+    layouts: Vec<Arc<Layout>>,
+}
+
+impl Former {
+    fn of(volume: &Arc<Volume>) -> Self {
+        Self {
+            volume: Arc::downgrade(volume),
+            layouts: Vec::new(),
+        }
+    }
+
+    fn is_of(&self, volume: &Arc<Volume>) -> bool {
+        std::ptr::eq(self.volume.as_ptr(), Arc::as_ptr(volume))
+    }
 }
 
 /// Layouts of one file that are remembered; the objects of more are found by garbage collection.
 const LAYOUTS_MAX: usize = 8;
 
 impl Prunes {
-    /// A file, of a volume that can be written, has another layout than this one now.
-    pub(crate) fn later(&self, fid: Fid, old: Arc<Layout>) {
+    /// A file of a volume that can be written has another layout than this one now.
+    pub(crate) fn later(&self, volume: &Arc<Volume>, fid: Fid, old: Arc<Layout>) {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= PRUNES_MAX && !waiting.contains_key(&fid) {
             return;
         }
-        let layouts = waiting.entry(fid).or_default();
+        let former = waiting.entry(fid).or_insert_with(|| Former::of(volume));
+        if !former.is_of(volume) {
+            *former = Former::of(volume);
+        }
+        let layouts = &mut former.layouts;
         let same = |known: &Arc<Layout>| objects(known) == objects(&old);
         match layouts.iter().position(same) {
             // The newer one says more.
@@ -59,7 +87,7 @@ impl Prunes {
         self.more.notify_one();
     }
 
-    fn take(&self) -> BTreeMap<Fid, Vec<Arc<Layout>>> {
+    fn take(&self) -> BTreeMap<Fid, Former> {
         std::mem::take(&mut *self.waiting.lock())
     }
 }
@@ -96,15 +124,15 @@ impl Server {
         }
     }
 
-    async fn prune(self: &Arc<Self>, files: BTreeMap<Fid, Vec<Arc<Layout>>>) {
+    async fn prune(self: &Arc<Self>, files: BTreeMap<Fid, Former>) {
         let Some(storage) = self.objects.storage() else {
             return;
         };
         let server = self.clone();
         let all = blocking(move || {
             let mut all = Vec::new();
-            for (fid, layouts) in files {
-                match server.wanted_of(fid, &layouts) {
+            for (fid, former) in files {
+                match server.wanted_of(fid, &former) {
                     Ok(wanted) => all.extend(wanted),
                     Err(cause) => debug!(%fid, %cause, "old versions are left where they are"),
                 }
@@ -166,24 +194,35 @@ impl Server {
     /// A store to these objects of a file has failed, and nobody names what it wrote. That is given up, also on
     /// devices that keep what is removed: most likely one of them is full. The store's turn lasts so long, since
     /// the next one may take the same objects.
-    pub(crate) fn unmake(self: &Arc<Self>, fid: Fid, next: Layout, (turn, making): (Turn, Making)) {
+    pub(crate) fn unmake(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+        fid: Fid,
+        next: Layout,
+        (turn, making): (Turn, Making),
+    ) {
         let server = self.clone();
+        let former = Former::of(volume);
         drop(making);
         tokio::task::spawn_local(async move {
             // What is not told in that time is collected.
-            let _late = tokio::time::timeout(UNMAKE_PATIENCE, server.unmake_now(fid, next)).await;
+            let unmade = server.unmake_now(former, fid, next);
+            let _late = tokio::time::timeout(UNMAKE_PATIENCE, unmade).await;
             drop(turn);
         });
     }
 
-    async fn unmake_now(self: &Arc<Self>, fid: Fid, next: Layout) {
+    async fn unmake_now(self: &Arc<Self>, mut former: Former, fid: Fid, next: Layout) {
         let server = self.clone();
-        let found = blocking(move || server.volumes.find(fid.volume)).await;
-        let is_ours = |volume: &Volume| volume.is_writable() && !volume.is_restoring();
-        if !matches!(found, Ok(Some((_, attached))) if is_ours(&attached.volume)) {
+        let found = blocking(move || {
+            let found = server.still_here(fid, &former)?;
+            Ok::<_, Error>(found.map(|_| former))
+        });
+        let Ok(Some(found)) = found.await else {
             // It went to another server, which may write the same objects, in versions by its own clock.
             return;
-        }
+        };
+        former = found;
         let mut made: HashMap<u32, Vec<Needed>> = HashMap::new();
         for placed in next.objects.iter().filter(|placed| placed.version == 0) {
             // It was made by this store, and goes with the last version. Not by a removal: a device may do what it is
@@ -197,7 +236,8 @@ impl Server {
         }
         let mut files = BTreeMap::new();
         if next.objects.iter().any(|placed| placed.version != 0) {
-            files.insert(fid, vec![Arc::new(next)]);
+            former.layouts.push(Arc::new(next));
+            files.insert(fid, former);
         }
         let written = async {
             if !files.is_empty() {
@@ -207,17 +247,26 @@ impl Server {
         tokio::join!(self.prune_at(made), written);
     }
 
+    /// The volume of a file that had those layouts, if it is here to be written.
+    fn still_here(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Option<Arc<Volume>>> {
+        let found = self.volumes.find(fid.volume)?;
+        let volume = found.map(|(_, attached)| attached.volume);
+        Ok(volume.filter(|volume| {
+            former.is_of(volume) && volume.is_writable() && !volume.is_restoring()
+        }))
+    }
+
     /// What is still needed of the objects of those layouts, which a file had.
-    fn wanted_of(&self, fid: Fid, layouts: &[Arc<Layout>]) -> cellar_volume::Result<Vec<Wanted>> {
-        let Some((_, attached)) = self.volumes.find(fid.volume)? else {
+    fn wanted_of(&self, fid: Fid, former: &Former) -> cellar_volume::Result<Vec<Wanted>> {
+        let Some(volume) = self.still_here(fid, former)? else {
             return Ok(Vec::new());
         };
-        let volume = &attached.volume;
-        if !volume.is_writable() || volume.is_restoring() {
+        let present = present(&volume, fid)?;
+        let seen = volume.layouts_seen(fid.vnode)?;
+        if volume.is_restoring() {
+            // It began meanwhile: files that are to come back are not there.
             return Ok(Vec::new());
         }
-        let present = present(volume, fid)?;
-        let seen = volume.layouts_seen(fid.vnode)?;
         // Asked after the layouts: who gives layouts away holds on to them until it has noted that.
         let info = volume.info();
         // Asked after the layouts: who begins to read looks again after it was noted.
@@ -231,7 +280,7 @@ impl Server {
         let mut done = HashSet::new();
         let mut all = Vec::new();
         // Of what is borrowed nobody here knows what is newer.
-        let all_known = layouts.iter().chain(present.iter());
+        let all_known = former.layouts.iter().chain(present.iter());
         let is_ours =
             |layout: &&Arc<Layout>| layout.volume == info.id && layout.version > info.borrowed;
         for layout in all_known.filter(is_ours) {

@@ -232,7 +232,7 @@ impl Storing {
             Err(refusal) => {
                 ObjectFigures::count(&figures.stores_failed);
                 tracing::debug!(%fid, ?refusal, "a store into objects failed");
-                server.unmake(fid, self.next, (self.turn, self.making));
+                server.unmake(&self.volume, fid, self.next, (self.turn, self.making));
                 Err(refusal)
             }
         }
@@ -318,14 +318,17 @@ impl Stored {
     /// The change was refused, so nothing was changed: what was written is given up.
     pub(crate) fn give_up(&self, server: &Arc<Server>) {
         if let Some(held) = self.held.lock().take() {
-            server.unmake(self.fid, self.next.clone(), held);
+            server.unmake(&self.volume, self.fid, self.next.clone(), held);
         }
     }
 
     /// After the change: what nobody needs any more is given up, later, and what lacks the store is repaired.
     pub(crate) fn settle(&self, server: &Arc<Server>) {
         if let Some(old) = &self.old {
-            server.objects.prunes.later(self.fid, old.clone());
+            server
+                .objects
+                .prunes
+                .later(&self.volume, self.fid, old.clone());
         }
         server.repair_after_store(self.fid, &self.written.layout, self.length);
     }

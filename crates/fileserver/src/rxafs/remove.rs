@@ -61,14 +61,16 @@ async fn remove(
             };
             volume.count_change(session.origin(), &before, session.context());
             let touched = touched(dir, &outcome);
-            let objects = outcome.objects.map(|objects| (outcome.status.fid, objects));
+            let objects = outcome
+                .objects
+                .map(|objects| (volume.clone(), outcome.status.fid, objects));
             let outcome = (outcome.dir, access, vol_sync(volume), objects);
             Ok((Changed { outcome, durable }, touched))
         }
     };
     let (dir_status, access, sync, objects) = change(server, session, work).await?;
-    if let Some((fid, objects)) = objects {
-        server.objects.prunes.later(fid, objects);
+    if let Some((volume, fid, objects)) = objects {
+        server.objects.prunes.later(&volume, fid, objects);
     }
     Ok((server.show(session, &dir_status, access), sync))
 }

@@ -76,18 +76,21 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
                 volume.count_change(origin, &new_before, by);
             }
             let touched = touched(old_dir_fid, new_dir_fid, &outcome);
-            let outcome = (outcome, old_access, new_access, vol_sync(volume));
+            let outcome = (outcome, old_access, new_access, volume.clone());
             Ok((Changed { outcome, durable }, touched))
         }
     };
-    let (renamed, old_access, new_access, sync) = change(server, &session, work).await?;
+    let (renamed, old_access, new_access, volume) = change(server, &session, work).await?;
     if let (Some(status), Some(objects)) = (&renamed.replaced, &renamed.objects) {
-        server.objects.prunes.later(status.fid, objects.clone());
+        server
+            .objects
+            .prunes
+            .later(&volume, status.fid, objects.clone());
     }
     call.reply(&RenameReply {
         old_dir_status: server.show(&session, &renamed.old_dir, old_access),
         new_dir_status: server.show(&session, &renamed.new_dir, new_access),
-        sync,
+        sync: vol_sync(&volume),
     });
     Ok(())
 }

@@ -273,7 +273,7 @@ async fn small(
             )?;
             allowed.count(&session);
             let changed = Changed {
-                outcome: (outcome, allowed.access, allowed.objects),
+                outcome: (outcome, allowed),
                 durable,
             };
             Ok((changed, Touched::changed([asked.fid])))
@@ -282,9 +282,9 @@ async fn small(
     match change(server, session, work).await {
         Err(Refusal::Store(Error::InObjects(_))) if server.objects.storage().is_some() => {}
         outcome => {
-            let (status, access, objects) = outcome?;
-            came_back(server, asked.fid, objects);
-            return Ok((status, access));
+            let (status, allowed) = outcome?;
+            came_back(server, asked.fid, &allowed);
+            return Ok((status, allowed.access));
         }
     }
     let allowed = {
@@ -296,9 +296,10 @@ async fn small(
 }
 
 /// The bytes of a file are here since a store; its objects are given up.
-fn came_back(server: &Server, fid: Fid, objects: Option<Arc<Layout>>) {
-    if let Some(objects) = objects {
-        server.objects.prunes.later(fid, objects);
+fn came_back(server: &Server, fid: Fid, allowed: &Allowed) {
+    if let Some(objects) = &allowed.objects {
+        let volume = &allowed.attached.volume;
+        server.objects.prunes.later(volume, fid, objects.clone());
     }
 }
 
@@ -367,7 +368,7 @@ async fn here(
     let (changed, pending) = commit(server, session, asked.fid, store, Vec::new()).await?;
     allowed.count(session);
     let status = finish(server, changed, pending).await?;
-    came_back(server, asked.fid, allowed.objects.clone());
+    came_back(server, asked.fid, allowed);
     Ok((status, allowed.access))
 }
 
@@ -433,7 +434,7 @@ async fn large(
             let (changed, pending) = commit(server, session, asked.fid, store, pieces).await?;
             allowed.count(session);
             let status = finish(server, changed, pending).await?;
-            came_back(server, asked.fid, allowed.objects);
+            came_back(server, asked.fid, &allowed);
             return Ok((status, allowed.access));
         }
         store = blocking(move || push(store, pieces)).await?;

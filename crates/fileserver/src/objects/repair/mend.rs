@@ -148,7 +148,7 @@ impl Server {
                         info!(%fid, %object, osd = work.placed.osd, to = made.osd,
                             "an object was made anew");
                     }
-                    self.objects.prunes.later(fid, work.layout.clone());
+                    self.objects.prunes.later(&volume, fid, work.layout.clone());
                 }
                 false => {
                     self.give_up(storage, &work.layout, fid, &made).await;
