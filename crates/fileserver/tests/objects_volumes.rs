@@ -19,7 +19,7 @@ use cellar_wire::afsvol::{
 use cellar_wire::dump::Item;
 use cellar_wire::ids::{Fid, VnodeId, VolumeId};
 use cellar_wire::object::{Layout, ObjectId};
-use cellar_wire::rxafs::AfsFetchStatus;
+use cellar_wire::rxafs::{self, AfsFetchStatus};
 use cellar_wire::vl::{Site, VLSF_RWVOL, VldbEntry, VolumeNameArgument};
 use cellar_wire::{AbortCode, List};
 use common::osds::{KEEP, Osds, THRESHOLD, layout, pattern, read, set_policy};
@@ -633,6 +633,55 @@ fn a_converted_copy_leaves_the_volume_its_objects() {
     });
 }
 
+#[test]
+fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
+    let (here, there, client, other, port) = two();
+    run(async {
+        let (osds, source, target, mut files) = one_cell(&here, &there, &client).await;
+        Here::of(&there, true);
+        target.delete(OPEN).await;
+        let late = pattern(BIG, 7);
+        let mut calls = Vec::new();
+        for (fid, _) in &files[..4] {
+            let call = rxafs::StoreData64 {
+                fid: *fid,
+                in_status: rxafs::AfsStoreStatus::default(),
+                position: 500,
+                length: BIG as u64,
+                file_length: KEEP,
+            };
+            let mut call = client.connection.open(&call).await.unwrap();
+            call.write(late[..100_000].to_vec().into()).await.unwrap();
+            calls.push(call);
+        }
+        // Long enough for them to be allowed.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        move_volume(&source, &target, &port).await;
+        // Versions of this server are above those of the next one now.
+        here.wait_secs(1000);
+        for (fid, bytes) in &mut files[..4] {
+            let before = layout(&there, *fid).unwrap();
+            store(&other, *fid, 10, b"there").await.unwrap();
+            bytes[10..15].copy_from_slice(b"there");
+            let now = layout(&there, *fid).unwrap();
+            assert_eq!(now.serial, before.serial, "not in place");
+        }
+        // What those stores left is given up a moment later.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let devices = osds.calls();
+        for mut call in calls {
+            // It may have been refused before all has come.
+            let _refused = call.write(late[100_000..].to_vec().into()).await;
+            call.finish();
+            let reply: Result<rxafs::StoreData64Reply, _> = call.results().await;
+            assert_eq!(code(reply), AbortCode::VNOVOL.0);
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(osds.calls(), devices, "nothing of it went to a device");
+        check(&other, OPEN, &files).await;
+    });
+}
+
 /// A client that stores numbers into a file in objects, each when the one before was answered, and
 /// follows the volume.
 async fn write_on(
@@ -714,7 +763,7 @@ fn a_volume_that_is_to_come_back_gives_up_nothing_of_the_former_one() {
         let volser = Volser(cell.admin().await);
         let files = fill(&cell, &machine).await;
         // The devices are at the first file's old version while the second file's waits.
-        let late = Duration::from_millis(500);
+        let late = Duration::from_secs(3);
         osds.set_fault(Fault::SlowPrunes(late));
         let begun = std::time::Instant::now();
         for (fid, _) in &files[..2] {
@@ -728,7 +777,7 @@ fn a_volume_that_is_to_come_back_gives_up_nothing_of_the_former_one() {
         assert!(begun.elapsed() < late, "the test was too slow");
         volser.flags(trans, 0).await;
         volser.end(trans).await;
-        tokio::time::sleep(late * 2).await;
+        tokio::time::sleep(late + Duration::from_secs(1)).await;
         let fid = files[1].0;
         for placed in last.objects.iter().filter(|placed| placed.version > 0) {
             let object = last.object(fid.vnode, fid.uniquifier, placed);

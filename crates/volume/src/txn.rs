@@ -67,10 +67,7 @@ impl<'v> Txn<'v> {
         } else {
             volume.group.state.read()
         };
-        if !volume.is_head() || !state.record.has_head() || volume.is_gone() {
-            return Err(Error::NoVolume(volume.id()));
-        }
-        volume.check_open_to_changes()?;
+        volume.check_changeable(&state)?;
         let now = state.record.epoch;
         Ok(Self {
             volume,

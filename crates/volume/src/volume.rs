@@ -12,7 +12,7 @@ use parking_lot::{
 };
 
 use crate::cells::{Cell, Loaded};
-use crate::core::{Core, Counters, Group};
+use crate::core::{Core, Counters, Group, GroupState};
 use crate::dir::{DirImage, dir_error};
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
@@ -140,6 +140,28 @@ impl Volume {
     pub(crate) fn go_on_for(&self, before: &Self) {
         let refuses = before.refuses_changes.load(Ordering::Acquire);
         self.refuses_changes.store(refuses, Ordering::Release);
+    }
+
+    /// That changes are taken at this moment: whoever asks after something was given, a number or a time, knows that
+    /// it was given before any later [`Self::refuse_changes`] returned.
+    ///
+    /// # Errors
+    /// What a change would be refused with: `Busy`, `NoVolume` of one that was deleted or replaced, `ReadOnly`.
+    pub fn check_takes_changes(&self) -> Result<()> {
+        let state = if is_nonblocking() {
+            self.group.state.try_read().ok_or(Error::WouldBlock)?
+        } else {
+            self.group.state.read()
+        };
+        self.check_changeable(&state)
+    }
+
+    /// That a change can begin. The state is that of the group, locked.
+    pub(crate) fn check_changeable(&self, state: &GroupState) -> Result<()> {
+        if !self.is_head() || !state.record.has_head() || self.is_gone() {
+            return Err(Error::NoVolume(self.id));
+        }
+        self.check_open_to_changes()
     }
 
     /// That changes are taken at this moment. The caller has the group's state locked.

@@ -165,6 +165,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         let next = layouts::next(server, fid, &moved, length, info.borrowed)?;
         (Some(moved), next, turn)
     };
+    store::still_taken(&volume).await?;
     let making = server.objects.makings.store(fid, &next);
     let grant = Grant {
         rights: store_rights(&next),

@@ -9,6 +9,10 @@
 //! 3. When all devices have answered, one change of the vnode makes it so, if the data version is still
 //!    the one that the store began with. A store of the ordinary kind may have come between, begun when
 //!    the file was still here: then the client is told to come again (VBUSY), and nothing is lost.
+//!    A volume that goes to another server takes no changes from then on, and its next server's versions are above
+//!    all that were given before (`super::lending`). So after the version was given, and before a device hears
+//!    of it, it is asked once more whether the volume takes changes: a store that came before, and whose bytes or turn
+//!    took their time, would write a version above those of the next server, and the device let those go.
 //! 4. The answer waits for the change to be durable and for everybody to be told, as of any store.
 
 use std::sync::Arc;
@@ -140,6 +144,7 @@ impl Storing {
             (None, Some(made)) => made?,
             (None, None) => fresh().await?,
         };
+        still_taken(volume).await?;
         Ok(next.map(|next| Self {
             making: server.objects.makings.store(fid, &next),
             server: server.clone(),
@@ -166,6 +171,7 @@ impl Storing {
         let info = volume.info();
         let last = (serial, info.borrowed);
         let next = alive::fresh(server, info.id, wanted, before.length, last).await?;
+        still_taken(volume).await?;
         Ok(next.map(|next| Self {
             making: server.objects.makings.store(before.fid, &next),
             server: server.clone(),
@@ -332,6 +338,12 @@ impl Stored {
         }
         server.repair_after_store(self.fid, &self.written.layout, self.length);
     }
+}
+
+/// That the volume takes changes, asked after a version was given.
+pub(crate) async fn still_taken(volume: &Arc<Volume>) -> Result<(), Refusal> {
+    let volume = volume.clone();
+    run(move || Ok(volume.check_takes_changes()?)).await
 }
 
 /// Whether the change that ends a store was refused where the file still is: nobody else writes its objects before
