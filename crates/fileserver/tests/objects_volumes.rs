@@ -23,7 +23,9 @@ use cellar_wire::rxafs::{self, AfsFetchStatus};
 use cellar_wire::vl::{Site, VLSF_RWVOL, VldbEntry, VolumeNameArgument};
 use cellar_wire::{AbortCode, List};
 use common::osds::{KEEP, Osds, THRESHOLD, layout, pattern, read, set_policy};
-use common::volser::{NEW, RO, Volser, clone_for_release, cookie, items, release, taken, two};
+use common::volser::{
+    NEW, RO, Volser, clone_for_release, cookie, items, one_more, release, taken, two,
+};
 use common::{CLONE, Cell, Machine, NOW, OPEN, plain_code as code, run, store_within};
 
 const BIG: usize = 3 * THRESHOLD as usize + 777;
@@ -634,6 +636,43 @@ fn a_converted_copy_leaves_the_volume_its_objects() {
 }
 
 #[test]
+fn a_converted_volume_that_moves_on_leaves_the_volume_its_objects_too() {
+    let (lost, there, _client, _other, port) = two();
+    let beyond = one_more(&there);
+    let last = common::volser::secured(&beyond);
+    let (client, after) = (Machine::new(&lost, 1), Machine::new(&beyond, 3));
+    run(async {
+        let (osds, source, target, files) = one_cell(&lost, &there, &client).await;
+        osds.attach(&beyond, "test.cell").await;
+        let third = Volser(beyond.admin().await);
+        clone_for_release(&source, true).await;
+        let to = target.create("scratch.readonly", READONLY, OPEN, RO).await;
+        target.flags(to, 3).await;
+        target.end(to).await;
+        release(&source, &target, &port, 0).await;
+        target.delete(OPEN).await;
+        third.delete(OPEN).await;
+        let convert = afsvol::ConvertROtoRWvolume {
+            partition: 0,
+            volume: RO,
+        };
+        target.0.call(&convert).await.unwrap();
+        move_volume(&target, &third, &last).await;
+        Here::of(&beyond, true);
+        // The lost server comes back later than anything that was stored in the meantime.
+        lost.wait_secs(1000);
+        for (fid, bytes) in &files {
+            store(&after, *fid, 20, b"the new one").await.unwrap();
+            store(&client, *fid, 20, b"the old one").await.unwrap();
+            store(&client, *fid, 40, b"goes on").await.unwrap();
+            let mut expected = bytes.clone();
+            expected[20..31].copy_from_slice(b"the new one");
+            assert!(read(&after, *fid).await == expected, "{fid}");
+        }
+    });
+}
+
+#[test]
 fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
     let (here, there, client, other, port) = two();
     run(async {
@@ -679,6 +718,27 @@ fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(osds.calls(), devices, "nothing of it went to a device");
         check(&other, OPEN, &files).await;
+    });
+}
+
+#[test]
+fn what_leaves_is_noted_before_the_first_of_it_is_read() {
+    let (here, there, client, _, port) = two();
+    run(async {
+        let osds = Osds::start(&here, 4, SHAPES).await;
+        osds.attach(&there, "test.cell").await;
+        let (source, target) = (Volser(here.admin().await), Volser(there.admin().await));
+        let fid = client.create(Fid::root(OPEN), "small").await;
+        store(&client, fid, 0, b"here").await.unwrap();
+        clone_for_release(&source, true).await;
+        let to = target.create("scratch.readonly", READONLY, OPEN, RO).await;
+        target.flags(to, 3).await;
+        target.end(to).await;
+        release(&source, &target, &port, 0).await;
+        // Nothing of it is in objects. Had it been, a repair could have replaced them since their records were read,
+        // and what the other side names then be given up here.
+        let volume = here.partition.volume(OPEN).unwrap().unwrap();
+        assert_ne!(volume.info().shared, 0);
     });
 }
 

@@ -101,6 +101,9 @@ pub enum Item {
     Remove(VnodeId),
     /// The volume's policy and version, before any vnode.
     Origin(Origin),
+    /// The sender borrows the objects of its layouts and may not write them, nor may whoever takes them from it: the
+    /// volume that they are of may be elsewhere. Before any vnode.
+    Borrowed,
     /// The next vnode is a file in these objects, and has no contents here.
     Layout(Box<Layout>),
     /// The next vnode is a directory with this policy.
@@ -152,3 +155,4 @@ const TAG_END: u32 = 6;
 const TAG_LAYOUT: u32 = 7;
 const TAG_POLICY: u32 = 8;
 const TAG_ORIGIN: u32 = 9;
+const TAG_BORROWED: u32 = 10;

@@ -29,6 +29,8 @@ fn sample() -> (Vec<Item>, Vec<u8>) {
     };
     writer.origin(origin);
     items.push(Item::Origin(origin));
+    writer.borrowed();
+    items.push(Item::Borrowed);
     writer.policy(7);
     items.push(Item::Policy(7));
     let layout = Layout {

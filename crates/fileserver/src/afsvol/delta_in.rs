@@ -93,6 +93,8 @@ pub(super) struct DeltaSink {
     /// It comes from within this server.
     is_local: bool,
     origin: Option<Origin>,
+    /// The source may not write the objects either.
+    is_borrowed: bool,
     /// Of the next vnode.
     layout: Option<Arc<Layout>>,
     policy: u32,
@@ -153,6 +155,7 @@ impl DeltaSink {
             borrower: Borrower::new(server),
             is_local: false,
             origin: None,
+            is_borrowed: false,
             layout: None,
             policy: 0,
         })
@@ -199,6 +202,7 @@ impl DeltaSink {
                 self.target.restoring().remove(vnode)?;
             }
             Item::Origin(origin) => self.origin = Some(origin),
+            Item::Borrowed => self.is_borrowed = true,
             Item::Layout(layout) => {
                 self.end_body()?;
                 if !self.is_local {
@@ -250,6 +254,7 @@ impl DeltaSink {
     /// The delta has ended.
     pub(super) fn finish(self) -> Answered {
         let (head, borrower, origin) = (self.head, self.borrower, self.origin);
+        let is_borrowed = self.is_borrowed;
         self.target.commit(self.reader.finish(), |before, cookie| {
             let mut info = restored_from_delta(before, &head, cookie)?;
             if let Some(origin) = origin {
@@ -258,7 +263,7 @@ impl DeltaSink {
             // Unless something is left of what came from elsewhere.
             let takes_over =
                 head.base_kind == BASE_NOTHING || info.borrowed == 0 || info.takes_over;
-            let takes_over = takes_over && origin.is_some();
+            let takes_over = takes_over && origin.is_some() && !is_borrowed;
             let last = origin.map_or(0, |origin| origin.version);
             borrower.note(&mut info, takes_over, last);
             Ok(RestoredInfo {

@@ -86,14 +86,19 @@ impl DeltaSource {
     pub(super) fn new(
         frozen: &Frozen,
         since: Since,
-        lender: Option<Lender>,
+        mut lender: Option<Lender>,
     ) -> Result<Self, AbortCode> {
         let mut writer = Writer::new();
-        if let Some(lender) = &lender {
+        if let Some(lender) = &mut lender {
+            let info = frozen.info();
+            lender.begin(info)?;
             writer.origin(Origin {
-                policy: frozen.info().policy,
+                policy: info.policy,
                 version: lender.version(),
             });
+            if info.borrowed != 0 && !info.takes_over {
+                writer.borrowed();
+            }
         }
         let epoch = match since {
             Since::Epoch(epoch) => Some(epoch),

@@ -121,8 +121,11 @@ impl DumpSource {
         frozen: &Frozen,
         from: AfsTime,
         every_directory: bool,
-        lender: Option<Lender>,
+        mut lender: Option<Lender>,
     ) -> Result<Self, AbortCode> {
+        if let Some(lender) = &mut lender {
+            lender.begin(frozen.info())?;
+        }
         let vnodes = frozen.vnodes(since(from));
         let mut out = BytesMut::with_capacity(VOLUME_STREAM_PIECE_BYTES);
         let info = frozen.info();

@@ -6,6 +6,9 @@
 //! which asks every file server of the cell. No device is asked anything, so volumes travel while devices
 //! are away.
 //!
+//! An object may be replaced by a repair while a volume travels, and then the record that was read before names one
+//! that is not needed here any more. So where objects are in use that is noted before the first record is read.
+//!
 //! What came is *borrowed* (`VolumeInfo::borrowed`): read at once, written when [`super::ownership`] allows it.
 
 use std::sync::Arc;
@@ -60,6 +63,14 @@ impl Lender {
     /// A version above all that this server has given.
     pub(crate) fn version(&self) -> u64 {
         self.server.version_now()
+    }
+
+    /// Before the first record of a volume is read that is to leave. May wait for the disk.
+    pub(crate) fn begin(&mut self, volume: &VolumeInfo) -> Result<(), AbortCode> {
+        match self.cell {
+            Some(_) => self.lend(volume),
+            None => Ok(()),
+        }
     }
 
     /// Before the first layout of a volume leaves: notes that it does. May wait for the disk.

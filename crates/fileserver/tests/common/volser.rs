@@ -265,17 +265,24 @@ pub fn sample(name: &str) -> Vec<u8> {
 /// Two servers with one key, a client of each, and the volume server of the second.
 pub fn two() -> (Cell, Cell, Machine, Machine, Port) {
     let key = SecretKey::random(Enctype::Aes256Sha1);
-    let start = || {
-        Cell::start_with(|config| {
-            let keys = config.authority.as_ref().unwrap().keys();
-            keys.add(1, &key).unwrap();
-            config
-        })
-    };
-    let (here, there) = (start(), start());
+    let (here, there) = (with_key(&key), with_key(&key));
     let (client, other) = (Machine::new(&here, 1), Machine::new(&there, 2));
     let port = secured(&there);
     (here, there, client, other, port)
+}
+
+fn with_key(key: &SecretKey) -> Cell {
+    Cell::start_with(|config| {
+        let keys = config.authority.as_ref().unwrap().keys();
+        keys.add(1, key).unwrap();
+        config
+    })
+}
+
+/// One more server with the key of those.
+pub fn one_more(cell: &Cell) -> Cell {
+    let keys = cell.config.authority.as_ref().unwrap().keys();
+    with_key(&keys.find(1, Enctype::Aes256Sha1.number()).unwrap())
 }
 
 /// A server of another kind, with the key of this one.

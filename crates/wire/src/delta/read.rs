@@ -4,8 +4,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use cellar_xdr::{Decode, Decoder};
 
 use super::{
-    DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_DATA, TAG_END, TAG_KEEP,
-    TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
+    DeltaError, DeltaVnode, FRAME_HEAD, FRAME_MAX, Item, MAGIC, TAG_BORROWED, TAG_DATA, TAG_END,
+    TAG_KEEP, TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
 };
 use crate::dump::append;
 use crate::ids::{Uniquifier, VnodeId};
@@ -153,6 +153,7 @@ impl Reader {
                 Item::Remove(self.value()?)
             }
             TAG_ORIGIN => Item::Origin(self.value()?),
+            TAG_BORROWED => Item::Borrowed,
             TAG_LAYOUT => {
                 self.place = None;
                 Item::Layout(Box::new(self.value()?))

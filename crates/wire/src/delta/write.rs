@@ -4,8 +4,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use cellar_xdr::{Encode, Encoder};
 
 use super::{
-    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, Origin, TAG_DATA, TAG_END, TAG_KEEP, TAG_LAYOUT,
-    TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
+    DeltaVnode, FRAME_HEAD, FRAME_MAX, MAGIC, Origin, TAG_BORROWED, TAG_DATA, TAG_END, TAG_KEEP,
+    TAG_LAYOUT, TAG_ORIGIN, TAG_POLICY, TAG_REMOVE, TAG_VNODE, TAG_ZEROS, Totals,
 };
 use crate::ids::{Uniquifier, VnodeId};
 use crate::object::Layout;
@@ -100,6 +100,11 @@ impl Writer {
     /// What goes with a volume whose layouts travel.
     pub fn origin(&mut self, origin: Origin) {
         self.item(TAG_ORIGIN, &origin);
+    }
+
+    /// The sender may not write the objects of the layouts either.
+    pub fn borrowed(&mut self) {
+        self.item(TAG_BORROWED, &[0_u32; 0]);
     }
 
     /// The next vnode is a file in these objects.
