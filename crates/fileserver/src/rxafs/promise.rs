@@ -58,6 +58,11 @@ pub(crate) fn with_promise<T>(
                     Some(value) => value,
                     None => read()?,
                 };
+                if volume.is_gone() {
+                    // What was read is of one that another has replaced. It was marked so before the promises were
+                    // collected: of one that is still here now, the collection finds this promise.
+                    return Ok((value, NO_PROMISE));
+                }
                 return Ok((value, Callback::shared(secs)));
             }
             Err(NoPromise::Changed) => {}
