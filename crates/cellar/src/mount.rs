@@ -1,25 +1,21 @@
 //! `cellar mount`: the name space of AFS as a directory of this machine.
 
-use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_client::cache::{self, Cache, Identities, Root, SIZE_MIN};
-use cellar_client::kerberos::CacheName;
-use cellar_client::{CellName, Renewal};
 use cellar_fuse::Mount;
 use cellar_fuse::control::STORE_BEHIND_MAX;
-use cellar_rpc::{Runtime, RuntimeConfig, Security};
+use cellar_rpc::{Runtime, RuntimeConfig};
 
 mod metrics;
+mod tokens;
 
 use crate::failure::{Failure, Outcome};
 use crate::files::now;
-use crate::identity;
 use crate::session::{CellOptions, cell_aliases};
+use tokens::Tokens;
 
 /// Statuses that are remembered when nobody says: about 100 MB.
 const VNODES_MAX: u32 = 100_000;
@@ -159,10 +155,7 @@ async fn mounted(options: Options) -> Outcome {
     let (identity, dns) = (options.cell.identity, options.cell.dns());
     let identities: Arc<dyn Identities> = match identity.noauth {
         true => Arc::new(cache::Anonymous),
-        false => Arc::new(Tokens {
-            protection: identity.level().into(),
-            own: me.as_raw(),
-        }),
+        false => Arc::new(Tokens::of(me.as_raw(), identity.level().into()).await),
     };
     let kept_in = options.cache.clone();
     let cache = Cache::new(
@@ -356,61 +349,6 @@ async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
         );
     }
     Failure::if_any(!failed.is_empty())
-}
-
-/// The tokens in users' Kerberos caches: whoever mounts has his own wherever it is, others have theirs in
-/// the customary file.
-#[derive(Debug)]
-struct Tokens {
-    protection: identity::Protection,
-    own: u32,
-}
-
-impl Tokens {
-    fn file(&self, uid: u32) -> Option<PathBuf> {
-        let own = (uid == self.own).then(|| CacheName::own().path()).flatten();
-        let file = own.unwrap_or_else(|| PathBuf::from(format!("/tmp/krb5cc_{uid}")));
-        let data = std::fs::symlink_metadata(&file).ok()?;
-        (data.is_file() && data.uid() == uid).then_some(file)
-    }
-
-    /// Somebody else's file would be somebody else's identity, also if it comes to that place just now.
-    fn cache(&self, uid: u32) -> Option<CacheName> {
-        Some(CacheName::file_of(&self.file(uid)?, uid))
-    }
-}
-
-impl Identities for Tokens {
-    fn stamp(&self, uid: u32) -> Option<u64> {
-        let data = std::fs::metadata(self.file(uid)?).ok()?;
-        let time = (data.mtime() as u64).wrapping_mul(1_000_000_007);
-        Some(time.wrapping_add(data.mtime_nsec() as u64) ^ data.ino())
-    }
-
-    fn securities<'a>(
-        &'a self,
-        uid: u32,
-    ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
-        Box::pin(async move {
-            match self.cache(uid) {
-                Some(cache) => identity::tokens_in(&cache, self.protection.level()).await,
-                None => HashMap::new(),
-            }
-        })
-    }
-
-    fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>> {
-        let cache = self.cache(uid)?;
-        Some(identity::renewal_from(cache, self.protection.clone()))
-    }
-
-    fn encrypts(&self) -> bool {
-        self.protection.encrypts()
-    }
-
-    fn set_encrypt(&self, on: bool) {
-        self.protection.set_encrypt(on);
-    }
 }
 
 #[cfg(test)]

@@ -33,10 +33,11 @@ pub(crate) const ANYBODY: u32 = u32::MAX;
 
 /// Where users' tokens come from.
 pub trait Identities: Send + Sync + 'static {
-    /// Something that is another when the user's tokens are others: cheap to ask. `None`: he has none.
-    fn stamp(&self, uid: u32) -> Option<u64>;
+    /// Something that is another when the user's tokens are others. `None`: he has none. Asked every few seconds while
+    /// he is busy; others of his calls do not wait for it.
+    fn stamp(&self, uid: u32) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + '_>>;
 
-    /// How the servers of each cell are called for him.
+    /// How the servers of each cell are called for him, with the tokens that the last stamp was of.
     fn securities<'a>(
         &'a self,
         uid: u32,
@@ -59,8 +60,8 @@ pub trait Identities: Send + Sync + 'static {
 pub struct Anonymous;
 
 impl Identities for Anonymous {
-    fn stamp(&self, _uid: u32) -> Option<u64> {
-        None
+    fn stamp(&self, _uid: u32) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + '_>> {
+        Box::pin(std::future::ready(None))
     }
 
     fn securities<'a>(
@@ -180,7 +181,7 @@ impl Cache {
                 None => None,
             }
         };
-        let stamp = self.identities().stamp(uid);
+        let stamp = self.identities().stamp(uid).await;
         if let Some((user, before)) = &known
             && *before == stamp
         {

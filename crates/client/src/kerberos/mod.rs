@@ -278,7 +278,7 @@ pub async fn file_of(cache: &CacheName) -> Result<Option<PathBuf>, Error> {
     let name = match programs::list(cache).await? {
         Some(listing) => listing.cache,
         // There is none yet. The library would say which it would make, in words.
-        None => programs::default_name().await?,
+        None => programs::default_name(&CacheName::own()).await?,
     };
     Ok(programs::path_of(&name))
 }
@@ -351,14 +351,17 @@ async fn granting_elsewhere(
 
 /// A ticket from a cache that is no file, by way of a private one.
 async fn copied(cache: &CacheName, service: &KerberosPrincipal) -> Result<Vec<Ticket>, Error> {
-    let private = PrivateFile::new()?;
+    let private = PrivateFile::of(cache.user())?;
     match programs::copy_service(cache, service, &private.path()).await {
         Ok(()) => {}
         // It went meanwhile, or has expired.
         Err(Error::Refused { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     }
-    Ok(read_cache(private.path())?.map_or_else(Vec::new, |cache| cache.tickets))
+    // Where somebody else has made it, it is a link to nobody's, nor the file of a third.
+    let path = private.path();
+    let copy = parse_cache(&path, read_owned(&path, cache.user())?)?;
+    Ok(copy.map_or_else(Vec::new, |cache| cache.tickets))
 }
 
 /// A name for a cache that only its owner can read, in a directory of its own; removed when dropped.
@@ -372,7 +375,15 @@ impl PrivateFile {
     /// # Errors
     /// [`Error::File`].
     pub fn new() -> Result<Self, Error> {
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        Self::of(None)
+    }
+
+    /// For somebody else, who cannot reach our runtime files.
+    fn of(user: Option<u32>) -> Result<Self, Error> {
+        let runtime = match user {
+            None => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
+            Some(_) => None,
+        };
         let places = runtime.into_iter().chain([std::env::temp_dir()]);
         let mut last = None;
         for place in places {
@@ -381,7 +392,17 @@ impl PrivateFile {
                 .prefix("cellar-")
                 .tempdir_in(&place)
             {
-                Ok(directory) => return Ok(Self(directory)),
+                Ok(directory) => {
+                    if user.is_some() {
+                        std::os::unix::fs::chown(directory.path(), user, None).map_err(
+                            |cause| Error::File {
+                                path: directory.path().to_owned(),
+                                cause,
+                            },
+                        )?;
+                    }
+                    return Ok(Self(directory));
+                }
                 Err(cause) => last = Some(Error::File { path: place, cause }),
             }
         }

@@ -8,6 +8,7 @@
 //! `kvno --cached-only --out-cache`, which works for all kinds of caches (MIT 1.19 and later).
 
 use std::ffi::OsStr;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,6 +24,9 @@ const KDC_TIME: Duration = Duration::from_secs(60);
 /// How long one may take that only looks into a cache or keytab; a daemon may be behind it.
 const LOCAL_TIME: Duration = Duration::from_secs(10);
 
+/// The group of a program that runs for somebody else.
+const NOBODYS_GROUP: u32 = 65534;
+
 /// The most output that is looked at, in bytes.
 const OUTPUT_MAX: usize = 1 << 20;
 
@@ -33,6 +37,8 @@ pub struct Listing {
     pub cache: String,
     /// The services that there are tickets for.
     pub services: Vec<KerberosPrincipal>,
+    /// Another one when the tickets are others, or have other times.
+    pub stamp: u64,
 }
 
 /// A credential cache to work on: the one that is named, or the user's own (`KRB5CCNAME` or the
@@ -42,6 +48,8 @@ pub struct CacheName {
     name: Option<String>,
     /// Of a file: whose it must be.
     owner: Option<u32>,
+    /// The programs look for it as this user, who is not ours.
+    user: Option<u32>,
 }
 
 impl CacheName {
@@ -54,7 +62,7 @@ impl CacheName {
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: Some(name.into()),
-            owner: None,
+            ..Self::default()
         }
     }
 
@@ -72,6 +80,22 @@ impl CacheName {
         }
     }
 
+    /// Where the library looks for the tickets of this user of the machine, who has no `KRB5CCNAME` that we know:
+    /// in the kernel's keyrings, at a daemon (KCM), in files. Only root can look for those of others.
+    pub fn of_user(uid: u32) -> Self {
+        Self {
+            name: None,
+            owner: Some(uid),
+            user: Some(uid),
+        }
+    }
+
+    /// As whom it is looked for, if not as ourselves.
+    pub(crate) fn user(&self) -> Option<u32> {
+        let own = rustix::process::geteuid().as_raw();
+        self.user.filter(|user| *user != own)
+    }
+
     /// Whose the file has to be, if that matters.
     pub(crate) fn owner(&self) -> Option<u32> {
         self.owner
@@ -79,7 +103,10 @@ impl CacheName {
 
     /// The name; `None`: whatever the library's default is.
     pub fn name(&self) -> Option<String> {
-        let from_environment = || std::env::var("KRB5CCNAME").ok();
+        let from_environment = || match self.user {
+            None => std::env::var("KRB5CCNAME").ok(),
+            Some(_) => None,
+        };
         let name = self.name.clone().or_else(from_environment);
         name.filter(|name| !name.is_empty())
     }
@@ -105,8 +132,14 @@ fn program(name: &'static str, cache: &CacheName) -> Command {
     let mut command = Command::new(name);
     // Their English is read.
     command.env("LC_ALL", "C").kill_on_drop(true);
-    if let Some(cache) = &cache.name {
-        command.env("KRB5CCNAME", cache);
+    match (&cache.name, cache.user) {
+        (Some(name), _) => drop(command.env("KRB5CCNAME", name)),
+        (None, Some(_)) => drop(command.env_remove("KRB5CCNAME")),
+        (None, None) => {}
+    }
+    if let Some(user) = cache.user() {
+        // Without the groups of ours; none of his is needed.
+        command.uid(user).gid(NOBODYS_GROUP).current_dir("/");
     }
     command
 }
@@ -235,12 +268,12 @@ pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
     }
 }
 
-/// The name that the user's own cache has when there is none yet.
+/// The name that a cache without a name has, also when there is none yet.
 ///
 /// # Errors
 /// It does not run.
-pub async fn default_name() -> Result<String, Error> {
-    let message = match run("klist", program("klist", &CacheName::own()), LOCAL_TIME).await {
+pub async fn default_name(cache: &CacheName) -> Result<String, Error> {
+    let message = match run("klist", program("klist", cache), LOCAL_TIME).await {
         Ok(text) => return Ok(parse_listing(&text).map_or_else(String::new, |l| l.cache)),
         Err(Error::Refused { message, .. }) => message,
         Err(error) => return Err(error),
@@ -248,7 +281,8 @@ pub async fn default_name() -> Result<String, Error> {
     Ok(parse_missing(&message).unwrap_or_default())
 }
 
-/// `klist: No credentials cache found (filename: /tmp/krb5cc_0)`; other kinds say `(KIND: NAME)`.
+/// `klist: No credentials cache found (filename: /tmp/krb5cc_0)`; `klist: Credentials cache keyring
+/// 'persistent:0:0' not found` and others say it as they like, and are not read.
 fn parse_missing(message: &str) -> Option<String> {
     let (_, rest) = message.split_once("(filename: ")?;
     let (path, _) = rest.rsplit_once(')')?;
@@ -291,16 +325,21 @@ fn parse_listing(text: &str) -> Option<Listing> {
     let cache = text
         .lines()
         .find_map(|line| line.strip_prefix("Ticket cache: "))?;
-    let services = text.lines().filter_map(|line| {
-        // Dates come first: lines of flags and addresses do not begin with a digit.
-        line.starts_with(|c: char| c.is_ascii_digit())
-            .then(|| line.split_whitespace().last())
-            .flatten()
-            .and_then(KerberosPrincipal::parse)
-    });
+    // Dates come first: lines of flags and addresses do not begin with a digit.
+    let tickets = text
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    let mut stamp = std::hash::DefaultHasher::new();
+    let mut services = Vec::new();
+    for line in tickets {
+        line.hash(&mut stamp);
+        let service = line.split_whitespace().last();
+        services.extend(service.and_then(KerberosPrincipal::parse));
+    }
     Some(Listing {
         cache: cache.trim().to_owned(),
-        services: services.collect(),
+        services,
+        stamp: stamp.finish(),
     })
 }
 
@@ -322,6 +361,10 @@ mod tests {
             services,
             ["krbtgt/TEST.CELL@TEST.CELL", "afs/test.cell@TEST.CELL"]
         );
+        let renewed = text.replace("11/22/26 15:01:21  afs", "11/22/26 16:07:09  afs");
+        let renewed = parse_listing(&renewed).expect("a listing");
+        assert_ne!(renewed.stamp, listing.stamp);
+        assert_eq!(renewed.services, listing.services);
         assert_eq!(parse_listing(""), None);
         let missing = "klist: No credentials cache found (filename: /tmp/krb5cc_0)";
         assert_eq!(

@@ -22,8 +22,8 @@ pub(crate) use cellar_testcell::NOW;
 pub(crate) struct Tokens(pub(crate) Option<u32>);
 
 impl Identities for Tokens {
-    fn stamp(&self, uid: u32) -> Option<u64> {
-        (self.0 == Some(uid)).then_some(1)
+    fn stamp(&self, uid: u32) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + '_>> {
+        Box::pin(std::future::ready((self.0 == Some(uid)).then_some(1)))
     }
 
     fn securities<'a>(
