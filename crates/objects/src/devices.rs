@@ -6,7 +6,8 @@
 //! 2. Whoever calls a device learns sooner: after a failure it is *suspect* for
 //!    [`SUSPECT_TIME`]. Suspects are asked last, and again when nobody else is left. Where a file server stands in for
 //!    devices ([`Devices::stood_in`]), one that was silent counts as dead for [`SILENT_TIME`]: to notice silence takes longer
-//!    than to ask the file server.
+//!    than to ask the file server. Readers do not wait until that is certain: they pass it over as long, unless it says
+//!    something after all. Stores do not look at that, as a copy that one of them leaves out has to be repaired.
 //! 3. Each shard of the runtime has its own connection to a device, so that callers there enter the
 //!    protocol directly. Connections last until the device's addresses change, a call fails, or this machine's address changes.
 
@@ -101,6 +102,8 @@ struct Device {
     suspect_until: Option<Instant>,
     /// Rule 2.
     silent_until: Option<Instant>,
+    /// Rule 2, for readers.
+    passed_over_until: Option<Instant>,
 }
 
 impl Device {
@@ -108,6 +111,12 @@ impl Device {
     fn clear(&mut self) {
         self.suspect_until = None;
         self.silent_until = None;
+        self.passed_over_until = None;
+    }
+
+    /// Whether it counted as silent, for readers at least.
+    fn is_silent(&self) -> bool {
+        self.silent_until.or(self.passed_over_until).is_some()
     }
 }
 
@@ -303,6 +312,40 @@ impl Devices {
         }
     }
 
+    /// Readers are to pass over a device that was silent, which [`Self::failed`] knows already; whether this is news.
+    /// One that has another address is asked there first.
+    pub(crate) fn pass_over(&self, osd: u32) -> bool {
+        let mut devices = self.0.devices.write();
+        let Some(device) = devices.get_mut(&osd).filter(|device| device.current == 0) else {
+            return false;
+        };
+        let now = Instant::now();
+        let news = device.passed_over_until.is_none_or(|until| until <= now);
+        device.passed_over_until = Some(now + SILENT_TIME);
+        news
+    }
+
+    /// Whether readers are to pass over a device.
+    pub(crate) fn is_passed_over(&self, osd: u32) -> bool {
+        let devices = self.0.devices.read();
+        let until = devices
+            .get(&osd)
+            .and_then(|device| device.passed_over_until);
+        until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// A device said something: it may be slow, but is no silent one.
+    pub(crate) fn heard(&self, osd: u32) {
+        let counts_as_silent = {
+            let devices = self.0.devices.read();
+            devices.get(&osd).is_some_and(Device::is_silent)
+        };
+        if counts_as_silent && let Some(device) = self.0.devices.write().get_mut(&osd) {
+            device.silent_until = None;
+            device.passed_over_until = None;
+        }
+    }
+
     /// All connections are made anew when they are used next, and nobody is suspect: this machine has another address,
     /// or has slept.
     pub fn renew(&self) {
@@ -318,7 +361,7 @@ impl Devices {
             let devices = self.0.devices.read();
             devices
                 .get(&osd)
-                .is_some_and(|device| device.suspect_until.or(device.silent_until).is_some())
+                .is_some_and(|device| device.suspect_until.is_some() || device.is_silent())
         };
         if suspect && let Some(device) = self.0.devices.write().get_mut(&osd) {
             device.clear();
@@ -352,6 +395,7 @@ fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
                 connections: HashMap::new(),
                 suspect_until: None,
                 silent_until: None,
+                passed_over_until: None,
             };
             devices.insert(listed.entry.id, device);
         }

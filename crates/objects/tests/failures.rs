@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cell::{Cell, File, erasure, striped};
 use cellar_objects::fake::Fault;
 use cellar_objects::repair::{Pace, Target, rebuild};
-use cellar_objects::{Condition, DEAD_TIME, Error};
+use cellar_objects::{Condition, DEAD_TIME, Error, ReadOptions, Reader};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::Shape;
 
@@ -65,6 +65,156 @@ async fn devices_that_fall_silent_together_cost_one_wait() {
         }
         cell.devices.succeeded(2);
         cell.devices.succeeded(3);
+    }
+}
+
+/// Where a file server is one more copy, the budget of a reader with [`PATIENCE`], and what slow machines add.
+const BUDGET: Duration = Duration::from_secs(2);
+const SLACK: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn where_a_file_server_stands_in_silence_has_one_budget() {
+    let mut cell = Cell::start(8);
+    for shape in [
+        striped(1, 1, 65536),
+        striped(1, 2, 65536),
+        striped(1, 3, 65536),
+        striped(4, 1, 65536),
+        striped(4, 2, 65536),
+        erasure(4, 2, 65536),
+    ] {
+        let (file, bytes) = file(&cell, shape, 1_000_000).await;
+        cell.stand_in();
+        for osd in &cell.osds {
+            osd.set_fault(Fault::Silent);
+        }
+        let calls = || -> Vec<usize> { cell.osds.iter().map(|osd| osd.calls()).collect() };
+        let before = calls();
+        let began = Instant::now();
+        let failure = file.read(&cell, 0..bytes.len() as u64).await;
+        let waited = began.elapsed();
+        assert!(failure.is_err());
+        assert!(waited < BUDGET + SLACK, "{shape:?}: {waited:?}");
+        let asked = calls();
+        for (asked, before) in asked.iter().zip(before) {
+            assert!(*asked <= before + 1, "{shape:?}: a device is asked again");
+        }
+        // Other readers are told at once, also of pieces on devices that this one need not have waited for.
+        let began = Instant::now();
+        for start in (0..bytes.len() as u64).step_by(65536) {
+            let range = start..bytes.len().min(start as usize + 65536) as u64;
+            assert!(file.read(&cell, range).await.is_err());
+        }
+        let waited = began.elapsed();
+        assert!(waited < PATIENCE, "{shape:?}: {waited:?}");
+        for osd in &cell.osds {
+            osd.set_fault(Fault::None);
+        }
+        cell.stand_in();
+    }
+}
+
+#[tokio::test]
+async fn each_copy_is_asked_before_the_file_server_is() {
+    let mut cell = Cell::start(6);
+    for (shape, silent) in [
+        (striped(1, 3, 65536), &[2, 3][..]),
+        (striped(2, 2, 65536), &[2, 5]),
+        (erasure(4, 2, 65536), &[2, 7]),
+    ] {
+        let (mut file, bytes) = file(&cell, shape, 1_000_000).await;
+        cell.stand_in();
+        // The last one too has time to answer.
+        file.patience = 2 * PATIENCE;
+        for osd in &cell.osds {
+            osd.set_fault(Fault::Slow(PATIENCE / 2));
+        }
+        for osd in silent {
+            cell.osd(*osd).set_fault(Fault::Silent);
+        }
+        let began = Instant::now();
+        compare(&cell, &file, &bytes).await;
+        let waited = began.elapsed();
+        assert!(waited < 2 * BUDGET + SLACK, "{shape:?}: {waited:?}");
+        for osd in &cell.osds {
+            osd.set_fault(Fault::None);
+        }
+        cell.stand_in();
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_was_only_slow_is_asked_again() {
+    let mut cell = Cell::start(1);
+    let (mut file, bytes) = file(&cell, striped(1, 1, 65536), 300_000).await;
+    cell.stand_in();
+    file.patience = Duration::from_millis(200);
+    cell.osd(2).set_fault(Fault::Slow(Duration::from_secs(4)));
+    let before = cell.osd(2).calls();
+    let all = 0..bytes.len() as u64;
+    for _ in 0..2 {
+        assert!(file.read(&cell, all.clone()).await.is_err());
+    }
+    assert_eq!(cell.osd(2).calls(), before + 1);
+    assert_ne!(cell.devices.condition(2), Condition::Dead, "stores wait");
+    cell.osd(2).set_fault(Fault::None);
+    // As soon as it answers what nobody waits for any more.
+    let began = Instant::now();
+    while file.read(&cell, all.clone()).await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    compare(&cell, &file, &bytes).await;
+}
+
+#[tokio::test]
+async fn silence_towards_one_reader_does_not_end_another() {
+    let mut cell = Cell::start(1);
+    let (mut file, bytes) = file(&cell, striped(1, 1, 65536), 1_000_000).await;
+    cell.stand_in();
+    file.patience = Duration::from_millis(500);
+    let all = 0..bytes.len() as u64;
+    let options = ReadOptions {
+        call_bytes: 65536,
+        window_bytes: 0,
+        ..ReadOptions::default()
+    };
+    let set = file.set(file.layout.clone());
+    let mut other = Reader::new(cell.devices.clone(), set, all.clone(), options).unwrap();
+    let mut read = other.next().await.unwrap().unwrap().to_vec();
+    cell.osd(2).set_fault(Fault::Silent);
+    assert!(file.read(&cell, all.clone()).await.is_err());
+    cell.osd(2).set_fault(Fault::None);
+    let before = cell.osd(2).calls();
+    assert!(file.read(&cell, all).await.is_err());
+    assert_eq!(cell.osd(2).calls(), before, "it is passed over");
+    read.extend(other.rest().await.unwrap().concat());
+    assert!(read == bytes);
+    // Who hears of it goes there again.
+    compare(&cell, &file, &bytes).await;
+}
+
+#[tokio::test]
+async fn devices_that_were_never_reached_are_dead_in_the_end() {
+    let mut cell = Cell::start(2);
+    let (file, bytes) = file(&cell, striped(1, 2, 65536), 300_000).await;
+    cell.stand_in();
+    // Takes everything and says nothing.
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = u32::from(nobody.local_addr().unwrap().port());
+    for osd in &cell.osds {
+        let mut listed = osd.listed();
+        listed.entry.port = port;
+        cell.devices.merge(&[listed]);
+    }
+    let began = Instant::now();
+    let all = 0..bytes.len() as u64;
+    assert!(file.read(&cell, all).await.is_err());
+    let waited = began.elapsed();
+    assert!(waited < BUDGET + SLACK, "{waited:?}");
+    while [2, 3].map(|osd| cell.devices.condition(osd)) != [Condition::Dead; 2] {
+        assert!(began.elapsed() < 3 * DEAD_TIME, "{:?}", cell.devices);
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

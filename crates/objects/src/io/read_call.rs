@@ -152,6 +152,20 @@ impl ReadCall {
             && self.take(u64::MAX).now_or_never().is_none()
     }
 
+    /// Listens on behind the back of whoever has given it up: a device that says something after all was only slow.
+    pub(crate) fn listen(mut self: Box<Self>, devices: Devices, osd: u32) {
+        tokio::spawn(async move {
+            match self.take(u64::MAX).await {
+                // If nobody passes it over any more, this machine has changed its network meanwhile.
+                Err(cause @ CallError::Dead) if devices.is_passed_over(osd) => {
+                    devices.failed(osd, &cause);
+                }
+                Ok(_) | Err(CallError::Aborted(_) | CallError::BadReply(_)) => devices.heard(osd),
+                Err(_) => {}
+            }
+        });
+    }
+
     /// The rest of the range.
     pub(crate) async fn rest(
         &mut self,

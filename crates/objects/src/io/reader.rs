@@ -14,6 +14,11 @@
 //!    These are opened anew and count for nothing.
 //! 5. Silence counts from the last byte heard on that call, not from when we began to wait for it: two devices
 //!    that die together cost one wait.
+//! 6. Where a file server stands in for devices it is one more copy, the last one, and all silence of a reader comes out of
+//!    one budget ([`SILENCES`]): two silent copies, each asked again with more patience, and the last until its server
+//!    counted as dead, took 19 s. So who was silent is not asked again, and other readers pass it over as well. It may only be
+//!    slow: it is listened to, and asked again once it says something. While others are left each gets half of what is left of
+//!    the budget at most, so that the next has its turn; the last one gets the rest.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,8 +27,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
-use cellar_wire::object::{Scheme, Shape};
+use cellar_wire::object::Scheme;
 use futures_util::future::{join_all, try_join_all};
+use tokio::time::Instant;
 
 use super::{ObjectSet, ReadCall, ReadOptions};
 use crate::arithmetic::{BLOCK, Piece, Striping, copies_of};
@@ -33,6 +39,9 @@ use crate::error::{Error, Problem, Result, is_damage};
 
 /// How often an object is asked that gave no answer.
 const TRIES_MAX: u32 = 3;
+
+/// How often one patience is waited for in vain where a file server stands in, for all devices together.
+const SILENCES: u32 = 2;
 
 /// Bytes of an object that are at least computed together: decoding has a fixed cost.
 const WHOLE_BYTES: u64 = 512 << 10;
@@ -59,6 +68,8 @@ pub struct Reader {
     ready: VecDeque<Bytes>,
     /// By place: how often it failed; `u32::MAX`: it is not to be used.
     tried: Vec<u32>,
+    /// What is left of rule 6's budget; `None`: nobody stands in for the devices.
+    silence: Option<Duration>,
     problems: Vec<Problem>,
     last: CallError,
 }
@@ -81,6 +92,28 @@ struct Failure {
     cause: CallError,
     /// Nobody had listened for long: the object is asked again, and nothing is held against it.
     left_alone: bool,
+    /// What failed, if it was open.
+    call: Option<Box<ReadCall>>,
+}
+
+impl Failure {
+    fn of(call: ReadCall, cause: CallError) -> Self {
+        Self {
+            place: call.place,
+            cause,
+            left_alone: call.was_left_alone(),
+            call: Some(Box::new(call)),
+        }
+    }
+
+    fn to_open(place: usize, cause: CallError) -> Self {
+        Self {
+            place,
+            cause,
+            left_alone: false,
+            call: None,
+        }
+    }
 }
 
 impl Reader {
@@ -103,6 +136,7 @@ impl Reader {
             code: None,
             file_length: None,
             tried: tried.collect(),
+            silence: devices.is_stood_in().then_some(options.patience * SILENCES),
             devices,
             set,
             options,
@@ -149,8 +183,9 @@ impl Reader {
             if self.position >= self.end {
                 return Ok(None);
             }
+            let began = Instant::now();
             if let Err(failures) = self.advance().await? {
-                self.failed(failures);
+                self.failed(failures, began.elapsed());
             }
         }
     }
@@ -180,24 +215,22 @@ impl Reader {
             return self.gather(file, range, calls).await;
         }
         let piece = self.striping.piece(self.position, span.end);
-        let Some(call) = span.calls.get_mut(piece.stripe).and_then(Option::as_mut) else {
+        let Some(mut call) = span.calls.get_mut(piece.stripe).and_then(Option::take) else {
             return Err(Error::Misused("a stripe that was not opened"));
         };
-        let place = call.place;
-        let patience = patience(&self.set.layout.shape, &self.tried, place, &self.options);
+        let patience = self.patience(call.place);
         match call.next(piece.length, patience).await {
             Ok(bytes) => {
-                if self.position + bytes.len() as u64 >= span.end {
-                    self.spans.pop_front();
+                if let Some(span) = self.spans.front_mut() {
+                    span.calls[piece.stripe] = Some(call);
+                    if self.position + bytes.len() as u64 >= span.end {
+                        self.end_span();
+                    }
                 }
                 self.ready.push_back(bytes);
                 Ok(Ok(()))
             }
-            Err(cause) => Ok(Err(vec![Failure {
-                place,
-                cause,
-                left_alone: call.was_left_alone(),
-            }])),
+            Err(cause) => Ok(Err(vec![Failure::of(call, cause)])),
         }
     }
 
@@ -259,13 +292,7 @@ impl Reader {
             };
             match ReadCall::open(&self.devices, &self.set, place, range, self.file_length).await {
                 Ok(call) => calls[stripe] = Some(call),
-                Err(cause) => {
-                    return Ok(Err(Failure {
-                        place,
-                        cause,
-                        left_alone: false,
-                    }));
-                }
+                Err(cause) => return Ok(Err(Failure::to_open(place, cause))),
             }
         }
         Ok(Ok(Span {
@@ -290,11 +317,7 @@ impl Reader {
             let range = range.clone();
             ReadCall::open(&self.devices, &self.set, *place, range, self.file_length)
                 .await
-                .map_err(|cause| Failure {
-                    place: *place,
-                    cause,
-                    left_alone: false,
-                })
+                .map_err(|cause| Failure::to_open(*place, cause))
         });
         let calls = try_join_all(open).await?;
         Ok(Span {
@@ -312,18 +335,13 @@ impl Reader {
         calls: Vec<ReadCall>,
     ) -> Result<Survived<()>> {
         let length = usize::try_from(range.end - range.start).unwrap_or(0);
-        let (shape, tried) = (self.set.layout.shape, &self.tried);
-        let options = &self.options;
-        let reads = calls.into_iter().map(|mut call| async move {
-            let place = call.place;
-            let patience = patience(&shape, tried, place, options);
-            match call.rest(patience).await {
-                Ok(mut chunks) => Ok((place, chunks.take(length))),
-                Err(cause) => Err(Failure {
-                    place,
-                    cause,
-                    left_alone: call.was_left_alone(),
-                }),
+        let reads = calls.into_iter().map(|mut call| {
+            let patience = self.patience(call.place);
+            async move {
+                match call.rest(patience).await {
+                    Ok(mut chunks) => Ok((call.place, chunks.take(length))),
+                    Err(cause) => Err(Failure::of(call, cause)),
+                }
             }
         });
         // Of all, not the first that fails: devices that died together cost one wait.
@@ -367,8 +385,28 @@ impl Reader {
                 _ => return Err(Error::Misused("shards that do not fit together")),
             }
         }
+        for (place, _) in &have {
+            self.heard(*place);
+        }
         self.spans.pop_front();
         Ok(Ok(()))
+    }
+
+    /// The first span was read to its end.
+    fn end_span(&mut self) {
+        let calls = self.spans.pop_front().map(|span| span.calls);
+        for call in calls.into_iter().flatten().flatten() {
+            self.heard(call.place);
+        }
+    }
+
+    /// The object at a place gave all that was asked for, whatever others think of its device meanwhile.
+    fn heard(&self, place: usize) {
+        if self.silence.is_some()
+            && let Some(placed) = self.set.layout.objects.get(place)
+        {
+            self.devices.heard(placed.osd);
+        }
     }
 
     /// How good an object is to read from: 0 is best. `None`: not at all.
@@ -380,6 +418,9 @@ impl Reader {
         }
         if placed.version == 0 {
             return Some(0);
+        }
+        if self.devices.is_passed_over(placed.osd) {
+            return None;
         }
         match self.devices.condition(placed.osd) {
             Condition::Well => Some(tried),
@@ -432,9 +473,35 @@ impl Reader {
         Error::Unavailable { osd }
     }
 
-    /// Leaves objects out, and begins anew at the current position.
-    fn failed(&mut self, mut failures: Vec<Failure>) {
+    /// How long to wait for an object: for ever (until its server counts as dead) if nothing stands in for it, no file server
+    /// either.
+    fn patience(&self, place: usize) -> Option<Duration> {
+        let shape = &self.set.layout.shape;
+        let usable = |other: &usize| *other != place && self.rank(*other).is_some();
+        let others = match shape.scheme {
+            Scheme::Striped => {
+                let stripe = place % shape.stripes.max(1) as usize;
+                copies_of(shape, stripe).any(|other| usable(&other))
+            }
+            Scheme::Erasure => {
+                (0..self.tried.len()).filter(usable).count() >= shape.stripes as usize
+            }
+        };
+        // Who was left out for nothing gets more time when it is asked again.
+        let again = self.tried.get(place).copied().unwrap_or(0).min(TRIES_MAX);
+        let usual = others.then_some(self.options.patience * (1 + 2 * again));
+        let Some(left) = self.silence else {
+            return usual;
+        };
+        Some(usual.map_or(left, |usual| usual.min(left / 2)))
+    }
+
+    /// Leaves objects out, and begins anew at the current position. So long was `waited` in vain.
+    fn failed(&mut self, mut failures: Vec<Failure>, waited: Duration) {
         failures.retain(|failure| !failure.left_alone);
+        if let (Some(left), false) = (&mut self.silence, failures.is_empty()) {
+            *left = left.saturating_sub(waited);
+        }
         let mut failed: Vec<usize> = failures.iter().map(|failure| failure.place).collect();
         let silence = failures
             .iter()
@@ -458,27 +525,34 @@ impl Reader {
             let fresh = self.tried.get(place) == Some(&0) && !failed.contains(&place);
             if fresh && call.is_silent(self.options.patience) {
                 failed.push(place);
-                self.leave_out(Failure {
-                    place,
-                    cause: CallError::Timeout,
-                    left_alone: false,
-                });
+                self.leave_out(Failure::of(call, CallError::Timeout));
             }
         }
     }
 
     fn leave_out(&mut self, failure: Failure) {
-        let Failure { place, cause, .. } = failure;
+        let Failure {
+            place, cause, call, ..
+        } = failure;
         let placed = self.set.layout.objects.get(place).copied();
         let placed = placed.unwrap_or_default();
         tracing::debug!(osd = placed.osd, place, %cause, "reading an object failed");
         self.devices.failed(placed.osd, &cause);
+        let silent = matches!(cause, CallError::Dead | CallError::Timeout);
+        let silent = silent && self.silence.is_some();
+        if silent
+            && matches!(cause, CallError::Timeout)
+            && let Some(call) = call
+            && self.devices.pass_over(placed.osd)
+        {
+            call.listen(self.devices.clone(), placed.osd);
+        }
         if let Some(tried) = self.tried.get_mut(place) {
             let refused = matches!(&cause, CallError::Aborted(code) if *code == AbortCode::EACCES);
             *tried = match &cause {
                 _ if refused || is_damage(&cause) => u32::MAX,
                 // The file server is asked sooner than it once more.
-                CallError::Dead if self.devices.is_stood_in() => u32::MAX,
+                _ if silent => u32::MAX,
                 // That took long enough.
                 CallError::Dead => tried.saturating_add(2),
                 _ => tried.saturating_add(1),
@@ -493,21 +567,6 @@ impl Reader {
         }
         self.last = cause;
     }
-}
-
-/// How long to wait for an object: for ever (until its server counts as dead) if nothing stands in for it.
-fn patience(shape: &Shape, tried: &[u32], place: usize, options: &ReadOptions) -> Option<Duration> {
-    let fresh = |other: &usize| tried.get(*other).is_some_and(|tried| *tried < TRIES_MAX);
-    let others = match shape.scheme {
-        Scheme::Striped => {
-            let stripe = place % shape.stripes.max(1) as usize;
-            copies_of(shape, stripe).filter(fresh).count() > 1
-        }
-        Scheme::Erasure => (0..tried.len()).filter(fresh).count() > shape.stripes as usize,
-    };
-    // Who was left out for nothing gets more time when it is asked again.
-    let again = tried.get(place).copied().unwrap_or(0).min(TRIES_MAX);
-    others.then_some(options.patience * (1 + 2 * again))
 }
 
 /// Whether a layout is one.

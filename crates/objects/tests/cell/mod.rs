@@ -40,6 +40,13 @@ impl Cell {
         }
     }
 
+    /// From now on a client's, for which a file server stands in, with nothing known of the devices but the list.
+    pub(crate) fn stand_in(&mut self) {
+        self.devices = Devices::stood_in(self.runtime.client_port().unwrap());
+        let list: Vec<_> = self.osds.iter().map(FakeOsd::listed).collect();
+        self.devices.update(&list);
+    }
+
     pub(crate) fn osd(&self, id: u32) -> &FakeOsd {
         &self.osds[id as usize - 2]
     }
