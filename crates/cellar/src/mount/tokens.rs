@@ -31,8 +31,8 @@ pub(super) struct Tokens {
     own: u32,
     /// The library has users' caches elsewhere than in the customary files.
     elsewhere: bool,
-    /// Where tickets were found last.
-    found: Mutex<HashMap<u32, CacheName>>,
+    /// Where tickets were found last, and their stamp.
+    found: Mutex<HashMap<u32, (CacheName, u64)>>,
 }
 
 impl Tokens {
@@ -65,6 +65,10 @@ impl Tokens {
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(uid, %error, "a user's tickets cannot be looked for");
+                    let last = self.last(uid);
+                    if last.is_some() {
+                        return last;
+                    }
                 }
             }
         }
@@ -80,17 +84,17 @@ impl Tokens {
         Some((CacheName::file_of(&file, uid), stamp))
     }
 
-    fn remember(&self, uid: u32, cache: Option<CacheName>) {
+    fn remember(&self, uid: u32, last: Option<(CacheName, u64)>) {
         let mut found = self.found.lock();
-        match cache {
-            Some(cache) if found.len() < USERS_MAX || found.contains_key(&uid) => {
-                found.insert(uid, cache);
+        match last {
+            Some(last) if found.len() < USERS_MAX || found.contains_key(&uid) => {
+                found.insert(uid, last);
             }
             _ => drop(found.remove(&uid)),
         }
     }
 
-    fn cache(&self, uid: u32) -> Option<CacheName> {
+    fn last(&self, uid: u32) -> Option<(CacheName, u64)> {
         self.found.lock().get(&uid).cloned()
     }
 }
@@ -103,9 +107,9 @@ fn customary(uid: u32) -> String {
 impl Identities for Tokens {
     fn stamp(&self, uid: u32) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + '_>> {
         Box::pin(async move {
-            let (cache, stamp) = self.look(uid).await.unzip();
-            self.remember(uid, cache);
-            stamp
+            let last = self.look(uid).await;
+            self.remember(uid, last.clone());
+            last.map(|(_, stamp)| stamp)
         })
     }
 
@@ -114,15 +118,15 @@ impl Identities for Tokens {
         uid: u32,
     ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
         Box::pin(async move {
-            match self.cache(uid) {
-                Some(cache) => identity::tokens_in(&cache, self.protection.level()).await,
+            match self.last(uid) {
+                Some((cache, _)) => identity::tokens_in(&cache, self.protection.level()).await,
                 None => HashMap::new(),
             }
         })
     }
 
     fn renewal(&self, uid: u32) -> Option<Arc<dyn Renewal>> {
-        let cache = self.cache(uid)?;
+        let (cache, _) = self.last(uid)?;
         Some(identity::renewal_from(cache, self.protection.clone()))
     }
 

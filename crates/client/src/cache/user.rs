@@ -199,9 +199,10 @@ impl Cache {
         };
         if !full {
             let known = Known {
+                // Tickets that could not be had just now are asked for again.
+                stamp: stamp.filter(|_| user.uid != ANYBODY),
                 user: user.clone(),
-                stamp,
-                asked: now,
+                asked: Instant::now(),
             };
             self.users().known.lock().insert(uid, known);
         }

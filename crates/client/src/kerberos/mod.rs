@@ -17,7 +17,7 @@ mod service;
 
 use std::cmp::Reverse;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cellar_auth::{KerberosCredential, Token};
@@ -358,7 +358,7 @@ async fn copied(cache: &CacheName, service: &KerberosPrincipal) -> Result<Vec<Ti
         Err(Error::Refused { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     }
-    // Where somebody else has made it, it is a link to nobody's, nor the file of a third.
+    // Where somebody else has made it, it is no link, and no file of a third.
     let path = private.path();
     let copy = parse_cache(&path, read_owned(&path, cache.user())?)?;
     Ok(copy.map_or_else(Vec::new, |cache| cache.tickets))
@@ -366,7 +366,14 @@ async fn copied(cache: &CacheName, service: &KerberosPrincipal) -> Result<Vec<Ti
 
 /// A name for a cache that only its owner can read, in a directory of its own; removed when dropped.
 #[derive(Debug)]
-pub struct PrivateFile(tempfile::TempDir);
+pub struct PrivateFile(Private);
+
+#[derive(Debug)]
+enum Private {
+    Ours(tempfile::TempDir),
+    /// Somebody else's directory in one of ours. He can put there what he likes, which is his to remove.
+    His(PathBuf),
+}
 
 impl PrivateFile {
     /// Makes the directory, where this user's runtime files are, else in the directory for temporary
@@ -375,15 +382,7 @@ impl PrivateFile {
     /// # Errors
     /// [`Error::File`].
     pub fn new() -> Result<Self, Error> {
-        Self::of(None)
-    }
-
-    /// For somebody else, who cannot reach our runtime files.
-    fn of(user: Option<u32>) -> Result<Self, Error> {
-        let runtime = match user {
-            None => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
-            Some(_) => None,
-        };
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let places = runtime.into_iter().chain([std::env::temp_dir()]);
         let mut last = None;
         for place in places {
@@ -392,26 +391,55 @@ impl PrivateFile {
                 .prefix("cellar-")
                 .tempdir_in(&place)
             {
-                Ok(directory) => {
-                    if user.is_some() {
-                        std::os::unix::fs::chown(directory.path(), user, None).map_err(
-                            |cause| Error::File {
-                                path: directory.path().to_owned(),
-                                cause,
-                            },
-                        )?;
-                    }
-                    return Ok(Self(directory));
-                }
+                Ok(directory) => return Ok(Self(Private::Ours(directory))),
                 Err(cause) => last = Some(Error::File { path: place, cause }),
             }
         }
         Err(last.unwrap_or(Error::NoTicket))
     }
 
+    /// For somebody else, who cannot reach our runtime files nor our own directory for temporary ones.
+    fn of(user: Option<u32>) -> Result<Self, Error> {
+        let Some(user) = user else {
+            return Self::new();
+        };
+        let place = Path::new("/tmp");
+        let made = (|| {
+            let outer = tempfile::Builder::new()
+                .prefix("cellar-")
+                .tempdir_in(place)?;
+            let inner = outer.path().join("his");
+            std::fs::DirBuilder::new().mode(0o700).create(&inner)?;
+            std::os::unix::fs::chown(&inner, Some(user), None)?;
+            std::fs::set_permissions(outer.path(), std::fs::Permissions::from_mode(0o711))?;
+            // Nothing of his is removed by us, who could remove what he cannot.
+            let _kept = outer.keep();
+            Ok(inner)
+        })();
+        let made = made.map_err(|cause| Error::File {
+            path: place.to_owned(),
+            cause,
+        });
+        Ok(Self(Private::His(made?)))
+    }
+
     /// The file, which is not there yet.
     pub fn path(&self) -> PathBuf {
-        self.0.path().join("krb5cc")
+        let directory = match &self.0 {
+            Private::Ours(directory) => directory.path(),
+            Private::His(directory) => directory,
+        };
+        directory.join("krb5cc")
+    }
+}
+
+impl Drop for PrivateFile {
+    fn drop(&mut self) {
+        if let Private::His(directory) = &self.0 {
+            let _none = std::fs::remove_file(self.path());
+            let _his = std::fs::remove_dir(directory);
+            let _not_empty = directory.parent().map(std::fs::remove_dir);
+        }
     }
 }
 
@@ -612,5 +640,24 @@ mod tests {
         }
         copy(&from, &to).expect("copy");
         assert_eq!(owner(&to), 12_345);
+    }
+
+    #[test]
+    fn what_somebody_puts_beside_a_copy_for_him_is_not_removed() {
+        let user = rustix::process::geteuid().as_raw();
+        let file = PrivateFile::of(Some(user)).expect("a directory");
+        let path = file.path();
+        let directory = path.parent().expect("a directory").to_owned();
+        std::fs::write(&path, b"tickets").expect("write");
+        drop(file);
+        assert!(!directory.parent().expect("ours").exists());
+
+        let file = PrivateFile::of(Some(user)).expect("a directory");
+        let directory = file.path().parent().expect("a directory").to_owned();
+        std::fs::create_dir(directory.join("his own")).expect("mkdir");
+        std::fs::write(directory.join("his own/letter"), b"dear").expect("write");
+        drop(file);
+        assert!(directory.join("his own/letter").exists());
+        std::fs::remove_dir_all(directory.parent().expect("ours")).expect("clean up");
     }
 }

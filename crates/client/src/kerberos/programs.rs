@@ -11,8 +11,10 @@ use std::ffi::OsStr;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use super::Error;
@@ -129,7 +131,13 @@ pub fn path_of(name: &str) -> Option<PathBuf> {
 }
 
 fn program(name: &'static str, cache: &CacheName) -> Command {
-    let mut command = Command::new(name);
+    let mut command = Command::new(located(name));
+    if let Some(user) = cache.user() {
+        // Without the groups of ours; none of his is needed. What is in our environment would be his to read.
+        command.env_clear().env("PATH", "/usr/bin:/bin");
+        command.envs(std::env::var_os("KRB5_CONFIG").map(|file| ("KRB5_CONFIG", file)));
+        command.uid(user).gid(NOBODYS_GROUP).current_dir("/");
+    }
     // Their English is read.
     command.env("LC_ALL", "C").kill_on_drop(true);
     match (&cache.name, cache.user) {
@@ -137,11 +145,24 @@ fn program(name: &'static str, cache: &CacheName) -> Command {
         (None, Some(_)) => drop(command.env_remove("KRB5CCNAME")),
         (None, None) => {}
     }
-    if let Some(user) = cache.user() {
-        // Without the groups of ours; none of his is needed.
-        command.uid(user).gid(NOBODYS_GROUP).current_dir("/");
-    }
     command
+}
+
+/// Where the programs are that a mount runs, looked for once and before there is a mount: a directory of `PATH` may be in it, and
+/// would then be looked up by those who wait for the program. Others, and what is in no directory: the bare name.
+fn located(name: &'static str) -> PathBuf {
+    static PLACES: OnceLock<[(&str, Option<PathBuf>); 2]> = OnceLock::new();
+    let places = PLACES.get_or_init(|| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        ["klist", "kvno"].map(|name| {
+            let places = std::env::split_paths(&path).map(|directory| directory.join(name));
+            (name, places.into_iter().find(|place| place.is_file()))
+        })
+    });
+    let place = places.iter().find(|(known, _)| *known == name);
+    place
+        .and_then(|(_, place)| place.clone())
+        .unwrap_or_else(|| name.into())
 }
 
 fn cannot_run(program: &'static str, cause: std::io::Error) -> Error {
@@ -162,22 +183,33 @@ async fn run(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let output = tokio::time::timeout(patience, command.output())
+    // The start waits until the file of the program is found, which may be on any file system.
+    let started = tokio::task::spawn_blocking(move || command.spawn()).await;
+    let started = started.unwrap_or_else(|cause| Err(std::io::Error::other(cause)));
+    let mut child = started.map_err(|cause| cannot_run(name, cause))?;
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let ended = async { tokio::join!(said(output), said(errors), child.wait()) };
+    let (output, errors, status) = tokio::time::timeout(patience, ended)
         .await
-        .map_err(|_| Error::Silent(name))?
-        .map_err(|cause| cannot_run(name, cause))?;
-    let text = |bytes: &[u8]| {
-        String::from_utf8_lossy(&bytes[..bytes.len().min(OUTPUT_MAX)])
-            .trim()
-            .to_owned()
-    };
-    if output.status.success() {
-        return Ok(text(&output.stdout));
+        .map_err(|_| Error::Silent(name))?;
+    let status = status.map_err(|cause| cannot_run(name, cause))?;
+    if status.success() {
+        return Ok(output);
     }
     Err(Error::Refused {
         program: name,
-        message: text(&output.stderr),
+        message: errors,
     })
+}
+
+/// What a program says, up to [`OUTPUT_MAX`]; one that says more is cut off.
+async fn said(stream: Option<impl AsyncRead + Unpin>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        // What came before a failure counts.
+        let _failed = stream.take(OUTPUT_MAX as u64).read_to_end(&mut bytes).await;
+    }
+    String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
 /// Gets tickets with a password or whatever else the realm asks for, on the terminal.
@@ -262,10 +294,20 @@ pub async fn copy_service(
 /// It does not run.
 pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
     match run("klist", program("klist", cache), LOCAL_TIME).await {
-        Ok(text) => Ok(parse_listing(&text)),
+        Ok(text) => {
+            let listing = parse_listing(&text);
+            Ok(listing.filter(|listing| cache.user().is_none() || is_his_own(&listing.cache)))
+        }
         Err(Error::Refused { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether what a program finds that runs as a user is that user's: the keyrings of sessions and processes go on from who
+/// started it to the program, and are ours.
+fn is_his_own(cache: &str) -> bool {
+    let keyring = cache.strip_prefix("KEYRING:");
+    keyring.is_none_or(|rest| rest.starts_with("persistent:") || rest.starts_with("user:"))
 }
 
 /// The name that a cache without a name has, also when there is none yet.
@@ -330,6 +372,11 @@ fn parse_listing(text: &str) -> Option<Listing> {
         .lines()
         .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
     let mut stamp = std::hash::DefaultHasher::new();
+    cache.hash(&mut stamp);
+    let whose = text
+        .lines()
+        .find(|line| line.starts_with("Default principal: "));
+    whose.hash(&mut stamp);
     let mut services = Vec::new();
     for line in tickets {
         line.hash(&mut stamp);
@@ -346,6 +393,27 @@ fn parse_listing(text: &str) -> Option<Listing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keyrings_of_sessions_are_of_who_started_the_program() {
+        for own in [
+            "KEYRING:persistent:7:7",
+            "KEYRING:user:name",
+            "KCM:7",
+            "FILE:/tmp/krb5cc_7",
+            "DIR::/run/user/7/krb5cc/tkt",
+        ] {
+            assert!(is_his_own(own), "{own}");
+        }
+        for ours in [
+            "KEYRING:session:x",
+            "KEYRING:legacy",
+            "KEYRING:process:x",
+            "KEYRING:thread:x",
+        ] {
+            assert!(!is_his_own(ours), "{ours}");
+        }
+    }
 
     #[test]
     fn listings_are_read() {
@@ -365,6 +433,9 @@ mod tests {
         let renewed = parse_listing(&renewed).expect("a listing");
         assert_ne!(renewed.stamp, listing.stamp);
         assert_eq!(renewed.services, listing.services);
+        let moved = text.replace("persistent:0:0", "persistent:0:1");
+        let moved = parse_listing(&moved).expect("a listing");
+        assert_ne!(moved.stamp, listing.stamp);
         assert_eq!(parse_listing(""), None);
         let missing = "klist: No credentials cache found (filename: /tmp/krb5cc_0)";
         assert_eq!(
