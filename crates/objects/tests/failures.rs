@@ -127,7 +127,7 @@ async fn each_copy_is_asked_before_the_file_server_is() {
         // The last one too has time to answer.
         file.patience = 2 * PATIENCE;
         for osd in &cell.osds {
-            osd.set_fault(Fault::Slow(PATIENCE / 2));
+            osd.set_fault(Fault::Slow(PATIENCE / 8));
         }
         for osd in silent {
             cell.osd(*osd).set_fault(Fault::Silent);
@@ -164,6 +164,26 @@ async fn a_device_that_was_only_slow_is_asked_again() {
         assert!(began.elapsed() < Duration::from_secs(20));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    compare(&cell, &file, &bytes).await;
+}
+
+#[tokio::test]
+async fn a_store_waits_for_what_it_has_to_read() {
+    let mut cell = Cell::start(6);
+    let (mut file, mut bytes) = file(&cell, erasure(4, 2, 65536), 1_000_000).await;
+    cell.stand_in();
+    for osd in &cell.osds[..3] {
+        osd.set_fault(Fault::Slow(BUDGET + PATIENCE));
+    }
+    // A part of a row: the rest of it is read for the parity, and nobody else can do that.
+    let new = pattern(5000);
+    file.patience = 10 * PATIENCE;
+    file.write(&cell, 1000, &new).await.unwrap();
+    bytes[1000..6000].copy_from_slice(&new);
+    for osd in &cell.osds {
+        osd.set_fault(Fault::None);
+    }
+    cell.stand_in();
     compare(&cell, &file, &bytes).await;
 }
 

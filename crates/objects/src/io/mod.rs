@@ -81,6 +81,9 @@ pub struct ReadOptions {
     pub window_bytes: u64,
     /// Silence after which another copy is read, or parity.
     pub patience: Duration,
+    /// What is read is needed for a store, and nothing else has it: devices are waited for although a file server
+    /// stands in for them.
+    pub insists: bool,
 }
 
 impl Default for ReadOptions {
@@ -89,6 +92,7 @@ impl Default for ReadOptions {
             call_bytes: 8 << 20,
             window_bytes: 8 << 20,
             patience: Duration::from_secs(1),
+            insists: false,
         }
     }
 }

@@ -15,7 +15,7 @@
 //! 5. Silence counts from the last byte heard on that call, not from when we began to wait for it: two devices
 //!    that die together cost one wait.
 //! 6. Where a file server stands in for devices it is one more copy, the last one, and all silence of a reader comes out of
-//!    one budget ([`SILENCES`]): two silent copies, each asked again with more patience, and the last until its server
+//!    one budget ([`SILENCES`]), which is full again when a span has come: two silent copies, each asked again with more patience, and the last until its server
 //!    counted as dead, took 19 s. So who was silent is not asked again, and other readers pass it over as well. It may only be
 //!    slow: it is listened to, and asked again once it says something. While others are left each gets half of what is left of
 //!    the budget at most, so that the next has its turn; the last one gets the rest.
@@ -136,7 +136,8 @@ impl Reader {
             code: None,
             file_length: None,
             tried: tried.collect(),
-            silence: devices.is_stood_in().then_some(options.patience * SILENCES),
+            silence: (devices.is_stood_in() && !options.insists)
+                .then_some(options.patience * SILENCES),
             devices,
             set,
             options,
@@ -243,9 +244,12 @@ impl Reader {
         let each = self.striping.stripes << 20;
         let ahead = (self.options.window_bytes / each).clamp(1, 2) as usize + 1;
         while self.spans.len() < ahead && self.opened < self.end {
-            let span = match self.open_span(self.opened).await? {
-                Ok(span) => span,
-                Err(failure) => return Ok(Err(vec![failure])),
+            let span = match self.open_span(self.opened).await {
+                Ok(Ok(span)) => span,
+                Ok(Err(failure)) => return Ok(Err(vec![failure])),
+                // What is open comes first; then it may be otherwise.
+                Err(_) if !self.spans.is_empty() => break,
+                Err(error) => return Err(error),
             };
             self.opened = span.end;
             self.spans.push_back(span);
@@ -388,6 +392,7 @@ impl Reader {
         for (place, _) in &have {
             self.heard(*place);
         }
+        self.went_on();
         self.spans.pop_front();
         Ok(Ok(()))
     }
@@ -398,6 +403,12 @@ impl Reader {
         for call in calls.into_iter().flatten().flatten() {
             self.heard(call.place);
         }
+        self.went_on();
+    }
+
+    /// Bytes came: what was waited for in vain before is not held against what follows.
+    fn went_on(&mut self) {
+        self.silence = self.silence.map(|_| self.options.patience * SILENCES);
     }
 
     /// The object at a place gave all that was asked for, whatever others think of its device meanwhile.
@@ -419,7 +430,7 @@ impl Reader {
         if placed.version == 0 {
             return Some(0);
         }
-        if self.devices.is_passed_over(placed.osd) {
+        if self.silence.is_some() && self.devices.is_passed_over(placed.osd) {
             return None;
         }
         match self.devices.condition(placed.osd) {

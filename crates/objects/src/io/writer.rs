@@ -461,7 +461,10 @@ impl Writer {
         let mut chunks = Chunks::default();
         let there = range.start.min(self.length)..range.end.min(self.length);
         if !there.is_empty() {
-            let options = ReadOptions::default();
+            let options = ReadOptions {
+                insists: true,
+                ..ReadOptions::default()
+            };
             let devices = self.devices.clone();
             let reader = Reader::new(devices, self.set.clone(), there, options)?;
             let mut reader = reader.of_file(self.length);
