@@ -706,8 +706,11 @@ fn a_store_whose_bytes_come_when_the_volume_has_gone_harms_nothing() {
             assert_eq!(now.serial, before.serial, "not in place");
         }
         // What those stores left is given up a moment later.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let devices = osds.calls();
+        let mut devices = 0;
+        while devices != osds.calls() {
+            devices = osds.calls();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
         for mut call in calls {
             // It may have been refused before all has come.
             let _refused = call.write(late[100_000..].to_vec().into()).await;
@@ -823,7 +826,7 @@ fn a_volume_that_is_to_come_back_gives_up_nothing_of_the_former_one() {
         let volser = Volser(cell.admin().await);
         let files = fill(&cell, &machine).await;
         // The devices are at the first file's old version while the second file's waits.
-        let late = Duration::from_secs(3);
+        let late = Duration::from_secs(8);
         osds.set_fault(Fault::SlowPrunes(late));
         let begun = std::time::Instant::now();
         for (fid, _) in &files[..2] {

@@ -146,14 +146,19 @@ impl Volume {
     /// it was given before any later [`Self::refuse_changes`] returned.
     ///
     /// # Errors
-    /// What a change would be refused with: `Busy`, `NoVolume` of one that was deleted or replaced, `ReadOnly`.
+    /// What a change would be refused with: `Busy`, `NoVolume` of one that was deleted or replaced, `ReadOnly`. `NoVolume`
+    /// too of one that is not in service.
     pub fn check_takes_changes(&self) -> Result<()> {
         let state = if is_nonblocking() {
             self.group.state.try_read().ok_or(Error::WouldBlock)?
         } else {
             self.group.state.read()
         };
-        self.check_changeable(&state)
+        self.check_changeable(&state)?;
+        match self.is_in_service() {
+            true => Ok(()),
+            false => Err(Error::NoVolume(self.id)),
+        }
     }
 
     /// That a change can begin. The state is that of the group, locked.

@@ -91,7 +91,7 @@ impl DeltaSource {
         let mut writer = Writer::new();
         if let Some(lender) = &mut lender {
             let info = frozen.info();
-            lender.begin(info)?;
+            lender.begin(info);
             writer.origin(Origin {
                 policy: info.policy,
                 version: lender.version(),

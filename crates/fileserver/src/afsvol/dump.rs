@@ -124,7 +124,7 @@ impl DumpSource {
         mut lender: Option<Lender>,
     ) -> Result<Self, AbortCode> {
         if let Some(lender) = &mut lender {
-            lender.begin(frozen.info())?;
+            lender.begin(frozen.info());
         }
         let vnodes = frozen.vnodes(since(from));
         let mut out = BytesMut::with_capacity(VOLUME_STREAM_PIECE_BYTES);

@@ -65,11 +65,13 @@ impl Lender {
         self.server.version_now()
     }
 
-    /// Before the first record of a volume is read that is to leave. May wait for the disk.
-    pub(crate) fn begin(&mut self, volume: &VolumeInfo) -> Result<(), AbortCode> {
-        match self.cell {
-            Some(_) => self.lend(volume),
-            None => Ok(()),
+    /// Before the first record of a volume is read that is to leave. May wait for the disk. A volume without layouts
+    /// can leave also where it cannot be noted.
+    pub(crate) fn begin(&mut self, volume: &VolumeInfo) {
+        if self.cell.is_some()
+            && let Err(code) = self.lend(volume)
+        {
+            warn!(volume = %volume.id, %code, "that layouts may leave cannot be noted");
         }
     }
 
