@@ -8,6 +8,7 @@
 
 pub mod osds;
 pub mod real;
+pub mod shared;
 pub mod stated;
 pub mod volser;
 
