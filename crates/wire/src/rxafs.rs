@@ -13,16 +13,20 @@ use cellar_xdr::{AfsString, List, Opaque};
 
 use crate::AfsName;
 use crate::host::Capabilities;
-use crate::ids::{Fid, ViceId, VolumeId};
+use crate::ids::{Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use crate::package::package;
 
 mod command;
+mod making;
 mod ranges;
 mod statistics;
 mod status;
 mod volume;
 
 pub use command::{FsCmdInputs, FsCmdOutputs};
+pub use making::{
+    MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MadeIns, Mades, Making, Makings, RESERVE_MAX,
+};
 pub use ranges::{HeldRanges, LOCK_RANGES_MAX, LockRange, LockRanges};
 pub use statistics::{
     STATISTICS64_LEN, Statistics64, ViceDisk, ViceDisks, ViceStatistics, XSTAT_VERSION, XStats,
@@ -159,4 +163,25 @@ package! {
     /// Ours: what would be in the way of another range for `owner`.
     1128614914 TestRange { fid: Fid, owner: [u32; 4], range: LockRange }
         -> TestRangeReply { found: List<LockRange, 1>, sync: VolSync };
+    /// Ours: numbers for things that the caller will make in the volume of a directory in which he may insert. Files have
+    /// `first_file` and every second number after it, directories as many from `first_directory` on; the uniquifiers follow each
+    /// other, those of files first. Nobody else gets them, whatever becomes of the server.
+    1128614915 ReserveVnodes { dir_fid: Fid, files: u32, directories: u32 }
+        -> ReserveVnodesReply {
+            first_file: VnodeId, files: u32, first_directory: VnodeId, directories: u32,
+            first_uniquifier: Uniquifier, sync: VolSync
+        };
+    /// Ours: for so many seconds nobody else sees or changes the directory before the caller was told by breaking his
+    /// promise and has returned it. EAGAIN: others use it.
+    1128614916 LeaseDirectory { dir_fid: Fid }
+        -> LeaseDirectoryReply {
+            status: AfsFetchStatus, callback: Callback, lease_secs: u32, sync: VolSync
+        };
+    /// Ours: the caller has told of all that he made in these, and makes nothing any more without asking.
+    1128614917 ReturnDirectories { fids: Fids } -> ReturnDirectoriesReply {};
+    /// Ours: makes these one after the other, with the bytes that follow; durable when answered. One that fails leaves the others.
+    /// Each counts as a CreateFile with its StoreData, a MakeDir or a Symlink. Said twice, it does nothing the second time, and
+    /// answers the same. Needs no lease; those of the caller last longer by it, and what directories it makes he has leases of.
+    1128614918 MakeMany { volume: VolumeId, makings: Makings }
+        -> MakeManyReply { made: Mades, directories: MadeIns, sync: VolSync } streams request;
 }
