@@ -169,7 +169,9 @@ impl fuser::Filesystem for Filesystem {
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
-            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            // Else each write(2) asks for the extended attribute of capabilities first.
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // What an older kernel lacks, it lacks: it asks more often then.
         let _lacking = config.add_capabilities(wanted & config.capabilities());
         let _largest = config.set_max_write(WRITE_BYTES);
@@ -468,11 +470,15 @@ impl fuser::Filesystem for Filesystem {
         let (requests, data) = (self.requests.clone(), data.to_vec());
         // Pages that the kernel writes back by itself lie where they lie.
         let of_pages = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let appends = flags.0 & O_APPEND != 0 && !of_pages;
         let caller = Caller::of(request);
         self.run(async move {
             // No longest time: it waits where bytes have to be stored first, which goes on.
             let write = async {
+                if kills {
+                    requests.kill_set_id_of(handle.0).await?;
+                }
                 match appends {
                     true => requests.append(handle.0, offset, &data).await,
                     false => requests.write(handle.0, offset, &data).await,

@@ -288,13 +288,46 @@ impl Requests {
         let user = self.user(uid).await?;
         // ftruncate(2), which the kernel allows to who has the file open to write.
         let open = handle.is_some_and(|handle| self.handle(handle).is_ok());
-        let attributes = self
+        let mut attributes = self
             .cache
             .set_attributes(&user, &vnode, wanted, open)
             .await
             .map_err(code)?;
+        let gives = wanted.owner.is_some() || wanted.group.is_some();
+        let kills = gives || (wanted.length.is_some() && uid != 0);
+        if wanted.mode.is_none() && kills {
+            attributes = self.kill_set_id(&user, &vnode).await.unwrap_or(attributes);
+        }
         let shown = self.inodes.shown(number.0);
         Ok((attr(shown, &attributes.status), attributes.valid))
+    }
+
+    /// Set-id bits go with a change by somebody who could not set them, and with another owner or group: the kernel leaves that
+    /// to us (FUSE_HANDLE_KILLPRIV_V2). If the server does not let us, it takes them itself when it stores the file.
+    async fn kill_set_id(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Option<Attributes> {
+        let status = vnode.attributes()?.status;
+        let mode = status.unix_mode & 0o7777;
+        // Without the right for the group to run it, the group's bit means something else. Source: Linux.
+        let killed = match mode & 0o010 {
+            0 => mode & !0o4000,
+            _ => mode & !0o6000,
+        };
+        if killed == mode || status.file_type != Kind::File {
+            return None;
+        }
+        let wanted = Wanted {
+            mode: Some(killed),
+            ..Wanted::default()
+        };
+        let set = self.cache.set_attributes(user, vnode, wanted, false).await;
+        set.ok()
+    }
+
+    /// The same, for a write.
+    pub(crate) async fn kill_set_id_of(&self, handle: u64) -> Answer<()> {
+        let handle = self.handle(handle)?;
+        self.kill_set_id(handle.user(), handle.vnode()).await;
+        Ok(())
     }
 
     pub(crate) async fn link_text(&self, uid: u32, number: INodeNo) -> Answer<Bytes> {
@@ -367,6 +400,9 @@ impl Requests {
             .open(&user, &vnode, wanted, cut)
             .await
             .map_err(code)?;
+        if cut && uid != 0 {
+            self.kill_set_id(&user, &vnode).await;
+        }
         let right = self.inodes.pages_are(number.0, vnode.contents()) && !cut;
         Ok((self.keep(handle), right))
     }

@@ -47,6 +47,7 @@ impl Requests {
             b"afs.fid" => Ok(fid(&vnode).into_bytes()),
             b"afs.acl" => {
                 let user = self.user(uid).await?;
+                self.cache.told(&vnode).await.map_err(code)?;
                 let asked = FetchACL { fid: vnode.fid() };
                 let what = format!("access list of {}", vnode.fid());
                 let client = user.client();
@@ -82,6 +83,7 @@ impl Requests {
         }
         let access_list = AfsOpaque::new(text).map_err(|_| Errno::E2BIG)?;
         let user = self.user(uid).await?;
+        self.cache.told(&vnode).await.map_err(code)?;
         let asked = StoreACL {
             fid: vnode.fid(),
             access_list,

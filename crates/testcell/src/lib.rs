@@ -272,6 +272,7 @@ impl TestCell {
             sysnames: Vec::new(),
             patience: Duration::from_secs(30),
             nat_ping: None,
+            leases: false,
         }
     }
 

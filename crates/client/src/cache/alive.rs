@@ -273,6 +273,7 @@ impl Cache {
         for vnode in all {
             let held = vnode.attributes().is_some_and(|a| !a.valid.is_zero());
             vnode.broken();
+            self.lease_ends(&vnode);
             if server.is_none() {
                 // Rights to read objects are this machine's by its address.
                 vnode.places.forget();

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use super::Cache;
 use super::attributes::is_stored_now;
+use super::unborn::SMALL;
 use super::vnode::Vnode;
 use crate::error::{Error, Result};
 
@@ -102,8 +103,11 @@ impl Cache {
             (state.store_behind, state.failed.is_some())
         };
         let may_wait = own.unwrap_or_else(|| self.settings.store_behind());
-        if may_wait == 0 || failed || !vnode.body.lock().is_changed() {
+        if may_wait == 0 || failed {
             return self.store(vnode, false).await;
+        }
+        if !vnode.body.lock().is_changed() {
+            return Ok(());
         }
         self.store_some(vnode, may_wait, false).await?;
         if vnode.body.lock().is_changed() && !self.store_later(vnode) {
@@ -138,10 +142,17 @@ impl Cache {
 
     /// Stores a file when rule 2 lets it.
     pub(crate) async fn store_in_turn(&self, vnode: &Arc<Vnode>) -> Result<()> {
-        let turn = self.behind.turn(self.site(vnode)).await;
+        // What is made with its bytes is one of many things in a call.
+        let with_others = self.is_unborn(vnode) && vnode.body.lock().length() <= SMALL;
+        let turn = match with_others {
+            true => None,
+            false => self.behind.turn(self.site(vnode)).await,
+        };
         // What is written from now on needs another place in the line.
         vnode.waits.store(false, Ordering::Release);
+        vnode.unhurried.store(true, Ordering::Release);
         let stored = self.store(vnode, false).await;
+        vnode.unhurried.store(false, Ordering::Release);
         drop(turn);
         stored
     }

@@ -25,7 +25,7 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 
 use super::backing::Backing;
-use super::entry::{Place, merge};
+use super::entry::{MadeHere, Place, merge};
 use super::index::Index;
 use super::kept::{Filled, Kept, LeftOver};
 use super::ranges::Ranges;
@@ -201,6 +201,25 @@ impl Body {
         if let Some(kept) = &mut self.kept {
             kept.stored_after_all(piece, before, version);
             kept.void(0, u64::MAX);
+        }
+    }
+
+    /// How it was made here, if no server knows of it and this outlives the process.
+    pub(crate) fn made(&self) -> Option<&MadeHere> {
+        self.kept.as_ref()?.made()
+    }
+
+    /// It was made here, and no server was told.
+    pub(crate) fn is_made(&mut self, made: impl FnOnce() -> MadeHere) {
+        if let Some(kept) = &mut self.kept {
+            kept.is_made(made());
+        }
+    }
+
+    /// The server knows it.
+    pub(crate) fn is_born(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.is_born();
         }
     }
 

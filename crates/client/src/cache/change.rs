@@ -13,6 +13,7 @@ use cellar_wire::ids::{AfsTime, Fid};
 use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, Callback, FileType};
 
 use super::Cache;
+use super::early::New;
 use super::names::path_error;
 use super::status::{Asked, refused};
 use super::user::User;
@@ -70,6 +71,14 @@ impl Cache {
         name: &[u8],
         mode: u32,
     ) -> Result<Arc<Vnode>> {
+        let new = New {
+            kind: FileType::File,
+            mode,
+            text: b"",
+        };
+        if let Some(made) = self.make_early(user, directory, name, new).await? {
+            return Ok(made);
+        }
         let in_status = self.new_status(mode);
         let create = |dir_fid, name| rxafs::CreateFile {
             dir_fid,
@@ -98,6 +107,14 @@ impl Cache {
         name: &[u8],
         mode: u32,
     ) -> Result<Arc<Vnode>> {
+        let new = New {
+            kind: FileType::Directory,
+            mode,
+            text: b"",
+        };
+        if let Some(made) = self.make_early(user, directory, name, new).await? {
+            return Ok(made);
+        }
         let in_status = self.new_status(mode);
         let make = |dir_fid, name| rxafs::MakeDir {
             dir_fid,
@@ -127,6 +144,7 @@ impl Cache {
         let (reply, by) = reply.await?;
         let (made, asked) = (taken(reply), asked.answered_by(by));
         self.entered(user, directory, &made.directory, name, made.fid);
+        self.learn(user, directory, &made.directory, &made.status);
         let promise = Some((made.callback, asked));
         let vnode = self.made(user, directory, made.fid, &made.status, promise)?;
         if vnode.is_directory() {
@@ -153,6 +171,16 @@ impl Cache {
             Some(_) => MOUNT_POINT_MODE,
             None => 0o755,
         };
+        let new = New {
+            kind: FileType::Symlink,
+            mode,
+            text,
+        };
+        if mode != MOUNT_POINT_MODE
+            && let Some(made) = self.make_early(user, directory, name, new).await?
+        {
+            return Ok(made);
+        }
         let reply = self
             .change(user, (directory, None), name, |dir_fid, name| {
                 rxafs::Symlink {
@@ -164,6 +192,9 @@ impl Cache {
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
+        if mode != MOUNT_POINT_MODE {
+            self.learn(user, directory, &reply.dir_status, &reply.status);
+        }
         let vnode = self.made(user, directory, reply.fid, &reply.status, None)?;
         let text = Bytes::copy_from_slice(text);
         vnode.state.lock().link = Some((reply.status.data_version, text));
@@ -338,6 +369,7 @@ impl Cache {
         vnode: &Arc<Vnode>,
         set: AfsStoreStatus,
     ) -> Result<AfsFetchStatus> {
+        self.told(vnode).await?;
         let arguments = rxafs::StoreStatus {
             fid: vnode.fid(),
             in_status: set,
@@ -361,7 +393,7 @@ impl Cache {
         Ok(reply.status)
     }
 
-    fn new_status(&self, mode: u32) -> AfsStoreStatus {
+    pub(crate) fn new_status(&self, mode: u32) -> AfsStoreStatus {
         AfsStoreStatus {
             client_mod_time: Some(self.now()),
             unix_mode: Some(mode & 0o7777),
@@ -389,6 +421,9 @@ impl Cache {
         name: &[u8],
         arguments: impl FnOnce(Fid, AfsName) -> P,
     ) -> Result<(P::Reply, SocketAddr)> {
+        for vnode in std::iter::once(directory).chain(other) {
+            self.told(vnode).await?;
+        }
         let arguments = arguments(directory.fid(), afs_name(name)?);
         let what = String::from_utf8_lossy(name).into_owned();
         let mut doubt = Doubt {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use cellar_wire::ids::{AfsTime, Fid, ViceId};
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId};
 use cellar_wire::rxafs::AfsStoreStatus;
 
 use super::ranges::Ranges;
@@ -50,6 +50,28 @@ pub(crate) struct Dirty {
     pub(crate) torn: bool,
 }
 
+/// How programs here made a file that no server was told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MadeHere {
+    /// The directory, in the same volume.
+    pub(crate) directory: (VnodeId, Uniquifier),
+    pub(crate) mode: u32,
+    pub(crate) name: Arc<[u8]>,
+}
+
+impl MadeHere {
+    pub(crate) fn record(&self, number: u64) -> Record {
+        let (directory, uniquifier) = self.directory;
+        Record::Made {
+            number,
+            directory: directory.0.into(),
+            uniquifier: uniquifier.0.into(),
+            mode: self.mode.into(),
+            name: self.name.clone(),
+        }
+    }
+}
+
 /// What is known of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -57,6 +79,7 @@ pub(crate) struct Entry {
     pub(crate) version: u64,
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
+    pub(crate) made: Option<MadeHere>,
     /// When it was used last; 0 while a vnode in memory has it.
     pub(crate) rests: u64,
 }
@@ -203,6 +226,21 @@ impl Entry {
                     dirty.torn = true;
                 }
             }
+            Record::Made {
+                directory,
+                uniquifier,
+                mode,
+                ref name,
+                ..
+            } => {
+                let number = |number: u64| u32::try_from(number).unwrap_or(0);
+                self.made = Some(MadeHere {
+                    directory: (VnodeId(number(directory)), Uniquifier(number(uniquifier))),
+                    mode: number(mode),
+                    name: name.clone(),
+                });
+            }
+            Record::Born { .. } => self.made = None,
             Record::File { .. } | Record::Gone { .. } | Record::Boot { .. } => {}
         }
     }
@@ -277,6 +315,7 @@ impl Replayed {
                     version: NONE,
                     sums: Sums::new(),
                     dirty: None,
+                    made: None,
                     rests: 0,
                 };
                 if self.entries.insert(*number, entry).is_none() {
@@ -312,6 +351,9 @@ impl Entry {
     pub(crate) fn records(&self, number: u64, take: &mut dyn FnMut(Record)) {
         let (cell, fid) = self.place.clone();
         take(Record::File { number, cell, fid });
+        if let Some(made) = &self.made {
+            take(made.record(number));
+        }
         let version = self.version;
         for (&start, &(end, sum)) in &self.sums {
             take(Record::Valid {

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 
 use super::backing::alive;
 use super::body::Space;
-use super::entry::{Dirty, Entry, MAGIC, Place, Replayed, Sums, overlapping};
+use super::entry::{Dirty, Entry, MAGIC, MadeHere, Place, Replayed, Sums, overlapping};
 use super::record::{NONE, Record, encode};
 
 /// Directories that files are spread over.
@@ -57,6 +57,7 @@ pub(crate) struct Left {
     pub(crate) version: u64,
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
+    pub(crate) made: Option<MadeHere>,
 }
 
 /// Somebody's bytes that the server has not got.
@@ -208,6 +209,7 @@ impl Index {
             version: entry.version,
             sums: entry.sums.clone(),
             dirty: entry.dirty.clone(),
+            made: entry.made.clone(),
         };
         state.resting.remove(&rests);
         Some(left)
@@ -432,6 +434,14 @@ impl Index {
             dirty.version,
             dirty.length,
         );
+        if let Some(made) = &entry.made {
+            let name = String::from_utf8_lossy(&made.name);
+            let (directory, uniquifier) = made.directory;
+            text.push_str(&format!(
+                "made as {name} in {}.{}.{}\n",
+                fid.volume.0, directory.0, uniquifier.0
+            ));
+        }
         for (start, end) in dirty.ranges.iter() {
             text.push_str(&format!("written {start} {end}\n"));
         }
@@ -475,6 +485,7 @@ impl State {
                     version: NONE,
                     sums: Sums::new(),
                     dirty: None,
+                    made: None,
                     rests: 0,
                 };
                 self.entries.insert(*number, entry);

@@ -8,7 +8,7 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::AfsStoreStatus;
 
 use super::backing::Backing;
-use super::entry::{Place, Sums, overlapping};
+use super::entry::{MadeHere, Place, Sums, overlapping};
 use super::index::{Index, Left};
 use super::ranges::Ranges;
 use super::record::{NONE, Record};
@@ -37,6 +37,8 @@ pub(crate) struct Kept {
     changes: u64,
     synced: u64,
     unchecked: Sums,
+    /// It was made here, and no server was told.
+    made: Option<MadeHere>,
 }
 
 impl Kept {
@@ -63,8 +65,28 @@ impl Kept {
             changes: dirty.map_or(0, |_| 1),
             synced: dirty.map_or(0, |dirty| dirty.synced.into()),
             unchecked,
+            made: left.and_then(|left| left.made.clone()),
         };
         (kept, clean)
+    }
+
+    /// How it was made, if no server knows of it.
+    pub(crate) fn made(&self) -> Option<&MadeHere> {
+        self.made.as_ref()
+    }
+
+    /// It was made here: that is noted with the first bytes.
+    pub(crate) fn is_made(&mut self, made: MadeHere) {
+        self.made = Some(made);
+    }
+
+    /// The server knows it.
+    pub(crate) fn is_born(&mut self) {
+        let was_made = self.made.take().is_some();
+        if was_made && self.named {
+            let number = self.number;
+            self.note([Record::Born { number }]);
+        }
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -81,6 +103,7 @@ impl Kept {
             let (cell, fid) = self.place.clone();
             let number = self.number;
             all.push(Record::File { number, cell, fid });
+            all.extend(self.made.as_ref().map(|made| made.record(number)));
             self.named = true;
         }
         all.extend(records);

@@ -40,6 +40,11 @@ impl Cache {
                     continue;
                 }
             };
+            if let Err(error) = self.made_before(&vnode).await {
+                let fid = vnode.fid();
+                tracing::warn!(%fid, %error, "not made before the last end; it is tried again");
+                continue;
+            }
             left.push(vnode);
         }
         for (vnode, error) in self.store_all(left).await {
@@ -89,6 +94,15 @@ impl Cache {
         vnode: &Arc<Vnode>,
         left_over: &LeftOver,
     ) -> Result<()> {
+        if let Err(error) = self.born(vnode).await {
+            let taken = [AbortCode::EEXIST, AbortCode::VNOVNODE, AbortCode::VNOVOL];
+            let taken = error.code().is_some_and(|code| taken.contains(&code));
+            if taken && self.never_born(vnode) {
+                let why = "its name was taken meanwhile, or its directory is gone";
+                vnode.body.lock().put_aside(why);
+            }
+            return Err(error);
+        }
         let settled = match left_over.in_doubt {
             Some(piece) => self.settle(user, vnode, piece).await,
             None => Ok(()),

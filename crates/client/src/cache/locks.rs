@@ -514,6 +514,7 @@ impl Cache {
     }
 
     async fn call_set(&self, user: &Arc<User>, vnode: &Arc<Vnode>, kind: LockKind) -> Result<Kept> {
+        self.told(vnode).await?;
         let at = self.now();
         let what = format!("a lock on {}", vnode.fid());
         let set = SetLock {

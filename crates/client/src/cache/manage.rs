@@ -92,8 +92,11 @@ impl Cache {
         vnode.broken();
         {
             let mut state = vnode.state.lock();
-            state.listing = None;
-            state.link = None;
+            // What was made here and not told stands nowhere else.
+            if state.untold == 0 && state.unborn.is_none() {
+                state.listing = None;
+                state.link = None;
+            }
         }
         vnode.body.lock().forget_clean();
         self.tell(vnode, true);

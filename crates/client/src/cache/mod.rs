@@ -49,10 +49,12 @@ mod change;
 #[cfg(test)]
 mod crashes;
 mod direct;
+mod early;
 mod entry;
 mod files;
 mod index;
 mod kept;
+mod leases;
 mod leftover;
 mod locks;
 mod manage;
@@ -66,6 +68,7 @@ mod settings;
 mod status;
 mod store;
 mod trails;
+mod unborn;
 mod user;
 mod vnode;
 
@@ -73,6 +76,7 @@ use alive::Alive;
 use backing::Backing;
 use behind::Behind;
 use body::{Body, Space};
+use early::Early;
 pub use files::{Handle, Usage, Wanted};
 use index::Index;
 pub use index::{Unstored, unstored_in};
@@ -107,6 +111,8 @@ pub struct Options {
     /// How often something goes to each file server that has promised to call back, where nothing else does, so that
     /// address translators on the way let its calls through. `None`: never.
     pub nat_ping: Option<Duration>,
+    /// Files are made without asking in directories that a server leases to us; it is told later.
+    pub leases: bool,
 }
 
 /// Who shows the cache to programs, and must know what is no longer true.
@@ -153,6 +159,7 @@ pub struct Cache {
     space: Arc<Space>,
     counts: Counts,
     behind: Behind,
+    early: Early,
     reach: Arc<Reach>,
     alive: Alive,
     callbacks: OnceLock<Arc<CallbackService>>,
@@ -232,6 +239,7 @@ impl Cache {
             space,
             counts: Counts::default(),
             behind: Behind::default(),
+            early: Early::default(),
             reach: Arc::default(),
             alive: Alive::default(),
             callbacks: OnceLock::new(),
@@ -474,7 +482,12 @@ impl Cache {
     /// Answers what could not be stored.
     pub async fn close(&self) -> Vec<(Arc<Vnode>, Error)> {
         let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
-        let failed = self.store_all(unstored).await;
+        let mut failed = self.store_all(unstored).await;
+        for (vnode, error) in self.tell_all().await {
+            if !failed.iter().any(|(known, _)| Arc::ptr_eq(known, &vnode)) {
+                failed.push((vnode, error));
+            }
+        }
         for (vnode, _) in &failed {
             self.sync(vnode).await;
         }
@@ -549,6 +562,7 @@ impl Promises for Breaks {
         }
         for vnode in broken {
             vnode.broken();
+            cache.lease_ends(&vnode);
             cache.tell(&vnode, true);
         }
     }

@@ -67,6 +67,7 @@ impl Cache {
             serial: self.range_locks.serial.fetch_add(1, Ordering::AcqRel),
             ranges,
         };
+        self.told(vnode).await?;
         let client = user.client();
         let known = match client.call_volume(&vnode.volume, &what, &hold).await {
             Ok(_) => true,
@@ -91,6 +92,7 @@ impl Cache {
         if self.knows_no_ranges(vnode) {
             return Ok(None);
         }
+        self.told(vnode).await?;
         let what = format!("locks on {}", vnode.fid());
         let test = TestRange {
             fid: vnode.fid(),

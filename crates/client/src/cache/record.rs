@@ -49,6 +49,10 @@ pub(crate) enum Record {
     Torn { number: u64 },
     /// There is no such file any more.
     Gone { number: u64 },
+    /// Made by programs here: in a directory of its volume, with a mode and a name. No server was told of it.
+    Made { number: u64, directory: u64, uniquifier: u64, mode: u64, name: Arc<[u8]> },
+    /// The server knows it.
+    Born { number: u64 },
 }
 
 impl Record {
@@ -90,7 +94,9 @@ impl Record {
             | Self::Clean { number }
             | Self::Synced { number }
             | Self::Torn { number }
-            | Self::Gone { number } => *number,
+            | Self::Gone { number }
+            | Self::Made { number, .. }
+            | Self::Born { number } => *number,
         }
     }
 }
@@ -117,6 +123,9 @@ fn parts(record: &Record) -> (u8, Vec<u64>, &[u8]) {
         Record::Synced { number } => (11, vec![*number], &[]),
         Record::Torn { number } => (12, vec![*number], &[]),
         Record::Gone { number } => (13, vec![*number], &[]),
+        Record::Made { number, directory, uniquifier, mode, name } =>
+            (15, vec![*number, *directory, *uniquifier, *mode], name),
+        Record::Born { number } => (16, vec![*number], &[]),
         Record::Attributes { number, version, writer, length, modified, mode, owner, group, time } => {
             let all = vec![*number, *version, *writer, *length, *modified, *mode, *owner, *group, *time];
             (14, all, &[])
@@ -146,10 +155,10 @@ pub(crate) fn may_begin(bytes: &[u8]) -> bool {
     };
     let numbers = match kind {
         1 => 2,
-        2 => {
+        2 | 15 => {
             return (4 * 8 + 1..=LENGTH_MAX).contains(&(u32::from_le_bytes([a, b, c, d]) as usize));
         }
-        8 | 10..=13 => 1,
+        8 | 10..=13 | 16 => 1,
         4 | 9 => 3,
         7 => 4,
         3 => 5,
@@ -214,6 +223,11 @@ fn parse(body: &[u8]) -> Option<Record> {
         };
         return Some(Record::File { number, cell, fid });
     }
+    if *kind == 15 {
+        let [number, directory, uniquifier, mode] = *n.first_chunk::<4>()?;
+        let name = rest.get(32..)?.into();
+        return Some(Record::Made { number, directory, uniquifier, mode, name });
+    }
     if !tail.is_empty() {
         return None;
     }
@@ -232,6 +246,7 @@ fn parse(body: &[u8]) -> Option<Record> {
         (11, &[number]) => Record::Synced { number },
         (12, &[number]) => Record::Torn { number },
         (13, &[number]) => Record::Gone { number },
+        (16, &[number]) => Record::Born { number },
         (14, &[number, version, writer, length, modified, mode, owner, group, time]) =>
             Record::Attributes { number, version, writer, length, modified, mode, owner, group, time },
         _ => return None,
@@ -262,6 +277,8 @@ mod tests {
             Record::Synced { number: 1 },
             Record::Torn { number: 1 },
             Record::Gone { number: 1 },
+            Record::Made { number: 1, directory: 2, uniquifier: 3, mode: 4, name: b"name".as_slice().into() },
+            Record::Born { number: 1 },
         ];
         let mut bytes = Vec::new();
         for record in &all {

@@ -74,13 +74,7 @@ impl Cache {
         status: &AfsFetchStatus,
         promise: Option<(Callback, Asked)>,
     ) {
-        let strays = self.strays.load(Ordering::Acquire);
-        let promise = promise.map(|(callback, asked)| {
-            let missed = asked.strays.is_some_and(|before| before != strays)
-                || (asked.by).is_some_and(|by| self.reach.returned_since(by, asked.at));
-            let callback = if missed { Callback::NONE } else { callback };
-            (callback, asked)
-        });
+        let promise = promise.map(|promise| self.judged(promise));
         if vnode.heard(user.id(), status, promise) {
             self.tell(vnode, true);
         }
@@ -90,8 +84,36 @@ impl Cache {
         }
     }
 
+    /// The same, of a directory in which `count` things were made by us that its names have already.
+    pub(crate) fn heard_grown(
+        &self,
+        user: &User,
+        directory: &Arc<Vnode>,
+        grown: (u64, &AfsFetchStatus),
+        promise: Option<(Callback, Asked)>,
+    ) {
+        let promise = promise.map(|promise| self.judged(promise));
+        directory.heard_grown(user.id(), grown, promise);
+        if let Some((callback, asked)) = &promise {
+            self.alive.promised(directory, callback, asked);
+        }
+    }
+
+    /// A promise, unless something may have been missed since it was asked for.
+    fn judged(&self, (callback, asked): (Callback, Asked)) -> (Callback, Asked) {
+        let strays = self.strays.load(Ordering::Acquire);
+        let missed = asked.strays.is_some_and(|before| before != strays)
+            || (asked.by).is_some_and(|by| self.reach.returned_since(by, asked.at));
+        let callback = if missed { Callback::NONE } else { callback };
+        (callback, asked)
+    }
+
     /// A call about a vnode failed: perhaps it is no more.
     pub(crate) fn note_failure(&self, vnode: &Arc<Vnode>, error: &Error) {
+        if self.is_unborn(vnode) {
+            // It was never there.
+            return;
+        }
         if error.code() == Some(AbortCode::VNOVNODE) {
             vnode.vanished();
             {
@@ -126,6 +148,7 @@ impl Cache {
 
     /// What the server says, whatever is promised.
     pub(crate) async fn ask(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<AfsFetchStatus> {
+        self.told(vnode).await?;
         let asked = Asked::about(vnode);
         let fid = vnode.fid();
         let what = format!("status of {fid}");
@@ -162,7 +185,7 @@ impl Cache {
     pub async fn statuses(&self, user: &Arc<User>, vnodes: &[Arc<Vnode>]) -> Result<()> {
         let unknown: Vec<_> = vnodes
             .iter()
-            .filter(|vnode| vnode.promised(user).is_none())
+            .filter(|vnode| vnode.promised(user).is_none() && !self.is_unborn(vnode))
             .collect();
         for some in unknown.chunks(rxafs::BULK_MAX) {
             let asked: Vec<_> = some.iter().map(|vnode| Asked::about(vnode)).collect();
@@ -194,6 +217,7 @@ impl Cache {
         start: u64,
         end: u64,
     ) -> Result<(Vec<Bytes>, AfsFetchStatus)> {
+        self.told(vnode).await?;
         if let Some(answer) = self.fetch_directly(user, vnode, start, end).await {
             return Ok(answer);
         }

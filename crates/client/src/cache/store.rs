@@ -26,6 +26,7 @@ use super::files::LENGTH_MAX;
 use super::kept::checksums;
 use super::locks::EXTEND_TIME;
 use super::read::{in_chunks, local};
+use super::unborn::SMALL;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::course::Course;
@@ -106,7 +107,7 @@ impl Cache {
         durable: bool,
     ) -> Result<()> {
         if !vnode.body.lock().is_changed() {
-            return Ok(());
+            return self.born(vnode).await;
         }
         let mut begun = false;
         while !self.store_next(vnode, leave, durable, begun).await? {
@@ -219,6 +220,17 @@ impl Cache {
                 _ => piece.file_length,
             },
         };
+        if self.is_unborn(vnode) {
+            let whole = piece.start == 0 && piece.end == piece.file_length && !piece.cuts();
+            if whole && piece.end > 0 && piece.end <= SMALL {
+                let hurry = !vnode.unhurried.load(Ordering::Acquire);
+                let made = self.born_with(vnode, &bytes, &arguments.in_status, hurry);
+                if let Some(status) = made.await? {
+                    return Ok((status, sums));
+                }
+            }
+            self.born(vnode).await?;
+        }
         let chunks = in_chunks(bytes);
         if let Some(status) = self.store_directly(user, vnode, piece, &chunks).await? {
             return Ok((status, sums));
@@ -313,7 +325,15 @@ impl Cache {
             }
         };
         let alive = super::alive::keep(Arc::downgrade(&self));
-        tokio::join!(self.keep_storing(), taking_up, expiring, extending, alive);
+        let telling = Self::keep_telling(Arc::downgrade(&self));
+        tokio::join!(
+            self.keep_storing(),
+            taking_up,
+            expiring,
+            extending,
+            alive,
+            telling
+        );
     }
 
     /// Rule 4: whoever shows open files is told that nothing is promised about them by `now`.

@@ -15,9 +15,11 @@ use tokio::time::{Duration, Instant};
 
 use super::body::Body;
 use super::direct::Places;
+use super::leases::{Busy, Lease};
 use super::locks::Locks;
 use super::status::Asked;
 use super::trails::Trails;
+use super::unborn::Unborn;
 use super::user::User;
 use crate::mount_point::is_mount_point;
 use crate::volume::Volume;
@@ -49,6 +51,8 @@ pub struct Vnode {
     /// It waits to be stored (`behind.rs`).
     pub(crate) waits: AtomicBool,
     pub(crate) locks: Locks,
+    /// No program waits for the store that is under way.
+    pub(crate) unhurried: AtomicBool,
     /// A server keeps ranges for us: others may store other bytes while ours are not stored.
     pub(crate) shared: AtomicBool,
     /// Where its bytes are.
@@ -69,7 +73,7 @@ pub struct Vnode {
 /// What changes all the time.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    status: Option<AfsFetchStatus>,
+    pub(crate) status: Option<AfsFetchStatus>,
     /// Until when the status may be believed.
     expires: Option<Instant>,
     /// Whose promise that is.
@@ -99,6 +103,14 @@ pub(crate) struct State {
     pub(crate) gone: bool,
     /// Files: the name by which it was found last.
     pub(crate) name: Option<Bytes>,
+    /// No server knows it yet.
+    pub(crate) unborn: Option<Unborn>,
+    /// Directories: the server keeps others out.
+    pub(crate) lease: Option<Lease>,
+    pub(crate) busy: Busy,
+    /// Directories: things in it that the server has not been told of, and of them, directories.
+    pub(crate) untold: u32,
+    pub(crate) untold_directories: u32,
 }
 
 /// A file that waits for its last close to be removed.
@@ -129,6 +141,7 @@ impl Vnode {
             storing: tokio::sync::Mutex::default(),
             unanswered: AtomicBool::new(false),
             waits: AtomicBool::new(false),
+            unhurried: AtomicBool::new(false),
             locks: Locks::default(),
             shared: AtomicBool::new(false),
             places: Places::default(),
@@ -215,8 +228,38 @@ impl Vnode {
         status: &AfsFetchStatus,
         promise: Option<(Callback, Asked)>,
     ) -> bool {
+        self.hear(&mut self.state.lock(), user, status, promise)
+    }
+
+    /// The same, of a directory in which `count` things were made by us that its names have already. Fewer than those that
+    /// the answer has in it: others have made some, too, and the names are asked for again.
+    pub(crate) fn heard_grown(
+        &self,
+        user: u32,
+        (count, status): (u64, &AfsFetchStatus),
+        promise: Option<(Callback, Asked)>,
+    ) {
         let mut state = self.state.lock();
-        let state = &mut *state;
+        match &mut state.listing {
+            Some((version, _)) if version.wrapping_add(count) == status.data_version => {
+                *version = status.data_version;
+            }
+            _ => state.listing = None,
+        }
+        let status = AfsFetchStatus {
+            link_count: status.link_count + state.untold_directories,
+            ..*status
+        };
+        self.hear(&mut state, user, &status, promise);
+    }
+
+    fn hear(
+        &self,
+        state: &mut State,
+        user: u32,
+        status: &AfsFetchStatus,
+        promise: Option<(Callback, Asked)>,
+    ) -> bool {
         let overtaken = match &promise {
             Some((_, asked)) => self.own.load(Ordering::Acquire) != asked.own,
             None => {

@@ -80,6 +80,20 @@ impl Bench {
         self.client_of(Tokens(None), 0, size, directory).await
     }
 
+    /// A client that makes things without asking where it has the lease of the directory.
+    pub(crate) async fn leasing(&self, directory: Option<PathBuf>) -> Client {
+        let options = cache::Options {
+            leases: true,
+            directory,
+            ..self.cache_options()
+        };
+        let tokens = Arc::new(Tokens(None));
+        let cache = Cache::new(self.port(), options, tokens, || NOW).expect("cache");
+        let user = cache.user(0).await.expect("user");
+        let root = cache.root(&user).await.expect("root").expect("a volume");
+        Client { cache, user, root }
+    }
+
     /// That of a user of its machine.
     pub(crate) async fn client_of(
         &self,

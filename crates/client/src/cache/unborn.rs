@@ -1,0 +1,782 @@
+//! Telling servers of what was made here without asking ([`super::early`]): many things with one call, MakeMany.
+//!
+//! 1. What was made stands in a line, one for each volume and user, in the order in which it was made: a directory before what is
+//!    in it. One call of a line is under way at a time.
+//! 2. Somebody may wait for a thing: whoever closes a small file brings its contents, which go with the same call; whoever asks a
+//!    server about something that it may not know waits first ([`Cache::told`]). Where nobody waits, because `close` need not
+//!    ([`super::behind`]), the call waits for others, [`LINGER`] at most. What nobody asks for is told after [`AGE`].
+//! 3. A file that is still written is told of without contents, when it must be, and stored as every other. So is a large one.
+//! 4. Numbers make a call that is sent again, as its answer was lost, do nothing the second time. So what a call brought that was
+//!    never answered is not brought again by another: the file is made, if it was not, and then stored as every other.
+//! 5. What the server refuses stays in the line. Whoever waits hears why, its name is taken out of the directory, and it is tried
+//!    again as a store is that fails, every [`RETRY`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_rpc::CallError;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{
+    AfsFetchStatus, AfsStoreStatus, FileType, MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MakeMany,
+    MakeManyReply, Making, Makings,
+};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::Cache;
+use super::behind::RETRY;
+use super::leases::Lease;
+use super::read::in_chunks;
+use super::status::Asked;
+use super::user::User;
+use super::vnode::Vnode;
+use crate::course::Course;
+use crate::error::{Error, Result};
+use crate::volume::Volume;
+
+/// Contents that go with the call that makes the file.
+pub(crate) const SMALL: u64 = 64 << 10;
+/// How long a call waits for others where nobody waits for it.
+const LINGER: Duration = Duration::from_millis(5);
+/// How long something is not told that nobody asks for.
+const AGE: Duration = Duration::from_secs(1);
+/// How often it is looked for such things.
+const LOOK: Duration = Duration::from_millis(500);
+/// Things in a line from which on whoever makes another waits.
+const LINE_MAX: usize = 4_096;
+/// Lines that are kept though nothing is in them.
+const LINES_MAX: usize = 256;
+
+/// What became of something: its status, or why it was not made.
+type Outcome = std::result::Result<AfsFetchStatus, CallError>;
+
+/// What a vnode knows of itself as long as no server knows it.
+#[derive(Debug)]
+pub(crate) struct Unborn {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) number: u64,
+    pub(crate) name: Bytes,
+}
+
+/// The line of one volume and user.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    volume: Arc<Volume>,
+    user: Arc<User>,
+    next: AtomicU64,
+    line: Mutex<Line>,
+    /// Somebody waits, or there is enough for a call.
+    due: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    items: BTreeMap<u64, Item>,
+    /// Somebody sends what there is.
+    sending: bool,
+    asked: Demand,
+}
+
+/// What is asked for and not sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    /// Things that programs wait for.
+    now: usize,
+    /// Things that are asked for.
+    all: usize,
+    /// Bytes of contents.
+    bytes: u64,
+}
+
+impl Demand {
+    /// Whether a call does not wait for more.
+    fn is_urgent(&self) -> bool {
+        self.now > 0 || self.all >= MAKE_MAX || self.bytes >= MAKE_BYTES_MAX / 2
+    }
+}
+
+#[derive(Debug)]
+struct Item {
+    vnode: Arc<Vnode>,
+    directory: Arc<Vnode>,
+    making: Making,
+    contents: Bytes,
+    wanted: Wanted,
+    since: Instant,
+    /// When it was last refused.
+    failed: Option<Instant>,
+    /// A call with it is under way.
+    sent: bool,
+    /// A call with it was not answered: it may have been made, and what contents it has then nobody knows.
+    doubtful: bool,
+    waiting: Vec<oneshot::Sender<Outcome>>,
+}
+
+/// Who asks for something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wanted {
+    /// Nobody.
+    No,
+    /// Somebody whom no program waits for.
+    Soon,
+    /// A program.
+    Now,
+}
+
+/// One thing of a call.
+struct Sent {
+    number: u64,
+    vnode: Arc<Vnode>,
+    directory: Arc<Vnode>,
+    making: Making,
+    contents: Bytes,
+    asked: Asked,
+}
+
+impl Queue {
+    pub(crate) fn new(volume: &Arc<Volume>, user: &Arc<User>) -> Self {
+        Self {
+            volume: volume.clone(),
+            user: user.clone(),
+            next: AtomicU64::new(0),
+            line: Mutex::default(),
+            due: Notify::new(),
+        }
+    }
+
+    pub(crate) fn user_id(&self) -> u32 {
+        self.user.id()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.line.lock().items.len() >= LINE_MAX
+    }
+
+    /// The place of the next one.
+    pub(crate) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn enter(
+        &self,
+        number: u64,
+        vnode: &Arc<Vnode>,
+        directory: &Arc<Vnode>,
+        (making, doubtful): (Making, bool),
+    ) {
+        let item = Item {
+            vnode: vnode.clone(),
+            directory: directory.clone(),
+            making,
+            contents: Bytes::new(),
+            wanted: Wanted::No,
+            since: Instant::now(),
+            failed: None,
+            sent: false,
+            doubtful,
+            waiting: Vec::new(),
+        };
+        self.line.lock().items.insert(number, item);
+    }
+
+    /// Asks for all that was not refused lately, and for that one in any case.
+    fn want_all(&self, but: Option<u64>) -> Vec<(u64, oneshot::Receiver<Outcome>)> {
+        let mut line = self.line.lock();
+        let items = line.items.iter().filter(|(number, item)| {
+            Some(**number) == but || item.failed.is_none_or(|at| at.elapsed() >= RETRY)
+        });
+        let numbers: Vec<u64> = items.map(|(number, _)| *number).collect();
+        let wanted = numbers.into_iter().map(|number| {
+            let (sender, receiver) = oneshot::channel();
+            line.change(number, |item| {
+                item.failed = None;
+                item.wanted = Wanted::Now;
+                item.waiting.push(sender);
+            });
+            (number, receiver)
+        });
+        wanted.collect()
+    }
+
+    /// Asks for what nobody has asked for in a while.
+    fn want_old(&self, now: Instant) {
+        let mut line = self.line.lock();
+        let old = line.items.iter().filter(|(_, item)| {
+            let rests = item.failed.is_some_and(|at| now - at < RETRY);
+            item.wanted == Wanted::No && !item.sent && !rests && now - item.since >= AGE
+        });
+        let numbers: Vec<u64> = old.map(|(number, _)| *number).collect();
+        for number in numbers {
+            line.change(number, |item| item.wanted = Wanted::Soon);
+        }
+    }
+}
+
+impl Item {
+    /// Whether a call that is made now has it.
+    fn is_due(&self, now: Instant) -> bool {
+        let rests = self.failed.is_some_and(|at| now - at < RETRY);
+        let goes_along = self.making.kind != FileType::File;
+        !self.sent && !rests && (goes_along || self.wanted != Wanted::No)
+    }
+
+    /// These are its contents, and what it has besides after all.
+    fn bring(&mut self, contents: Bytes, set: &AfsStoreStatus) {
+        self.making.length = contents.len() as u32;
+        self.contents = contents;
+        let status = &mut self.making.in_status;
+        status.client_mod_time = set.client_mod_time.or(status.client_mod_time);
+        status.unix_mode = set.unix_mode.or(status.unix_mode);
+        status.owner = set.owner.or(status.owner);
+        status.group = set.group.or(status.group);
+    }
+
+    fn demand(&self) -> Demand {
+        match self.wanted {
+            Wanted::No => Demand::default(),
+            _ if self.sent => Demand::default(),
+            wanted => Demand {
+                now: usize::from(wanted == Wanted::Now),
+                all: 1,
+                bytes: self.contents.len() as u64,
+            },
+        }
+    }
+}
+
+impl Line {
+    /// Changes one, keeping the sums.
+    fn change<T>(&mut self, number: u64, change: impl FnOnce(&mut Item) -> T) -> Option<T> {
+        let item = self.items.get_mut(&number)?;
+        let before = item.demand();
+        let result = change(item);
+        let after = item.demand();
+        let asked = &mut self.asked;
+        asked.now = asked.now + after.now - before.now;
+        asked.all = asked.all + after.all - before.all;
+        asked.bytes = asked.bytes + after.bytes - before.bytes;
+        Some(result)
+    }
+
+    /// Takes one out.
+    fn take_out(&mut self, number: u64) -> Option<Item> {
+        self.change(number, |item| item.wanted = Wanted::No)?;
+        self.items.remove(&number)
+    }
+
+    /// What the next call tells, if anything of it is asked for.
+    fn choose(&mut self, now: Instant) -> Vec<Sent> {
+        if self.asked.all == 0 {
+            return Vec::new();
+        }
+        let mut bytes = 0;
+        let due = self.items.iter().filter(|(_, item)| item.is_due(now));
+        let fit = due.take(MAKE_MAX).take_while(|(_, item)| {
+            bytes += item.contents.len() as u64;
+            bytes <= MAKE_BYTES_MAX
+        });
+        let numbers: Vec<u64> = fit.map(|(number, _)| *number).collect();
+        let chosen = numbers.into_iter().filter_map(|number| {
+            self.change(number, |item| {
+                item.sent = true;
+                Sent {
+                    number,
+                    vnode: item.vnode.clone(),
+                    directory: item.directory.clone(),
+                    making: item.making.clone(),
+                    contents: item.contents.clone(),
+                    asked: Asked::about(&item.vnode),
+                }
+            })
+        });
+        chosen.collect()
+    }
+}
+
+impl Cache {
+    /// Whether no server knows this vnode yet.
+    pub(crate) fn is_unborn(&self, vnode: &Vnode) -> bool {
+        self.early.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().unborn.is_some()
+    }
+
+    /// Waits until the server knows a vnode and, of a directory, what was made in it: before it is asked about that, or told to
+    /// change it.
+    ///
+    /// # Errors
+    /// The server does not take the vnode.
+    pub async fn told(&self, vnode: &Arc<Vnode>) -> Result<()> {
+        if self.early.untold.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let (own, has_untold) = {
+            let state = vnode.state.lock();
+            let own = state.unborn.as_ref();
+            (
+                own.map(|unborn| (unborn.queue.clone(), unborn.number)),
+                state.untold > 0,
+            )
+        };
+        let mut queues: Vec<Arc<Queue>> = own.iter().map(|(queue, _)| queue.clone()).collect();
+        if has_untold {
+            let (cell, volume) = (vnode.key.0, vnode.key.1.volume);
+            let all = self.early.queues.lock();
+            let its = all
+                .iter()
+                .filter(|(key, _)| (key.0, key.1) == (cell, volume));
+            queues = its.map(|(_, queue)| queue.clone()).collect();
+        }
+        let mut failed = None;
+        for queue in queues {
+            let number = own.as_ref().filter(|(own, _)| Arc::ptr_eq(own, &queue));
+            let number = number.map(|(_, number)| *number);
+            let receivers = queue.want_all(number);
+            self.tell_of(&queue);
+            for (of, receiver) in receivers {
+                let outcome = receiver.await.unwrap_or(Err(CallError::Closed));
+                if Some(of) == number {
+                    failed = outcome.err();
+                }
+            }
+        }
+        match failed {
+            Some(cause) => Err(not_made(vnode, cause)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the server knows a vnode; nothing else is hurried.
+    ///
+    /// # Errors
+    /// The server does not take it.
+    pub(crate) async fn born(&self, vnode: &Arc<Vnode>) -> Result<()> {
+        match self.want(vnode, None, Wanted::Now).await {
+            Some(Err(cause)) => Err(not_made(vnode, cause)),
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+
+    /// Makes a small file with all of its contents, `hurry`: while a program waits for it. `None`: the server knows the file, perhaps
+    /// since now, and has none of them.
+    ///
+    /// # Errors
+    /// The server does not take it.
+    pub(crate) async fn born_with(
+        &self,
+        vnode: &Arc<Vnode>,
+        contents: &[u8],
+        set: &AfsStoreStatus,
+        hurry: bool,
+    ) -> Result<Option<AfsFetchStatus>> {
+        let wanted = if hurry { Wanted::Now } else { Wanted::Soon };
+        let with = Some((Bytes::copy_from_slice(contents), *set));
+        match self.want(vnode, with, wanted).await {
+            Some(Ok(status)) => {
+                let stored = &self.counts.stored;
+                stored.fetch_add(contents.len() as u64, Ordering::Relaxed);
+                Ok(Some(status))
+            }
+            Some(Err(cause)) => Err(not_made(vnode, cause)),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks for something, and waits. `None`: the server knew it already, or was told of it without these contents.
+    async fn want(
+        &self,
+        vnode: &Arc<Vnode>,
+        contents: Option<(Bytes, AfsStoreStatus)>,
+        wanted: Wanted,
+    ) -> Option<Outcome> {
+        let (queue, number) = {
+            let state = vnode.state.lock();
+            let unborn = state.unborn.as_ref()?;
+            (unborn.queue.clone(), unborn.number)
+        };
+        let (receiver, too_late) = {
+            let (sender, receiver) = oneshot::channel();
+            let mut line = queue.line.lock();
+            let too_late = line.change(number, |item| {
+                item.waiting.push(sender);
+                item.wanted = item.wanted.max(wanted);
+                item.failed = None;
+                let too_late = item.sent || item.doubtful;
+                if let Some((bytes, set)) = contents.filter(|_| !too_late) {
+                    item.bring(bytes, &set);
+                }
+                too_late
+            });
+            (receiver, too_late?)
+        };
+        self.tell_of(&queue);
+        let outcome = receiver.await.unwrap_or(Err(CallError::Closed));
+        match outcome {
+            Ok(_) if too_late => None,
+            outcome => Some(outcome),
+        }
+    }
+
+    /// Sees to it that what is asked for in a line is told.
+    fn tell_of(&self, queue: &Arc<Queue>) {
+        let begins = {
+            let mut line = queue.line.lock();
+            if line.asked.is_urgent() {
+                queue.due.notify_one();
+            }
+            line.asked.all > 0 && !std::mem::replace(&mut line.sending, true)
+        };
+        if begins && let Some(cache) = self.me() {
+            let queue = queue.clone();
+            tokio::spawn(async move { cache.send_all(&queue).await });
+        }
+    }
+
+    /// Rule 1: tells what there is, until nothing is asked for.
+    async fn send_all(&self, queue: &Arc<Queue>) {
+        loop {
+            let asked = queue.line.lock().asked;
+            if asked.all > 0 && !asked.is_urgent() {
+                let due = queue.due.notified();
+                let _either = tokio::time::timeout(LINGER, due).await;
+            }
+            let chosen = {
+                let mut line = queue.line.lock();
+                let chosen = line.choose(Instant::now());
+                line.sending = !chosen.is_empty();
+                chosen
+            };
+            if chosen.is_empty() {
+                return;
+            }
+            let mut under_way = UnderWay {
+                cache: self,
+                queue,
+                sent: chosen,
+            };
+            let asked = Instant::now();
+            let answer = self.make_many(queue, &under_way.sent).await;
+            let sent = std::mem::take(&mut under_way.sent);
+            match answer {
+                Ok((reply, by)) => self.are_born(queue, sent, &reply, (asked, by)),
+                Err(error) => {
+                    tracing::info!(count = sent.len(), %error, "not made yet; it is tried again");
+                    let cause = cause_of(&error);
+                    for one in sent {
+                        self.refused(queue, &one, (&cause, false));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn make_many(&self, queue: &Queue, sent: &[Sent]) -> Result<(MakeManyReply, SocketAddr)> {
+        let volume = &queue.volume;
+        let what = format!("making {} things in {}", sent.len(), volume.full_name());
+        let arguments = MakeMany {
+            volume: volume.id,
+            makings: Makings::from_iter_cut(sent.iter().map(|one| one.making.clone())),
+        };
+        let contents: Vec<u8> = sent
+            .iter()
+            .flat_map(|one| one.contents.iter().copied())
+            .collect();
+        let chunks = in_chunks(contents);
+        let mut course = Course::start(queue.user.client(), volume).await?;
+        loop {
+            let answer = async {
+                let mut call = course.connection().open(&arguments).await?;
+                for chunk in &chunks {
+                    match call.write(chunk.clone()).await {
+                        Ok(()) => {}
+                        // Its answer says why.
+                        Err(CallError::AnsweredEarly) => break,
+                        Err(error) => return Err(error),
+                    }
+                }
+                call.finish();
+                call.read::<MakeManyReply>().await
+            };
+            match answer.await {
+                Ok(reply) => {
+                    course.succeeded();
+                    if reply.made.len() != sent.len() {
+                        return Err(Error::BadAnswer {
+                            what,
+                            detail: format!("{} were made", reply.made.len()),
+                        });
+                    }
+                    return Ok((reply, course.address()));
+                }
+                Err(error) => course.failed(error, &what).await?,
+            }
+        }
+    }
+
+    /// A call was answered.
+    fn are_born(
+        &self,
+        queue: &Arc<Queue>,
+        sent: Vec<Sent>,
+        reply: &MakeManyReply,
+        (asked, by): (Instant, SocketAddr),
+    ) {
+        let volume = queue.volume.id;
+        let fid_of = |made_in: &MadeIn| Fid {
+            volume,
+            vnode: made_in.vnode,
+            uniquifier: made_in.uniquifier,
+        };
+        // How many were made in each directory, and what it is after that.
+        let mut directories: HashMap<Fid, (u64, MadeIn)> = HashMap::new();
+        for made_in in &reply.directories {
+            directories.insert(fid_of(made_in), (0, *made_in));
+        }
+        for (one, made) in sent.iter().zip(&reply.made) {
+            let of = directories.get_mut(&one.directory.fid());
+            if let Some((count, _)) = of.filter(|_| made.code == AbortCode(0)) {
+                *count += 1;
+            }
+        }
+        let mut told: Vec<(u64, Outcome)> = Vec::new();
+        let mut parents: Vec<Arc<Vnode>> = Vec::new();
+        for (one, made) in sent.iter().zip(&reply.made) {
+            if !parents
+                .iter()
+                .any(|known| Arc::ptr_eq(known, &one.directory))
+            {
+                parents.push(one.directory.clone());
+            }
+            if made.code != AbortCode(0) {
+                self.refused(queue, one, (&CallError::Aborted(made.code), true));
+                continue;
+            }
+            let (mut made, mut count) = (*made, 0);
+            if let Some((in_it, made_in)) = directories.get_mut(&one.vnode.fid()) {
+                // What is in it was made by the same call.
+                made.status = made_in.status;
+                count = std::mem::take(in_it);
+            }
+            self.is_born(queue, one, (count, &made), by);
+            told.push((one.number, Ok(made.status)));
+        }
+        for directory in parents {
+            let Some((count, made_in)) = directories.get(&directory.fid()) else {
+                continue;
+            };
+            self.grew(&queue.user, &directory, (*count, made_in), asked);
+        }
+        let waiting: Vec<_> = {
+            let mut line = queue.line.lock();
+            let items = told.into_iter().map(|(number, outcome)| {
+                let item = line.items.remove(&number);
+                (item.map(|item| item.waiting).unwrap_or_default(), outcome)
+            });
+            items.collect()
+        };
+        for (senders, outcome) in waiting {
+            for sender in senders {
+                let _gone = sender.send(outcome.clone());
+            }
+        }
+    }
+
+    /// The server has made something.
+    fn is_born(&self, queue: &Queue, one: &Sent, (count, made): (u64, &Made), by: SocketAddr) {
+        let Sent { vnode, asked, .. } = one;
+        let asked = asked.answered_by(by);
+        let user = &queue.user;
+        let shown = vnode.attributes().map(|shown| shown.status);
+        {
+            let mut state = vnode.state.lock();
+            state.unborn = None;
+            if !vnode.is_directory() {
+                vnode.body.lock().is_born();
+            }
+            if vnode.is_directory() && made.lease_secs > 0 {
+                state.lease = Some(Lease::new(user, asked.at, made.lease_secs));
+            }
+        }
+        self.early.untold.fetch_sub(1, Ordering::AcqRel);
+        let promise = Some((made.callback, asked));
+        if vnode.is_directory() {
+            self.heard_grown(user, vnode, (count, &made.status), promise);
+        } else {
+            self.heard(user, vnode, &made.status, promise);
+        }
+        shrank(vnode, &one.directory);
+        // It may have been asked back before this answer was here.
+        if vnode.is_directory() && vnode.breaks.load(Ordering::Acquire) != asked.breaks {
+            self.lease_ends(vnode);
+        }
+        let now = vnode.attributes().map(|now| now.status);
+        let differ = |a: &AfsFetchStatus, b: &AfsFetchStatus| {
+            (a.owner, a.group, a.unix_mode, a.caller_access)
+                != (b.owner, b.group, b.unix_mode, b.caller_access)
+        };
+        if let (Some(shown), Some(now)) = (shown, now)
+            && differ(&shown, &now)
+        {
+            self.tell(vnode, false);
+        }
+    }
+
+    /// Something more was made in a directory, which is `made_in` now.
+    fn grew(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        (count, made_in): (u64, &MadeIn),
+        asked: Instant,
+    ) {
+        let grown = (count, &made_in.status);
+        self.heard_grown(user, directory, grown, None);
+        let lost = directory
+            .state
+            .lock()
+            .lease_lasts(asked, made_in.lease_secs);
+        if lost {
+            self.lease_ends(directory);
+        }
+    }
+
+    /// Rule 5. `known`: that it was not made.
+    fn refused(&self, queue: &Queue, one: &Sent, (cause, known): (&CallError, bool)) {
+        let (name, fid) = {
+            let state = one.vnode.state.lock();
+            let name = state.unborn.as_ref().map(|unborn| unborn.name.clone());
+            (name, one.vnode.fid())
+        };
+        tracing::info!(%fid, %cause, "not made yet; it is tried again");
+        if let Some(name) = name.filter(|_| known) {
+            let mut state = one.directory.state.lock();
+            if let Some((_, listing)) = &mut state.listing
+                && listing.get(&name) == Some(&fid)
+            {
+                Arc::make_mut(listing).remove(&name);
+            }
+            drop(state);
+            self.tell(&one.directory, true);
+        }
+        let waiting = {
+            let mut line = queue.line.lock();
+            line.change(one.number, |item| {
+                item.wanted = Wanted::No;
+                item.sent = false;
+                item.failed = Some(Instant::now());
+                item.doubtful |= !known;
+                item.contents = Bytes::new();
+                item.making.length = 0;
+                std::mem::take(&mut item.waiting)
+            })
+        };
+        for sender in waiting.unwrap_or_default() {
+            let _gone = sender.send(Err(cause.clone()));
+        }
+    }
+
+    /// It cannot be made: nobody is told of it any more. Answers whether it stood in a line.
+    pub(crate) fn never_born(&self, vnode: &Arc<Vnode>) -> bool {
+        let unborn = vnode.state.lock().unborn.take();
+        let Some(unborn) = unborn else {
+            return false;
+        };
+        let item = unborn.queue.line.lock().take_out(unborn.number);
+        if let Some(item) = item {
+            self.early.untold.fetch_sub(1, Ordering::AcqRel);
+            shrank(&item.vnode, &item.directory);
+        }
+        self.unstored.lock().remove(&vnode.key);
+        vnode.vanished();
+        true
+    }
+
+    /// Rule 2: tells of what is old, for as long as the cache lives.
+    pub(crate) async fn keep_telling(cache: std::sync::Weak<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let Some(cache) = cache.upgrade() else {
+                return;
+            };
+            let queues: Vec<_> = {
+                let mut queues = cache.early.queues.lock();
+                if queues.len() > LINES_MAX {
+                    queues.retain(|_, queue| {
+                        Arc::strong_count(queue) > 1 || !queue.line.lock().items.is_empty()
+                    });
+                }
+                queues.values().cloned().collect()
+            };
+            for queue in queues {
+                queue.want_old(Instant::now());
+                cache.tell_of(&queue);
+            }
+        }
+    }
+
+    /// Tells of everything. Answers what could not be told.
+    pub(crate) async fn tell_all(&self) -> Vec<(Arc<Vnode>, Error)> {
+        let queues: Vec<_> = self.early.queues.lock().values().cloned().collect();
+        let mut failed = Vec::new();
+        for queue in queues {
+            let receivers = queue.want_all(None);
+            self.tell_of(&queue);
+            for (_, receiver) in receivers {
+                let _heard = receiver.await;
+            }
+            let line = queue.line.lock();
+            failed.extend(line.items.values().map(|item| item.vnode.clone()));
+        }
+        let why = |vnode: Arc<Vnode>| {
+            let error = not_made(&vnode, CallError::Aborted(AbortCode::from_errno(5)));
+            (vnode, error)
+        };
+        failed.into_iter().map(why).collect()
+    }
+}
+
+/// A call that is under way; whoever made it may be stopped with the runtime.
+struct UnderWay<'a> {
+    cache: &'a Cache,
+    queue: &'a Arc<Queue>,
+    sent: Vec<Sent>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        for one in std::mem::take(&mut self.sent) {
+            let why = (&CallError::Closed, false);
+            self.cache.refused(self.queue, &one, why);
+        }
+    }
+}
+
+/// One thing fewer in a directory has not been told.
+fn shrank(vnode: &Vnode, directory: &Vnode) {
+    let mut state = directory.state.lock();
+    state.untold = state.untold.saturating_sub(1);
+    if vnode.is_directory() {
+        state.untold_directories = state.untold_directories.saturating_sub(1);
+    }
+}
+
+fn not_made(vnode: &Vnode, cause: CallError) -> Error {
+    Error::Fileserver {
+        what: format!("making {}", vnode.fid()),
+        cause,
+    }
+}
+
+/// What a server said, or what nobody said.
+fn cause_of(error: &Error) -> CallError {
+    match error {
+        Error::Fileserver { cause, .. }
+        | Error::Database { cause, .. }
+        | Error::DatabaseUnreachable { cause, .. } => cause.clone(),
+        _ => CallError::Aborted(AbortCode::from_errno(5)),
+    }
+}
