@@ -21,6 +21,7 @@ use crate::record::{
     BLOCK, Body, CloneKind, CountersRecord, GroupRecord, PIECE_BLOCKS, Piece, VnodeRecord,
     VolumeRecord,
 };
+use crate::reserve::Reserved;
 use crate::types::FileType;
 use crate::versions::Versions;
 use crate::volume::Volume;
@@ -180,6 +181,11 @@ impl Partition {
             report.fault(format!(
                 "{group:?} has {removed} removals, {counted} counted"
             ));
+        }
+        if let Some(value) = self.core.engine.get(&Key::reserved(group.0))? {
+            Reserved::decode(&value)?.check(&counters, |text| {
+                report.fault(format!("{group:?} {text}"));
+            });
         }
         for records in seen.values() {
             for (vnode, record) in records {

@@ -16,6 +16,7 @@ use crate::partition::EPOCH_MAX;
 use crate::pieces::Pieces;
 use crate::reap::Reaper;
 use crate::record::{CountersRecord, GroupRecord, VolumeRecord};
+use crate::reserve::Reserved;
 use crate::ticket::Ticket;
 use crate::types::VolumeInfo;
 use crate::unsettled::Unsettled;
@@ -108,6 +109,8 @@ impl GroupState {
 /// What a head's counter lock guards.
 pub(crate) struct Counters {
     pub(crate) record: CountersRecord,
+    /// What it says was given out, to things that are still to come.
+    pub(crate) reserved: Reserved,
 }
 
 impl Counters {
@@ -182,6 +185,10 @@ impl Core {
             Some(value) => CountersRecord::decode(&value)?,
             None => return Err(Error::Format(format!("volume {id} has no counters"))),
         };
+        let reserved = match self.engine.get(&Key::reserved(group.id.0))? {
+            Some(value) if record.epoch == EPOCH_MAX => Reserved::decode(&value)?,
+            _ => Reserved::default(),
+        };
         let mut attached = self.attached.write();
         if let Some(volume) = attached.get(&id) {
             return Ok(Arc::clone(volume));
@@ -189,6 +196,7 @@ impl Core {
         self.make_room(&mut attached);
         let view = state.view_of(&record);
         let volume = Volume::new(self, Arc::clone(group), record, counters, view);
+        volume.lock_counters()?.reserved = reserved;
         let volume = Arc::new(volume);
         attached.insert(id, Arc::clone(&volume));
         Ok(volume)

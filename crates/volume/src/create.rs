@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_wire::acl::AccessList;
-use cellar_wire::dir::{PAGE_SIZE, Target};
+use cellar_wire::dir::{PAGE_SIZE, Page, Target};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 
+use crate::cells::Loaded;
 use crate::dir::{DirEdit, dir_error, new_directory};
 use crate::error::{Error, Result};
 use crate::record::{Body, VnodeRecord};
@@ -15,11 +16,11 @@ use crate::types::{Changed, Context, Created, FileType, Linked, NewVnode, VnodeS
 use crate::volume::{Locked, Volume};
 
 /// Longest target of a symbolic link (AFSPATHMAX).
-const TARGET_MAX: usize = 1024;
+pub(crate) const TARGET_MAX: usize = 1024;
 /// Links that a vnode can have: the dump format has 16 bits, which some readers take as signed.
-const LINKS_MAX: u32 = 32_767;
+pub(crate) const LINKS_MAX: u32 = 32_767;
 /// Bytes that a creation adds, at most, for the check of free space.
-const CREATE_GROWTH: u64 = 12 << 10;
+pub(crate) const CREATE_GROWTH: u64 = 12 << 10;
 
 /// That a new name may be given.
 pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
@@ -45,7 +46,7 @@ pub(crate) fn check_old_name(name: &[u8]) -> Result<()> {
 }
 
 /// What kind of thing to make.
-enum Making<'a> {
+pub(crate) enum Making<'a> {
     File,
     Directory,
     Symlink(&'a [u8]),
@@ -177,19 +178,18 @@ impl Volume {
     }
 
     /// Puts a vnode that was just made into memory.
-    fn enter_new(
-        &self,
-        vnode: VnodeId,
-        record: VnodeRecord,
-        pages: &[cellar_wire::dir::Page],
-        now: u64,
-    ) {
+    fn enter_new(&self, vnode: VnodeId, record: VnodeRecord, pages: &[Page], now: u64) {
         let cell = self.cell(vnode);
         // Nobody can hold the lock of a vnode whose fid nobody was told; if somebody guesses it and
         // does, the cell is loaded when it is next used.
         let Some(mut state) = cell.state.try_write() else {
             return;
         };
+        *state = Some(self.loaded_new(record, pages, now));
+    }
+
+    /// What is known of a vnode that was just made, with the pages of a directory.
+    pub(crate) fn loaded_new(&self, record: VnodeRecord, pages: &[Page], now: u64) -> Loaded {
         let mut loaded = self.core.cells.loaded(record, now);
         if !pages.is_empty() {
             let mut image = crate::dir::DirImage::default();
@@ -199,7 +199,7 @@ impl Volume {
             loaded.dir = Some(image);
             loaded.recharge();
         }
-        *state = Some(loaded);
+        loaded
     }
 
     /// Gives a file one more name in the directory that it is in.
@@ -285,7 +285,7 @@ impl Volume {
 }
 
 /// Pages of a directory that a change wrote.
-pub(crate) type Pages = Vec<(usize, Box<cellar_wire::dir::Page>)>;
+pub(crate) type Pages = Vec<(usize, Box<Page>)>;
 
 /// Takes a changed directory into memory.
 pub(crate) fn apply_dir(locked: &mut Locked<'_>, record: VnodeRecord, pages: Pages, now: u64) {
@@ -300,7 +300,7 @@ pub(crate) fn apply_dir(locked: &mut Locked<'_>, record: VnodeRecord, pages: Pag
 }
 
 /// What every change of a directory's entries does to its record.
-fn touch_dir(record: &mut VnodeRecord, length: u64, context: Context) {
+pub(crate) fn touch_dir(record: &mut VnodeRecord, length: u64, context: Context) {
     record.length = length;
     record.data_version += 1;
     record.author = context.author;
@@ -313,7 +313,8 @@ pub(crate) fn grown(old: &VnodeRecord, new: &VnodeRecord) -> i64 {
     new.blocks() as i64 - old.blocks() as i64
 }
 
-fn new_record(
+/// The record of something new in a directory.
+pub(crate) fn new_record(
     parent: &VnodeRecord,
     dir: Fid,
     this: Target,

@@ -21,6 +21,9 @@ pub enum Error {
     /// The vnode is free, or the uniquifier belongs to an earlier use of it (VNOVNODE).
     #[error("{0} does not exist")]
     NoVnode(Fid),
+    /// The number is not in a block that was reserved for whoever makes something of it, or it has been used (VNOVNODE).
+    #[error("{0} is not reserved")]
+    NotReserved(Fid),
     /// No entry of that name in the directory (ENOENT).
     #[error("no such name in the directory")]
     NotFound,

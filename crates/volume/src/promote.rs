@@ -155,6 +155,7 @@ impl Core {
         batch.put(Key::volume(id.0), volume_record.encode());
         batch.put(Key::group(group.id.0), record.encode());
         batch.put(Key::counters(group.id.0), counters.encode());
+        batch.delete(Key::reserved(group.id.0));
         let durable = self.engine.commit(batch)?;
         state.record = record;
         self.supersede(volume.id());

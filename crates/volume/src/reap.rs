@@ -507,6 +507,7 @@ impl Core {
         let mut batch = Batch::new();
         batch.delete(Key::group(id.0));
         batch.delete(Key::counters(id.0));
+        batch.delete(Key::reserved(id.0));
         batch.delete(*job);
         self.forget_group(id);
         self.engine.commit(batch).map(drop)

@@ -85,6 +85,11 @@ impl Fields {
         self.bytes(length as usize)
     }
 
+    /// Whether none is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(crate) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.rest)
     }

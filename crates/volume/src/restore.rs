@@ -332,6 +332,8 @@ impl Restore {
         batch.put(Key::group(group.id.0), record.encode());
         batch.put(Key::counters(group.id.0), counters.encode());
         batch.delete(Key::restoring(group.id.0));
+        // Who had numbers reserved had them of what is no more.
+        batch.delete(Key::reserved(group.id.0));
         let durable = core.engine.commit(batch)?;
         state.record = record;
         state.reaping += reaping;

@@ -46,14 +46,14 @@ pub struct Store {
 }
 
 /// Bytes of a store: those in blocks already, and those in memory.
-struct Incoming {
+pub(crate) struct Incoming {
     /// Of its records in the table.
     _room: Promise,
     fid: Fid,
     spec: StoreSpec,
-    announced: u64,
+    pub(crate) announced: u64,
     received: u64,
-    gathered: Gathered,
+    pub(crate) gathered: Gathered,
 }
 
 impl std::fmt::Debug for Incoming {
@@ -136,7 +136,8 @@ impl Volume {
         self.commit_store(&mut incoming, context)
     }
 
-    fn incoming(&self, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Incoming> {
+    /// Bytes that are to come for a file.
+    pub(crate) fn incoming(&self, fid: Fid, spec: &StoreSpec, length: u64) -> Result<Incoming> {
         self.check_fid(fid)?;
         self.check_writable()?;
         let end = spec.position.checked_add(length).ok_or(Error::FileTooBig)?;
@@ -223,7 +224,7 @@ impl Volume {
     }
 
     /// Whether the file is to be one record of the table after a store.
-    fn fits_inline(
+    pub(crate) fn fits_inline(
         &self,
         old: &VnodeRecord,
         new: &VnodeRecord,
@@ -236,7 +237,7 @@ impl Volume {
     }
 
     /// Stages a small file; returns its bytes.
-    fn stage_inline(
+    pub(crate) fn stage_inline(
         &self,
         txn: &mut Txn<'_>,
         loaded: &mut Loaded,
@@ -292,7 +293,7 @@ impl Volume {
     }
 
     /// Stages a file of blocks. `kept` is how much of the old length the store leaves.
-    fn stage_pieces(
+    pub(crate) fn stage_pieces(
         &self,
         txn: &mut Txn<'_>,
         loaded: &mut Loaded,
@@ -501,7 +502,7 @@ impl OldPieces<'_> {
 }
 
 impl Incoming {
-    fn push(&mut self, volume: &Volume, bytes: Bytes) -> Result<()> {
+    pub(crate) fn push(&mut self, volume: &Volume, bytes: Bytes) -> Result<()> {
         let received = self.received + bytes.len() as u64;
         if received > self.announced {
             return Err(Error::Invalid("more bytes than the store announced"));

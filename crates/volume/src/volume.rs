@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::hold::Hold;
 use crate::partition::EPOCH_MAX;
 use crate::record::{CountersRecord, Piece, VnodeRecord, VolumeRecord};
+use crate::reserve::Reserved;
 use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
 use crate::types::{Changed, DirEntry, FileType, StateId, VnodeStatus, VolumeInfo, VolumeKind};
 use crate::unsettled::Unsettled;
@@ -81,7 +82,10 @@ impl Volume {
             refuses_changes: AtomicBool::new(false),
             instance: core.next_instance(),
             record: RwLock::new(record),
-            counters: Mutex::new(Counters { record: counters }),
+            counters: Mutex::new(Counters {
+                record: counters,
+                reserved: Reserved::default(),
+            }),
             presence: AtomicU8::new(HERE),
             hold: Mutex::default(),
             renames: Mutex::new(()),
@@ -365,7 +369,7 @@ impl Volume {
     }
 
     /// Reads a vnode's version from the table.
-    fn read_vnode(&self, fid: Fid) -> Result<Option<Loaded>> {
+    pub(crate) fn read_vnode(&self, fid: Fid) -> Result<Option<Loaded>> {
         let group = self.group.id.0;
         let prefix = Key::vnode_prefix(group, fid.vnode.0);
         let found = self.newest(&prefix, |view| Key::vnode(group, fid.vnode.0, view))?;

@@ -14,8 +14,10 @@ mod common;
 mod crashing;
 
 use cellar_volume::disk::Fault;
-use cellar_volume::{LayoutChange, SetStatus, SnapshotSpec, StoreSpec, Volume, VolumeKind};
-use cellar_wire::ids::{AfsTime, Fid, ViceId, VolumeId};
+use cellar_volume::{
+    LayoutChange, Make, SetStatus, SnapshotSpec, StoreSpec, Volume, VolumeKind, What,
+};
+use cellar_wire::ids::{AfsTime, Fid, Uniquifier, ViceId, VnodeId, VolumeId};
 use common::{VOLUME, at, new};
 use crashing::*;
 
@@ -79,6 +81,43 @@ fn overwrite_in_the_middle() {
 #[test]
 fn append() {
     crash_everywhere(|_, volume| store(volume, b"odd", StoreSpec::at(5_001), 8_000));
+}
+
+#[test]
+fn make_under_reserved_numbers() {
+    let disk = start();
+    {
+        let partition = open(&disk).unwrap();
+        let volume = partition.volume(VOLUME).unwrap().unwrap();
+        volume.reserve(7, 100, 100).unwrap().wait().unwrap();
+        partition.close().unwrap();
+    }
+    let disk = disk.power_cut(None);
+    let operation: Operation = |_, volume| {
+        let next = volume.reserve(7, 100, 100)?.wait()?;
+        let (small, large) = ([pattern(3000, 3)], [pattern(90_000, 4)]);
+        let make = |place: u32, name, what| Make {
+            name,
+            vnode: VnodeId(next.first_file.0 + 2 * place),
+            uniquifier: Uniquifier(next.first_uniquifier.0 + place),
+            what,
+            new: new(),
+        };
+        let dir = Make {
+            vnode: next.first_directory,
+            uniquifier: Uniquifier(next.first_uniquifier.0 + next.files),
+            ..make(0, b"made", What::Directory)
+        };
+        let makes = [
+            make(1, b"s", What::File(&small)),
+            dir,
+            make(2, b"l", What::File(&large)),
+            make(3, b"to", What::Symlink(b"there")),
+        ];
+        let made = volume.make(volume.root(), 7, &makes, 0, at(20))?;
+        made.wait().map(drop)
+    };
+    crash_everywhere_from(&disk, operation, true);
 }
 
 fn to_objects(volume: &Volume, name: &[u8], version: u64) -> cellar_volume::Result<()> {

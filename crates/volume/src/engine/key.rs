@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Group = 0x03,
     /// The counters of a group's head, which change with every operation.
     Counters = 0x04,
+    /// Numbers that were reserved for things to come: group.
+    Reserved = 0x05,
     /// A vnode version: group, vnode, complemented epoch.
     Vnode = 0x10,
     /// A version of a piece of a body: group, vnode, body, piece, complemented epoch.
@@ -111,6 +113,10 @@ impl Key {
 
     pub(crate) fn counters(group: u32) -> Self {
         Self::new(Kind::Counters).u32(group)
+    }
+
+    pub(crate) fn reserved(group: u32) -> Self {
+        Self::new(Kind::Reserved).u32(group)
     }
 
     /// All versions of a vnode.

@@ -1,0 +1,296 @@
+//! Making things under numbers that were reserved: several in one directory, files with their bytes, in one change.
+//!
+//! 1. The numbers are claimed first ([`crate::reserve`]), so that of two who make something of one number one is refused.
+//! 2. Their fids are known before they are there. So the locks of the new vnodes are held over the commit: whoever asks for
+//!    one meanwhile waits, and finds what the table has. They may come before the directory in the order of locks; so they
+//!    are not waited for without an end, and nobody who waits for this change is waited for.
+//! 3. One batch has all of it: pages of the directory, records, bytes. A file is there with its bytes or not at all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_wire::dir::{Page, Target};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
+use parking_lot::RwLockWriteGuard;
+
+use crate::cells::{Cell, Loaded};
+use crate::create::{
+    CREATE_GROWTH, LINKS_MAX, Making, TARGET_MAX, apply_dir, check_new_name, grown, new_record,
+    touch_dir,
+};
+use crate::dir::{dir_error, new_directory};
+use crate::error::{Error, Result};
+use crate::record::VnodeRecord;
+use crate::reserve::Claims;
+use crate::store::Incoming;
+use crate::ticket::{PATIENCE, is_nonblocking};
+use crate::txn::Txn;
+use crate::types::{Changed, Context, NewVnode, StoreSpec, VnodeStatus};
+use crate::volume::Volume;
+
+/// How long a thread that may wait does so for the lock of a vnode that is not there: somebody asks for it just then.
+const FREE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What something is to be.
+#[derive(Clone, Copy, Debug)]
+pub enum What<'a> {
+    /// A file with these bytes, in the pieces as they came.
+    File(&'a [Bytes]),
+    /// A directory with the access list of the one that it is in.
+    Directory,
+    /// A symbolic link to there, or a mount point if the mode has no execute bit.
+    Symlink(&'a [u8]),
+}
+
+/// Something to be made under a reserved number.
+#[derive(Clone, Copy, Debug)]
+pub struct Make<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its number.
+    pub vnode: VnodeId,
+    /// And the uniquifier.
+    pub uniquifier: Uniquifier,
+    /// What it is.
+    pub what: What<'a>,
+    /// What it starts with.
+    pub new: NewVnode,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The new vnodes, in order.
+    pub made: Vec<VnodeStatus>,
+    /// The directory afterwards.
+    pub dir: VnodeStatus,
+}
+
+/// One of them on its way.
+struct Coming {
+    record: VnodeRecord,
+    pages: Vec<Page>,
+    body: Option<Bytes>,
+}
+
+impl Volume {
+    /// Makes things in a directory under numbers that were reserved for `holder`, all of them or none. A file with bytes is as if
+    /// it had been made and then stored into, once; its time of change stays the one of `new`. `quota_slack`: by how many
+    /// blocks of 1 KiB the bytes may exceed the quota.
+    ///
+    /// # Errors
+    /// Those of `create_file` and `store`; `NotReserved`; `Busy` when somebody asks for one of the fids all the time.
+    pub fn make(
+        &self,
+        dir: Fid,
+        holder: u64,
+        makes: &[Make<'_>],
+        quota_slack: u64,
+        context: Context,
+    ) -> Result<Changed<Made>> {
+        self.check_fid(dir)?;
+        self.check_writable()?;
+        for make in makes {
+            check(dir, make)?;
+        }
+        let _room = self.core.engine.admit(CREATE_GROWTH * makes.len() as u64)?;
+        let numbers = makes.iter().map(|make| (make.vnode, make.uniquifier));
+        let claims = Claims::of(self, holder, numbers)?;
+        let mut bodies = Vec::with_capacity(makes.len());
+        for make in makes {
+            bodies.push(self.body_of(make)?);
+        }
+        let dir_cell = self.cell(dir.vnode);
+        let mut parent = self.lock(&dir_cell, dir)?;
+        parent.load_dir(self, dir)?;
+        let cells: Vec<Arc<Cell>> = makes.iter().map(|make| self.cell(make.vnode)).collect();
+        let mut free = Vec::with_capacity(cells.len());
+        for ((cell, make), known) in cells.iter().zip(makes).zip(&claims.known_free) {
+            free.push(self.lock_free(cell, self.fid_of(make), *known)?);
+        }
+        let mut txn = Txn::begin(self)?;
+        let loaded = parent.get(dir)?;
+        let image = loaded.dir.as_ref().ok_or(Error::NotDirectory)?;
+        let mut edit = image.edit();
+        let mut parent_record = loaded.record.clone();
+        let mut coming = Vec::with_capacity(makes.len());
+        for (make, body) in makes.iter().zip(&mut bodies) {
+            let target = Target {
+                vnode: make.vnode,
+                uniquifier: make.uniquifier,
+            };
+            let mut names = edit.directory();
+            if names
+                .lookup(make.name)
+                .map_err(|e| dir_error(dir, &e))?
+                .is_some()
+            {
+                return Err(Error::Exists);
+            }
+            names
+                .insert_missing(make.name, target)
+                .map_err(|e| dir_error(dir, &e))?;
+            touch_dir(&mut parent_record, edit.length(), context);
+            coming.push(self.stage_new(&mut txn, &mut parent_record, dir, make, body, context)?);
+        }
+        txn.put_pages(dir.vnode.0, loaded.record.body_number, image, &edit)?;
+        txn.charge(grown(&loaded.record, &parent_record), 0);
+        txn.put_vnode(dir.vnode.0, &parent_record, Some(loaded.epoch));
+        let pages = edit.into_changed();
+        let now = txn.now();
+        let stores = bodies.iter().any(Option::is_some);
+        let slack = if stores { quota_slack } else { 0 };
+        let durable = txn.finish(context.now, slack)?;
+        claims.keep();
+        for body in bodies.iter_mut().flatten() {
+            for allocation in body.gathered.allocations.drain(..) {
+                allocation.keep();
+            }
+        }
+        let numbered = coming.iter().zip(makes);
+        let statuses = numbered.map(|(new, make)| new.record.status(self.id(), make.vnode));
+        let outcome = Made {
+            made: statuses.collect(),
+            dir: parent_record.status(self.id(), dir.vnode),
+        };
+        for (mut free, new) in free.into_iter().zip(coming) {
+            let mut loaded = self.loaded_new(new.record, &new.pages, now);
+            if new.body.is_some() {
+                loaded.body = new.body;
+                loaded.recharge();
+            }
+            *free = Some(loaded);
+        }
+        apply_dir(&mut parent, parent_record, pages, now);
+        Ok(Changed { outcome, durable })
+    }
+
+    /// The bytes of a file that has any; those that fill large pieces go to blocks at once.
+    fn body_of(&self, make: &Make<'_>) -> Result<Option<Incoming>> {
+        let What::File(pieces) = make.what else {
+            return Ok(None);
+        };
+        let length = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if length == 0 {
+            return Ok(None);
+        }
+        let mut incoming = self.incoming(self.fid_of(make), &StoreSpec::at(0), length)?;
+        for piece in pieces {
+            incoming.push(self, piece.clone())?;
+        }
+        Ok(Some(incoming))
+    }
+
+    /// Stages a new vnode with its pages or bytes.
+    fn stage_new(
+        &self,
+        txn: &mut Txn<'_>,
+        parent: &mut VnodeRecord,
+        dir: Fid,
+        make: &Make<'_>,
+        body: &mut Option<Incoming>,
+        context: Context,
+    ) -> Result<Coming> {
+        let this = Target {
+            vnode: make.vnode,
+            uniquifier: make.uniquifier,
+        };
+        let making = match make.what {
+            What::File(_) => Making::File,
+            What::Directory => Making::Directory,
+            What::Symlink(target) => Making::Symlink(target),
+        };
+        let now = txn.now();
+        let mut record = new_record(parent, dir, this, &making, &make.new, context, now);
+        let mut pages = Vec::new();
+        if let What::Directory = make.what {
+            if parent.link_count >= LINKS_MAX {
+                return Err(Error::TooManyLinks);
+            }
+            parent.link_count += 1;
+            let above = Target {
+                vnode: dir.vnode,
+                uniquifier: dir.uniquifier,
+            };
+            pages = new_directory(this, above)?;
+            for (index, page) in pages.iter().enumerate() {
+                txn.put_page(make.vnode.0, 0, index, page, None)?;
+            }
+        }
+        let mut bytes = None;
+        if let Some(incoming) = body {
+            let mut empty = self.core.cells.loaded(record.clone(), now);
+            record.length = incoming.announced;
+            record.data_version += 1;
+            if self.fits_inline(&empty.record, &record, incoming, 0) {
+                bytes = self.stage_inline(txn, &mut empty, &mut record, incoming, 0)?;
+            } else {
+                // What an earlier file of the change took is noted already.
+                let wrote = txn.batch.wrote_blocks;
+                self.stage_pieces(txn, &mut empty, &mut record, incoming, 0)?;
+                txn.batch.wrote_blocks |= wrote;
+            }
+        }
+        txn.put_vnode(make.vnode.0, &record, None);
+        txn.charge(record.blocks() as i64, 1);
+        Ok(Coming {
+            record,
+            pages,
+            body: bytes,
+        })
+    }
+
+    /// Locks a vnode that is not there. Not known to be free: the table is asked.
+    fn lock_free<'c>(
+        &self,
+        cell: &'c Cell,
+        fid: Fid,
+        known_free: bool,
+    ) -> Result<RwLockWriteGuard<'c, Option<Loaded>>> {
+        let mut guard = if is_nonblocking() {
+            cell.state
+                .try_write_for(PATIENCE)
+                .ok_or(Error::WouldBlock)?
+        } else {
+            cell.state
+                .try_write_for(FREE_PATIENCE)
+                .ok_or(Error::Busy(self.id()))?
+        };
+        if guard.is_none() && !known_free {
+            *guard = self.read_vnode(fid)?;
+        }
+        match guard.is_none() {
+            true => Ok(guard),
+            false => Err(Error::NotReserved(fid)),
+        }
+    }
+
+    fn fid_of(&self, make: &Make<'_>) -> Fid {
+        Fid {
+            volume: self.id(),
+            vnode: make.vnode,
+            uniquifier: make.uniquifier,
+        }
+    }
+}
+
+/// That something can be at all.
+fn check(dir: Fid, make: &Make<'_>) -> Result<()> {
+    check_new_name(make.name)?;
+    let directory = matches!(make.what, What::Directory);
+    if make.vnode == dir.vnode || make.vnode.is_directory() != directory {
+        let fid = Fid {
+            vnode: make.vnode,
+            uniquifier: make.uniquifier,
+            ..dir
+        };
+        return Err(Error::NotReserved(fid));
+    }
+    match make.what {
+        What::Symlink(target) if target.is_empty() || target.len() > TARGET_MAX => {
+            Err(Error::Invalid("a link's target has 1 to 1024 bytes"))
+        }
+        _ => Ok(()),
+    }
+}

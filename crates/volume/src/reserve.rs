@@ -1,0 +1,404 @@
+//! Numbers given out before anything has them: for things that a client makes by itself and tells of later.
+//!
+//! 1. A block of numbers is taken from the volume's counters, in one batch with the list of outstanding blocks, and is told
+//!    when that batch is durable: in the relaxed mode, too. So nobody else ever gets them, and a restart knows them.
+//! 2. A vnode can be made under a number of a block, by whoever it was reserved for, once: in memory each block knows which
+//!    of its numbers were used since it was made, or since the volume was opened; then the table says whether there is a
+//!    vnode of that number.
+//! 3. There are at most [`BLOCKS_MAX`] blocks. The oldest of whoever has most goes for a new one, so that nobody takes
+//!    away another's as long as there are not as many clients. What replaces the contents of the volume drops all.
+//! 4. Half of all numbers cannot be reserved: whoever asks without an end leaves the volume usable.
+
+use bytes::Bytes;
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
+
+use crate::engine::batch::Batch;
+use crate::engine::key::Key;
+use crate::engine::space::with_checksum;
+use crate::error::{Error, Result};
+use crate::record::{CountersRecord, Fields, Put};
+use crate::ticket::is_nonblocking;
+use crate::types::Changed;
+use crate::volume::Volume;
+
+/// Blocks of a volume that are outstanding, at most.
+const BLOCKS_MAX: usize = 64;
+/// Numbers from here on are not reserved.
+const RESERVED_BELOW: u32 = 1 << 31;
+/// The first byte of the record.
+const FORM: u8 = 1;
+/// Bytes of a block in the record.
+const BLOCK_BYTES: u64 = 28;
+
+/// Numbers for things that are to be made, of each kind as many as were asked for or fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The first number for files and symbolic links; every second one after it belongs to the block.
+    pub first_file: VnodeId,
+    /// How many these are.
+    pub files: u32,
+    /// The first number for directories; every second one after it belongs to the block.
+    pub first_directory: VnodeId,
+    /// How many these are.
+    pub directories: u32,
+    /// The uniquifier of the first file. They follow each other: files first, then directories.
+    pub first_uniquifier: Uniquifier,
+}
+
+impl Reservation {
+    /// The place of a number among those of the block, files first.
+    fn place(&self, vnode: VnodeId, uniquifier: Uniquifier) -> Option<u32> {
+        let (first, count, before) = match vnode.is_directory() {
+            true => (self.first_directory, self.directories, self.files),
+            false => (self.first_file, self.files, 0),
+        };
+        let place = vnode.0.checked_sub(first.0)? / 2;
+        let own = before.checked_add(place)?;
+        let is_it = place < count && uniquifier.0.checked_sub(self.first_uniquifier.0)? == own;
+        is_it.then_some(own)
+    }
+}
+
+/// A block that is outstanding.
+#[derive(Clone, Debug)]
+struct Block {
+    holder: u64,
+    numbers: Reservation,
+    /// A bit for each number that was used.
+    used: Vec<u64>,
+    /// It was made since the volume was opened: what has no bit was never used.
+    complete: bool,
+}
+
+impl Block {
+    fn new(holder: u64, numbers: Reservation, complete: bool) -> Self {
+        Self {
+            holder,
+            numbers,
+            used: Vec::new(),
+            complete,
+        }
+    }
+
+    /// Marks a number as used, or not; says what it was.
+    fn mark(&mut self, place: u32, used: bool) -> bool {
+        let (word, bit) = ((place / 64) as usize, 1 << (place % 64));
+        if self.used.len() <= word {
+            self.used.resize(word + 1, 0);
+        }
+        let before = self.used[word] & bit != 0;
+        match used {
+            true => self.used[word] |= bit,
+            false => self.used[word] &= !bit,
+        }
+        before
+    }
+}
+
+/// The blocks of a volume that are outstanding, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reserved(Vec<Block>);
+
+impl Reserved {
+    fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(self.0.len() * BLOCK_BYTES as usize + 9);
+        out.put_u8(FORM);
+        for block in &self.0 {
+            let numbers = &block.numbers;
+            out.put_u64(block.holder);
+            for word in [
+                numbers.first_file.0,
+                numbers.files,
+                numbers.first_directory.0,
+                numbers.directories,
+                numbers.first_uniquifier.0,
+            ] {
+                Put::put_u32(&mut out, word);
+            }
+        }
+        with_checksum(out)
+    }
+
+    pub(crate) fn decode(value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::of(value, "reserved")?;
+        if fields.u8()? != FORM {
+            return Err(fields.malformed());
+        }
+        let mut blocks = Vec::new();
+        while !fields.is_empty() {
+            let holder = fields.u64()?;
+            let numbers = Reservation {
+                first_file: VnodeId(fields.u32()?),
+                files: fields.u32()?,
+                first_directory: VnodeId(fields.u32()?),
+                directories: fields.u32()?,
+                first_uniquifier: Uniquifier(fields.u32()?),
+            };
+            blocks.push(Block::new(holder, numbers, false));
+        }
+        Ok(Self(blocks))
+    }
+
+    /// Adds a block; the oldest of whoever has most goes if there are too many.
+    fn add(&mut self, block: Block) {
+        if self.0.len() >= BLOCKS_MAX {
+            let of = |holder| self.0.iter().filter(|other| other.holder == holder).count();
+            // Of those that have the same number, the first: it has the oldest block.
+            let mut goes = (0, 0);
+            for (index, block) in self.0.iter().enumerate() {
+                let count = of(block.holder);
+                if count > goes.1 {
+                    goes = (index, count);
+                }
+            }
+            self.0.remove(goes.0);
+        }
+        self.0.push(block);
+    }
+
+    /// Takes a number for whoever it was reserved for. Says whether it is known that no vnode has it.
+    fn claim(&mut self, holder: u64, vnode: VnodeId, uniquifier: Uniquifier) -> Option<bool> {
+        let mut blocks = self.0.iter_mut();
+        let (block, place) = blocks.find_map(|block| {
+            let place = block.numbers.place(vnode, uniquifier)?;
+            (block.holder == holder).then_some((block, place))
+        })?;
+        (!block.mark(place, true)).then_some(block.complete)
+    }
+
+    /// Gives a number back that nothing came of.
+    fn give_back(&mut self, vnode: VnodeId, uniquifier: Uniquifier) {
+        for block in &mut self.0 {
+            if let Some(place) = block.numbers.place(vnode, uniquifier) {
+                block.mark(place, false);
+            }
+        }
+    }
+
+    /// That the counters are behind all numbers.
+    pub(crate) fn check(&self, counters: &CountersRecord, mut fault: impl FnMut(String)) {
+        if self.0.len() > BLOCKS_MAX {
+            fault(format!("has {} blocks of reserved numbers", self.0.len()));
+        }
+        for Block { numbers, .. } in &self.0 {
+            let count = numbers.files.saturating_add(numbers.directories);
+            let fits = numbers.first_file.0.saturating_add(2 * numbers.files) <= counters.next_file
+                && numbers
+                    .first_directory
+                    .0
+                    .saturating_add(2 * numbers.directories)
+                    <= counters.next_directory
+                && numbers.first_uniquifier.0.saturating_add(count) <= counters.next_uniquifier;
+            if !fits {
+                fault(format!(
+                    "reserved numbers that may be given again: {numbers:?}"
+                ));
+            }
+        }
+    }
+}
+
+/// Takes so many numbers from the counters, as far as they may be reserved.
+fn take(counters: &mut CountersRecord, files: u32, directories: u32) -> Reservation {
+    let most = |next: u32, wanted: u32, step: u32| {
+        let left = RESERVED_BELOW.saturating_sub(next) / step;
+        wanted.min(left)
+    };
+    let files = most(counters.next_file, files, 2);
+    let directories = most(counters.next_directory, directories, 2);
+    let files = most(counters.next_uniquifier, files, 1);
+    let directories = most(
+        counters.next_uniquifier.saturating_add(files),
+        directories,
+        1,
+    );
+    let taken = Reservation {
+        first_file: VnodeId(counters.next_file),
+        files,
+        first_directory: VnodeId(counters.next_directory),
+        directories,
+        first_uniquifier: Uniquifier(counters.next_uniquifier),
+    };
+    counters.next_file += 2 * files;
+    counters.next_directory += 2 * directories;
+    counters.next_uniquifier += files + directories;
+    taken
+}
+
+impl Volume {
+    /// Reserves numbers for `files` files and links and so many directories that `holder` is going to make, with
+    /// [`Volume::make`]: fewer, or none, when half of all numbers are used up. When the ticket is ready
+    /// nobody else gets them, whatever happens, in the relaxed mode too.
+    ///
+    /// Holders are numbers that the caller chooses. A holder's oldest numbers are forgotten when the volume has many blocks.
+    ///
+    /// # Errors
+    /// What a change would be refused with: `ReadOnly`, `Busy`, `NoVolume`, `DiskFull`.
+    pub fn reserve(
+        &self,
+        holder: u64,
+        files: u32,
+        directories: u32,
+    ) -> Result<Changed<Reservation>> {
+        let engine = &self.core.engine;
+        let _room = engine.admit(BLOCKS_MAX as u64 * BLOCK_BYTES + 256)?;
+        let state = if is_nonblocking() {
+            self.group.state.try_read().ok_or(Error::WouldBlock)?
+        } else {
+            self.group.state.read()
+        };
+        self.check_changeable(&state)?;
+        let mut counters = self.lock_counters()?;
+        let (mut record, mut reserved) = (counters.record, counters.reserved.clone());
+        let outcome = take(&mut record, files, directories);
+        if outcome.files + outcome.directories > 0 {
+            reserved.add(Block::new(holder, outcome, true));
+        }
+        let group = self.group.id.0;
+        let mut batch = Batch::new();
+        batch.put(Key::counters(group), record.encode());
+        batch.put(Key::reserved(group), reserved.encode());
+        let durable = engine.commit_durably(batch)?;
+        (counters.record, counters.reserved) = (record, reserved);
+        Ok(Changed { outcome, durable })
+    }
+}
+
+/// Numbers taken for things that are being made; given back when this is dropped, unless they are kept.
+pub(crate) struct Claims<'v> {
+    volume: &'v Volume,
+    taken: Vec<(VnodeId, Uniquifier)>,
+    /// Of each: whether it is known that no vnode has the number.
+    pub(crate) known_free: Vec<bool>,
+}
+
+impl<'v> Claims<'v> {
+    /// Takes all these numbers, or none: `NotReserved`.
+    pub(crate) fn of(
+        volume: &'v Volume,
+        holder: u64,
+        numbers: impl Iterator<Item = (VnodeId, Uniquifier)>,
+    ) -> Result<Self> {
+        let mut claims = Self {
+            volume,
+            taken: Vec::new(),
+            known_free: Vec::new(),
+        };
+        for (vnode, uniquifier) in numbers {
+            // Not held over the loop's end: dropping the claims takes it again.
+            let claimed = {
+                let mut counters = volume.lock_counters()?;
+                counters.reserved.claim(holder, vnode, uniquifier)
+            };
+            let known_free = claimed.ok_or(Error::NotReserved(Fid {
+                volume: volume.id(),
+                vnode,
+                uniquifier,
+            }))?;
+            claims.taken.push((vnode, uniquifier));
+            claims.known_free.push(known_free);
+        }
+        Ok(claims)
+    }
+
+    /// They are used now.
+    pub(crate) fn keep(mut self) {
+        self.taken.clear();
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        if self.taken.is_empty() {
+            return;
+        }
+        if let Ok(mut counters) = self.volume.lock_counters() {
+            for &(vnode, uniquifier) in &self.taken {
+                counters.reserved.give_back(vnode, uniquifier);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(holder: u64, number: u32) -> Block {
+        let numbers = Reservation {
+            first_file: VnodeId(number * 200),
+            files: 100,
+            first_directory: VnodeId(number * 20 + 1),
+            directories: 10,
+            first_uniquifier: Uniquifier(number * 110),
+        };
+        Block::new(holder, numbers, true)
+    }
+
+    #[test]
+    fn a_number_is_claimed_once_by_its_holder_and_as_what_it_is_for() {
+        let mut reserved = Reserved::default();
+        reserved.add(block(7, 1));
+        let mut claim = |holder, vnode, uniquifier| {
+            reserved.claim(holder, VnodeId(vnode), Uniquifier(uniquifier))
+        };
+        assert_eq!(claim(8, 200, 110), None, "another's");
+        assert_eq!(claim(7, 200, 111), None, "another uniquifier");
+        assert_eq!(claim(7, 400, 210), None, "behind the files");
+        assert_eq!(claim(7, 198, 109), None, "before them");
+        assert_eq!(claim(7, 41, 220), None, "behind the directories");
+        assert_eq!(claim(7, 200, 110), Some(true));
+        assert_eq!(claim(7, 200, 110), None, "used");
+        assert_eq!(claim(7, 398, 209), Some(true), "the last file");
+        assert_eq!(claim(7, 21, 210), Some(true), "the first directory");
+        reserved.give_back(VnodeId(200), Uniquifier(110));
+        let again = reserved.claim(7, VnodeId(200), Uniquifier(110));
+        assert_eq!(again, Some(true));
+    }
+
+    #[test]
+    fn blocks_come_back_as_they_were_and_are_not_taken_for_complete() {
+        let mut reserved = Reserved::default();
+        reserved.add(block(7, 1));
+        reserved.add(block(9, 2));
+        let mut again = Reserved::decode(&reserved.encode()).unwrap();
+        assert_eq!(again.0.len(), 2);
+        assert_eq!(again.claim(9, VnodeId(400), Uniquifier(220)), Some(false));
+    }
+
+    #[test]
+    fn whoever_has_most_loses_the_oldest() {
+        let mut reserved = Reserved::default();
+        reserved.add(block(1, 0));
+        for number in 1..200 {
+            reserved.add(block(2, number));
+        }
+        assert_eq!(reserved.0.len(), BLOCKS_MAX);
+        assert_eq!(reserved.0[0].holder, 1);
+        assert_eq!(reserved.0[1].numbers, block(2, 137).numbers);
+    }
+
+    #[test]
+    fn half_of_all_numbers_are_left() {
+        let mut counters = CountersRecord {
+            blocks_used: 0,
+            files: 0,
+            updated: cellar_wire::ids::AfsTime(0),
+            update_counter: 0,
+            next_directory: 3,
+            next_file: RESERVED_BELOW - 4,
+            next_uniquifier: 2,
+            removed: 0,
+        };
+        let taken = take(&mut counters, 10, 10);
+        assert_eq!((taken.files, taken.directories), (2, 10));
+        assert_eq!(
+            (counters.next_file, counters.next_directory),
+            (RESERVED_BELOW, 23)
+        );
+        assert_eq!(counters.next_uniquifier, 14);
+        counters.next_uniquifier = u32::MAX - 1;
+        let taken = take(&mut counters, 10, 10);
+        assert_eq!((taken.files, taken.directories), (0, 0));
+    }
+}
