@@ -6,9 +6,10 @@
 //! Source: observed of OpenAFS 1.8's file server, call by call.
 
 use cellar_volume::Error;
+use cellar_wire::ids::Fid;
 use cellar_wire::{AbortCode, uae};
 
-use crate::host::Unsettled;
+use crate::host::{HostSlot, Unsettled};
 
 /// Why a call is refused.
 #[derive(Clone, Debug)]
@@ -41,8 +42,10 @@ pub(crate) enum Refusal {
     ListTooLong,
     /// A position or length beyond what this form of the call can say.
     TooBig,
-    /// Another lock is in the way.
+    /// Another lock is in the way; or others use the directory that somebody wants the lease of.
     Locked,
+    /// Another host than that of the caller has the lease of the directory: it is to be recalled, and the work begun again.
+    Leased(Fid, Option<HostSlot>),
     /// There are as many locks as there can be, of a file or of a machine.
     TooManyLocks,
     /// The client stopped sending before it had sent what it announced.
@@ -96,7 +99,7 @@ impl Refusal {
             Self::Invalid | Self::NoFid => AbortCode::EINVAL,
             Self::NoVolume => AbortCode::VNOVOL,
             Self::Offline => AbortCode::VOFFLINE,
-            Self::Busy => AbortCode::VBUSY,
+            Self::Busy | Self::Leased(..) => AbortCode::VBUSY,
             // Not VMOVED: to OpenAFS's clients the two are the same, and Linux's (7.3) waits for ever after
             // it: it keeps itself from the question to the VLDB that it means to wait for.
             Self::Moved => AbortCode::VNOVOL,
@@ -118,7 +121,7 @@ pub(crate) fn store_code(error: &Error) -> AbortCode {
     match error {
         Error::NoVolume(_) => AbortCode::VNOVOL,
         Error::VolumeExists(_) => AbortCode::VVOLEXISTS,
-        Error::NoVnode(_) | Error::Changed(_) => AbortCode::VNOVNODE,
+        Error::NoVnode(_) | Error::NotReserved(_) | Error::Changed(_) => AbortCode::VNOVNODE,
         Error::NotFound => AbortCode::ENOENT,
         // Historical: file servers say EEXIST where others say ENOTEMPTY.
         Error::Exists | Error::NotEmpty => AbortCode::EEXIST,
@@ -162,7 +165,7 @@ impl From<Unsettled> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellar_wire::ids::{Fid, VolumeId};
+    use cellar_wire::ids::VolumeId;
 
     /// Every refusal, with the plain code and the place in the universal table, as clients know
     /// them.

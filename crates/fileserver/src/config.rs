@@ -8,7 +8,7 @@ use cellar_auth::audit::Audit;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsUuid;
 
-use crate::limits::{CALLBACKS_DEFAULT, HOSTS_DEFAULT, VOLUME_TRANSACTION_IDLE};
+use crate::limits::{CALLBACKS_DEFAULT, HOSTS_DEFAULT, LEASE, VOLUME_TRANSACTION_IDLE};
 
 /// The wall clock: time since 1970. An argument, so that tests choose it.
 pub type WallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -36,6 +36,8 @@ pub struct Config {
     pub callback_state: Option<std::path::PathBuf>,
     /// A volume transaction that nobody used for this long, at least a second, is ended.
     pub transaction_idle: Duration,
+    /// How long the lease of a directory lasts, in whole seconds.
+    pub lease: Duration,
 }
 
 impl Config {
@@ -52,6 +54,7 @@ impl Config {
             audit: Audit::none(),
             callback_state: None,
             transaction_idle: VOLUME_TRANSACTION_IDLE,
+            lease: LEASE,
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Figures {
     pub objects: ObjectFigures,
     /// File locks held.
     pub locks: usize,
+    /// Leases of directories.
+    pub leases: usize,
     /// Volume transactions open.
     pub transactions: usize,
 }
@@ -197,6 +199,7 @@ impl Figures {
                 pruned: load(&objects.pruned),
             },
             locks: server.locks.held(),
+            leases: server.leases.count(),
             transactions: server.transactions.count(),
         }
     }

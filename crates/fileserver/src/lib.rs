@@ -6,6 +6,7 @@
 //! * [`afsvol`](self): the calls of administrators about volumes;
 //! * [`host`]: the client machines, who they are and what they have still to be told;
 //! * [`callback`]: the promises to tell them, with the argument why no break is lost;
+//! * `leases`: directories that one host has to itself for some seconds;
 //! * [`lock`]: advisory locks on files;
 //! * [`protection`]: what is needed of the protection database;
 //! * `objects`: files whose bytes are on object storage devices;
@@ -23,6 +24,7 @@ pub mod callback;
 mod config;
 mod figures;
 pub mod host;
+mod leases;
 pub mod limits;
 mod locations;
 pub mod lock;

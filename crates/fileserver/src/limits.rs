@@ -110,6 +110,34 @@ pub const CPS_RETRY: Duration = Duration::from_secs(60);
 /// again.
 pub const SUPERUSER_REFRESH: Duration = Duration::from_secs(10);
 
+/// How long the lease of a directory lasts, from when it is granted or made longer, unless configured otherwise. A host that
+/// dies with one keeps others waiting so long at most; one that lives tells of what it made more often.
+pub const LEASE: Duration = Duration::from_secs(15);
+
+/// A lease outlives by this much, on the server's side, what the host was told: clocks run at different speeds.
+pub const LEASE_MARGIN: Duration = Duration::from_secs(1);
+
+/// How long nobody gets the lease of a directory that one host had and another wanted.
+pub const LEASE_CONTESTED: Duration = Duration::from_secs(30);
+
+/// How long a lease waits at most for calls that had begun before it; then the directory is in use.
+pub const LEASE_GRANT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Leases at a time, of all hosts and of one (about 100 bytes each). A host has one for each directory that it makes many
+/// things in at a time.
+pub const LEASES_MAX: usize = 64 << 10;
+/// See [`LEASES_MAX`].
+pub const LEASES_PER_HOST: usize = 4096;
+
+/// Directories that are remembered as wanted by two.
+pub const LEASES_CONTESTED_MAX: usize = 64 << 10;
+
+/// Things that are made on the spot by one MakeMany; more, on a thread that may wait: a shard's thread has others to answer.
+pub const MAKE_AT_ONCE: usize = 8;
+
+/// Bytes that one change of several things brings at most into the journal, about.
+pub const MAKE_CHANGE_BYTES: u64 = 256 << 10;
+
 /// Length of a file lock, from the last set or extend (`AFS_LOCKWAIT`).
 pub const LOCK_SECS: u32 = 300;
 

@@ -18,6 +18,7 @@ use crate::callback::{Breaker, CallbackTable, fid_hash};
 use crate::config::Config;
 use crate::figures::Figures;
 use crate::host::{Contacts, HostTable};
+use crate::leases::Leases;
 use crate::limits::{HOUSEKEEPING_INTERVAL, SWEEP_INTERVAL, TRANSACTION_SWEEP_INTERVAL};
 use crate::locations::{KnownLocations, Locations};
 use crate::lock::LockTable;
@@ -48,6 +49,8 @@ pub(crate) struct Server {
     pub(crate) callbacks: Arc<CallbackTable>,
     pub(crate) contacts: Arc<Contacts>,
     pub(crate) breaker: Breaker,
+    /// Directories that hosts have to themselves; not the stores of `objects`.
+    pub(crate) leases: Arc<Leases>,
     pub(crate) locks: LockTable,
     pub(crate) statistics: Statistics,
     pub(crate) transactions: Transactions,
@@ -86,6 +89,7 @@ impl FileServer {
             volumes: Volumes::default(),
             hosts,
             callbacks,
+            leases: contacts.leases.clone(),
             contacts,
             breaker,
             locks: LockTable::default(),
@@ -312,6 +316,7 @@ impl Server {
                     let now = self.now_secs();
                     self.callbacks.sweep(now);
                     self.locks.sweep(now);
+                    self.leases.sweep();
                     self.objects.readings.sweep(now.into());
                 }
                 _ = transactions.tick() => self.expire_transactions(self.now_secs()),

@@ -170,6 +170,23 @@ impl Session {
             .map(|host| host.slot())
     }
 
+    /// For whom numbers are reserved: the host, by its UUID, which a restart of this server does not change; else by its address. All
+    /// local administrators are one.
+    pub(crate) fn holder(&self) -> u64 {
+        let Some(host) = &self.client.host else {
+            return 0;
+        };
+        let own = match host.uuid() {
+            Some(uuid) => u128::from_be_bytes(uuid.0),
+            None => match host.address().ip() {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits(),
+            },
+        };
+        let high = (own >> 64) as u64;
+        high.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32) ^ own as u64
+    }
+
     /// As the volumes count it.
     pub(crate) fn origin(&self) -> cellar_volume::Origin {
         cellar_volume::Origin {

@@ -358,7 +358,9 @@ impl Refusal {
         use cellar_wire::AbortCode;
         match self {
             Self::Store(error) => match error {
-                Error::NoVnode(_) | Error::Changed(_) => RefusalKind::StaleFid,
+                Error::NoVnode(_) | Error::NotReserved(_) | Error::Changed(_) => {
+                    RefusalKind::StaleFid
+                }
                 Error::NoVolume(_) | Error::VolumeExists(_) => RefusalKind::Volume,
                 Error::NotFound | Error::Exists | Error::NotEmpty => RefusalKind::Name,
                 Error::NotDirectory | Error::IsDirectory => RefusalKind::WrongKind,
@@ -382,7 +384,7 @@ impl Refusal {
             | Self::NotSupported => RefusalKind::Invalid,
             Self::NoFid => RefusalKind::NoFid,
             Self::NoVolume | Self::Offline | Self::Moved => RefusalKind::Volume,
-            Self::Busy => RefusalKind::Busy,
+            Self::Busy | Self::Leased(..) => RefusalKind::Busy,
             Self::HostSilent => RefusalKind::HostSilent,
             Self::NoProtection => RefusalKind::NoProtection,
             Self::Locked | Self::TooManyLocks => RefusalKind::Locked,

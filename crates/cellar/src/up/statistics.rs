@@ -86,6 +86,7 @@ impl Statistics {
                 "looks_at_files": figures.looks_at_files,
                 "volumes": figures.volumes,
                 "locks": figures.locks,
+                "leases": figures.leases,
                 "volume_transactions": figures.transactions,
             },
             "authentication": self.authentication(),

@@ -23,7 +23,7 @@ pub(super) async fn begin_fetch(server: &Arc<Server>, call: &mut IncomingCall) -
     let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
     let (layout, status, callback, sync, settled) = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let attached = server.volume_of(fid, Want::Read)?;
             let volume = &attached.volume;
             let read = || {

@@ -19,7 +19,7 @@ pub(super) async fn get_pieces(server: &Arc<Server>, call: &mut IncomingCall) ->
     let session = server.session(call).await?;
     let (status, layout) = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let may = |identity: &Identity, status: &_, rights, owner| {
                 identity.administrator || identity.may_fetch_data(status, rights, owner)
             };

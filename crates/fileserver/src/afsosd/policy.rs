@@ -23,7 +23,7 @@ pub(super) async fn get_policy(server: &Arc<Server>, call: &mut IncomingCall) ->
     let session = server.session(call).await?;
     let (directory, volume) = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let may = Identity::may_fetch_status;
             let (volume, status) = judged(&server, &session, (fid, Want::Read), may)?;
             let dir = match status.kind {
@@ -76,7 +76,7 @@ pub(super) async fn set_volume_policy(server: &Arc<Server>, call: &mut IncomingC
     check_policy(server, policy)?;
     let durable = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let attached = server.volume_of(fid, Want::Change)?;
             let set = attached
                 .volume

@@ -100,7 +100,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
     let shape = shape.first().copied();
     {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let allowed = check(&server, &session, fid)?;
             let identity = session.identity();
             let chooses = allowed.access.caller.contains(Rights::ADMINISTER);
@@ -238,7 +238,7 @@ pub(super) async fn extend_store(server: &Arc<Server>, call: &mut IncomingCall) 
     let storage = server.objects.storage().ok_or(NOT_IN_OBJECTS)?;
     {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let allowed = check(&server, &session, fid)?;
             check_quota(&allowed.attached.volume, &allowed.status, end)
         })
@@ -274,7 +274,7 @@ pub(super) async fn end_store(server: &Arc<Server>, call: &mut IncomingCall) -> 
     // Looked at before the store is taken out: who may not end it any more can still give it up.
     let allowed = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || check(&server, &session, fid)).await?
+        run(&server.clone(), move || check(&server, &session, fid)).await?
     };
     let lease = server.objects.leases.take(store, fid, session.id(), now)?;
     let layout = match after(&lease.next, &failed) {

@@ -112,6 +112,19 @@ impl Breaker {
         self.callbacks.collect(fid, None, now, &mut Vec::new());
     }
 
+    /// Tells the host that has the lease of a directory to give it back, whether it was promised anything or not. Nobody else
+    /// has a promise for the directory.
+    pub(crate) fn recall(&self, fid: Fid, holder: HostSlot, now: u32) -> Pending {
+        let mut pending = Pending::default();
+        let mut told = Vec::new();
+        self.callbacks.collect(fid, None, now, &mut told);
+        if !told.contains(&holder) {
+            told.push(holder);
+        }
+        self.queue(fid, &mut told, &mut pending);
+        pending
+    }
+
     /// Breaks the promises for everything in a volume: it was replaced, or went away.
     pub fn collect_volume(&self, volume: VolumeId, now: u32) -> Pending {
         let mut pending = Pending::default();

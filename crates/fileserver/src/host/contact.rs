@@ -32,6 +32,7 @@ use tracing::{debug, info};
 use super::questions::{self, Who};
 use super::{DOWN, ERRORTRANS, GONE, Host, HostTable, KNOWN, NO_SERVICE, Queued, RESET, VERIFY};
 use crate::callback::CallbackTable;
+use crate::leases::Leases;
 use crate::limits::{
     BREAK_RETRIES, BREAKS_IN_PARALLEL, CONTACT_PATIENCE, FIDS_PER_BREAK, MOVE_PATIENCE,
     PROBE_PATIENCE,
@@ -73,6 +74,8 @@ pub struct ContactCounters {
 pub struct Contacts {
     pub(super) hosts: Arc<HostTable>,
     pub(super) callbacks: Arc<CallbackTable>,
+    /// Directories that hosts have to themselves.
+    pub(crate) leases: Arc<Leases>,
     server: AfsUuid,
     port: OnceLock<Port>,
     pub(super) permits: Semaphore,
@@ -87,6 +90,7 @@ impl Contacts {
         Self {
             hosts,
             callbacks,
+            leases: Arc::default(),
             server,
             port: OnceLock::new(),
             permits: Semaphore::new(BREAKS_IN_PARALLEL),
@@ -165,6 +169,8 @@ impl Contacts {
         address: SocketAddr,
     ) -> Result<Option<Arc<Host>>, Unsettled> {
         self.counters.introductions.fetch_add(1, Ordering::Relaxed);
+        // Another client process knows nothing of what one before it has made.
+        self.leases.end_all(host.slot());
         let Some(connection) = self.connection(host) else {
             return Err(Unsettled::Silent);
         };
@@ -286,8 +292,9 @@ impl Contacts {
         }
     }
 
-    /// Takes away all promises of a host; returns how many.
+    /// Takes away all promises of a host, and its leases; returns how many promises.
     pub(crate) fn give_up_all(&self, host: &Host) -> usize {
+        self.leases.end_all(host.slot());
         self.counters.given_up_whole.fetch_add(1, Ordering::Relaxed);
         self.callbacks.give_up_all(host.slot())
     }

@@ -47,6 +47,7 @@ impl Contacts {
     pub(crate) fn reap(&self) {
         self.hosts.reap(|slot: HostSlot| {
             self.callbacks.give_up_all(slot);
+            self.leases.end_all(slot);
         });
     }
 

@@ -33,7 +33,7 @@ use super::policies::{Place, Wanted};
 use super::turns::Turn;
 use crate::abort_map::Refusal;
 use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE};
-use crate::rxafs::common::run;
+use crate::rxafs::common::run_apart;
 use crate::server::Server;
 
 /// Where the bytes of a store come from.
@@ -117,7 +117,7 @@ impl Storing {
         let turn = server.objects.turns.wait(fid).await.ok_or(Refusal::Busy)?;
         let looked = {
             let volume = volume.clone();
-            run(move || {
+            run_apart(move || {
                 let found = volume.status_and_layout(fid)?;
                 Ok((found, volume.last_serial(fid)?, volume.info()))
             })
@@ -343,7 +343,7 @@ impl Stored {
 /// That the volume takes changes, asked after a version was given.
 pub(crate) async fn still_taken(volume: &Arc<Volume>) -> Result<(), Refusal> {
     let volume = volume.clone();
-    run(move || Ok(volume.check_takes_changes()?)).await
+    run_apart(move || Ok(volume.check_takes_changes()?)).await
 }
 
 /// Whether the change that ends a store was refused where the file still is: nobody else writes its objects before

@@ -13,6 +13,7 @@ use cellar_wire::rxafs::{
 };
 use cellar_wire::{List, ids::Fid};
 
+use super::common::run;
 use super::fetch_status::status_of;
 use crate::abort_map::Refusal;
 use crate::server::Server;
@@ -87,11 +88,16 @@ async fn statuses(
 ) -> Vec<Result<Found, Refusal>> {
     let mut looked = Vec::with_capacity(fids.len());
     for (index, &fid) in fids.iter().enumerate() {
-        match nonblocking(|| Ok(status_of(server, session, fid, true))) {
+        let answer = {
+            let _inside = server.leases.enter();
+            nonblocking(|| Ok(status_of(server, session, fid, true)))
+        };
+        match answer {
             Ok(Err(Refusal::Store(Error::WouldBlock))) | Err(_) => {
                 let (server, session) = (server.clone(), session.clone());
                 let rest: Vec<Fid> = fids[index..].to_vec();
                 let work = move || {
+                    let _inside = server.leases.enter();
                     let status = |fid: Fid| status_of(&server, &session, fid, true);
                     rest.into_iter().map(status).collect::<Vec<_>>()
                 };
@@ -102,7 +108,11 @@ async fn statuses(
         }
     }
     let mut found = Vec::with_capacity(looked.len());
-    for answer in looked {
+    for (mut answer, &fid) in looked.into_iter().zip(fids) {
+        if let Err(Refusal::Leased(..)) = answer {
+            let (inner, session) = (server.clone(), session.clone());
+            answer = run(server, move || status_of(&inner, &session, fid, true)).await;
+        }
         found.push(match answer {
             Ok((status, callback, sync, settled)) => {
                 settle((status, callback, sync), settled).await

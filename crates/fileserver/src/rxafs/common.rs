@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cellar_volume::{AccessList, Changed, Error, VnodeStatus, nonblocking};
+use cellar_volume::{AccessList, Changed, Error, VnodeStatus, Volume, nonblocking};
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::AfsFetchStatus;
 
@@ -15,8 +15,50 @@ use crate::status::fetch_status;
 use crate::volumes::{Attached, Want};
 
 /// Runs `work` here if it needs not wait for anything, else on a thread of the pool. It may begin
-/// twice; the volume has changed nothing when it says that it would wait.
-pub(crate) async fn run<T, F>(work: F) -> Result<T, Refusal>
+/// several times; the volume has changed nothing when it says that it would wait. If it looks at a directory of which another
+/// host has the lease, that is recalled first.
+pub(crate) async fn run<T, F>(server: &Arc<Server>, work: F) -> Result<T, Refusal>
+where
+    F: Fn() -> Result<T, Refusal> + Send + 'static,
+    T: Send + 'static,
+{
+    run_there(server, work, false).await
+}
+
+/// The same; `aside`: at once on a thread of the pool.
+pub(crate) async fn run_there<T, F>(
+    server: &Arc<Server>,
+    mut work: F,
+    aside: bool,
+) -> Result<T, Refusal>
+where
+    F: Fn() -> Result<T, Refusal> + Send + 'static,
+    T: Send + 'static,
+{
+    loop {
+        let mut answer = Err(Refusal::Store(Error::WouldBlock));
+        if !aside {
+            let _inside = server.leases.enter();
+            answer = nonblocking(|| Ok(work())).unwrap_or_else(|error| Err(error.into()));
+        }
+        if let Err(Refusal::Store(Error::WouldBlock)) = answer {
+            let inner = server.clone();
+            (work, answer) = cellar_rpc::blocking(move || {
+                let _inside = inner.leases.enter();
+                let answer = work();
+                (work, answer)
+            })
+            .await;
+        }
+        match answer {
+            Err(Refusal::Leased(fid, caller)) => server.recall(fid, caller).await,
+            answer => return answer,
+        }
+    }
+}
+
+/// As [`run`], for what looks at no directory.
+pub(crate) async fn run_apart<T, F>(work: F) -> Result<T, Refusal>
 where
     F: Fn() -> Result<T, Refusal> + Send + 'static,
     T: Send + 'static,
@@ -67,7 +109,7 @@ where
     let (changed, pending) = {
         let (server, originator) = (server.clone(), session.host_slot());
         let now = session.now.0;
-        run(move || {
+        run(&server.clone(), move || {
             let (changed, touched) = work()?;
             Ok((changed, collect(&server, &touched, originator, now)))
         })
@@ -156,7 +198,7 @@ impl Server {
     }
 }
 
-/// Status, list and rights of one fid: what counts as an access of the volume. OpenAFS's count
+/// Status, list and rights of one fid, unless it is another host's for now: what counts as an access of the volume. OpenAFS's count
 /// takes in the directory that a file's list is from; here a call counts each vnode it is about.
 pub(crate) fn look(
     server: &Server,
@@ -164,11 +206,31 @@ pub(crate) fn look(
     attached: &Attached,
     fid: Fid,
 ) -> Result<(VnodeStatus, Arc<AccessList>, Access), Refusal> {
+    server.leases.check(fid, session.host_slot())?;
     let (status, list) = attached.volume.status_and_acl(fid)?;
     attached.volume.count_access();
     server.statistics.looked(status.kind);
     let access = session.identity().access(&list);
     Ok((status, list, access))
+}
+
+/// That what a name means, if it is a directory, is not another host's for now: whether it is empty, the holder knows.
+pub(crate) fn check_named(
+    server: &Server,
+    session: &Session,
+    volume: &Volume,
+    dir: Fid,
+    name: &[u8],
+) -> Result<(), Refusal> {
+    if server.leases.is_empty() {
+        return Ok(());
+    }
+    match volume.lookup(dir, name) {
+        Ok(named) => server.leases.check(named, session.host_slot()),
+        Err(Error::WouldBlock) => Err(Error::WouldBlock.into()),
+        // Whatever is wrong: it is found when the name is used.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Status and rights of a fid that has to be a directory.

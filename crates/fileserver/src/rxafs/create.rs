@@ -14,7 +14,7 @@ use cellar_wire::rxafs::{
 
 use super::common::{Touched, change, look, look_dir};
 use super::names::{check_free, new_name};
-use super::promise::with_promise;
+use super::promise::{NO_PROMISE, with_promise};
 use super::store_status::mode_of_new;
 use crate::abort_map::Refusal;
 use crate::access::{Access, Identity};
@@ -142,7 +142,7 @@ pub(super) fn may_insert(
     })
 }
 
-fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewVnode {
+pub(super) fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewVnode {
     // Only administrators give things away; what others ask for is not looked at.
     let given = |id| if identity.administrator { id } else { None };
     NewVnode {
@@ -153,8 +153,7 @@ fn new_vnode(identity: &Identity, in_status: &AfsStoreStatus) -> NewVnode {
     }
 }
 
-/// The new vnode as the caller sees it. The promise is given on a status read afterwards: another
-/// client may have found and changed the file by now.
+/// What is answered of a new vnode.
 fn describe(
     server: &Arc<Server>,
     session: &Session,
@@ -163,27 +162,35 @@ fn describe(
 ) -> Result<New, Refusal> {
     let fid = created.status.fid;
     let attached = server.volume_changed(fid)?;
-    let fresh = || {
-        let (status, _, access) = look(server, session, &attached, fid)?;
-        Ok(server.show(session, &status, access))
-    };
-    let volume = &attached.volume;
-    let promised =
-        cellar_volume::nonblocking(|| Ok(with_promise(server, session, volume, fid, false, fresh)));
-    let (status, callback) = match promised {
-        Ok(Ok(promised)) => promised,
-        // Gone or changed already, or not in memory: what was made, without a promise.
-        _ => {
-            let access = dir_access;
-            let status = server.show(session, &created.status, access);
-            (status, super::promise::NO_PROMISE)
-        }
-    };
+    let (status, callback) = shown_new(server, session, &attached, &created.status, dir_access);
     Ok(New {
         fid,
         status,
         dir_status: server.show(session, &created.dir, dir_access),
         callback,
-        sync: vol_sync(volume),
+        sync: vol_sync(&attached.volume),
     })
+}
+
+/// The new vnode as the caller sees it. The promise is given on a status read afterwards: another
+/// client may have found and changed the file by now.
+pub(super) fn shown_new(
+    server: &Arc<Server>,
+    session: &Session,
+    attached: &Attached,
+    made: &VnodeStatus,
+    dir_access: Access,
+) -> (AfsFetchStatus, Callback) {
+    let (volume, fid) = (&attached.volume, made.fid);
+    let fresh = || {
+        let (status, _, access) = look(server, session, attached, fid)?;
+        Ok(server.show(session, &status, access))
+    };
+    let promised =
+        cellar_volume::nonblocking(|| Ok(with_promise(server, session, volume, fid, false, fresh)));
+    match promised {
+        Ok(Ok(promised)) => promised,
+        // Gone or changed already, or not in memory: what was made, without a promise.
+        _ => (server.show(session, made, dir_access), NO_PROMISE),
+    }
 }

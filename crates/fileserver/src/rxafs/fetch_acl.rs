@@ -37,7 +37,7 @@ pub(super) async fn fetch_acl(server: &Arc<Server>, call: &mut IncomingCall) -> 
             Ok((list, status, sync, settled))
         }
     };
-    let (list, status, sync, settled) = run(work).await?;
+    let (list, status, sync, settled) = run(server, work).await?;
     settled.await?;
     let text = as_text(server, &list).await?;
     let access_list = AfsOpaque::new(text).map_err(|_| Refusal::ListTooLong)?;

@@ -131,7 +131,7 @@ async fn open(
 ) -> Result<Fetch, Refusal> {
     let asked = (position, length);
     let (here, session) = (server.clone(), session.clone());
-    let (opened, rest, settled) = run(move || {
+    let (opened, rest, settled) = run(&server.clone(), move || {
         let server = &here;
         let attached = server.volume_of(fid, Want::Read)?;
         let volume = &attached.volume;

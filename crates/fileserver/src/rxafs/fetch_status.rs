@@ -23,7 +23,7 @@ pub(super) async fn fetch_status(server: &Arc<Server>, call: &mut IncomingCall) 
         let server = server.clone();
         move || status_of(&server, &session, fid, false)
     };
-    let (status, callback, sync, settled) = run(work).await?;
+    let (status, callback, sync, settled) = run(server, work).await?;
     settled.await?;
     call.reply(&FetchStatusReply {
         status,

@@ -9,7 +9,7 @@ use cellar_wire::rxafs::{
 };
 use cellar_wire::{List, Opaque};
 
-use super::common::run;
+use super::common::run_apart;
 use crate::abort_map::Refusal;
 use crate::figures::Figures;
 use crate::server::Server;
@@ -23,7 +23,7 @@ pub(super) async fn get_statistics(server: &Arc<Server>, call: &mut IncomingCall
     server.passing_by(call);
     let disks = {
         let server = server.clone();
-        run(move || disks(&server)).await?
+        run_apart(move || disks(&server)).await?
     };
     let figures = Figures::collect(server);
     let sums = Sums::of(&figures);

@@ -8,7 +8,7 @@ use cellar_wire::AfsName;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{AfsPath, FetchVolumeStatus, GetVolumeStatus, GetVolumeStatusReply};
 
-use super::common::run;
+use super::common::run_apart;
 use crate::abort_map::Refusal;
 use crate::server::Server;
 use crate::service::Answered;
@@ -26,7 +26,7 @@ pub(super) async fn get_volume_status(server: &Arc<Server>, call: &mut IncomingC
             Ok((attached.volume.info(), attached.partition.usage()?))
         }
     };
-    let (info, usage) = run(work).await?;
+    let (info, usage) = run_apart(work).await?;
     call.reply(&GetVolumeStatusReply {
         status: status(&info, usage),
         name: AfsName::new(info.name.into_bytes()).unwrap_or_default(),

@@ -83,7 +83,7 @@ async fn set(
     let kind = LockType::from_wire(lock_type).ok_or(Refusal::Invalid)?;
     let write = kind == LockType::Write;
     let (server, session) = (server.clone(), session.clone());
-    run(move || {
+    run(&server.clone(), move || {
         let attached = server.volume_of(fid, Want::Read)?;
         let (status, _, access) = look(&server, &session, &attached, fid)?;
         if !session.identity().may_lock(&status, access.caller, write) {
@@ -106,7 +106,7 @@ async fn set(
 
 async fn extend(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
     let (server, session) = (server.clone(), session.clone());
-    run(move || {
+    run(&server.clone(), move || {
         let attached = server.volume_of(fid, Want::Read)?;
         attached.volume.status(fid)?;
         if attached.volume.is_writable() {
@@ -143,7 +143,7 @@ async fn hold(
 ) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let attached = server.volume_of(fid, Want::Read)?;
             let now = session.now.0;
             let had = server.locks.held_by(fid, who.0, now);
@@ -195,7 +195,7 @@ async fn test(
     range: LockRange,
 ) -> Result<(Option<LockRange>, VolSync), Refusal> {
     let (server, session) = (server.clone(), session.clone());
-    run(move || {
+    run(&server.clone(), move || {
         let attached = server.volume_of(fid, Want::Read)?;
         let (status, _, access) = look(&server, &session, &attached, fid)?;
         if !session
@@ -223,7 +223,7 @@ fn refusal(error: LockError) -> Refusal {
 async fn release(server: &Arc<Server>, session: &Session, fid: Fid) -> Result<VolSync, Refusal> {
     let (sync, pending) = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let attached = server.volume_of(fid, Want::Read)?;
             attached.volume.status(fid)?;
             let free = attached.volume.is_writable() && server.locks.release(fid, session.now.0);

@@ -19,8 +19,10 @@ mod get_volume_info;
 mod get_volume_status;
 mod get_x_stats;
 mod give_up_callbacks;
+mod lease;
 mod link;
 mod lock;
+mod make_many;
 mod names;
 mod performance;
 pub(crate) mod promise;
@@ -99,6 +101,10 @@ fn files<'a>(
         rxafs::OldReleaseLock => lock::old_release_lock,
         rxafs::HoldRanges => lock::hold_ranges,
         rxafs::TestRange => lock::test_range,
+        rxafs::ReserveVnodes => lease::reserve_vnodes,
+        rxafs::LeaseDirectory => lease::lease_directory,
+        rxafs::ReturnDirectories => lease::return_directories,
+        rxafs::MakeMany => make_many::make_many,
     } else about_the_server(server, opcode, call))
 }
 

@@ -11,7 +11,7 @@ use cellar_wire::rxafs::{
     AfsFetchStatus, RemoveDir, RemoveDirReply, RemoveFile, RemoveFileReply, VolSync,
 };
 
-use super::common::{Touched, change, look_dir};
+use super::common::{Touched, change, check_named, look_dir};
 use super::names::{check_possible, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
@@ -54,6 +54,9 @@ async fn remove(
             }
             check_possible(name)?;
             let volume = &attached.volume;
+            if directory {
+                check_named(&server, &session, volume, dir, name)?;
+            }
             let Changed { outcome, durable } = if directory {
                 volume.remove_dir(dir, name, session.context())?
             } else {

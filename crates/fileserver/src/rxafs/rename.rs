@@ -11,7 +11,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{Rename, RenameReply};
 
-use super::common::{Touched, change, check_fid, look_dir};
+use super::common::{Touched, change, check_fid, check_named, look_dir};
 use super::names::{check_possible, new_name, old_name};
 use crate::abort_map::Refusal;
 use crate::server::Server;
@@ -49,6 +49,8 @@ pub(super) async fn rename(server: &Arc<Server>, call: &mut IncomingCall) -> Ans
             }
             check_possible(old)?;
             let volume = &attached.volume;
+            check_named(&server, &session, volume, old_dir_fid, old)?;
+            check_named(&server, &session, volume, new_dir_fid, new)?;
             let may_replace = new_access.caller.contains(Rights::DELETE);
             match volume.lookup(new_dir_fid, new) {
                 Ok(_) if !may_replace => return Err(Refusal::NoRight),

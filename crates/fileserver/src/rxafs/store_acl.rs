@@ -52,7 +52,7 @@ async fn store(
     // Rights first: who may not change the list learns nothing about names.
     {
         let (server, session) = (server.clone(), session.clone());
-        run(move || may_store(&server, &session, fid)).await?;
+        run(&server.clone(), move || may_store(&server, &session, fid)).await?;
     }
     let list = parse(server, &text).await?;
     let work = {

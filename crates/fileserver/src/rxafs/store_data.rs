@@ -21,7 +21,7 @@ use bytes::Bytes;
 use cellar_rpc::{IncomingCall, blocking};
 use cellar_volume::{Changed, Error, FileType, SetStatus, Store, StoreSpec, VnodeStatus};
 use cellar_wire::AbortCode;
-use cellar_wire::ids::Fid;
+use cellar_wire::ids::{AfsTime, Fid};
 use cellar_wire::object::Layout;
 use cellar_wire::rxafs::{
     AfsFetchStatus, AfsStoreStatus, StoreData, StoreData64, StoreData64Reply, StoreDataReply,
@@ -251,12 +251,47 @@ async fn small(
             Poll::Ready(data) => data?,
             Poll::Pending => {
                 let (server, session) = (server.clone(), session.clone());
-                run(move || check(&server, &session, &asked).map(|_| ())).await?;
+                run(&server.clone(), move || {
+                    check(&server, &session, &asked).map(|_| ())
+                })
+                .await?;
                 gathered.await?
             }
         }
     };
-    let data: Arc<[Bytes]> = data.into();
+    gathered(server, session, asked, data.into()).await
+}
+
+/// Stores the first bytes of a file that the caller has just made, all of them; the file has the time `time` afterwards, or now.
+pub(super) async fn store_gathered(
+    server: &Arc<Server>,
+    session: &Session,
+    fid: Fid,
+    time: Option<AfsTime>,
+    data: Arc<[Bytes]>,
+) -> Result<VnodeStatus, Refusal> {
+    let length = data.iter().map(|bytes| bytes.len() as u64).sum();
+    let asked = Asked {
+        fid,
+        in_status: AfsStoreStatus {
+            client_mod_time: time,
+            ..AfsStoreStatus::default()
+        },
+        position: 0,
+        length,
+        file_length: length,
+    };
+    let (status, _) = gathered(server, session, asked, data).await?;
+    Ok(status)
+}
+
+/// A store of bytes that are all at hand.
+async fn gathered(
+    server: &Arc<Server>,
+    session: &Session,
+    asked: Asked,
+    data: Arc<[Bytes]>,
+) -> Result<(VnodeStatus, Access), Refusal> {
     let work = {
         let (server, session, data) = (server.clone(), session.clone(), data.clone());
         move || {
@@ -289,7 +324,7 @@ async fn small(
     }
     let allowed = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || check(&server, &session, &asked)).await?
+        run(&server.clone(), move || check(&server, &session, &asked)).await?
     };
     let mut bytes = Gathered(data.iter().cloned().collect());
     Box::pin(into_objects(server, session, asked, allowed, &mut bytes)).await
@@ -314,7 +349,10 @@ async fn into_objects(
     let allowed = Arc::new(allowed);
     let place = {
         let (server, session, allowed) = (server.clone(), session.clone(), allowed.clone());
-        run(move || allowed.place(&server, &session, &asked)).await?
+        run(&server.clone(), move || {
+            allowed.place(&server, &session, &asked)
+        })
+        .await?
     };
     // It has come back here meanwhile: the next try finds it so.
     let Place::Objects(wanted) = place else {
@@ -406,7 +444,7 @@ async fn large(
 ) -> Result<(VnodeStatus, Access), Refusal> {
     let (store, allowed) = {
         let (server, session) = (server.clone(), session.clone());
-        run(move || {
+        run(&server.clone(), move || {
             let allowed = check(&server, &session, &asked)?;
             if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
                 return Ok((None, allowed));
@@ -473,7 +511,7 @@ async fn commit(
 }
 
 /// At least `wanted` of the bytes that a client announced, of which `left` are still to come.
-async fn gather(
+pub(super) async fn gather(
     call: &mut IncomingCall,
     left: &mut u64,
     wanted: u64,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cellar_rpc::IncomingCall;
-use cellar_volume::Changed;
+use cellar_volume::{Changed, NewVnode};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{Symlink, SymlinkReply};
 
@@ -12,8 +12,10 @@ use super::common::{Touched, change};
 use super::create::{Maker, count_new, may_insert};
 use super::names::{check_free, new_name, text};
 use crate::abort_map::Refusal;
+use crate::access::Access;
 use crate::server::Server;
 use crate::service::Answered;
+use crate::session::Session;
 use crate::status::vol_sync;
 
 const EXECUTE_BITS: u16 = 0o111;
@@ -41,12 +43,7 @@ pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> An
                 new,
             } = may_insert(&server, &session, dir_fid, &in_status)?;
             check_free(name)?;
-            let mount_point = new.mode.is_some_and(|mode| mode & EXECUTE_BITS == 0);
-            let administers =
-                access.caller.contains(Rights::ADMINISTER) || session.identity().administrator;
-            if mount_point && !administers {
-                return Err(Refusal::NoRight);
-            }
+            may_link(&session, access, &new)?;
             let volume = &attached.volume;
             let Changed { outcome, durable } =
                 volume.symlink(dir_fid, name, target, &new, session.context())?;
@@ -62,5 +59,16 @@ pub(super) async fn symlink(server: &Arc<Server>, call: &mut IncomingCall) -> An
         dir_status: server.show(&session, &created.dir, access),
         sync,
     });
+    Ok(())
+}
+
+/// That the caller may make such a link, if he may make any: a mount point needs more.
+pub(super) fn may_link(session: &Session, access: Access, new: &NewVnode) -> Result<(), Refusal> {
+    let mount_point = new.mode.is_some_and(|mode| mode & EXECUTE_BITS == 0);
+    let administers =
+        access.caller.contains(Rights::ADMINISTER) || session.identity().administrator;
+    if mount_point && !administers {
+        return Err(Refusal::NoRight);
+    }
     Ok(())
 }

@@ -6,6 +6,7 @@
     reason = "each test program uses a part of this"
 )]
 
+pub mod making;
 pub mod osds;
 pub mod real;
 pub mod shared;

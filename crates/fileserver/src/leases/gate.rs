@@ -1,0 +1,160 @@
+//! Waiting for all work that has begun, without a lock that work would wait for.
+//!
+//! Work is counted in one of two columns, in a stripe for each thread. Who wants to know that all work begun before has ended
+//! switches to the other column, and waits until the first one is empty. Work that has looked at the column before the switch and
+//! counts itself after it sees that, and begins again; so no work is counted in a column that nobody waits for any more.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Threads that count apart.
+const STRIPES: usize = 16;
+/// How often it is looked whether work has ended.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+/// Counts work.
+#[derive(Default)]
+pub(super) struct Gate {
+    column: AtomicUsize,
+    stripes: [Stripe; STRIPES],
+    /// Held by who waits: the column is not switched back meanwhile.
+    waiting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe([AtomicUsize; 2]);
+
+/// Work that has begun; it ends when this is dropped.
+pub(crate) struct Inside<'a>(&'a AtomicUsize);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+thread_local! {
+    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+fn my_stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let mine = STRIPE.get();
+    if mine != usize::MAX {
+        return mine;
+    }
+    let mine = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
+    STRIPE.set(mine);
+    mine
+}
+
+impl Gate {
+    /// Begins a piece of work.
+    pub(super) fn enter(&self) -> Inside<'_> {
+        let stripe = &self.stripes[my_stripe()];
+        loop {
+            let column = self.column.load(Ordering::SeqCst);
+            let inside = &stripe.0[column % 2];
+            inside.fetch_add(1, Ordering::SeqCst);
+            let inside = Inside(inside);
+            if self.column.load(Ordering::SeqCst) == column {
+                return inside;
+            }
+        }
+    }
+
+    /// Waits until all work that had begun before has ended.
+    pub(super) async fn passed(&self) {
+        let _waiting = self.waiting.lock().await;
+        let column = self.column.load(Ordering::SeqCst) % 2;
+        // What is left there by one who gave up waiting.
+        self.empty(1 - column).await;
+        self.column.fetch_add(1, Ordering::SeqCst);
+        self.empty(column).await;
+    }
+
+    async fn empty(&self, column: usize) {
+        let of = |stripe: &Stripe| stripe.0[column].load(Ordering::SeqCst);
+        while self.stripes.iter().any(|stripe| of(stripe) > 0) {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_came_before_is_waited_for_and_who_comes_later_is_not() {
+        let gate = Gate::default();
+        gate.passed().await;
+        let before = gate.enter();
+        let second = Duration::from_secs(1);
+        assert!(timeout(second, gate.passed()).await.is_err());
+        // Whoever gave up has switched the column: the next one waits for both.
+        assert!(timeout(second, gate.passed()).await.is_err());
+        let later = gate.enter();
+        assert!(timeout(second, gate.passed()).await.is_err());
+        drop(before);
+        assert!(timeout(second, gate.passed()).await.is_err());
+        drop(later);
+        timeout(second, gate.passed()).await.unwrap();
+        let waits = async {
+            let inside = gate.enter();
+            tokio::time::sleep(second / 2).await;
+            let later = gate.enter();
+            drop(inside);
+            later
+        };
+        let passed = timeout(second, gate.passed());
+        let (later, passed) = tokio::join!(waits, passed);
+        passed.unwrap();
+        drop(later);
+    }
+
+    #[test]
+    fn threads_that_come_and_go_are_all_seen() {
+        let gate = Gate::default();
+        let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let stop = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while stop.load(Ordering::SeqCst) == 0 {
+                        let _inside = gate.enter();
+                        begun.fetch_add(1, Ordering::SeqCst);
+                        std::hint::spin_loop();
+                        ended.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                for _ in 0..200 {
+                    let before = begun.load(Ordering::SeqCst);
+                    timeout(Duration::from_secs(10), gate.passed())
+                        .await
+                        .unwrap();
+                    // Of those that have begun since, some may have ended in place of these, but for three at most.
+                    let after = begun.load(Ordering::SeqCst);
+                    let under_way = after - ended.load(Ordering::SeqCst).min(after);
+                    assert!(under_way <= 3 && after >= before);
+                }
+            });
+            stop.store(1, Ordering::SeqCst);
+        });
+        let counts = gate.stripes.iter().flat_map(|stripe| &stripe.0);
+        assert!(
+            counts
+                .map(|count| count.load(Ordering::SeqCst))
+                .all(|count| count == 0)
+        );
+    }
+}

@@ -1,0 +1,505 @@
+//! Leases of directories: for some seconds nobody else sees or changes a directory before its holder was told and gave it back.
+//!
+//! The holder makes things in it by himself, and answers his programs before this server has heard of it: that a name is free, that
+//! a file is there. **What must hold**: what others see and do comes before the lease, or after its end. The argument:
+//!
+//! 1. Whatever looks at a directory for a call asks here first ([`Leases::check`], by `rxafs::common::look`). If another host
+//!    has the lease, the call has it recalled ([`Server::recall`]), waits without a thread until it has ended, and begins again.
+//! 2. Asking and what follows from it, a promise or a change, are one piece of work between [`Leases::enter`] and its end. A grant
+//!    enters the lease into the table first, and then waits for all work that had begun before ([`gate`]). So work
+//!    is done before the holder is given the status that his lease begins with, or finds the lease.
+//! 3. Promises that others have are broken before the grant is answered, as by a change: nobody believes in a copy of his own.
+//! 4. A lease ends when its holder says so (ReturnDirectories), which he does after he has told of all that he made; when its time is
+//!    over, which the holder counts from before he asked, and the server for [`LEASE_MARGIN`] longer; and when the host gives up its
+//!    promises, or is asked who it is because it may be another client process.
+//! 5. A recall is an ordinary CallBack for the directory. It is sent whether the holder has a promise in the table or not. A lease that
+//!    was recalled is never renewed.
+//!
+//! A directory that two hosts want is nobody's for [`LEASE_CONTESTED`]: it would go to and fro. Leases are in memory only. A restart
+//! ends them all; what was made under them can still be told (MakeMany), as far as nothing else has the names.
+
+mod gate;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cellar_wire::ids::Fid;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::abort_map::Refusal;
+use crate::host::HostSlot;
+use crate::limits::{
+    LEASE_CONTESTED, LEASE_GRANT_PATIENCE, LEASE_MARGIN, LEASES_CONTESTED_MAX, LEASES_MAX,
+    LEASES_PER_HOST,
+};
+use crate::server::Server;
+use gate::{Gate, Inside};
+
+/// All leases.
+#[derive(Default)]
+pub(crate) struct Leases {
+    /// How many there are in the table: nearly always none.
+    count: AtomicUsize,
+    table: Mutex<Table>,
+    /// Signalled when some have ended.
+    ended: Notify,
+    gate: Gate,
+}
+
+#[derive(Default)]
+struct Table {
+    held: HashMap<Fid, Lease>,
+    of_host: HashMap<HostSlot, usize>,
+    /// Directories that nobody gets until then.
+    contested: HashMap<Fid, Instant>,
+    last: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Lease {
+    host: HostSlot,
+    until: Instant,
+    recalled: bool,
+    /// Tells it from others of the same directory.
+    number: u64,
+}
+
+/// What became of asking for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The host had it, and has it longer now.
+    Renewed,
+    /// It is in the table, and not granted before all that had begun has ended.
+    Begun(u64),
+    /// Others use the directory, or there are too many leases.
+    Refused,
+}
+
+/// A lease that somebody waits for.
+#[derive(Clone, Copy)]
+struct Recalled {
+    host: HostSlot,
+    number: u64,
+    until: Instant,
+    /// Nobody has recalled it before.
+    first: bool,
+}
+
+impl Table {
+    fn current(&self, fid: Fid, now: Instant) -> Option<Lease> {
+        self.held
+            .get(&fid)
+            .copied()
+            .filter(|lease| lease.until > now)
+    }
+
+    fn remove(&mut self, fid: Fid) {
+        if let Some(lease) = self.held.remove(&fid)
+            && let Some(count) = self.of_host.get_mut(&lease.host)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.of_host.remove(&lease.host);
+            }
+        }
+    }
+
+    /// Enters a lease, if there is room.
+    fn enter(&mut self, fid: Fid, host: HostSlot, until: Instant, now: Instant) -> Option<u64> {
+        self.remove(fid);
+        if self.held.len() >= LEASES_MAX || self.of(host) >= LEASES_PER_HOST {
+            self.sweep(now);
+        }
+        if self.held.len() >= LEASES_MAX || self.of(host) >= LEASES_PER_HOST {
+            return None;
+        }
+        self.last += 1;
+        let lease = Lease {
+            host,
+            until,
+            recalled: false,
+            number: self.last,
+        };
+        self.held.insert(fid, lease);
+        *self.of_host.entry(host).or_default() += 1;
+        Some(lease.number)
+    }
+
+    fn of(&self, host: HostSlot) -> usize {
+        self.of_host.get(&host).copied().unwrap_or(0)
+    }
+
+    fn contest(&mut self, fid: Fid, now: Instant) {
+        if self.contested.len() >= LEASES_CONTESTED_MAX {
+            self.contested.retain(|_, until| *until > now);
+        }
+        if self.contested.len() < LEASES_CONTESTED_MAX {
+            self.contested.insert(fid, now + LEASE_CONTESTED);
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let over = self.held.iter().filter(|(_, lease)| lease.until <= now);
+        let over: Vec<Fid> = over.map(|(fid, _)| *fid).collect();
+        for fid in over {
+            self.remove(fid);
+        }
+        self.contested.retain(|_, until| *until > now);
+    }
+}
+
+impl Leases {
+    /// Whether there are none at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// How many there are, with those whose time is over.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Begins a piece of work that asks for leases and does what follows; it ends when the value is dropped. Nothing is
+    /// awaited in between.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        self.gate.enter()
+    }
+
+    /// That no host but the caller's has the lease of something; `None`: the caller is no host.
+    ///
+    /// # Errors
+    /// [`Refusal::Leased`], for which `rxafs::common::run` recalls the lease and begins again.
+    pub(crate) fn check(&self, fid: Fid, caller: Option<HostSlot>) -> Result<(), Refusal> {
+        if self.is_empty() || !fid.vnode.is_directory() {
+            return Ok(());
+        }
+        let lease = self.table.lock().current(fid, Instant::now());
+        match lease {
+            Some(lease) if Some(lease.host) != caller => Err(Refusal::Leased(fid, caller)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks for the lease of a directory for `term`.
+    pub(crate) fn ask(&self, fid: Fid, host: HostSlot, term: Duration) -> Asked {
+        let now = Instant::now();
+        let until = now + term + LEASE_MARGIN;
+        self.change(|table| {
+            if let Some(lease) = table.current(fid, now) {
+                if lease.host == host && !lease.recalled {
+                    if let Some(lease) = table.held.get_mut(&fid) {
+                        lease.until = until;
+                    }
+                    return Asked::Renewed;
+                }
+                table.contest(fid, now);
+                return Asked::Refused;
+            }
+            if table.contested.get(&fid).is_some_and(|until| *until > now) {
+                return Asked::Refused;
+            }
+            match table.enter(fid, host, until, now) {
+                Some(number) => Asked::Begun(number),
+                None => Asked::Refused,
+            }
+        })
+    }
+
+    /// Waits until all work that had begun before has ended; `false`: that takes too long.
+    pub(crate) async fn alone(&self) -> bool {
+        timeout(LEASE_GRANT_PATIENCE, self.gate.passed())
+            .await
+            .is_ok()
+    }
+
+    /// The host gets the lease of a directory that it is making just now, and that nobody knows; `false`: it has too many.
+    pub(crate) fn born(&self, fid: Fid, host: HostSlot, term: Duration) -> bool {
+        let now = Instant::now();
+        let until = now + term + LEASE_MARGIN;
+        self.change(|table| match table.current(fid, now) {
+            Some(_) => false,
+            None => table.enter(fid, host, until, now).is_some(),
+        })
+    }
+
+    /// The host has the lease for `term` from now on, if it has it and nobody has recalled it.
+    pub(crate) fn extend(&self, fid: Fid, host: HostSlot, term: Duration) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let now = Instant::now();
+        let mut table = self.table.lock();
+        match table.held.get_mut(&fid) {
+            Some(lease) if lease.host == host && lease.until > now && !lease.recalled => {
+                lease.until = now + term + LEASE_MARGIN;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The host has the lease no more.
+    pub(crate) fn end(&self, fid: Fid, host: HostSlot) {
+        self.end_where(|of, lease| of == fid && lease.host == host, Some(fid));
+    }
+
+    /// The lease of that number is no more.
+    fn end_number(&self, fid: Fid, number: u64) {
+        self.end_where(|of, lease| of == fid && lease.number == number, Some(fid));
+    }
+
+    /// The host has no lease any more.
+    pub(crate) fn end_all(&self, host: HostSlot) {
+        if !self.is_empty() {
+            self.end_where(|_, lease| lease.host == host, None);
+        }
+    }
+
+    /// Drops those whose time is over.
+    pub(crate) fn sweep(&self) {
+        self.change(|table| table.sweep(Instant::now()));
+    }
+
+    fn end_where(&self, ends: impl Fn(Fid, &Lease) -> bool, only: Option<Fid>) {
+        let ended = self.change(|table| {
+            let gone: Vec<Fid> = match only {
+                Some(fid) => {
+                    let lease = table.held.get(&fid);
+                    lease.filter(|lease| ends(fid, lease)).map(|_| fid)
+                }
+                .into_iter()
+                .collect(),
+                None => {
+                    let all = table.held.iter();
+                    all.filter(|(fid, lease)| ends(**fid, lease))
+                        .map(|(fid, _)| *fid)
+                        .collect()
+                }
+            };
+            for fid in &gone {
+                table.remove(*fid);
+            }
+            !gone.is_empty()
+        });
+        if ended {
+            self.ended.notify_waiters();
+        }
+    }
+
+    /// Changes the table, and notes how many there are before anybody else sees it.
+    fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.table.lock();
+        let outcome = change(&mut table);
+        self.count.store(table.held.len(), Ordering::SeqCst);
+        outcome
+    }
+
+    /// The lease that another host than the caller's has, from now on recalled.
+    fn recall(&self, fid: Fid, caller: Option<HostSlot>) -> Option<Recalled> {
+        let now = Instant::now();
+        let mut table = self.table.lock();
+        let lease = table.current(fid, now)?;
+        if Some(lease.host) == caller {
+            return None;
+        }
+        table.contest(fid, now);
+        if let Some(lease) = table.held.get_mut(&fid) {
+            lease.recalled = true;
+        }
+        Some(Recalled {
+            host: lease.host,
+            number: lease.number,
+            until: lease.until,
+            first: !lease.recalled,
+        })
+    }
+
+    /// Waits until a lease has ended.
+    async fn gone(&self, fid: Fid, recalled: Recalled) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            let now = Instant::now();
+            let lease = self.table.lock().current(fid, now);
+            if lease.is_none_or(|lease| lease.number != recalled.number) {
+                return;
+            }
+            // A recalled lease is never renewed: its end does not move.
+            let _over = timeout_at(recalled.until, ended).await;
+        }
+    }
+}
+
+/// A lease that is being granted; it ends when this is dropped, unless it is kept.
+pub(crate) struct Granting<'a> {
+    leases: &'a Leases,
+    fid: Fid,
+    number: Option<u64>,
+}
+
+impl<'a> Granting<'a> {
+    pub(crate) fn new(leases: &'a Leases, fid: Fid, number: u64) -> Self {
+        Self {
+            leases,
+            fid,
+            number: Some(number),
+        }
+    }
+
+    /// The lease is the host's, if nobody has recalled it yet.
+    pub(crate) fn keep(mut self, host: HostSlot, term: Duration) -> bool {
+        let kept = self.leases.extend(self.fid, host, term);
+        if kept {
+            self.number = None;
+        }
+        kept
+    }
+}
+
+impl Drop for Granting<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.leases.end_number(self.fid, number);
+        }
+    }
+}
+
+impl Server {
+    /// Has a directory given back by the host that has the lease of it, if that is not the caller's own, and waits until it has, or
+    /// the lease is over.
+    pub(crate) async fn recall(&self, fid: Fid, caller: Option<HostSlot>) {
+        let Some(recalled) = self.leases.recall(fid, caller) else {
+            return;
+        };
+        let gone = self.leases.gone(fid, recalled);
+        if !recalled.first {
+            return gone.await;
+        }
+        tracing::debug!(%fid, "lease recalled");
+        let told = self.breaker.recall(fid, recalled.host, self.now_secs());
+        tokio::join!(self.breaker.told(told), gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERM: Duration = Duration::from_secs(15);
+    const A: HostSlot = HostSlot(1);
+    const B: HostSlot = HostSlot(2);
+
+    fn dir(vnode: u32) -> Fid {
+        Fid::new(1, vnode, 1)
+    }
+
+    fn granted(leases: &Leases, fid: Fid, host: HostSlot) -> bool {
+        matches!(leases.ask(fid, host, TERM), Asked::Begun(_))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_host_has_it_and_renews_it() {
+        let leases = Leases::default();
+        assert!(granted(&leases, dir(1), A));
+        assert!(leases.check(dir(1), Some(A)).is_ok());
+        assert!(leases.check(dir(3), Some(B)).is_ok());
+        for other in [Some(B), None] {
+            let refused = leases.check(dir(1), other);
+            assert!(matches!(refused, Err(Refusal::Leased(_, by)) if by == other));
+        }
+        assert_eq!(leases.ask(dir(1), A, TERM), Asked::Renewed);
+        leases.end(dir(1), B);
+        assert!(
+            leases.check(dir(1), None).is_err(),
+            "another's to give back"
+        );
+        leases.end(dir(1), A);
+        assert!(leases.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_two_want_nobody_gets_for_a_while() {
+        let leases = Leases::default();
+        assert!(granted(&leases, dir(1), A));
+        assert_eq!(leases.ask(dir(1), B, TERM), Asked::Refused);
+        leases.end(dir(1), A);
+        assert!(!granted(&leases, dir(1), A) && !granted(&leases, dir(1), B));
+        assert!(granted(&leases, dir(3), A));
+        assert!(
+            leases
+                .recall(dir(3), None)
+                .is_some_and(|recalled| recalled.first)
+        );
+        assert!(
+            leases
+                .recall(dir(3), Some(B))
+                .is_some_and(|recalled| !recalled.first)
+        );
+        assert!(leases.recall(dir(3), Some(A)).is_none());
+        assert_eq!(leases.ask(dir(3), A, TERM), Asked::Refused, "recalled");
+        assert!(!leases.extend(dir(3), A, TERM));
+        leases.end(dir(3), A);
+        tokio::time::advance(LEASE_CONTESTED - Duration::from_secs(1)).await;
+        assert!(!granted(&leases, dir(1), A) && !granted(&leases, dir(3), A));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(granted(&leases, dir(1), B) && granted(&leases, dir(3), A));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_with_its_time_or_its_host() {
+        let leases = Leases::default();
+        assert!(granted(&leases, dir(1), A) && granted(&leases, dir(3), A));
+        assert!(granted(&leases, dir(5), B));
+        let recalled = leases.recall(dir(1), Some(B)).unwrap();
+        let begun = Instant::now();
+        leases.gone(dir(1), recalled).await;
+        assert_eq!(begun.elapsed(), TERM + LEASE_MARGIN);
+        assert!(leases.check(dir(3), None).is_ok());
+        leases.sweep();
+        assert!(leases.is_empty());
+        assert!(granted(&leases, dir(7), A) && granted(&leases, dir(9), B));
+        let recalled = leases.recall(dir(7), Some(B)).unwrap();
+        leases.end_all(A);
+        leases.gone(dir(7), recalled).await;
+        assert!(leases.check(dir(9), None).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_has_only_so_many_and_what_is_over_makes_room() {
+        let leases = Leases::default();
+        let many = |host| {
+            let each = 0..LEASES_PER_HOST as u32;
+            each.filter(|n| leases.born(dir(2 * n + 1 + (host == B) as u32 * 100_000), host, TERM))
+                .count()
+        };
+        assert_eq!(many(A), LEASES_PER_HOST);
+        assert!(!leases.born(dir(99_999), A, TERM));
+        assert!(!granted(&leases, dir(99_999), A));
+        assert!(leases.born(dir(99_999), B, TERM));
+        tokio::time::advance(TERM + 2 * LEASE_MARGIN).await;
+        assert!(leases.born(dir(99_997), A, TERM));
+        assert_eq!(leases.count(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_is_given_up_leaves_none() {
+        let leases = Leases::default();
+        let begin = || match leases.ask(dir(1), A, TERM) {
+            Asked::Begun(number) => Granting::new(&leases, dir(1), number),
+            other => panic!("{other:?}"),
+        };
+        drop(begin());
+        assert!(leases.is_empty());
+        assert!(begin().keep(A, TERM));
+        assert!(!leases.is_empty());
+        leases.end(dir(1), A);
+        let granting = begin();
+        leases.recall(dir(1), Some(B)).unwrap();
+        assert!(!granting.keep(A, TERM));
+        assert!(leases.is_empty());
+    }
+}

@@ -1,0 +1,138 @@
+//! ReserveVnodes, LeaseDirectory, ReturnDirectories, which are ours: a client that makes things by itself gets numbers for them, and
+//! directories that nobody else sees meanwhile ([`crate::leases`]). What it made it tells by MakeMany ([`super::make_many`]).
+
+use std::sync::Arc;
+
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Changed, Error, FileType};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{
+    LeaseDirectory, LeaseDirectoryReply, RESERVE_MAX, ReserveVnodes, ReserveVnodesReply,
+    ReturnDirectories, ReturnDirectoriesReply,
+};
+
+use super::common::{Touched, change, collect, run};
+use super::fetch_status::status_of;
+use crate::abort_map::Refusal;
+use crate::leases::{Asked, Granting};
+use crate::server::Server;
+use crate::service::Answered;
+use crate::session::Session;
+use crate::status::vol_sync;
+use crate::volumes::{Attached, Want};
+
+/// Somebody else uses the directory.
+const IN_USE: Refusal = Refusal::Locked;
+
+pub(super) async fn reserve_vnodes(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ReserveVnodes {
+        dir_fid,
+        files,
+        directories,
+    } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let (files, directories) = (files.min(RESERVE_MAX), directories.min(RESERVE_MAX));
+    let work = {
+        let (server, session) = (server.clone(), session.clone());
+        move || {
+            let volume = may_make_in(&server, &session, dir_fid)?.volume;
+            let holder = session.holder();
+            let Changed { outcome, durable } = volume.reserve(holder, files, directories)?;
+            let outcome = (outcome, vol_sync(&volume));
+            Ok((Changed { outcome, durable }, Touched::default()))
+        }
+    };
+    let (numbers, sync) = change(server, &session, work).await?;
+    call.reply(&ReserveVnodesReply {
+        first_file: numbers.first_file,
+        files: numbers.files,
+        first_directory: numbers.first_directory,
+        directories: numbers.directories,
+        first_uniquifier: numbers.first_uniquifier,
+        sync,
+    });
+    Ok(())
+}
+
+pub(super) async fn lease_directory(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let LeaseDirectory { dir_fid } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    {
+        let (server, session) = (server.clone(), session.clone());
+        run(&server.clone(), move || {
+            may_make_in(&server, &session, dir_fid).map(drop)
+        })
+        .await?;
+    }
+    // Who cannot be told cannot be asked to give it back.
+    let host = session.promise_to().ok_or(IN_USE)?;
+    let term = server.config.lease;
+    let granting = match server.leases.ask(dir_fid, host, term) {
+        Asked::Refused => return Err(IN_USE),
+        Asked::Renewed => None,
+        Asked::Begun(number) => {
+            let granting = Granting::new(&server.leases, dir_fid, number);
+            if !server.leases.alone().await {
+                return Err(IN_USE);
+            }
+            // What others were promised before is told now; nobody is promised anything any more.
+            let touched = Touched::changed([dir_fid]);
+            let others = collect(server, &touched, Some(host), session.now.0);
+            server.breaker.told(others).await;
+            Some(granting)
+        }
+    };
+    let (status, callback, sync, settled) = {
+        let (server, session) = (server.clone(), session.clone());
+        run(&server.clone(), move || {
+            status_of(&server, &session, dir_fid, false)
+        })
+        .await?
+    };
+    settled.await?;
+    let kept = match granting {
+        Some(granting) => callback.expires_in_secs > 0 && granting.keep(host, term),
+        None => server.leases.extend(dir_fid, host, term),
+    };
+    if !kept {
+        return Err(IN_USE);
+    }
+    call.reply(&LeaseDirectoryReply {
+        status,
+        callback,
+        lease_secs: term.as_secs() as u32,
+        sync,
+    });
+    Ok(())
+}
+
+pub(super) async fn return_directories(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let ReturnDirectories { fids } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    if let Some(host) = session.host_slot() {
+        for &fid in &fids {
+            server.leases.end(fid, host);
+        }
+    }
+    call.reply(&ReturnDirectoriesReply {});
+    Ok(())
+}
+
+/// That the caller may make something in a directory. Who has the lease of it does not matter: nothing of it is told.
+fn may_make_in(server: &Server, session: &Session, dir: Fid) -> Result<Attached, Refusal> {
+    let attached = server.volume_of(dir, Want::Change)?;
+    let (status, list) = attached.volume.status_and_acl(dir)?;
+    if status.kind != FileType::Directory {
+        return Err(Refusal::Store(Error::NotDirectory));
+    }
+    if !session
+        .identity()
+        .access(&list)
+        .caller
+        .contains(Rights::INSERT)
+    {
+        return Err(Refusal::NoRight);
+    }
+    Ok(attached)
+}

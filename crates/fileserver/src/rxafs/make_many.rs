@@ -1,0 +1,609 @@
+//! MakeMany, which is ours: things that a client has made by itself, with their bytes, made here one after the other.
+//!
+//! 1. Nothing is done before the arguments are right and all bytes are there, and before other hosts have given back the directories.
+//! 2. What lies in one directory and follows each other is made in one change of the volume, or, if that is refused, one by one:
+//!    so one that fails leaves the others. What stands for the call as a whole (the volume is away, or busy) aborts it.
+//! 3. Work that would have to wait, or that finds another host's lease, goes on where it was: what is done is noted.
+//! 4. Said twice it does nothing the second time: a name that leads to the very fid is made already. So a client whose answer was
+//!    lost, or whose call was aborted midway, asks again.
+//! 5. Others are told, and durability is awaited, once for all. Only then is it said what became of each.
+//! 6. In a volume whose policies may want objects a file is made empty, and its bytes are stored as by StoreData. If that
+//!    fails the file goes again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_rpc::IncomingCall;
+use cellar_volume::{Changed, Error, Make, NewVnode, Ticket, VnodeStatus, What};
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::{Fid, VolumeId};
+use cellar_wire::rxafs::{
+    AfsFetchStatus, FileType, MAKE_BYTES_MAX, Made, MadeIn, MakeMany, MakeManyReply, Making,
+    Makings,
+};
+use cellar_wire::{AbortCode, List};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::common::{Touched, change, check_fid, collect, look_dir, run, run_there};
+use super::create::{count_new, new_vnode, shown_new};
+use super::names::{check_free, new_name, text};
+use super::promise::NO_PROMISE;
+use super::store_data::{gather, store_gathered};
+use super::symlink::may_link;
+use crate::abort_map::Refusal;
+use crate::access::Access;
+use crate::callback::Pending;
+use crate::host::HostSlot;
+use crate::limits::{MAKE_AT_ONCE, MAKE_CHANGE_BYTES, STORE_SLACK_BLOCKS};
+use crate::server::Server;
+use crate::service::Answered;
+use crate::session::Session;
+use crate::statistics::Direction;
+use crate::status::vol_sync;
+use crate::volumes::{Attached, Want};
+
+pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
+    let MakeMany { volume, makings } = call.arguments().await.map_err(Refusal::Call)?;
+    let session = server.session(call).await?;
+    let total = check(&makings)?;
+    let bodies = bodies(call, &makings, total).await?;
+    let aside = makings.len() > MAKE_AT_ONCE || total > MAKE_CHANGE_BYTES / 4;
+    let job = Arc::new(Job {
+        server: server.clone(),
+        session,
+        volume,
+        state: Mutex::new(State::of(makings.len())),
+        makings,
+        bodies,
+        begun: Instant::now(),
+    });
+    let begins = job.clone();
+    run(server, move || begins.begin()).await?;
+    let makes = job.clone();
+    run_there(server, move || makes.go_on(), aside).await?;
+    job.settle().await?;
+    job.store_bytes().await?;
+    let tells = job.clone();
+    let (reply, settled) = run(server, move || tells.reply()).await?;
+    for ticket in settled {
+        ticket.await?;
+    }
+    call.reply(&reply);
+    Ok(())
+}
+
+/// How many bytes follow, if all of it can be.
+fn check(makings: &Makings) -> Result<u64, Refusal> {
+    let mut total = 0;
+    for making in makings {
+        let bytes_of_none = making.kind != FileType::File && making.length > 0;
+        let text_of_none = making.kind != FileType::Symlink && !making.text.as_bytes().is_empty();
+        if making.kind == FileType::Invalid || bytes_of_none || text_of_none {
+            return Err(Refusal::Invalid);
+        }
+        total += u64::from(making.length);
+    }
+    if total > MAKE_BYTES_MAX {
+        return Err(Refusal::Invalid);
+    }
+    Ok(total)
+}
+
+/// The bytes of each, as they came.
+async fn bodies(
+    call: &mut IncomingCall,
+    makings: &Makings,
+    total: u64,
+) -> Result<Vec<Vec<Bytes>>, Refusal> {
+    let mut left = total;
+    let mut gathered: VecDeque<Bytes> = gather(call, &mut left, total).await?.into();
+    let mut bodies = Vec::with_capacity(makings.len());
+    for making in makings {
+        let (mut body, mut wanted) = (Vec::new(), making.length as usize);
+        while wanted > 0 {
+            let mut piece = gathered.pop_front().ok_or(Refusal::StoppedSending)?;
+            if piece.len() > wanted {
+                gathered.push_front(piece.split_off(wanted));
+            }
+            wanted -= piece.len();
+            body.push(piece);
+        }
+        bodies.push(body);
+    }
+    Ok(bodies)
+}
+
+/// One call.
+struct Job {
+    server: Arc<Server>,
+    session: Session,
+    volume: VolumeId,
+    makings: Makings,
+    bodies: Vec<Vec<Bytes>>,
+    state: Mutex<State>,
+    begun: Instant,
+}
+
+/// What has been done.
+struct State {
+    done: Vec<Option<Result<Done, Refusal>>>,
+    pending: Pending,
+    tickets: Vec<Ticket>,
+}
+
+/// Something that is there.
+#[derive(Clone, Copy)]
+struct Done {
+    status: VnodeStatus,
+    /// The caller's rights in its directory.
+    access: Access,
+    /// Its bytes are still to be stored.
+    lacks_bytes: bool,
+}
+
+/// The directory of some of them.
+#[derive(Clone, Copy)]
+struct Where {
+    dir: Fid,
+    before: VnodeStatus,
+    access: Access,
+}
+
+impl State {
+    fn of(count: usize) -> Self {
+        Self {
+            done: (0..count).map(|_| None).collect(),
+            pending: Pending::default(),
+            tickets: Vec::new(),
+        }
+    }
+}
+
+/// Whether a refusal is one of the whole call, and not of one thing that it makes.
+fn is_of_call(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::NoVolume
+            | Refusal::Offline
+            | Refusal::Busy
+            | Refusal::Moved
+            | Refusal::Leased(..)
+            | Refusal::Store(
+                Error::WouldBlock
+                    | Error::NoVolume(_)
+                    | Error::Busy(_)
+                    | Error::ReadOnly
+                    | Error::Stopped(_)
+            )
+    )
+}
+
+impl Job {
+    fn attached(&self) -> Result<Attached, Refusal> {
+        let root = Fid::root(self.volume);
+        self.server.volume_of(root, Want::Change)
+    }
+
+    fn dir_of(&self, making: &Making) -> Fid {
+        Fid {
+            volume: self.volume,
+            vnode: making.dir_vnode,
+            uniquifier: making.dir_uniquifier,
+        }
+    }
+
+    fn fid_of(&self, making: &Making) -> Fid {
+        Fid {
+            volume: self.volume,
+            vnode: making.vnode,
+            uniquifier: making.uniquifier,
+        }
+    }
+
+    /// The directories, in the order of their first use.
+    fn dirs(&self) -> Vec<Fid> {
+        let mut dirs = Vec::new();
+        for making in &self.makings {
+            let dir = self.dir_of(making);
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
+            }
+        }
+        dirs
+    }
+
+    /// That the volume takes changes, and that no other host has any of the directories.
+    fn begin(&self) -> Result<(), Refusal> {
+        self.attached()?;
+        let caller = self.session.host_slot();
+        let mut dirs = self.dirs().into_iter();
+        dirs.try_for_each(|dir| self.server.leases.check(dir, caller))
+    }
+
+    /// Makes what is not made yet.
+    fn go_on(&self) -> Result<(), Refusal> {
+        let mut state = self.state.lock();
+        let attached = self.attached()?;
+        while let Some(first) = state.done.iter().position(Option::is_none) {
+            let these = self.together(&state, first);
+            let dir = self.dir_of(&self.makings[first]);
+            match self.look(&attached, dir) {
+                Ok(place) => self.make(&attached, &mut state, place, &these)?,
+                Err(refusal) if is_of_call(&refusal) => return Err(refusal),
+                Err(refusal) => {
+                    for index in these {
+                        state.done[index] = Some(Err(refusal.clone()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Those from the first on that one change can make.
+    fn together(&self, state: &State, first: usize) -> Vec<usize> {
+        let dir = self.dir_of(&self.makings[first]);
+        let mut bytes = 0;
+        let fits = |index: &usize| {
+            let making = &self.makings[*index];
+            bytes += u64::from(making.length);
+            let small = *index == first || bytes <= MAKE_CHANGE_BYTES;
+            small && self.dir_of(making) == dir && state.done[*index].is_none()
+        };
+        (first..self.makings.len()).take_while(fits).collect()
+    }
+
+    fn look(&self, attached: &Attached, dir: Fid) -> Result<Where, Refusal> {
+        check_fid(dir)?;
+        let (before, access) = look_dir(&self.server, &self.session, attached, dir)?;
+        if !access.caller.contains(Rights::INSERT) {
+            return Err(Refusal::NoRight);
+        }
+        Ok(Where {
+            dir,
+            before,
+            access,
+        })
+    }
+
+    /// Makes some things of one directory, or notes why not.
+    fn make(
+        &self,
+        attached: &Attached,
+        state: &mut State,
+        place: Where,
+        these: &[usize],
+    ) -> Result<(), Refusal> {
+        let volume = &attached.volume;
+        let later = self.bytes_later(attached);
+        let (mut makes, mut indices) = (Vec::new(), Vec::new());
+        for &index in these {
+            match self.prepare(attached, place, index, later) {
+                Ok(Prepared::ToMake(make)) => {
+                    makes.push(make);
+                    indices.push(index);
+                }
+                Ok(Prepared::There(status)) => {
+                    state.tickets.push(volume.settled(status.fid.vnode));
+                    state.tickets.push(volume.settled(place.dir.vnode));
+                    state.done[index] = Some(Ok(Done {
+                        status,
+                        access: place.access,
+                        // As a call left it that was cut off between making and storing.
+                        lacks_bytes: self.makings[index].length > 0 && status.data_version == 0,
+                    }));
+                }
+                Err(refusal) if is_of_call(&refusal) => return Err(refusal),
+                Err(refusal) => state.done[index] = Some(Err(refusal)),
+            }
+        }
+        if makes.is_empty() {
+            return Ok(());
+        }
+        let born = self.born(&makes);
+        let (holder, slack) = (self.session.holder(), u64::from(STORE_SLACK_BLOCKS));
+        let context = self.session.context();
+        match volume.make(place.dir, holder, &makes, slack, context) {
+            Ok(Changed { outcome, durable }) => {
+                let touched = Touched::changed([place.dir]);
+                let now = self.session.now.0;
+                let host = self.session.host_slot();
+                state
+                    .pending
+                    .join(collect(&self.server, &touched, host, now));
+                state.tickets.push(durable);
+                for (index, status) in indices.into_iter().zip(outcome.made) {
+                    let made = self.count(attached, place, index, status, later);
+                    state.done[index] = Some(Ok(made));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                for (fid, host) in born {
+                    self.server.leases.end(fid, host);
+                }
+                let refusal = Refusal::from(error);
+                if is_of_call(&refusal) {
+                    return Err(refusal);
+                }
+                if let [index] = indices[..] {
+                    state.done[index] = Some(Err(refusal));
+                    return Ok(());
+                }
+                let mut each = indices.iter();
+                each.try_for_each(|&index| self.make(attached, state, place, &[index]))
+            }
+        }
+    }
+
+    /// Whether bytes are stored after the making: they may have to become objects.
+    fn bytes_later(&self, attached: &Attached) -> bool {
+        self.server.objects.storage().is_some() && attached.volume.policy() != 0
+    }
+
+    /// Looks whether something can be made, as far as one can tell before.
+    fn prepare(
+        &self,
+        attached: &Attached,
+        place: Where,
+        index: usize,
+        later: bool,
+    ) -> Result<Prepared<'_>, Refusal> {
+        let making = &self.makings[index];
+        let name = new_name(&making.name)?;
+        let target = text(making.text.as_bytes())?;
+        check_free(name)?;
+        let (identity, volume) = (self.session.identity(), &attached.volume);
+        let new: NewVnode = new_vnode(identity, &making.in_status);
+        let what = match making.kind {
+            FileType::File if later => What::File(&[]),
+            FileType::File => What::File(&self.bodies[index]),
+            FileType::Directory => What::Directory,
+            FileType::Symlink if !target.is_empty() => {
+                may_link(&self.session, place.access, &new)?;
+                What::Symlink(target)
+            }
+            FileType::Symlink | FileType::Invalid => return Err(Refusal::Invalid),
+        };
+        match volume.lookup(place.dir, name) {
+            Err(Error::NotFound) => Ok(Prepared::ToMake(Make {
+                name,
+                vnode: making.vnode,
+                uniquifier: making.uniquifier,
+                what,
+                new,
+            })),
+            Ok(fid) if fid == self.fid_of(making) => Ok(Prepared::There(volume.status(fid)?)),
+            Ok(_) => Err(Refusal::Store(Error::Exists)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The leases of the directories that are about to be made: nobody has seen them before their maker tells more.
+    fn born(&self, makes: &[Make<'_>]) -> Vec<(Fid, HostSlot)> {
+        let Some(host) = self.session.promise_to() else {
+            return Vec::new();
+        };
+        let dirs = makes
+            .iter()
+            .filter(|make| matches!(make.what, What::Directory));
+        let fids = dirs.map(|make| Fid {
+            volume: self.volume,
+            vnode: make.vnode,
+            uniquifier: make.uniquifier,
+        });
+        let term = self.server.config.lease;
+        fids.filter(|fid| self.server.leases.born(*fid, host, term))
+            .map(|fid| (fid, host))
+            .collect()
+    }
+
+    /// Counts what a CreateFile with its StoreData, a MakeDir or a Symlink would have counted.
+    fn count(
+        &self,
+        attached: &Attached,
+        place: Where,
+        index: usize,
+        status: VnodeStatus,
+        later: bool,
+    ) -> Done {
+        let (server, session, volume) = (&self.server, &self.session, &attached.volume);
+        let making = &self.makings[index];
+        count_new(session, volume, &place.before);
+        volume.count_access();
+        server.statistics.looked(cellar_volume::FileType::Directory);
+        if making.kind == FileType::File {
+            let name = making.name.as_bytes();
+            server
+                .objects
+                .policies
+                .made(volume, place.dir, status.fid, name);
+        }
+        let has_bytes = making.length > 0;
+        if has_bytes && !later {
+            volume.count_access();
+            server.statistics.looked(cellar_volume::FileType::File);
+            volume.count_change(session.origin(), &status, session.context());
+            self.count_bytes(making, true);
+        }
+        Done {
+            status,
+            access: place.access,
+            lacks_bytes: has_bytes && later,
+        }
+    }
+
+    fn count_bytes(&self, making: &Making, whole: bool) {
+        let (bytes, took): (u64, Duration) = (making.length.into(), self.begun.elapsed());
+        let statistics = &self.server.statistics;
+        statistics.transfer(Direction::Store, bytes, whole, took);
+    }
+
+    /// Waits until all is durable, and everybody was told.
+    async fn settle(&self) -> Result<(), Refusal> {
+        let (pending, tickets) = {
+            let mut state = self.state.lock();
+            let pending = std::mem::take(&mut state.pending);
+            (pending, std::mem::take(&mut state.tickets))
+        };
+        let durable = async {
+            for ticket in tickets {
+                ticket.await?;
+            }
+            Ok::<_, Refusal>(())
+        };
+        let ((), durable) = tokio::join!(self.server.breaker.told(pending), durable);
+        durable
+    }
+
+    /// Stores the bytes of files that were made without.
+    async fn store_bytes(&self) -> Result<(), Refusal> {
+        let lacking: Vec<(usize, Done)> = {
+            let state = self.state.lock();
+            let done = state.done.iter().enumerate();
+            let made = done.filter_map(|(index, done)| match done {
+                Some(Ok(done)) if done.lacks_bytes => Some((index, *done)),
+                _ => None,
+            });
+            made.collect()
+        };
+        for (index, done) in lacking {
+            let making = &self.makings[index];
+            let data: Arc<[Bytes]> = self.bodies[index].clone().into();
+            let (server, session) = (&self.server, &self.session);
+            let time = making.in_status.client_mod_time;
+            let stored = store_gathered(server, session, done.status.fid, time, data).await;
+            self.count_bytes(making, stored.is_ok());
+            let outcome = match stored {
+                Ok(status) => Ok(Done { status, ..done }),
+                Err(refusal) => {
+                    self.unmake(index).await;
+                    if is_of_call(&refusal) {
+                        return Err(refusal);
+                    }
+                    Err(refusal)
+                }
+            };
+            self.state.lock().done[index] = Some(outcome);
+        }
+        Ok(())
+    }
+
+    /// Takes a file away whose bytes could not be stored. If that fails, too, the next call of the same finds it empty.
+    async fn unmake(&self, index: usize) {
+        let (server, session) = (self.server.clone(), self.session.clone());
+        let making = &self.makings[index];
+        let (dir, fid) = (self.dir_of(making), self.fid_of(making));
+        let name = making.name.clone();
+        let work = move || {
+            let volume = server.volume_of(dir, Want::Change)?.volume;
+            if volume.lookup(dir, name.as_bytes())? != fid {
+                return Err(Refusal::Store(Error::NotFound));
+            }
+            let removed = volume.remove_file(dir, name.as_bytes(), session.context())?;
+            let touched = Touched {
+                deleted: Some(fid),
+                ..Touched::changed([dir])
+            };
+            Ok((removed, touched))
+        };
+        if let Err(refusal) = change(&self.server, &self.session, work).await {
+            tracing::warn!(%fid, ?refusal, "a file without its bytes is left");
+        }
+    }
+
+    /// What is answered, once these are durable.
+    fn reply(&self) -> Result<(MakeManyReply, Vec<Ticket>), Refusal> {
+        let attached = self.server.volume_changed(Fid::root(self.volume))?;
+        let mut settled = Vec::new();
+        let mut directories = Vec::new();
+        for dir in self.dirs() {
+            directories.push(self.show_dir(&attached, dir)?);
+            settled.push(attached.volume.settled(dir.vnode));
+        }
+        let state = self.state.lock();
+        let made = state.done.iter().flatten().map(|done| match done {
+            Ok(done) => self.show(&attached, done),
+            Err(refusal) => self.show_refused(refusal),
+        });
+        let reply = MakeManyReply {
+            made: List::from_iter_cut(made),
+            directories: List::from_iter_cut(directories),
+            sync: vol_sync(&attached.volume),
+        };
+        Ok((reply, settled))
+    }
+
+    fn show(&self, attached: &Attached, done: &Done) -> Made {
+        let (server, session) = (&self.server, &self.session);
+        let (status, callback) = shown_new(server, session, attached, &done.status, done.access);
+        let fid = done.status.fid;
+        let lease_secs = if fid.vnode.is_directory() {
+            self.lease_secs(fid)
+        } else {
+            0
+        };
+        Made {
+            code: AbortCode(0),
+            status,
+            callback,
+            lease_secs,
+        }
+    }
+
+    fn show_refused(&self, refusal: &Refusal) -> Made {
+        self.server.statistics.refused(refusal.kind());
+        let code = self.code(refusal);
+        Made {
+            code,
+            status: AfsFetchStatus::failed(code),
+            callback: NO_PROMISE,
+            lease_secs: 0,
+        }
+    }
+
+    fn show_dir(&self, attached: &Attached, dir: Fid) -> Result<MadeIn, Refusal> {
+        let (server, session) = (&self.server, &self.session);
+        let looked = check_fid(dir).and_then(|()| look_dir(server, session, attached, dir));
+        let (status, lease_secs) = match looked {
+            Ok((status, access)) => {
+                let shown = server.show(session, &status, access);
+                (shown, self.lease_secs(dir))
+            }
+            Err(refusal @ (Refusal::Leased(..) | Refusal::Store(Error::WouldBlock))) => {
+                return Err(refusal);
+            }
+            Err(refusal) => (AfsFetchStatus::failed(self.code(&refusal)), 0),
+        };
+        Ok(MadeIn {
+            vnode: dir.vnode,
+            uniquifier: dir.uniquifier,
+            status,
+            lease_secs,
+        })
+    }
+
+    /// For how long the caller has the lease of a directory from now on, if he has it.
+    fn lease_secs(&self, dir: Fid) -> u32 {
+        let term = self.server.config.lease;
+        let host = self.session.host_slot();
+        match host.is_some_and(|host| self.server.leases.extend(dir, host, term)) {
+            true => term.as_secs() as u32,
+            false => 0,
+        }
+    }
+
+    fn code(&self, refusal: &Refusal) -> AbortCode {
+        let host = self.session.client.host.as_ref();
+        refusal.code(host.is_some_and(|host| host.understands_uae()))
+    }
+}
+
+/// Something that is to be made, or is there already.
+enum Prepared<'a> {
+    ToMake(Make<'a>),
+    There(VnodeStatus),
+}
