@@ -4,9 +4,12 @@
 
 mod common;
 
+use cellar_objects::fake::Fault;
+use cellar_wire::AbortCode;
 use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::rxafs::{self, FileType, MAKE_BYTES_MAX, RESERVE_MAX};
 use common::making::{Block, Item, MADE, codes, made, make_many};
+use common::osds::{Osds, layout, set_policy};
 use common::{ANYUSER, CLONE, Cell, Machine, OPEN, SHUT, list, mode, plain_code, quota, run};
 
 const NO_VNODE: i32 = 102;
@@ -16,6 +19,7 @@ const EACCES: i32 = 13;
 const EEXIST: i32 = 17;
 const ENOTDIR: i32 = 20;
 const EINVAL: i32 = 22;
+const DISK_FULL: i32 = 108;
 const EROFS: i32 = 30;
 
 fn pattern(length: usize) -> Vec<u8> {
@@ -242,6 +246,12 @@ fn rights_are_those_of_making_in_each_directory() {
         assert_eq!((made.length, made.unix_mode), (5, 0o400));
         assert_eq!(made.owner, ViceId::ANONYMOUS);
         assert_eq!(cell.server.figures().stored.succeeded, 1);
+        // Said again it is there, for who made it; others who may only insert see nothing of it.
+        let two = Machine::new(&cell, 2);
+        let again = make_many(&one, &items[1..2]).await.unwrap();
+        assert_eq!(codes(&again), [0]);
+        let of_another = make_many(&two, &items[1..2]).await.unwrap();
+        assert_eq!(codes(&of_another), [EEXIST]);
     });
 }
 
@@ -251,23 +261,33 @@ fn a_file_over_quota_is_not_left_half_made() {
     let one = Machine::new(&cell, 1);
     run(async {
         let root = Fid::root(OPEN);
-        cell.admin().await.call(&quota(10)).await.unwrap();
+        let admin = cell.admin().await;
+        let volume = cell.partition.volume(OPEN).unwrap().unwrap();
+        let leave = async |blocks: u64| {
+            let most = volume.info().blocks_used + blocks;
+            admin.call(&quota(most as i32)).await.unwrap();
+        };
+        leave(2).await;
         let mut block = Block::reserve(&one, root).await;
-        let half = pattern(600_000);
+        // Bytes may go over it by a mebibyte, as those of StoreData; what is over already gets nothing more, as by CreateFile.
         let items = [
             block.file(root, "fits", b"x"),
-            block.file(root, "one", &half[..400_000]),
-            block.file(root, "two", &half[..400_000]),
+            block.file(root, "over", &pattern(300_000)),
+            block.file(root, "more", b"x"),
+            block.dir(root, "dir"),
         ];
-        made(&one, &items).await;
-        let more = [block.file(root, "three", &half), block.dir(root, "dir")];
-        let reply = make_many(&one, &more).await.unwrap();
-        assert_eq!(codes(&reply), [OVER_QUOTA, OVER_QUOTA]);
+        let reply = make_many(&one, &items).await.unwrap();
+        assert_eq!(codes(&reply), [0, 0, OVER_QUOTA, OVER_QUOTA]);
+        assert_eq!(make_many(&one, &items).await.unwrap(), reply);
         let pages = one.fetch(root, 0, 1 << 20).await.unwrap();
-        assert!(!pages.windows(5).any(|part| part == b"three"));
+        assert!(
+            !pages
+                .windows(4)
+                .any(|part| part == b"more" || part == b"dir\0")
+        );
         // The numbers are still to be had.
-        cell.admin().await.call(&quota(0)).await.unwrap();
-        made(&one, &more).await;
+        leave(2).await;
+        made(&one, &items).await;
         let report = cell.partition.check().unwrap();
         assert!(report.faults.is_empty(), "{:#?}", report.faults);
     });
@@ -310,5 +330,49 @@ fn calls_that_cannot_be_are_refused_whole() {
         let most = block.file(root, "most", &pattern(MAKE_BYTES_MAX as usize));
         made(&one, &[most]).await;
         assert!(make_many(&one, &[]).await.unwrap().made.is_empty());
+    });
+}
+
+/// Bytes that become objects are stored after the making; where that fails, the file is not left either.
+#[test]
+fn bytes_go_where_the_policies_say() {
+    let cell = Cell::start();
+    let one = Machine::new(&cell, 1);
+    run(async {
+        let root = Fid::root(OPEN);
+        let osds = Osds::start(&cell, 2, &[(2, "~'*.o' => osd;")]).await;
+        set_policy(&cell, OPEN, 2);
+        let mut block = Block::reserve(&one, root).await;
+        let items = [
+            block.file(root, "a.o", &pattern(5000)),
+            block.file(root, "b", &pattern(5000)),
+            block.file(root, "c.o", b""),
+        ];
+        let reply = made(&one, &items).await;
+        for (item, made) in items.iter().zip(&reply.made) {
+            assert_eq!(one.fetch(item.fid, 0, 1 << 20).await.unwrap(), item.bytes);
+            assert_eq!(one.status(item.fid).await.status, made.status);
+            assert_eq!(made.status.client_mod_time, MADE);
+            assert_eq!(made.status.data_version, u64::from(!item.bytes.is_empty()));
+        }
+        let in_objects = items
+            .each_ref()
+            .map(|item| layout(&cell, item.fid).is_some());
+        assert_eq!(in_objects, [true, false, false]);
+        assert_eq!(made(&one, &items).await, reply);
+        // As a crash between making and storing leaves it.
+        let mut late = block.file(root, "late.o", b"");
+        made(&one, &[late.clone()]).await;
+        late.bytes = pattern(100).into();
+        late.making.length = 100;
+        made(&one, &[late.clone()]).await;
+        assert_eq!(one.fetch(late.fid, 0, 1 << 20).await.unwrap(), late.bytes);
+        assert_eq!(osds.objects(), 2);
+        osds.set_fault(Fault::Writes(AbortCode::ENOSPC));
+        let over = block.file(root, "over.o", &pattern(5000));
+        let reply = make_many(&one, &[over]).await.unwrap();
+        assert_eq!(codes(&reply), [DISK_FULL]);
+        let pages = one.fetch(root, 0, 1 << 20).await.unwrap();
+        assert!(!pages.windows(4).any(|part| part == b"over"));
     });
 }

@@ -26,7 +26,7 @@ use crate::reserve::Claims;
 use crate::store::Incoming;
 use crate::ticket::{PATIENCE, is_nonblocking};
 use crate::txn::Txn;
-use crate::types::{Changed, Context, NewVnode, StoreSpec, VnodeStatus};
+use crate::types::{Changed, Context, NewVnode, StoreSpec, VnodeStatus, blocks_of};
 use crate::volume::Volume;
 
 /// How long a thread that may wait does so for the lock of a vnode that is not there: somebody asks for it just then.
@@ -132,6 +132,8 @@ impl Volume {
                 .insert_missing(make.name, target)
                 .map_err(|e| dir_error(dir, &e))?;
             touch_dir(&mut parent_record, edit.length(), context);
+            let more = grown(&loaded.record, &parent_record);
+            self.check_quota(&coming, more)?;
             coming.push(self.stage_new(&mut txn, &mut parent_record, dir, make, body, context)?);
         }
         txn.put_pages(dir.vnode.0, loaded.record.body_number, image, &edit)?;
@@ -164,6 +166,22 @@ impl Volume {
         }
         apply_dir(&mut parent, parent_record, pages, now);
         Ok(Changed { outcome, durable })
+    }
+
+    /// That one thing more can be made, empty, after those that come and with what the directory grew: as each would be by
+    /// itself, before its bytes.
+    fn check_quota(&self, coming: &[Coming], directory: i64) -> Result<()> {
+        let (max_blocks, _) = self.quotas();
+        if max_blocks == 0 {
+            return Ok(());
+        }
+        let used = self.lock_counters()?.record.blocks_used;
+        let before: u64 = coming.iter().map(|new| new.record.blocks()).sum();
+        let all = used.saturating_add_signed(directory) + before + blocks_of(0);
+        match all > u64::from(max_blocks) {
+            true => Err(Error::OverQuota),
+            false => Ok(()),
+        }
     }
 
     /// The bytes of a file that has any; those that fill large pieces go to blocks at once.

@@ -166,6 +166,12 @@ impl Reserved {
         (!block.mark(place, true)).then_some(block.complete)
     }
 
+    /// Whether a number is of a block of the holder, used or not.
+    fn holds(&self, holder: u64, vnode: VnodeId, uniquifier: Uniquifier) -> bool {
+        let mut own = self.0.iter().filter(|block| block.holder == holder);
+        own.any(|block| block.numbers.place(vnode, uniquifier).is_some())
+    }
+
     /// Gives a number back that nothing came of.
     fn give_back(&mut self, vnode: VnodeId, uniquifier: Uniquifier) {
         for block in &mut self.0 {
@@ -261,6 +267,14 @@ impl Volume {
         let durable = engine.commit_durably(batch)?;
         (counters.record, counters.reserved) = (record, reserved);
         Ok(Changed { outcome, durable })
+    }
+}
+
+impl Volume {
+    /// Whether a number was reserved for `holder`, and is not forgotten; used or not.
+    pub fn is_reserved(&self, holder: u64, vnode: VnodeId, uniquifier: Uniquifier) -> bool {
+        let counters = self.lock_counters();
+        counters.is_ok_and(|counters| counters.reserved.holds(holder, vnode, uniquifier))
     }
 }
 

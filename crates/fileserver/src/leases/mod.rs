@@ -323,13 +323,14 @@ impl Leases {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
-            let now = Instant::now();
-            let lease = self.table.lock().current(fid, now);
+            let lease = self.table.lock().current(fid, Instant::now());
             if lease.is_none_or(|lease| lease.number != recalled.number) {
                 return;
             }
             // A recalled lease is never renewed: its end does not move.
-            let _over = timeout_at(recalled.until, ended).await;
+            if timeout_at(recalled.until, ended).await.is_err() {
+                self.end_number(fid, recalled.number);
+            }
         }
     }
 }

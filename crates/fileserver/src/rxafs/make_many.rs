@@ -376,9 +376,27 @@ impl Job {
                 what,
                 new,
             })),
-            Ok(fid) if fid == self.fid_of(making) => Ok(Prepared::There(volume.status(fid)?)),
+            Ok(fid) if fid == self.fid_of(making) => self.there(attached, place, making),
             Ok(_) => Err(Refusal::Store(Error::Exists)),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What is there under the very name and fid, for who made it, or may see it.
+    fn there(
+        &self,
+        attached: &Attached,
+        place: Where,
+        making: &Making,
+    ) -> Result<Prepared<'_>, Refusal> {
+        let (identity, volume) = (self.session.identity(), &attached.volume);
+        let status = volume.status(self.fid_of(making))?;
+        let holder = self.session.holder();
+        let own = volume.is_reserved(holder, making.vnode, making.uniquifier);
+        if own || identity.may_fetch_status(&status, place.access.caller, volume.owner()) {
+            Ok(Prepared::There(status))
+        } else {
+            Err(Refusal::Store(Error::Exists))
         }
     }
 
