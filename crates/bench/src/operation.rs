@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use cellar_rpc::CallError;
-use cellar_wire::ids::Fid;
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
-use cellar_wire::{pr, vl};
+use cellar_wire::{List, pr, vl};
 use clap::ValueEnum;
 use rand::Rng;
 
@@ -35,6 +35,8 @@ pub enum Operation {
     Create,
     /// RXAFS_CreateFile, then RXAFS_StoreData64 of 4 KiB into it: a file is made.
     CreateStore,
+    /// RXAFS_MakeMany of 64 files of 4 KiB, which Cellar's servers alone have; counted in files.
+    MakeMany,
     /// VL_GetEntryByNameU of the volume's name.
     VlByName,
     /// PR_NameToID of one name.
@@ -59,6 +61,7 @@ impl Operation {
             Self::Store1m => "StoreData64 1 MiB",
             Self::Create => "CreateFile in one directory",
             Self::CreateStore => "CreateFile, StoreData64 4 KiB",
+            Self::MakeMany => "MakeMany of 64 x 4 KiB, files",
             Self::VlByName => "VL_GetEntryByNameU",
             Self::PrNameToId => "PR_NameToID",
             Self::NewConnection => "GetTime on a new connection",
@@ -66,12 +69,12 @@ impl Operation {
         }
     }
 
-    /// Things done in one call: files for bulk status, else one.
+    /// Things done in one call: files for bulk status and MakeMany, else one.
     pub(crate) fn items(self) -> u64 {
-        if self == Self::BulkStatus {
-            rxafs::BULK_MAX as u64
-        } else {
-            1
+        match self {
+            Self::BulkStatus => rxafs::BULK_MAX as u64,
+            Self::MakeMany => rxafs::MAKE_MAX as u64,
+            _ => 1,
         }
     }
 
@@ -103,6 +106,15 @@ pub(crate) struct Worker {
     count: u64,
     payload: Bytes,
     created: Arc<AtomicU64>,
+    numbers: Numbers,
+}
+
+/// Numbers for files that were reserved for one worker, and are not used.
+#[derive(Default)]
+struct Numbers {
+    vnode: VnodeId,
+    uniquifier: Uniquifier,
+    left: u32,
 }
 
 impl Worker {
@@ -121,6 +133,7 @@ impl Worker {
             count: number as u64 * 7,
             payload,
             created,
+            numbers: Numbers::default(),
         }
     }
 
@@ -161,6 +174,7 @@ impl Worker {
                 let fid = self.create().await?;
                 self.store(fid, 0, SMALL_BYTES, SMALL_BYTES).await?;
             }
+            Operation::MakeMany => self.make_many().await?,
             Operation::VlByName => {
                 let volumename = self.workspace.volume_name.clone();
                 self.client
@@ -241,6 +255,62 @@ impl Worker {
         call.write(self.payload.slice(..length as usize)).await?;
         call.read::<rxafs::StoreData64Reply>().await?;
         Ok(())
+    }
+
+    async fn make_many(&mut self) -> Result<(), CallError> {
+        let many = rxafs::MAKE_MAX as u32;
+        if self.numbers.left < many {
+            let reserve = rxafs::ReserveVnodes {
+                dir_fid: self.workspace.root,
+                files: rxafs::RESERVE_MAX,
+                directories: 0,
+            };
+            let reserved = self.client.file.call(&reserve).await?;
+            self.numbers = Numbers {
+                vnode: reserved.first_file,
+                uniquifier: reserved.first_uniquifier,
+                left: reserved.files,
+            };
+        }
+        let first = self.created.fetch_add(many.into(), Ordering::Relaxed);
+        let mut makings = Vec::with_capacity(rxafs::MAKE_MAX);
+        for number in first..first + u64::from(many) {
+            let Some(dir) = self.workspace.create_directory(number) else {
+                return Err(CallError::Aborted(cellar_wire::abort::AbortCode(27)));
+            };
+            let numbers = &mut self.numbers;
+            makings.push(rxafs::Making {
+                dir_vnode: dir.vnode,
+                dir_uniquifier: dir.uniquifier,
+                name: crate::workspace::name(&format!("f{number}")),
+                vnode: numbers.vnode,
+                uniquifier: numbers.uniquifier,
+                kind: rxafs::FileType::File,
+                in_status: AfsStoreStatus {
+                    unix_mode: Some(0o644),
+                    ..AfsStoreStatus::default()
+                },
+                text: rxafs::AfsPath::default(),
+                length: SMALL_BYTES as u32,
+            });
+            numbers.vnode.0 += 2;
+            numbers.uniquifier.0 += 1;
+            numbers.left = numbers.left.saturating_sub(1);
+        }
+        let arguments = rxafs::MakeMany {
+            volume: self.workspace.root.volume,
+            makings: List::from_iter_cut(makings),
+        };
+        let mut call = self.client.file.open(&arguments).await?;
+        for _ in 0..many {
+            call.write(self.payload.slice(..SMALL_BYTES as usize))
+                .await?;
+        }
+        let reply = call.read::<rxafs::MakeManyReply>().await?;
+        match reply.made.iter().find(|made| made.code.0 != 0) {
+            Some(made) => Err(CallError::Aborted(made.code)),
+            None => Ok(()),
+        }
     }
 
     async fn create(&self) -> Result<Fid, CallError> {

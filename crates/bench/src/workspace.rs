@@ -37,7 +37,7 @@ pub(crate) struct Workspace {
     pub(crate) own_large: Vec<Fid>,
     pub(crate) payload: Bytes,
     create_in: Vec<Fid>,
-    root: Fid,
+    pub(crate) root: Fid,
     name: AfsName,
     directory: Fid,
     files: Vec<AfsName>,
@@ -113,7 +113,11 @@ impl Workspace {
                 workspace.own_large.push(fid);
             }
         }
-        if any(&[Operation::Create, Operation::CreateStore]) {
+        if any(&[
+            Operation::Create,
+            Operation::CreateStore,
+            Operation::MakeMany,
+        ]) {
             for number in 0..CREATE_DIRECTORIES {
                 let name = create_name(number);
                 workspace
