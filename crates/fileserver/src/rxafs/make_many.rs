@@ -281,20 +281,10 @@ impl Job {
         let later = self.bytes_later(attached);
         let (mut makes, mut indices) = (Vec::new(), Vec::new());
         for &index in these {
-            match self.prepare(attached, place, index, later) {
-                Ok(Prepared::ToMake(make)) => {
+            match self.prepare(place, index, later) {
+                Ok(make) => {
                     makes.push(make);
                     indices.push(index);
-                }
-                Ok(Prepared::There(status)) => {
-                    state.tickets.push(volume.settled(status.fid.vnode));
-                    state.tickets.push(volume.settled(place.dir.vnode));
-                    state.done[index] = Some(Ok(Done {
-                        status,
-                        access: place.access,
-                        // As a call left it that was cut off between making and storing.
-                        lacks_bytes: self.makings[index].length > 0 && status.data_version == 0,
-                    }));
                 }
                 Err(refusal) if is_of_call(&refusal) => return Err(refusal),
                 Err(refusal) => state.done[index] = Some(Err(refusal)),
@@ -325,13 +315,12 @@ impl Job {
                 for (fid, host) in born {
                     self.server.leases.end(fid, host);
                 }
+                if let [index] = indices[..] {
+                    return self.refused(attached, state, place, index, error);
+                }
                 let refusal = Refusal::from(error);
                 if is_of_call(&refusal) {
                     return Err(refusal);
-                }
-                if let [index] = indices[..] {
-                    state.done[index] = Some(Err(refusal));
-                    return Ok(());
                 }
                 let mut each = indices.iter();
                 each.try_for_each(|&index| self.make(attached, state, place, &[index]))
@@ -344,20 +333,46 @@ impl Job {
         self.server.objects.storage().is_some() && attached.volume.policy() != 0
     }
 
-    /// Looks whether something can be made, as far as one can tell before.
-    fn prepare(
+    /// One thing was not made: notes why not, or that it is there already.
+    fn refused(
         &self,
         attached: &Attached,
+        state: &mut State,
         place: Where,
         index: usize,
-        later: bool,
-    ) -> Result<Prepared<'_>, Refusal> {
+        error: Error,
+    ) -> Result<(), Refusal> {
+        let (making, volume) = (&self.makings[index], &attached.volume);
+        let refusal = Refusal::from(error);
+        if is_of_call(&refusal) {
+            return Err(refusal);
+        }
+        // Whatever was wrong: what is there needs no number, and no room.
+        let outcome = match volume.lookup(place.dir, making.name.as_bytes()) {
+            Ok(fid) if fid == self.fid_of(making) => self.there(attached, place, making),
+            Ok(_) => Err(Refusal::Store(Error::Exists)),
+            Err(Error::NotFound) => Err(refusal),
+            Err(error) => Err(error.into()),
+        };
+        match outcome {
+            Ok(done) => {
+                state.tickets.push(volume.settled(making.vnode));
+                state.tickets.push(volume.settled(place.dir.vnode));
+                state.done[index] = Some(Ok(done));
+            }
+            Err(refusal) if is_of_call(&refusal) => return Err(refusal),
+            Err(refusal) => state.done[index] = Some(Err(refusal)),
+        }
+        Ok(())
+    }
+
+    /// What is to be made, if it can be, as far as its arguments tell.
+    fn prepare(&self, place: Where, index: usize, later: bool) -> Result<Make<'_>, Refusal> {
         let making = &self.makings[index];
         let name = new_name(&making.name)?;
         let target = text(making.text.as_bytes())?;
         check_free(name)?;
-        let (identity, volume) = (self.session.identity(), &attached.volume);
-        let new: NewVnode = new_vnode(identity, &making.in_status);
+        let new: NewVnode = new_vnode(self.session.identity(), &making.in_status);
         let what = match making.kind {
             FileType::File if later => What::File(&[]),
             FileType::File => What::File(&self.bodies[index]),
@@ -368,33 +383,28 @@ impl Job {
             }
             FileType::Symlink | FileType::Invalid => return Err(Refusal::Invalid),
         };
-        match volume.lookup(place.dir, name) {
-            Err(Error::NotFound) => Ok(Prepared::ToMake(Make {
-                name,
-                vnode: making.vnode,
-                uniquifier: making.uniquifier,
-                what,
-                new,
-            })),
-            Ok(fid) if fid == self.fid_of(making) => self.there(attached, place, making),
-            Ok(_) => Err(Refusal::Store(Error::Exists)),
-            Err(error) => Err(error.into()),
-        }
+        Ok(Make {
+            name,
+            vnode: making.vnode,
+            uniquifier: making.uniquifier,
+            what,
+            new,
+        })
     }
 
     /// What is there under the very name and fid, for who made it, or may see it.
-    fn there(
-        &self,
-        attached: &Attached,
-        place: Where,
-        making: &Making,
-    ) -> Result<Prepared<'_>, Refusal> {
+    fn there(&self, attached: &Attached, place: Where, making: &Making) -> Result<Done, Refusal> {
         let (identity, volume) = (self.session.identity(), &attached.volume);
         let status = volume.status(self.fid_of(making))?;
         let holder = self.session.holder();
         let own = volume.is_reserved(holder, making.vnode, making.uniquifier);
         if own || identity.may_fetch_status(&status, place.access.caller, volume.owner()) {
-            Ok(Prepared::There(status))
+            Ok(Done {
+                status,
+                access: place.access,
+                // As a call left it that was cut off between making and storing.
+                lacks_bytes: making.length > 0 && status.data_version == 0,
+            })
         } else {
             Err(Refusal::Store(Error::Exists))
         }
@@ -618,10 +628,4 @@ impl Job {
         let host = self.session.client.host.as_ref();
         refusal.code(host.is_some_and(|host| host.understands_uae()))
     }
-}
-
-/// Something that is to be made, or is there already.
-enum Prepared<'a> {
-    ToMake(Make<'a>),
-    There(VnodeStatus),
 }
