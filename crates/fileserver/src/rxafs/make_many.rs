@@ -10,6 +10,8 @@
 //! 6. In a volume whose policies may want objects a file is made empty, and its bytes are stored as by StoreData. If that
 //!    fails the file goes again.
 
+mod answer;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +21,13 @@ use cellar_rpc::IncomingCall;
 use cellar_volume::{Changed, Error, Make, NewVnode, Ticket, VnodeStatus, What};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, VolumeId};
-use cellar_wire::rxafs::{
-    AfsFetchStatus, FileType, MAKE_BYTES_MAX, Made, MadeIn, MakeMany, MakeManyReply, Making,
-    Makings,
-};
-use cellar_wire::{AbortCode, List};
+use cellar_wire::rxafs::{FileType, MAKE_BYTES_MAX, MakeMany, Making, Makings};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::common::{Touched, change, check_fid, collect, look_dir, run, run_there};
-use super::create::{count_new, new_vnode, shown_new};
+use super::create::{count_new, new_vnode};
 use super::names::{check_free, new_name, text};
-use super::promise::NO_PROMISE;
 use super::store_data::{gather, store_gathered};
 use super::symlink::may_link;
 use crate::abort_map::Refusal;
@@ -42,7 +39,6 @@ use crate::server::Server;
 use crate::service::Answered;
 use crate::session::Session;
 use crate::statistics::Direction;
-use crate::status::vol_sync;
 use crate::volumes::{Attached, Want};
 
 pub(super) async fn make_many(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {
@@ -541,91 +537,5 @@ impl Job {
         if let Err(refusal) = change(&self.server, &self.session, work).await {
             tracing::warn!(%fid, ?refusal, "a file without its bytes is left");
         }
-    }
-
-    /// What is answered, once these are durable.
-    fn reply(&self) -> Result<(MakeManyReply, Vec<Ticket>), Refusal> {
-        let attached = self.server.volume_changed(Fid::root(self.volume))?;
-        let mut settled = Vec::new();
-        let mut directories = Vec::new();
-        for dir in self.dirs() {
-            directories.push(self.show_dir(&attached, dir)?);
-            settled.push(attached.volume.settled(dir.vnode));
-        }
-        let state = self.state.lock();
-        let made = state.done.iter().flatten().map(|done| match done {
-            Ok(done) => self.show(&attached, done),
-            Err(refusal) => self.show_refused(refusal),
-        });
-        let reply = MakeManyReply {
-            made: List::from_iter_cut(made),
-            directories: List::from_iter_cut(directories),
-            sync: vol_sync(&attached.volume),
-        };
-        Ok((reply, settled))
-    }
-
-    fn show(&self, attached: &Attached, done: &Done) -> Made {
-        let (server, session) = (&self.server, &self.session);
-        let (status, callback) = shown_new(server, session, attached, &done.status, done.access);
-        let fid = done.status.fid;
-        let lease_secs = if fid.vnode.is_directory() {
-            self.lease_secs(fid)
-        } else {
-            0
-        };
-        Made {
-            code: AbortCode(0),
-            status,
-            callback,
-            lease_secs,
-        }
-    }
-
-    fn show_refused(&self, refusal: &Refusal) -> Made {
-        self.server.statistics.refused(refusal.kind());
-        let code = self.code(refusal);
-        Made {
-            code,
-            status: AfsFetchStatus::failed(code),
-            callback: NO_PROMISE,
-            lease_secs: 0,
-        }
-    }
-
-    fn show_dir(&self, attached: &Attached, dir: Fid) -> Result<MadeIn, Refusal> {
-        let (server, session) = (&self.server, &self.session);
-        let looked = check_fid(dir).and_then(|()| look_dir(server, session, attached, dir));
-        let (status, lease_secs) = match looked {
-            Ok((status, access)) => {
-                let shown = server.show(session, &status, access);
-                (shown, self.lease_secs(dir))
-            }
-            Err(refusal @ (Refusal::Leased(..) | Refusal::Store(Error::WouldBlock))) => {
-                return Err(refusal);
-            }
-            Err(refusal) => (AfsFetchStatus::failed(self.code(&refusal)), 0),
-        };
-        Ok(MadeIn {
-            vnode: dir.vnode,
-            uniquifier: dir.uniquifier,
-            status,
-            lease_secs,
-        })
-    }
-
-    /// For how long the caller has the lease of a directory from now on, if he has it.
-    fn lease_secs(&self, dir: Fid) -> u32 {
-        let term = self.server.config.lease;
-        let host = self.session.host_slot();
-        match host.is_some_and(|host| self.server.leases.extend(dir, host, term)) {
-            true => term.as_secs() as u32,
-            false => 0,
-        }
-    }
-
-    fn code(&self, refusal: &Refusal) -> AbortCode {
-        let host = self.session.client.host.as_ref();
-        refusal.code(host.is_some_and(|host| host.understands_uae()))
     }
 }
