@@ -381,8 +381,7 @@ impl Cache {
             FileType::Directory => (0, count / 4),
             _ => (count, 0),
         };
-        // The server knows the directory, or one above it.
-        self.told(directory).await.ok()?;
+        self.born(directory).await.ok()?;
         let reserve = ReserveVnodes {
             dir_fid: directory.fid(),
             files: wanted.0,

@@ -204,7 +204,7 @@ impl Cache {
         let prepare = |directory: &PathBuf| {
             let opened = prepare(directory).and_then(|lock| {
                 let index = Index::open(directory, this_boot()?, space.clone())?;
-                Ok((lock, Arc::new(index)))
+                Ok(((lock, own_uuid(directory)?), Arc::new(index)))
             });
             opened.map_err(|cause| Error::Local {
                 what: format!("cache directory {}", directory.display()),
@@ -212,7 +212,8 @@ impl Cache {
             })
         };
         let directory = options.directory.as_ref().map(prepare).transpose()?;
-        let (lock, index) = directory.unzip();
+        let (own, index) = directory.unzip();
+        let (lock, uuid) = own.unzip();
         let cells = Cells::new(options.cells.clone());
         let settings = Settings::new(options.size, &options.sysnames);
         let crowd = AtomicUsize::new(options.vnodes_max);
@@ -250,7 +251,7 @@ impl Cache {
             _lock: lock,
             me: me.clone(),
         });
-        let uuid = AfsUuid(*uuid::Uuid::new_v4().as_bytes());
+        let uuid = AfsUuid(uuid.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes()));
         let addresses = first_server.and_then(own_address).into_iter().collect();
         let promises = Arc::new(Breaks(Arc::downgrade(&cache)));
         let service = Arc::new(CallbackService::new(uuid, addresses, promises));
@@ -516,6 +517,20 @@ fn this_boot() -> std::io::Result<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let number = uuid::Uuid::parse_str(text.trim()).map_err(std::io::Error::other)?;
     Ok(*number.as_bytes())
+}
+
+/// As whom servers know the cache in a directory. The next one has it too: numbers that were reserved for this one, under which it
+/// made files that no server was told of, are that one's.
+fn own_uuid(directory: &Path) -> std::io::Result<[u8; 16]> {
+    let path = directory.join("uuid");
+    if let Ok(bytes) = std::fs::read(&path)
+        && let Ok(uuid) = bytes.try_into()
+    {
+        return Ok(uuid);
+    }
+    let uuid = *uuid::Uuid::new_v4().as_bytes();
+    std::fs::write(&path, uuid)?;
+    Ok(uuid)
 }
 
 /// Makes a directory usable, for us alone. One that holds something else is left as it is.

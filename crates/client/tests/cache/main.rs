@@ -4,6 +4,7 @@ mod behind;
 mod bench;
 mod calls;
 mod direct;
+mod early;
 mod locks;
 mod network;
 mod posix;
