@@ -131,6 +131,14 @@ fn whoever_looks_at_or_changes_a_leased_directory_waits_until_it_is_given_back()
             name: name("gone"),
         };
         waits(&one, dir, two.ok(&call)).await;
+        let dir = leased(&one, "moved").await;
+        let call = rxafs::Rename {
+            old_dir_fid: root,
+            old_name: name("moved"),
+            new_dir_fid: other,
+            new_name: name("moved"),
+        };
+        waits(&one, dir, two.ok(&call)).await;
     });
 }
 
