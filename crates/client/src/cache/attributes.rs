@@ -62,7 +62,7 @@ impl Owners {
 }
 
 /// Whether a server says that somebody may not do something, whenever he tries.
-fn is_refusal(error: &Error) -> bool {
+pub(crate) fn is_refusal(error: &Error) -> bool {
     let refusals = [AbortCode::EACCES, AbortCode::EPERM, AbortCode::EINVAL];
     error.code().is_some_and(|code| refusals.contains(&code))
 }
@@ -121,6 +121,9 @@ impl Cache {
             if !waits && !self.store_later(vnode) {
                 self.store(vnode, false).await?;
             }
+            return Ok(());
+        }
+        if may_wait && vnode.is_directory() && self.set_late(user, vnode, &set) {
             return Ok(());
         }
         // A store that is under way has older ones with it: the server would take them last. And of two answers of one

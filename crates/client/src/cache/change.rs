@@ -370,6 +370,16 @@ impl Cache {
         set: AfsStoreStatus,
     ) -> Result<AfsFetchStatus> {
         self.told(vnode).await?;
+        self.send_status(user, vnode, set).await
+    }
+
+    /// The same, of what the server knows.
+    pub(crate) async fn send_status(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        set: AfsStoreStatus,
+    ) -> Result<AfsFetchStatus> {
         let arguments = rxafs::StoreStatus {
             fid: vnode.fid(),
             in_status: set,

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
@@ -51,6 +51,10 @@ pub(crate) struct Early {
     /// Things that servers have not been told of.
     pub(super) untold: AtomicUsize,
     pub(super) queues: Mutex<HashMap<(u32, VolumeId, u32), Arc<Queue>>>,
+    /// Directories of which attributes wait.
+    pub(super) late: super::late::Waiting,
+    /// Servers are being told of some.
+    pub(super) telling_late: AtomicBool,
     /// Volumes on servers that know no leases, and until when that is believed.
     pub(super) unknown: Mutex<HashMap<(u32, VolumeId), Instant>>,
     numbers: Mutex<HashMap<(u32, VolumeId), Numbers>>,
@@ -226,6 +230,9 @@ impl Cache {
                     of_directory.client_mod_time = now;
                     of_directory.server_mod_time = of_directory.server_mod_time.max(now);
                     state.untold += 1;
+                    if let Some(late) = &mut state.late {
+                        late.time_is_over();
+                    }
                     if new.kind == FileType::Directory {
                         state.untold_directories += 1;
                         of_directory.link_count += 1;

@@ -54,6 +54,7 @@ mod entry;
 mod files;
 mod index;
 mod kept;
+mod late;
 mod leases;
 mod leftover;
 mod locks;

@@ -346,6 +346,7 @@ impl Cache {
         }
         match failed {
             Some(cause) => Err(not_made(vnode, cause)),
+            None if vnode.is_directory() => self.tell_late(vnode).await,
             None => Ok(()),
         }
     }
@@ -533,7 +534,8 @@ impl Cache {
         };
         // How many were made in each directory, and what it is after that.
         let mut directories: HashMap<Fid, (u64, MadeIn)> = HashMap::new();
-        for made_in in &reply.directories {
+        let known = reply.directories.iter();
+        for made_in in known.filter(|made_in| made_in.status.error_code == AbortCode(0)) {
             directories.insert(fid_of(made_in), (0, *made_in));
         }
         for (one, made) in sent.iter().zip(&reply.made) {
@@ -715,6 +717,7 @@ impl Cache {
                 queue.want_old(Instant::now());
                 cache.tell_of(&queue);
             }
+            cache.tell_old_late();
         }
     }
 
@@ -722,6 +725,7 @@ impl Cache {
     pub(crate) async fn tell_all(&self) -> Vec<(Arc<Vnode>, Error)> {
         let queues: Vec<_> = self.early.queues.lock().values().cloned().collect();
         let mut failed = Vec::new();
+        self.tell_all_late(true).await;
         for queue in queues {
             let receivers = queue.want_all(None);
             self.tell_of(&queue);

@@ -15,6 +15,7 @@ use tokio::time::{Duration, Instant};
 
 use super::body::Body;
 use super::direct::Places;
+use super::late::Late;
 use super::leases::{Busy, Lease};
 use super::locks::Locks;
 use super::status::Asked;
@@ -108,6 +109,8 @@ pub(crate) struct State {
     /// Directories: the server keeps others out.
     pub(crate) lease: Option<Lease>,
     pub(crate) busy: Busy,
+    /// Directories: what was set, and the server has not been told.
+    pub(crate) late: Option<Late>,
     /// Directories: things in it that the server has not been told of, and of them, directories.
     pub(crate) untold: u32,
     pub(crate) untold_directories: u32,
@@ -207,9 +210,13 @@ impl Vnode {
 
     /// A status of the server's with what programs here did since.
     pub(crate) fn with_own_changes(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
-        if self.state.lock().leftover.is_some() {
-            // Its last name was removed, as far as programs know.
-            status.link_count = 0;
+        {
+            let state = self.state.lock();
+            if state.leftover.is_some() {
+                // Its last name was removed, as far as programs know.
+                status.link_count = 0;
+            }
+            status = state.with_late(status);
         }
         if status.file_type == FileType::File {
             status = self.body.lock().shown(status);

@@ -9,7 +9,7 @@ use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{
     CreateFile, FileType, LeaseDirectory, MakeDir, MakeMany, ReturnDirectories, StoreData64,
-    Symlink,
+    StoreStatus, Symlink,
 };
 
 use crate::bench::{Bench, Client, held};
@@ -347,5 +347,37 @@ async fn what_no_server_was_told_of_survives_a_crash() {
     assert!(about.contains("made as taken in "), "{about}");
     let bytes = std::fs::read(aside[0].with_extension("")).expect("bytes");
     assert_eq!(bytes, b"taken");
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mode_and_times_of_a_leased_directory_are_told_together() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    make_dir(&a, root, "asked for too").await;
+    let sub = make_dir(&a, root, "sub").await;
+    make_in(&a, &sub, "within").await;
+    let before = bench.calls::<StoreStatus>();
+    let set = |mode, modified| Wanted {
+        mode,
+        modified,
+        ..Wanted::default()
+    };
+    for wanted in [set(Some(0o700), None), set(None, Some(AfsTime(55)))] {
+        let shown = cache.set_attributes(user, &sub, wanted, false).await;
+        let shown = shown.expect("set").status;
+        assert_eq!(shown.unix_mode & 0o777, 0o700);
+    }
+    let shown = sub.attributes().expect("known").status;
+    assert_eq!(shown.client_mod_time, AfsTime(55));
+    assert_eq!(bench.calls::<StoreStatus>(), before);
+    let b = bench.client().await;
+    let seen = b.find("sub").await;
+    let status = b.cache.status(&b.user, &seen).await.expect("status");
+    let mode = status.unix_mode & 0o777;
+    assert_eq!((mode, status.client_mod_time), (0o700, AfsTime(55)));
+    assert_eq!(bench.calls::<StoreStatus>(), before + 1);
+    find_in(&b, &seen, "within").await;
     bench.end();
 }
