@@ -143,7 +143,7 @@ impl Page for ReplyDirectoryPlus {
 }
 
 fn generation(vnode: &Vnode) -> u64 {
-    vnode.fid().uniquifier.0.into()
+    vnode.key().1.uniquifier.0.into()
 }
 
 /// The attributes of a line that is a name and a type alone.

@@ -158,7 +158,7 @@ impl Requests {
         };
         Ok(Entry {
             attr: attr(number, &attributes.status),
-            generation: vnode.fid().uniquifier.0.into(),
+            generation: vnode.key().1.uniquifier.0.into(),
             attr_time,
             entry_time,
         })

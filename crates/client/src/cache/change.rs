@@ -495,7 +495,7 @@ impl Cache {
         });
     }
 
-    fn directory_changed(
+    pub(crate) fn directory_changed(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,

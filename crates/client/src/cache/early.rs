@@ -426,6 +426,12 @@ impl Cache {
         take()
     }
 
+    /// The server does not know the numbers in a volume any more.
+    pub(crate) fn forget_numbers(&self, directory: &Vnode) {
+        let key = (directory.key.0, directory.key.1.volume);
+        self.early.numbers.lock().remove(&key);
+    }
+
     /// The line of a volume and user.
     fn queue(&self, user: &Arc<User>, directory: &Arc<Vnode>) -> Arc<Queue> {
         let key = (directory.key.0, directory.key.1.volume, user.id());

@@ -10,6 +10,8 @@
 //!    never answered is not brought again by another: the file is made, if it was not, and then stored as every other.
 //! 5. What the server refuses stays in the line. Whoever waits hears why, its name is taken out of the directory, and it is tried
 //!    again as a store is that fails, every [`RETRY`].
+//! 6. A volume that was moved or restored knows no numbers that were reserved before. What was to be made under one is made by asking,
+//!    and has another from then on ([`Vnode::fid`]); programs that have it open notice nothing. A file is then stored as every other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -19,11 +21,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_rpc::CallError;
+use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
-    AfsFetchStatus, AfsStoreStatus, FileType, MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MakeMany,
-    MakeManyReply, Making, Makings,
+    AfsFetchStatus, AfsStoreStatus, Callback, CreateFile, FileType, MAKE_BYTES_MAX, MAKE_MAX, Made,
+    MadeIn, MakeDir, MakeMany, MakeManyReply, Making, Makings, Symlink,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -53,8 +56,8 @@ const LINE_MAX: usize = 4_096;
 /// Lines that are kept though nothing is in them.
 const LINES_MAX: usize = 256;
 
-/// What became of something: its status, or why it was not made.
-type Outcome = std::result::Result<AfsFetchStatus, CallError>;
+/// What became of something: its status, and whether it has what it was to be made with; or why it was not made.
+type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>;
 
 /// What a vnode knows of itself as long as no server knows it.
 #[derive(Debug)]
@@ -285,6 +288,10 @@ impl Line {
         let chosen = numbers.into_iter().filter_map(|number| {
             self.change(number, |item| {
                 item.sent = true;
+                // It may have another number by now.
+                let directory = item.directory.fid();
+                item.making.dir_vnode = directory.vnode;
+                item.making.dir_uniquifier = directory.uniquifier;
                 Sent {
                     number,
                     vnode: item.vnode.clone(),
@@ -377,7 +384,7 @@ impl Cache {
         let wanted = if hurry { Wanted::Now } else { Wanted::Soon };
         let with = Some((Bytes::copy_from_slice(contents), *set));
         match self.want(vnode, with, wanted).await {
-            Some(Ok(status)) => {
+            Some(Ok((status, _))) => {
                 let stored = &self.counts.stored;
                 stored.fetch_add(contents.len() as u64, Ordering::Relaxed);
                 Ok(Some(status))
@@ -417,7 +424,7 @@ impl Cache {
         self.tell_of(&queue);
         let outcome = receiver.await.unwrap_or(Err(CallError::Closed));
         match outcome {
-            Ok(_) if too_late => None,
+            Ok((_, whole)) if too_late || !whole => None,
             outcome => Some(outcome),
         }
     }
@@ -463,7 +470,7 @@ impl Cache {
             let answer = self.make_many(queue, &under_way.sent).await;
             let sent = std::mem::take(&mut under_way.sent);
             match answer {
-                Ok((reply, by)) => self.are_born(queue, sent, &reply, (asked, by)),
+                Ok((reply, by)) => self.are_born(queue, sent, &reply, (asked, by)).await,
                 Err(error) => {
                     tracing::info!(count = sent.len(), %error, "not made yet; it is tried again");
                     let cause = cause_of(&error);
@@ -519,7 +526,7 @@ impl Cache {
     }
 
     /// A call was answered.
-    fn are_born(
+    async fn are_born(
         &self,
         queue: &Arc<Queue>,
         sent: Vec<Sent>,
@@ -546,12 +553,27 @@ impl Cache {
         }
         let mut told: Vec<(u64, Outcome)> = Vec::new();
         let mut parents: Vec<Arc<Vnode>> = Vec::new();
+        let mut anew: Vec<u64> = Vec::new();
         for (one, made) in sent.iter().zip(&reply.made) {
             if !parents
                 .iter()
                 .any(|known| Arc::ptr_eq(known, &one.directory))
             {
                 parents.push(one.directory.clone());
+            }
+            if made.code == AbortCode::VNOVNODE && !self.is_unborn(&one.directory) {
+                self.forget_numbers(&one.directory);
+                anew.push(one.number);
+                continue;
+            }
+            let of_directory = one.directory.state.lock().unborn.as_ref().map(|u| u.number);
+            if made.code == AbortCode::VNOVNODE && of_directory.is_some_and(|n| anew.contains(&n)) {
+                // Its turn is when its directory has its number.
+                queue
+                    .line
+                    .lock()
+                    .change(one.number, |item| item.sent = false);
+                continue;
             }
             if made.code != AbortCode(0) {
                 self.refused(queue, one, (&CallError::Aborted(made.code), true));
@@ -564,7 +586,7 @@ impl Cache {
                 count = std::mem::take(in_it);
             }
             self.is_born(queue, one, (count, &made), by);
-            told.push((one.number, Ok(made.status)));
+            told.push((one.number, Ok((made.status, true))));
         }
         for directory in parents {
             let Some((count, made_in)) = directories.get(&directory.fid()) else {
@@ -580,11 +602,97 @@ impl Cache {
             });
             items.collect()
         };
+        for one in sent.iter().filter(|one| anew.contains(&one.number)) {
+            self.make_anew(queue, one).await;
+        }
         for (senders, outcome) in waiting {
             for sender in senders {
                 let _gone = sender.send(outcome.clone());
             }
         }
+    }
+
+    /// Rule 6.
+    async fn make_anew(&self, queue: &Queue, one: &Sent) {
+        let (status, name) = (one.making.in_status, one.making.name.clone());
+        let made = self.create_anew(&queue.user, one, (name, status)).await;
+        let (fid, made, dir_status, by) = match made {
+            Ok(made) => made,
+            Err(error) => return self.refused(queue, one, (&cause_of(&error), true)),
+        };
+        let Sent {
+            vnode, directory, ..
+        } = one;
+        let _once = vnode.renumbered.set(fid);
+        let key = (vnode.key.0, fid);
+        self.vnodes.lock().insert(key, vnode.clone());
+        if vnode.is_directory() {
+            let mut state = vnode.state.lock();
+            if let Some((version, _)) = &mut state.listing {
+                *version = made.status.data_version;
+            }
+        }
+        self.is_born(queue, one, (0, &made), by);
+        let name = Bytes::copy_from_slice(one.making.name.as_bytes());
+        self.directory_changed(&queue.user, directory, &dir_status, |listing| {
+            listing.insert(name, fid);
+        });
+        tracing::info!(was = %vnode.key.1, %fid, "made under another number");
+        let item = queue.line.lock().items.remove(&one.number);
+        for sender in item.map(|item| item.waiting).unwrap_or_default() {
+            let _gone = sender.send(Ok((made.status, false)));
+        }
+    }
+
+    /// Makes it by asking.
+    async fn create_anew(
+        &self,
+        user: &Arc<User>,
+        one: &Sent,
+        (name, in_status): (AfsName, AfsStoreStatus),
+    ) -> Result<(Fid, Made, AfsFetchStatus, SocketAddr)> {
+        let (volume, dir_fid) = (&one.directory.volume, one.directory.fid());
+        let what = format!("making {}", one.vnode.fid());
+        let client = user.client();
+        let made = |status, callback| Made {
+            code: AbortCode(0),
+            status,
+            callback,
+            lease_secs: 0,
+        };
+        Ok(match one.making.kind {
+            FileType::Directory => {
+                let make = MakeDir {
+                    dir_fid,
+                    name,
+                    in_status,
+                };
+                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
+                let made = made(reply.status, reply.callback);
+                (reply.fid, made, reply.dir_status, by)
+            }
+            FileType::Symlink => {
+                let make = Symlink {
+                    dir_fid,
+                    name,
+                    link_contents: one.making.text.clone(),
+                    in_status,
+                };
+                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
+                let made = made(reply.status, Callback::NONE);
+                (reply.fid, made, reply.dir_status, by)
+            }
+            FileType::File | FileType::Invalid => {
+                let make = CreateFile {
+                    dir_fid,
+                    name,
+                    in_status,
+                };
+                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
+                let made = made(reply.status, reply.callback);
+                (reply.fid, made, reply.dir_status, by)
+            }
+        })
     }
 
     /// The server has made something.

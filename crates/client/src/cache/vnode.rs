@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
@@ -40,6 +40,8 @@ pub type Listing = BTreeMap<Bytes, Fid>;
 #[derive(Debug)]
 pub struct Vnode {
     pub(crate) key: Key,
+    /// The fid that the server gave it, where it was made here under one that the server had forgotten.
+    pub(crate) renumbered: OnceLock<Fid>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) state: Mutex<State>,
     pub(crate) body: Mutex<Body>,
@@ -137,6 +139,7 @@ impl Vnode {
     pub(crate) fn new(key: Key, volume: Arc<Volume>, body: Body) -> Self {
         Self {
             key,
+            renumbered: OnceLock::new(),
             volume,
             state: Mutex::default(),
             body: Mutex::new(body),
@@ -161,9 +164,9 @@ impl Vnode {
         self.key
     }
 
-    /// Its fid.
+    /// Its fid: that of its key, but where the server would not have that one.
     pub fn fid(&self) -> Fid {
-        self.key.1
+        self.renumbered.get().copied().unwrap_or(self.key.1)
     }
 
     /// The volume it is in.

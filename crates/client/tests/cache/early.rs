@@ -8,8 +8,8 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{
-    CreateFile, FileType, LeaseDirectory, MakeDir, MakeMany, ReturnDirectories, StoreData64,
-    StoreStatus, Symlink,
+    CreateFile, FileType, LeaseDirectory, MakeDir, MakeMany, ReserveVnodes, ReturnDirectories,
+    StoreData64, StoreStatus, Symlink,
 };
 
 use crate::bench::{Bench, Client, held};
@@ -379,5 +379,54 @@ async fn mode_and_times_of_a_leased_directory_are_told_together() {
     assert_eq!((mode, status.client_mod_time), (0o700, AfsTime(55)));
     assert_eq!(bench.calls::<StoreStatus>(), before + 1);
     find_in(&b, &seen, "within").await;
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    make_dir(&a, root, "asked for too").await;
+    make_dir(&a, root, "numbered").await;
+    // More blocks than a volume remembers: our first ones are forgotten, as when the volume is moved.
+    for _ in 0..70 {
+        let reserve = ReserveVnodes {
+            dir_fid: root.fid(),
+            files: 1,
+            directories: 1,
+        };
+        let client = user.client();
+        let reserved = client.call_volume(root.volume(), &"numbers", &reserve);
+        reserved.await.expect("reserved");
+    }
+    let before = bench.calls::<CreateFile>();
+    let open = a.make("open").await;
+    let handle = a.open(&open, Rights::WRITE).await;
+    cache.set_store_behind(1 << 20);
+    let sub = make_dir(&a, root, "sub").await;
+    let within = make_in(&a, &sub, "within").await;
+    a.put(&within, b"within").await.expect("closed");
+    handle.write(0, b"open").await.expect("write");
+    handle.store(true).await.expect("stored");
+    handle.close().await;
+    assert_eq!(a.get(&within).await, b"within");
+    cache.told(root).await.expect("told");
+    for vnode in [&open, &within] {
+        cache.store(vnode, false).await.expect("stored");
+    }
+    assert_eq!(bench.calls::<CreateFile>(), before + 2);
+    let b = bench.client().await;
+    assert_eq!(b.contents("open").await, b"open");
+    let seen = b.find("sub").await;
+    let seen = find_in(&b, &seen, "within").await;
+    assert_eq!(b.get(&seen).await, b"within");
+    assert_eq!(
+        (seen.fid(), a.find("open").await.key()),
+        (within.fid(), open.key())
+    );
+    // What others store is seen here, under either number.
+    b.put(&seen, b"by another").await.expect("stored");
+    assert_eq!(a.get(&within).await, b"by another");
     bench.end();
 }
