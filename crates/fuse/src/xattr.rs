@@ -31,7 +31,11 @@ impl Requests {
     async fn with_attributes(&self, uid: u32, number: INodeNo) -> Answer<std::sync::Arc<Vnode>> {
         self.settle(uid, number).await?;
         match self.node(number)? {
-            Node::Vnode(vnode) => Ok(vnode),
+            Node::Vnode(vnode) => {
+                // Whoever reads its number asks the server about it.
+                self.cache.told(&vnode).await.map_err(code)?;
+                Ok(vnode)
+            }
             Node::Cells | Node::Cell(_) | Node::Link(_) => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -47,7 +51,6 @@ impl Requests {
             b"afs.fid" => Ok(fid(&vnode).into_bytes()),
             b"afs.acl" => {
                 let user = self.user(uid).await?;
-                self.cache.told(&vnode).await.map_err(code)?;
                 let asked = FetchACL { fid: vnode.fid() };
                 let what = format!("access list of {}", vnode.fid());
                 let client = user.client();
@@ -83,7 +86,6 @@ impl Requests {
         }
         let access_list = AfsOpaque::new(text).map_err(|_| Errno::E2BIG)?;
         let user = self.user(uid).await?;
-        self.cache.told(&vnode).await.map_err(code)?;
         let asked = StoreACL {
             fid: vnode.fid(),
             access_list,
