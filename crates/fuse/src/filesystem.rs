@@ -392,14 +392,7 @@ impl fuser::Filesystem for Filesystem {
                 .within(caller, requests.open(uid, number, flags.0))
                 .await
             {
-                Ok((handle, right)) => {
-                    let keep = if right {
-                        FopenFlags::FOPEN_KEEP_CACHE
-                    } else {
-                        FopenFlags::empty()
-                    };
-                    reply.opened(FileHandle(handle), keep);
-                }
+                Ok(open) => reply.opened(FileHandle(open.handle), open.flags()),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -420,12 +413,12 @@ impl fuser::Filesystem for Filesystem {
         self.run(async move {
             let created = requests.create(uid, parent, &name, mode, flags);
             match requests.within(caller, created).await {
-                Ok((entry, handle)) => reply.created(
+                Ok((entry, open)) => reply.created(
                     &entry.entry_time.min(entry.attr_time),
                     &entry.attr,
                     Generation(entry.generation),
-                    FileHandle(handle),
-                    FopenFlags::FOPEN_KEEP_CACHE,
+                    FileHandle(open.handle),
+                    open.flags(),
                 ),
                 Err(errno) => reply.error(errno),
             }
@@ -643,8 +636,8 @@ impl fuser::Filesystem for Filesystem {
 
     fn setlk(
         &self,
-        _request: &Request,
-        _number: INodeNo,
+        request: &Request,
+        number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
         start: u64,
@@ -654,11 +647,12 @@ impl fuser::Filesystem for Filesystem {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let requests = self.requests.clone();
+        let (requests, thread) = (self.requests.clone(), request.pid());
         self.run(async move {
+            let file = (number, handle.0);
             // No longest time: who waits can be interrupted, and servers are not waited for.
             let done = match lock(owner, (start, end), kind, pid) {
-                Some(lock) => requests.set_lock(handle.0, lock, sleep).await,
+                Some(lock) => requests.set_lock(file, thread, lock, sleep).await,
                 None => requests.unlock(handle.0, owner.0, (start, end)).await,
             };
             match done {

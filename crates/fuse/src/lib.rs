@@ -20,6 +20,7 @@ mod inodes;
 mod mount;
 mod mount_points;
 mod notices;
+mod owners;
 mod requests;
 mod xattr;
 

@@ -1,8 +1,8 @@
 //! What each request of the kernel comes to, in terms of the cache.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -10,13 +10,14 @@ use cellar_client::cache::{Attributes, Cache, Found, Handle, Lock, User, Vnode, 
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
-use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
+use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, RenameFlags};
 use parking_lot::Mutex;
 
 use crate::caller::Caller;
 use crate::directories::Opened;
 use crate::inodes::{Inodes, Node};
 use crate::mount::Options;
+use crate::owners::{self, LOOK_TIME, Owners, Setter};
 
 /// How long the kernel may believe that a cell or a mount point leads where it led.
 const CROSSING_TIME: Duration = Duration::from_secs(60);
@@ -38,6 +39,9 @@ pub(crate) struct Requests {
     pub(crate) suid: bool,
     pub(crate) next: AtomicU64,
     files: Mutex<HashMap<u64, Arc<Handle>>>,
+    /// Files may be opened so that no close is told.
+    can_be_quiet: bool,
+    owners: Owners,
     pub(crate) directories: Mutex<HashMap<u64, Arc<Opened>>>,
 }
 
@@ -52,6 +56,26 @@ impl Seen {
     pub(crate) fn is_over(&self) -> bool {
         let directory = self.directory.as_ref();
         directory.is_some_and(|(vnode, breaks)| vnode.breaks() != *breaks)
+    }
+}
+
+/// In the number of an open file: the kernel does not tell when a descriptor of it is closed (`owners`).
+const QUIET: u64 = 1 << 63;
+
+/// A file that was opened.
+pub(crate) struct Open {
+    pub(crate) handle: u64,
+    /// The pages that the kernel has are those of now.
+    pub(crate) pages_are_right: bool,
+    /// No close is to be told.
+    pub(crate) quiet: bool,
+}
+
+impl Open {
+    pub(crate) fn flags(&self) -> FopenFlags {
+        let flag = |is: bool, flag| if is { flag } else { FopenFlags::empty() };
+        flag(self.pages_are_right, FopenFlags::FOPEN_KEEP_CACHE)
+            | flag(self.quiet, FopenFlags::FOPEN_NOFLUSH)
     }
 }
 
@@ -81,6 +105,8 @@ impl Requests {
             suid: options.suid,
             next: AtomicU64::new(1),
             files: Mutex::default(),
+            can_be_quiet: owners::can_look(),
+            owners: Owners::default(),
             directories: Mutex::default(),
         }
     }
@@ -374,8 +400,8 @@ impl Requests {
 
     // ---- files
 
-    fn keep(&self, handle: Handle) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+    fn keep(&self, handle: Handle, quiet: bool) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) | if quiet { QUIET } else { 0 };
         self.files.lock().insert(number, Arc::new(handle));
         number
     }
@@ -385,8 +411,8 @@ impl Requests {
         files.get(&number).cloned().ok_or(Errno::EBADF)
     }
 
-    /// Opens a file; answers its handle, and whether the pages that the kernel has are still right.
-    pub(crate) async fn open(&self, uid: u32, number: INodeNo, flags: i32) -> Answer<(u64, bool)> {
+    /// Opens a file.
+    pub(crate) async fn open(&self, uid: u32, number: INodeNo, flags: i32) -> Answer<Open> {
         let vnode = self.vnode(number)?;
         let user = self.user(uid).await?;
         let wanted = match flags & 3 {
@@ -403,8 +429,15 @@ impl Requests {
         if cut && uid != 0 {
             self.kill_set_id(&user, &vnode).await;
         }
-        let right = self.inodes.pages_are(number.0, vnode.contents()) && !cut;
-        Ok((self.keep(handle), right))
+        let pages_are_right = self.inodes.pages_are(number.0, vnode.contents()) && !cut;
+        let is_read = wanted == Rights::READ && !cut;
+        let quiet = is_read && self.can_be_quiet && !self.cache.is_locked(&vnode);
+        let handle = self.keep(handle, quiet);
+        Ok(Open {
+            handle,
+            pages_are_right,
+            quiet,
+        })
     }
 
     pub(crate) async fn create(
@@ -414,7 +447,7 @@ impl Requests {
         name: &[u8],
         mode: u32,
         flags: i32,
-    ) -> Answer<(Entry, u64)> {
+    ) -> Answer<(Entry, Open)> {
         let directory = self.vnode(parent)?;
         let user = self.user(uid).await?;
         let seen = self.seen(parent)?;
@@ -428,8 +461,8 @@ impl Requests {
             Err(error) if errno(&error) == Errno::EEXIST.code() && flags & O_EXCL == 0 => {
                 let seen = self.seen(parent)?;
                 let entry = self.lookup(uid, parent, name, &seen).await?;
-                let (handle, _) = self.open(uid, entry.attr.ino, flags).await?;
-                return Ok((entry, handle));
+                let open = self.open(uid, entry.attr.ino, flags).await?;
+                return Ok((entry, open));
             }
             Err(error) => return Err(code(error)),
         };
@@ -447,7 +480,12 @@ impl Requests {
         };
         self.inodes
             .pages_are(entry.attr.ino.0, found.vnode.contents());
-        Ok((entry, self.keep(handle)))
+        let open = Open {
+            handle: self.keep(handle, false),
+            pages_are_right: true,
+            quiet: false,
+        };
+        Ok((entry, open))
     }
 
     pub(crate) async fn read(&self, handle: u64, offset: u64, size: u32) -> Answer<Vec<u8>> {
@@ -479,10 +517,24 @@ impl Requests {
 
     // ---- locks
 
-    /// Sets a lock; with `wait` as soon as nothing is in the way.
-    pub(crate) async fn set_lock(&self, handle: u64, lock: Lock, wait: bool) -> Answer<()> {
+    /// A thread sets a lock; with `wait` as soon as nothing is in the way.
+    pub(crate) async fn set_lock(
+        self: &Arc<Self>,
+        (number, handle): (INodeNo, u64),
+        thread: u32,
+        lock: Lock,
+        wait: bool,
+    ) -> Answer<()> {
+        let quiet = handle & QUIET != 0;
+        let setter = match quiet {
+            true if !self.owners.has_room() => return Err(Errno::ENOLCK),
+            true => owners::through(thread).await,
+            false => None,
+        };
+        let number = (self.inodes.shown(number.0), handle);
         let handle = self.handle(handle)?;
         let (user, vnode) = (handle.user(), handle.vnode());
+        self.give_back_closed(Some(vnode)).await;
         let set = if wait {
             let gave_up = || Caller::new(lock.pid).is_signalled();
             let waited = self.cache.wait_for_lock(user, vnode, lock, gave_up);
@@ -490,12 +542,50 @@ impl Requests {
         } else {
             self.cache.set_lock(user, vnode, lock).await
         };
-        set.map_err(code)
+        set.map_err(code)?;
+        if quiet {
+            let setter = Setter {
+                handle: number.1,
+                inode: number.0,
+                vnode: vnode.clone(),
+                owner: lock.owner,
+                pid: lock.pid,
+                through: setter,
+            };
+            if self.owners.add(setter) {
+                tokio::spawn(Self::look_at_owners(Arc::downgrade(self)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether locks go with descriptors whose closes are not told, as long as there are such.
+    async fn look_at_owners(requests: Weak<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_TIME).await;
+            let Some(requests) = requests.upgrade() else {
+                return;
+            };
+            requests.give_back_closed(None).await;
+            let has_locks = |one: &Setter| requests.cache.has_locks(&one.vnode, one.owner, one.pid);
+            if !requests.owners.go_on(has_locks) {
+                return;
+            }
+        }
+    }
+
+    /// Locks of processes that have closed the file; of one file, or of all.
+    async fn give_back_closed(&self, of: Option<&Arc<Vnode>>) {
+        for one in self.owners.take_closed(of) {
+            let back = self.cache.unlock_process(&one.vnode, one.owner, one.pid);
+            back.await;
+        }
     }
 
     /// What is in the way of a lock.
     pub(crate) async fn test_lock(&self, handle: u64, lock: Lock) -> Answer<Option<Lock>> {
         let handle = self.handle(handle)?;
+        self.give_back_closed(Some(handle.vnode())).await;
         let test = self.cache.test_lock(handle.user(), handle.vnode(), lock);
         test.await.map_err(code)
     }
@@ -509,6 +599,12 @@ impl Requests {
     }
 
     pub(crate) async fn release(&self, handle: u64) {
+        if handle & QUIET != 0 {
+            for one in self.owners.take_of(handle) {
+                let back = self.cache.unlock_process(&one.vnode, one.owner, one.pid);
+                back.await;
+            }
+        }
         let handle = self.files.lock().remove(&handle);
         // Reads that are under way end first: the last of them closes.
         if let Some(handle) = handle.and_then(Arc::into_inner) {

@@ -173,6 +173,12 @@ impl Locks {
         self.held.lock().iter().any(|lock| lock.owner == owner)
     }
 
+    fn has_of(&self, owner: u64, pid: u32) -> bool {
+        let held = self.held.lock();
+        held.iter()
+            .any(|lock| (lock.owner, lock.pid) == (owner, pid))
+    }
+
     /// The owner has nothing of that range any more.
     fn take(&self, owner: u64, first: u64, last: u64) {
         let mut held = self.held.lock();
@@ -313,6 +319,26 @@ impl Cache {
         }
         let mut server = vnode.locks.server.lock().await;
         vnode.locks.take(owner, first, last);
+        self.give_back(vnode, &mut server).await;
+        vnode.locks.freed.notify_waiters();
+    }
+
+    /// Whether a process has locks that it set as that owner.
+    pub fn has_locks(&self, vnode: &Vnode, owner: u64, pid: u32) -> bool {
+        vnode.locks.has_of(owner, pid)
+    }
+
+    /// A process gives back all that it set as that owner: another one that has the owner's number by now keeps his.
+    pub async fn unlock_process(&self, vnode: &Arc<Vnode>, owner: u64, pid: u32) {
+        if !vnode.locks.has_of(owner, pid) {
+            return;
+        }
+        if let Err(error) = self.store(vnode, false).await {
+            tracing::info!(fid = %vnode.fid(), %error, "not stored before a lock is given back");
+        }
+        let mut server = vnode.locks.server.lock().await;
+        let is_other = |lock: &Lock| (lock.owner, lock.pid) != (owner, pid);
+        vnode.locks.held.lock().retain(is_other);
         self.give_back(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
     }
@@ -495,7 +521,7 @@ impl Cache {
     }
 
     /// Whether somebody here has a lock on it.
-    pub(crate) fn is_locked(&self, vnode: &Vnode) -> bool {
+    pub fn is_locked(&self, vnode: &Vnode) -> bool {
         !vnode.locks.is_empty()
     }
 

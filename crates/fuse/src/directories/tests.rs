@@ -350,7 +350,8 @@ async fn a_file_is_flushed_and_stored_as_its_users_say() {
     let uid = requests.owner.wrapping_add(1_000);
     let seen = requests.seen(ROOT_DIR).expect("the root");
     let made = requests.create(uid, ROOT_DIR, b"file", 0o644, 2).await;
-    let (entry, handle) = made.expect("a file");
+    let (entry, open) = made.expect("a file");
+    let handle = open.handle;
     let number = entry.attr.ino;
     let set = async |name: &str, value: &str| {
         let set = requests.set_xattr(uid, number, name.as_bytes(), value.as_bytes(), 0);
