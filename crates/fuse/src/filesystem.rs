@@ -56,6 +56,11 @@ impl Filesystem {
         }
     }
 
+    /// What answers the requests.
+    pub(crate) fn requests(&self) -> Arc<Requests> {
+        self.requests.clone()
+    }
+
     /// Whether the kernel can let names expire; known once it is mounted.
     pub(crate) fn can_expire(&self) -> Arc<AtomicBool> {
         self.can_expire.clone()

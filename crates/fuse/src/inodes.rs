@@ -318,12 +318,27 @@ impl Inodes {
         names
     }
 
-    /// Whether the pages that the kernel has of an inode are those of `version`; they will be.
-    pub(crate) fn pages_are(&self, number: u64, version: u64) -> bool {
+    /// What pages the kernel may have of an inode; they will be those of `version`.
+    pub(crate) fn pages_are(&self, number: u64, version: u64) -> Pages {
         let mut table = self.0.lock();
         let inode = table.inodes.get_mut(&number);
-        inode.is_some_and(|inode| inode.pages.replace(version) == Some(version))
+        match inode.map(|inode| inode.pages.replace(version)) {
+            Some(Some(before)) if before == version => Pages::Right,
+            Some(None) => Pages::None,
+            _ => Pages::Others,
+        }
     }
+}
+
+/// Pages that the kernel may have of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Those of now.
+    Right,
+    /// It was never opened: none.
+    None,
+    /// Of what it was.
+    Others,
 }
 
 impl Table {

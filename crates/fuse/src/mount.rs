@@ -65,10 +65,13 @@ impl Mount {
         let runtime = tokio::runtime::Handle::current();
         let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options);
         let can_expire = filesystem.can_expire();
+        let requests = filesystem.requests();
         let session = Session::new(filesystem, directory, &config(options))?;
         let device = session.as_fd().try_clone_to_owned()?;
         let can_expire = can_expire.load(std::sync::atomic::Ordering::Acquire);
         let kernel = Arc::new(Kernel::new(device, can_expire));
+        requests.set_kernel(kernel.clone());
+        drop(requests);
         let write = |number| {
             let (notices, inodes, kernel) = (notices.clone(), inodes.clone(), kernel.clone());
             std::thread::Builder::new()

@@ -9,7 +9,8 @@
 //!    delay one another, and none about files elsewhere.
 //! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
 //!    such a directory stays there. Older kernels drop them.
-//! 5. What nobody looked at for long is dropped where too much is remembered ([`Notices::let_go`]): names of files that no
+//! 5. Contents are given to the kernel ([`Kernel::give`]) only of files of which it has no pages: so nothing is waited for.
+//! 6. What nobody looked at for long is dropped where too much is remembered ([`Notices::let_go`]): names of files that no
 //!    program has open. The kernel forgets their inodes with the last name, and says so. A thread of its own does that, as
 //!    nobody waits for it.
 
@@ -41,6 +42,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// `FUSE_NOTIFY_INVAL_INODE` and `FUSE_NOTIFY_INVAL_ENTRY`. Source: linux/fuse.h.
 const INVALIDATE_INODE: i32 = 2;
 const INVALIDATE_ENTRY: i32 = 3;
+/// `FUSE_NOTIFY_STORE`.
+const STORE: i32 = 4;
 /// Flag of an entry: expire it.
 const EXPIRE_ONLY: u32 = 1;
 /// The header of what is written to the kernel: length, code, 0.
@@ -186,7 +189,7 @@ impl Notices {
         receiver
     }
 
-    /// Rule 5, until [`Notices::end`]. Blocks.
+    /// Rule 6, until [`Notices::end`]. Blocks.
     pub(crate) fn let_go(&self, crowds: &Receiver<Crowd>, kernel: &Kernel, inodes: &Inodes) {
         for vnode in crowds.iter().flatten() {
             if vnode.is_open() || self.crowds.lock().is_none() {
@@ -300,6 +303,14 @@ impl Kernel {
         self.write(INVALIDATE_INODE, &body, None);
     }
 
+    /// Gives it the first bytes of a file. Waits for nobody where it has no pages of the file.
+    pub(crate) fn give(&self, number: u64, bytes: &Bytes) {
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&number.to_ne_bytes());
+        body[16..20].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+        self.write_parts(STORE, &body, bytes, &[]);
+    }
+
     /// A name may lead elsewhere now.
     fn entry(&self, parent: u64, name: &Bytes) {
         self.invalidate_entry(parent, name, self.entry_flags);
@@ -320,6 +331,10 @@ impl Kernel {
     fn write(&self, code: i32, body: &[u8], name: Option<&Bytes>) {
         let name = name.map_or(&[][..], |name| name);
         let end: &[u8] = if name.is_empty() { &[] } else { &[0] };
+        self.write_parts(code, body, name, end);
+    }
+
+    fn write_parts(&self, code: i32, body: &[u8], name: &[u8], end: &[u8]) {
         let length = HEADER + body.len() + name.len() + end.len();
         let mut header = [0; HEADER];
         header[..4].copy_from_slice(&(length as u32).to_ne_bytes());

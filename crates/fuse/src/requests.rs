@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 
 use crate::caller::Caller;
 use crate::directories::Opened;
-use crate::inodes::{Inodes, Node};
+use crate::inodes::{Inodes, Node, Pages};
 use crate::mount::Options;
+use crate::notices::Kernel;
 use crate::owners::{self, LOOK_TIME, Owners, Setter};
 
 /// How long the kernel may believe that a cell or a mount point leads where it led.
@@ -25,6 +26,9 @@ const CROSSING_TIME: Duration = Duration::from_secs(60);
 const ROOT_TIME: Duration = Duration::from_secs(3_600);
 /// Longest waits of one request, in units of the cache's patience: servers are asked in turn.
 const PATIENCE_TIMES: u32 = 4;
+
+/// Files of so many bytes are given to the kernel when they are opened.
+const GIVEN_MAX: u64 = 64 << 10;
 
 pub(crate) type Answer<T> = Result<T, Errno>;
 
@@ -42,6 +46,8 @@ pub(crate) struct Requests {
     /// Files may be opened so that no close is told.
     can_be_quiet: bool,
     owners: Owners,
+    /// Who is given contents with an open.
+    kernel: OnceLock<Arc<Kernel>>,
     pub(crate) directories: Mutex<HashMap<u64, Arc<Opened>>>,
 }
 
@@ -107,6 +113,7 @@ impl Requests {
             files: Mutex::default(),
             can_be_quiet: owners::can_look(),
             owners: Owners::default(),
+            kernel: OnceLock::new(),
             directories: Mutex::default(),
         }
     }
@@ -429,8 +436,13 @@ impl Requests {
         if cut && uid != 0 {
             self.kill_set_id(&user, &vnode).await;
         }
-        let pages_are_right = self.inodes.pages_are(number.0, vnode.contents()) && !cut;
+        let pages = self.inodes.pages_are(number.0, vnode.contents());
         let is_read = wanted == Rights::READ && !cut;
+        let pages_are_right = match pages {
+            Pages::Right => !cut,
+            Pages::None if is_read => self.give(number, &handle).await,
+            Pages::None | Pages::Others => false,
+        };
         let quiet = is_read && self.can_be_quiet && !self.cache.is_locked(&vnode);
         let handle = self.keep(handle, quiet);
         Ok(Open {
@@ -438,6 +450,33 @@ impl Requests {
             pages_are_right,
             quiet,
         })
+    }
+
+    /// Gives the kernel all of a small file that is here, so that reading it makes no request. Answers whether it has it.
+    ///
+    /// The kernel has no pages of the file, as nobody had opened it: so it waits for none, and whatever is left of a page behind
+    /// the file's end is zero. If the file was changed since its bytes were taken, the kernel was told of that before it had them,
+    /// perhaps: then it is told again, and keeps none. A change after that is told after that.
+    async fn give(&self, number: INodeNo, handle: &Handle) -> bool {
+        let Some(kernel) = self.kernel.get() else {
+            return false;
+        };
+        let vnode = handle.vnode();
+        let before = (vnode.breaks(), vnode.contents());
+        let Some(bytes) = handle.small(GIVEN_MAX).await else {
+            return false;
+        };
+        kernel.give(number.0, &bytes.into());
+        if (vnode.breaks(), vnode.contents()) == before {
+            return true;
+        }
+        self.cache.tell(vnode, true);
+        false
+    }
+
+    /// Who is given contents.
+    pub(crate) fn set_kernel(&self, kernel: Arc<Kernel>) {
+        let _once = self.kernel.set(kernel);
     }
 
     pub(crate) async fn create(

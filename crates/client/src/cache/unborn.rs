@@ -35,7 +35,6 @@ use tokio::time::Instant;
 use super::Cache;
 use super::behind::RETRY;
 use super::leases::Lease;
-use super::read::in_chunks;
 use super::status::Asked;
 use super::user::User;
 use super::vnode::Vnode;
@@ -46,7 +45,7 @@ use crate::volume::Volume;
 /// Contents that go with the call that makes the file.
 pub(crate) const SMALL: u64 = 64 << 10;
 /// How long a call waits for others where nobody waits for it.
-const LINGER: Duration = Duration::from_millis(5);
+const LINGER: Duration = Duration::from_millis(20);
 /// How long something is not told that nobody asks for.
 const AGE: Duration = Duration::from_secs(1);
 /// How often it is looked for such things.
@@ -489,17 +488,14 @@ impl Cache {
             volume: volume.id,
             makings: Makings::from_iter_cut(sent.iter().map(|one| one.making.clone())),
         };
-        let contents: Vec<u8> = sent
-            .iter()
-            .flat_map(|one| one.contents.iter().copied())
-            .collect();
-        let chunks = in_chunks(contents);
+        let contents = sent.iter().map(|one| &one.contents);
+        let chunks: Vec<&Bytes> = contents.filter(|bytes| !bytes.is_empty()).collect();
         let mut course = Course::start(queue.user.client(), volume).await?;
         loop {
             let answer = async {
                 let mut call = course.connection().open(&arguments).await?;
                 for chunk in &chunks {
-                    match call.write(chunk.clone()).await {
+                    match call.write(Bytes::clone(chunk)).await {
                         Ok(()) => {}
                         // Its answer says why.
                         Err(CallError::AnsweredEarly) => break,
