@@ -584,14 +584,15 @@ impl fuser::Filesystem for Filesystem {
 
     fn fsyncdir(
         &self,
-        _request: &Request,
-        _number: INodeNo,
+        request: &Request,
+        number: INodeNo,
         _handle: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        // Changes in directories are the server's before they are answered.
-        reply.ok();
+        self.empty(request, reply, |requests| async move {
+            requests.sync_dir(number).await
+        });
     }
 
     fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {

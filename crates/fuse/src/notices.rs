@@ -304,7 +304,7 @@ impl Kernel {
     }
 
     /// Gives it the first bytes of a file. Waits for nobody where it has no pages of the file.
-    pub(crate) fn give(&self, number: u64, bytes: &Bytes) {
+    pub(crate) fn give(&self, number: u64, bytes: &[u8]) {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&number.to_ne_bytes());
         body[16..20].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());

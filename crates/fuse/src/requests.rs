@@ -48,6 +48,8 @@ pub(crate) struct Requests {
     owners: Owners,
     /// Who is given contents with an open.
     kernel: OnceLock<Arc<Kernel>>,
+    /// Held by the open that looks whether it is given something.
+    giving: Mutex<()>,
     pub(crate) directories: Mutex<HashMap<u64, Arc<Opened>>>,
 }
 
@@ -114,6 +116,7 @@ impl Requests {
             can_be_quiet: owners::can_look(),
             owners: Owners::default(),
             kernel: OnceLock::new(),
+            giving: Mutex::default(),
             directories: Mutex::default(),
         }
     }
@@ -436,13 +439,8 @@ impl Requests {
         if cut && uid != 0 {
             self.kill_set_id(&user, &vnode).await;
         }
-        let pages = self.inodes.pages_are(number.0, vnode.contents());
         let is_read = wanted == Rights::READ && !cut;
-        let pages_are_right = match pages {
-            Pages::Right => !cut,
-            Pages::None if is_read => self.give(number, &handle).await,
-            Pages::None | Pages::Others => false,
-        };
+        let pages_are_right = self.pages_are_right(number, &handle, is_read) && !cut;
         let quiet = is_read && self.can_be_quiet && !self.cache.is_locked(&vnode);
         let handle = self.keep(handle, quiet);
         Ok(Open {
@@ -452,26 +450,21 @@ impl Requests {
         })
     }
 
-    /// Gives the kernel all of a small file that is here, so that reading it makes no request. Answers whether it has it.
+    /// Whether the pages are right that the kernel has of a file that is being opened, to be read or not. It is given all of a small
+    /// file that is here, so that reading it makes no request.
     ///
-    /// The kernel has no pages of the file, as nobody had opened it: so it waits for none, and whatever is left of a page behind
-    /// the file's end is zero. If the file was changed since its bytes were taken, the kernel was told of that before it had them,
-    /// perhaps: then it is told again, and keeps none. A change after that is told after that.
-    async fn give(&self, number: INodeNo, handle: &Handle) -> bool {
-        let Some(kernel) = self.kernel.get() else {
-            return false;
-        };
-        let vnode = handle.vnode();
-        let before = (vnode.breaks(), vnode.contents());
-        let Some(bytes) = handle.small(GIVEN_MAX).await else {
-            return false;
-        };
-        kernel.give(number.0, &bytes.into());
-        if (vnode.breaks(), vnode.contents()) == before {
-            return true;
+    /// One open of an inode at a time comes here, and the first is the one that gives: nobody reads the file yet, so the kernel waits
+    /// for no page of it, and what is left of a page behind the file's end is zero. Nothing is waited for in between.
+    fn pages_are_right(&self, number: INodeNo, handle: &Handle, is_read: bool) -> bool {
+        let _alone = self.giving.lock();
+        let contents = handle.vnode().contents();
+        match (self.inodes.pages_are(number.0, contents), self.kernel.get()) {
+            (Pages::Right, _) => true,
+            (Pages::None, Some(kernel)) if is_read => {
+                handle.give_small(GIVEN_MAX, |bytes| kernel.give(number.0, bytes))
+            }
+            _ => false,
         }
-        self.cache.tell(vnode, true);
-        false
     }
 
     /// Who is given contents.
@@ -772,6 +765,14 @@ impl Requests {
         })?;
         self.inodes.renamed((from.0.0, from.1), (to.0.0, to.1));
         Ok(())
+    }
+
+    /// The server has been told of what was made in a directory, and what it has been told is durable.
+    pub(crate) async fn sync_dir(&self, number: INodeNo) -> Answer<()> {
+        match self.node(number)? {
+            Node::Vnode(directory) => self.cache.told(&directory).await.map_err(code),
+            Node::Cells | Node::Cell(_) | Node::Link(_) => Ok(()),
+        }
     }
 
     /// Blocks of 1 KiB: all, free.

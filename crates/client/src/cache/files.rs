@@ -202,16 +202,34 @@ impl Handle {
             .await
     }
 
-    /// All of a file of at most `most` bytes, if it is here; counts as a read of it. `None` for an empty one, too.
-    pub async fn small(&self, most: u64) -> Option<Vec<u8>> {
-        let length = {
-            let body = self.vnode.body.lock();
-            let length = body.length();
-            let here = length > 0 && length <= most && !body.lacks(0, length);
-            here.then_some(length)?
+    /// Gives all of a file of at most `most` bytes away, if it is here and not empty; counts as a read of it. Programs here do not
+    /// change it meanwhile. Answers whether it was given, and is still what it was then: whoever has it is told of what comes later.
+    pub fn give_small(&self, most: u64, give: impl FnOnce(&[u8])) -> bool {
+        let (cache, user, vnode) = (&self.cache, &self.user, &self.vnode);
+        let Some(status) = vnode.promised(user) else {
+            return false;
         };
-        let bytes = self.read(0, length).await.ok()?;
-        (bytes.len() as u64 == length).then_some(bytes)
+        let breaks = vnode.breaks();
+        let contents = {
+            let mut body = vnode.body.lock();
+            let length = body.length();
+            if length == 0 || length > most || !body.gaps(0, length).is_empty() {
+                return false;
+            }
+            let Ok(bytes) = body.read(0, length) else {
+                return false;
+            };
+            give(&bytes);
+            body.contents()
+        };
+        cache.read_all(user, vnode, &status);
+        // A promise that is being broken is counted first, and then ended, and then that is told.
+        let is_same = (vnode.breaks(), vnode.contents()) == (breaks, contents);
+        let holds = is_same && vnode.promised(user).is_some();
+        if !holds {
+            cache.tell(vnode, true);
+        }
+        holds
     }
 
     /// Puts bytes at `start`.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
+use cellar_wire::rxafs::AfsFetchStatus;
 use parking_lot::Mutex;
 
 use super::status::refused;
@@ -128,6 +129,16 @@ impl Cache {
             format!("reading {}: it changes all the time", vnode.fid()),
             AbortCode::from_errno(11),
         ))
+    }
+
+    /// All of a small file was read at once, from here.
+    pub(crate) fn read_all(&self, user: &Arc<User>, vnode: &Arc<Vnode>, status: &AfsFetchStatus) {
+        self.touch(vnode);
+        self.follow_trail(user, vnode, status);
+        self.counts.reads.hit();
+        if vnode.guessed.swap(false, Ordering::Relaxed) {
+            self.counts.guessed_right.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Fetches what is missing of a chunk, once for all who want it at the same time. `guess`: nobody has asked for the

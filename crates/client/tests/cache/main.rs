@@ -48,6 +48,33 @@ async fn what_one_closes_the_other_sees() {
 }
 
 #[tokio::test]
+async fn a_small_file_is_given_away_only_as_it_is() {
+    let bench = Bench::start();
+    let [(a, file), (b, seen)] = bench.two_with_a_file(b"one").await;
+    let handle = b.open(&seen, Rights::READ).await;
+    let give = |most| {
+        let mut given = None;
+        let good = handle.give_small(most, |bytes| given = Some(bytes.to_vec()));
+        (good, given)
+    };
+    assert_eq!(give(100), (false, None), "nothing of it is here");
+    assert_eq!(b.get(&seen).await, b"one");
+    assert_eq!(give(100), (true, Some(b"one".to_vec())));
+    assert_eq!(give(2), (false, None), "it is too large");
+    // A promise that ends meanwhile: whoever shows the file is told after that.
+    let told = Arc::new(Told::default());
+    b.cache.watch(told.clone());
+    let good = handle.give_small(100, |_| b.cache.distrust(seen.volume().id));
+    assert!(!good && told.0.load(Ordering::SeqCst) >= 2);
+    assert_eq!(give(100), (false, None), "nothing is promised");
+    a.put(&file, b"two").await.expect("stored");
+    assert_eq!(b.get(&seen).await, b"two");
+    assert_eq!(give(100), (true, Some(b"two".to_vec())));
+    handle.close().await;
+    bench.end();
+}
+
+#[tokio::test]
 async fn names_change_here_as_on_the_server() {
     let bench = Bench::start();
     let (a, b) = (bench.client().await, bench.client().await);
