@@ -69,10 +69,10 @@ pub(crate) struct Options {
     /// KiB of a file that may still have to be stored when close returns, as of 'cellar fs storebehind -allfiles'.
     #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
     store_behind: u64,
-    /// Ask the file server for each file when it is made, also where it would keep others out of the directory for a while, so that
-    /// many can be made with one call later.
+    /// Have directories leased in which many files are made: they are made without asking, and the server is told of each when it is
+    /// closed, and of the rest within a second, or before others see the directory. With --store-behind it is so without saying.
     #[arg(long)]
-    no_leases: bool,
+    leases: bool,
     /// What @sys stands for; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
@@ -173,7 +173,7 @@ async fn mounted(options: Options) -> Outcome {
             sysnames: options.sysname,
             patience,
             nat_ping: (options.nat_ping > 0).then(|| Duration::from_secs(options.nat_ping)),
-            leases: !options.no_leases,
+            leases: options.leases || options.store_behind > 0,
         },
         identities,
         now,

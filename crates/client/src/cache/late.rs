@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -37,13 +38,16 @@ pub(crate) type Waiting = Mutex<HashMap<Key, Arc<Vnode>>>;
 pub(crate) struct Late {
     user: Arc<User>,
     set: AfsStoreStatus,
+    /// When it was last set, by our clock.
+    touched: AfsTime,
     since: Instant,
 }
 
 impl State {
     /// A directory's status as programs here have set it.
     pub(crate) fn with_late(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
-        if let Some(Late { set, .. }) = &self.late {
+        if let Some(Late { set, touched, .. }) = &self.late {
+            status.server_mod_time = status.server_mod_time.max(*touched);
             status.unix_mode = set.unix_mode.unwrap_or(status.unix_mode);
             status.client_mod_time = set.client_mod_time.unwrap_or(status.client_mod_time);
         }
@@ -79,8 +83,10 @@ impl Cache {
         let late = state.late.get_or_insert_with(|| Late {
             user: user.clone(),
             set: AfsStoreStatus::default(),
+            touched: AfsTime(0),
             since: now,
         });
+        late.touched = self.now();
         merge(&mut late.set, set);
         if waiting.insert(directory.key, directory.clone()).is_none() {
             self.early.untold.fetch_add(1, Ordering::AcqRel);

@@ -557,8 +557,11 @@ impl Cache {
             {
                 parents.push(one.directory.clone());
             }
-            if made.code == AbortCode::VNOVNODE && !self.is_unborn(&one.directory) {
+            let is_told = !self.is_unborn(&one.directory);
+            if made.code == AbortCode::VNOVNODE && is_told {
                 self.forget_numbers(&one.directory);
+            }
+            if made.code != AbortCode(0) && !is_final(made.code) && is_told {
                 anew.push(one.number);
                 continue;
             }
@@ -614,7 +617,8 @@ impl Cache {
         let made = self.create_anew(&queue.user, one, (name, status)).await;
         let (fid, made, dir_status, by) = match made {
             Ok(made) => made,
-            Err(error) => return self.refused(queue, one, (&cause_of(&error), true)),
+            // Also a name that is taken may be so by itself: it is asked again.
+            Err(error) => return self.refused(queue, one, (&cause_of(&error), false)),
         };
         let Sent {
             vnode, directory, ..
@@ -870,6 +874,19 @@ fn shrank(vnode: &Vnode, directory: &Vnode) {
     if vnode.is_directory() {
         state.untold_directories = state.untold_directories.saturating_sub(1);
     }
+}
+
+/// Whether a code says that something cannot be made, and not that its number is unknown or its volume is on its way elsewhere.
+fn is_final(code: AbortCode) -> bool {
+    let errors = [
+        AbortCode::EEXIST,
+        AbortCode::EACCES,
+        AbortCode::EPERM,
+        AbortCode::EINVAL,
+    ];
+    // ENOTDIR, EFBIG, ENOSPC, EMLINK, ENAMETOOLONG, EDQUOT; VOVERQUOTA and VDISKFULL.
+    let others = [20, 27, 28, 31, 36, 122, 109, 110];
+    errors.contains(&code) || others.contains(&code.0)
 }
 
 fn not_made(vnode: &Vnode, cause: CallError) -> Error {
