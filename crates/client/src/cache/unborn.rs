@@ -13,6 +13,8 @@
 //! 6. A volume that was moved or restored knows no numbers that were reserved before. What was to be made under one is made by asking,
 //!    and has another from then on ([`Vnode::fid`]); programs that have it open notice nothing. A file is then stored as every other.
 
+mod anew;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,12 +23,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_rpc::CallError;
-use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
-    AfsFetchStatus, AfsStoreStatus, Callback, CreateFile, FileType, MAKE_BYTES_MAX, MAKE_MAX, Made,
-    MadeIn, MakeDir, MakeMany, MakeManyReply, Making, Makings, Symlink,
+    AfsFetchStatus, AfsStoreStatus, FileType, MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MakeMany,
+    MakeManyReply, Making, Makings,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -609,90 +610,6 @@ impl Cache {
                 let _gone = sender.send(outcome.clone());
             }
         }
-    }
-
-    /// Rule 6.
-    async fn make_anew(&self, queue: &Queue, one: &Sent) {
-        let (status, name) = (one.making.in_status, one.making.name.clone());
-        let made = self.create_anew(&queue.user, one, (name, status)).await;
-        let (fid, made, dir_status, by) = match made {
-            Ok(made) => made,
-            // Also a name that is taken may be so by itself: it is asked again.
-            Err(error) => return self.refused(queue, one, (&cause_of(&error), false)),
-        };
-        let Sent {
-            vnode, directory, ..
-        } = one;
-        let _once = vnode.renumbered.set(fid);
-        let key = (vnode.key.0, fid);
-        self.vnodes.lock().insert(key, vnode.clone());
-        if vnode.is_directory() {
-            let mut state = vnode.state.lock();
-            if let Some((version, _)) = &mut state.listing {
-                *version = made.status.data_version;
-            }
-        }
-        self.is_born(queue, one, (0, &made), by);
-        let name = Bytes::copy_from_slice(one.making.name.as_bytes());
-        self.directory_changed(&queue.user, directory, &dir_status, |listing| {
-            listing.insert(name, fid);
-        });
-        tracing::info!(was = %vnode.key.1, %fid, "made under another number");
-        let item = queue.line.lock().items.remove(&one.number);
-        for sender in item.map(|item| item.waiting).unwrap_or_default() {
-            let _gone = sender.send(Ok((made.status, false)));
-        }
-    }
-
-    /// Makes it by asking.
-    async fn create_anew(
-        &self,
-        user: &Arc<User>,
-        one: &Sent,
-        (name, in_status): (AfsName, AfsStoreStatus),
-    ) -> Result<(Fid, Made, AfsFetchStatus, SocketAddr)> {
-        let (volume, dir_fid) = (&one.directory.volume, one.directory.fid());
-        let what = format!("making {}", one.vnode.fid());
-        let client = user.client();
-        let made = |status, callback| Made {
-            code: AbortCode(0),
-            status,
-            callback,
-            lease_secs: 0,
-        };
-        Ok(match one.making.kind {
-            FileType::Directory => {
-                let make = MakeDir {
-                    dir_fid,
-                    name,
-                    in_status,
-                };
-                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
-                let made = made(reply.status, reply.callback);
-                (reply.fid, made, reply.dir_status, by)
-            }
-            FileType::Symlink => {
-                let make = Symlink {
-                    dir_fid,
-                    name,
-                    link_contents: one.making.text.clone(),
-                    in_status,
-                };
-                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
-                let made = made(reply.status, Callback::NONE);
-                (reply.fid, made, reply.dir_status, by)
-            }
-            FileType::File | FileType::Invalid => {
-                let make = CreateFile {
-                    dir_fid,
-                    name,
-                    in_status,
-                };
-                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
-                let made = made(reply.status, reply.callback);
-                (reply.fid, made, reply.dir_status, by)
-            }
-        })
     }
 
     /// The server has made something.
