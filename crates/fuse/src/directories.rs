@@ -330,6 +330,9 @@ impl Requests {
             return None;
         }
         let number = self.inodes.enter(parent.0, name, vnode, false, true);
+        // As in `entry`.
+        let is_shown = self.inodes.shown(number) == number;
+        let time = if is_shown { time } else { Duration::ZERO };
         Some(Given {
             vnode: vnode.clone(),
             breaks,

@@ -1,6 +1,7 @@
 //! The kernel's requests: taken apart, answered at once where that is possible, else in the background.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -179,6 +180,12 @@ impl fuser::Filesystem for Filesystem {
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // What an older kernel lacks, it lacks: it asks more often then.
         let _lacking = config.add_capabilities(wanted & config.capabilities());
+        let through = InitFlags::FUSE_PASSTHROUGH & config.capabilities();
+        let is_kept = self.requests.cache.options().directory.is_some();
+        if is_kept && !through.is_empty() && config.set_max_stack_depth(1).is_ok() {
+            let _lacking = config.add_capabilities(through);
+            self.requests.passthrough.works();
+        }
         let _largest = config.set_max_write(WRITE_BYTES);
         let _largest = config.set_max_readahead(WRITE_BYTES);
         let _largest = config.set_max_background(BACKGROUND);
@@ -393,11 +400,17 @@ impl fuser::Filesystem for Filesystem {
         let (requests, uid) = (self.requests.clone(), request.uid());
         let caller = Caller::of(request);
         self.run(async move {
-            match requests
-                .within(caller, requests.open(uid, number, flags.0))
-                .await
-            {
-                Ok(open) => reply.opened(FileHandle(open.handle), open.flags()),
+            let register = |file: &File| reply.open_backing(file);
+            let open = requests.open(uid, number, flags.0, register);
+            let opened = requests.within(caller, open).await;
+            match opened {
+                Ok(open) => {
+                    let (handle, flags) = (FileHandle(open.handle), open.flags());
+                    match &open.backing {
+                        Some(backing) => reply.opened_passthrough(handle, flags, &backing.id),
+                        None => reply.opened(handle, flags),
+                    }
+                }
                 Err(errno) => reply.error(errno),
             }
         });

@@ -10,7 +10,9 @@
 //! 4. A listed cell in the dynamic root is a name alone until something in it is looked at; its inode then becomes that of
 //!    its root directory, with the same number. So nobody who lists the root waits for cells that are silent, and what the
 //!    kernel has under the name stays.
-//! 5. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
+//! 5. A file that the kernel reads by itself (`passthrough.rs`) is an inode with what it was then: once it is something else, its
+//!    names lead to another, which programs are shown as the same.
+//! 6. An inode is held for as long as the kernel counts look-ups of it. It remembers under which names
 //!    the kernel has what is in it: those are what has to be named when they are no longer true.
 
 use std::collections::{HashMap, HashSet};
@@ -61,6 +63,8 @@ struct Inode {
     parents: HashSet<(u64, Bytes)>,
     /// The data version of the pages that the kernel may have.
     pages: Option<u64>,
+    /// Rule 5: [`Vnode::contents`] of what the kernel reads by itself.
+    lent: Option<u64>,
 }
 
 /// All inodes that the kernel knows.
@@ -107,6 +111,7 @@ impl Inodes {
             absent: 0,
             parents: HashSet::new(),
             pages: None,
+            lent: None,
         };
         table.inodes.insert(ROOT, root);
         Self(Mutex::new(table))
@@ -126,6 +131,9 @@ impl Inodes {
         crossed: bool,
         counted: bool,
     ) -> u64 {
+        // Only these are lent.
+        let can_be_lent = !vnode.is_directory() && vnode.volume().is_read_only();
+        let contents = can_be_lent.then(|| vnode.contents());
         let mut table = self.0.lock();
         let above = table.inodes.get(&parent).map_or(ROOT, |inode| inode.place);
         let place = match (vnode.is_directory(), crossed) {
@@ -138,8 +146,8 @@ impl Inodes {
             key: vnode.key(),
         };
         let number = match table.numbers.get(&at) {
-            Some(number) => *number,
-            None => table.add(at, vnode.clone(), crossed),
+            Some(number) if !table.is_old(*number, contents) => *number,
+            _ => table.add(at, vnode.clone(), crossed),
         };
         if counted {
             table.looked_up(parent, name, number);
@@ -318,6 +326,34 @@ impl Inodes {
         names
     }
 
+    /// The kernel reads by itself what an inode is now, or does so no longer.
+    pub(crate) fn lent(&self, number: u64, contents: Option<u64>) {
+        let mut table = self.0.lock();
+        if let Some(inode) = table.inodes.get_mut(&number) {
+            inode.lent = contents;
+        }
+    }
+
+    /// Whether the kernel reads it by itself.
+    pub(crate) fn is_lent(&self, number: u64) -> bool {
+        let table = self.0.lock();
+        table
+            .inodes
+            .get(&number)
+            .is_some_and(|inode| inode.lent.is_some())
+    }
+
+    /// Whether a name leads to it, as far as the kernel was told.
+    pub(crate) fn has_name(&self, number: u64) -> bool {
+        let table = self.0.lock();
+        let leads = |(parent, name): &(u64, Bytes)| {
+            let directory = table.inodes.get(parent);
+            directory.and_then(|directory| directory.names.get(name)) == Some(&number)
+        };
+        let inode = table.inodes.get(&number);
+        inode.is_some_and(|inode| inode.parents.iter().any(leads))
+    }
+
     /// What pages the kernel may have of an inode; they will be those of `version`.
     pub(crate) fn pages_are(&self, number: u64, version: u64) -> Pages {
         let mut table = self.0.lock();
@@ -356,8 +392,16 @@ impl Table {
         Some(number)
     }
 
+    /// Rule 5.
+    fn is_old(&self, number: u64, contents: Option<u64>) -> bool {
+        let lent = self.inodes.get(&number).and_then(|inode| inode.lent);
+        lent.is_some() && lent != contents
+    }
+
     fn add(&mut self, at: At, vnode: Arc<Vnode>, is_root: bool) -> u64 {
         let fid = at.key.1;
+        // Rules 3 and 5.
+        let is_same = is_root || !vnode.is_directory();
         let wanted = u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0);
         let number = self.insert(wanted, Node::Vnode(vnode), Some(at), at.place);
         self.numbers.insert(at, number);
@@ -365,7 +409,7 @@ impl Table {
         // One of them is above it, if any is: the kernel holds what is above what it holds.
         let first = others.first().copied();
         others.push(number);
-        if is_root && let Some(first) = first {
+        if is_same && let Some(first) = first {
             let shown = self.inodes.get(&first).map_or(first, |inode| inode.shown);
             if let Some(inode) = self.inodes.get_mut(&number) {
                 inode.shown = shown;
@@ -403,6 +447,7 @@ impl Table {
             absent: 0,
             parents: HashSet::new(),
             pages: None,
+            lent: None,
         };
         self.inodes.insert(number, inode);
         number

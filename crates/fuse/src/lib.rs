@@ -21,6 +21,7 @@ mod mount;
 mod mount_points;
 mod notices;
 mod owners;
+mod passthrough;
 mod requests;
 mod xattr;
 

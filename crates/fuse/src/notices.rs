@@ -212,6 +212,11 @@ impl Notices {
                     for name in inodes.take_names(number) {
                         kernel.entry(number, &name);
                     }
+                } else if inodes.is_lent(number) {
+                    // They may lead to another inode now.
+                    for (parent, name) in inodes.names_of(number) {
+                        kernel.entry(parent, &name);
+                    }
                 }
             }
         });

@@ -1,24 +1,32 @@
 //! What each request of the kernel comes to, in terms of the cache.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Found, Handle, Lock, User, Vnode, Wanted};
+use cellar_client::cache::{Attributes, Cache, Found, Lock, User, Vnode, Wanted};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
-use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, RenameFlags};
+use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
 use parking_lot::Mutex;
 
 use crate::caller::Caller;
 use crate::directories::Opened;
-use crate::inodes::{Inodes, Node, Pages};
+use crate::inodes::{Inodes, Node};
 use crate::mount::Options;
 use crate::notices::Kernel;
 use crate::owners::{self, LOOK_TIME, Owners, Setter};
+use crate::passthrough::Passthrough;
+
+mod opens;
+
+pub(crate) use opens::Open;
+use opens::{OpenFile, QUIET};
 
 /// How long the kernel may believe that a cell or a mount point leads where it led.
 const CROSSING_TIME: Duration = Duration::from_secs(60);
@@ -26,9 +34,6 @@ const CROSSING_TIME: Duration = Duration::from_secs(60);
 const ROOT_TIME: Duration = Duration::from_secs(3_600);
 /// Longest waits of one request, in units of the cache's patience: servers are asked in turn.
 const PATIENCE_TIMES: u32 = 4;
-
-/// Files of so many bytes are given to the kernel when they are opened.
-const GIVEN_MAX: u64 = 64 << 10;
 
 pub(crate) type Answer<T> = Result<T, Errno>;
 
@@ -42,7 +47,8 @@ pub(crate) struct Requests {
     /// Set-id bits count.
     pub(crate) suid: bool,
     pub(crate) next: AtomicU64,
-    files: Mutex<HashMap<u64, Arc<Handle>>>,
+    files: Mutex<HashMap<u64, OpenFile>>,
+    pub(crate) passthrough: Passthrough,
     /// Files may be opened so that no close is told.
     can_be_quiet: bool,
     owners: Owners,
@@ -67,26 +73,6 @@ impl Seen {
     }
 }
 
-/// In the number of an open file: the kernel does not tell when a descriptor of it is closed (`owners`).
-const QUIET: u64 = 1 << 63;
-
-/// A file that was opened.
-pub(crate) struct Open {
-    pub(crate) handle: u64,
-    /// The pages that the kernel has are those of now.
-    pub(crate) pages_are_right: bool,
-    /// No close is to be told.
-    pub(crate) quiet: bool,
-}
-
-impl Open {
-    pub(crate) fn flags(&self) -> FopenFlags {
-        let flag = |is: bool, flag| if is { flag } else { FopenFlags::empty() };
-        flag(self.pages_are_right, FopenFlags::FOPEN_KEEP_CACHE)
-            | flag(self.quiet, FopenFlags::FOPEN_NOFLUSH)
-    }
-}
-
 /// A name's answer.
 pub(crate) struct Entry {
     pub(crate) attr: FileAttr,
@@ -106,6 +92,7 @@ pub(crate) fn code(error: Error) -> Errno {
 impl Requests {
     pub(crate) fn new(cache: Arc<Cache>, inodes: Arc<Inodes>, options: &Options) -> Self {
         Self {
+            passthrough: Passthrough::new(inodes.clone()),
             cache,
             inodes,
             all_users: options.all_users,
@@ -305,8 +292,13 @@ impl Requests {
             Node::Link(text) => Ok((link_attr(number.0, text.len()), CROSSING_TIME)),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
-                let attributes = self.cache.attributes(&user, &vnode).await.map_err(code)?;
+                let attributes = self.cache.attributes(&user, &vnode).await;
                 let shown = self.inodes.shown(number.0);
+                let contents = attributes.is_ok().then(|| vnode.contents());
+                if let Some(was) = self.passthrough.was(number.0, contents) {
+                    return Ok((attr(shown, &was.status), Duration::ZERO));
+                }
+                let attributes = attributes.map_err(code)?;
                 Ok((attr(shown, &attributes.status), attributes.valid))
             }
         }
@@ -410,68 +402,6 @@ impl Requests {
 
     // ---- files
 
-    fn keep(&self, handle: Handle, quiet: bool) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed) | if quiet { QUIET } else { 0 };
-        self.files.lock().insert(number, Arc::new(handle));
-        number
-    }
-
-    fn handle(&self, number: u64) -> Answer<Arc<Handle>> {
-        let files = self.files.lock();
-        files.get(&number).cloned().ok_or(Errno::EBADF)
-    }
-
-    /// Opens a file.
-    pub(crate) async fn open(&self, uid: u32, number: INodeNo, flags: i32) -> Answer<Open> {
-        let vnode = self.vnode(number)?;
-        let user = self.user(uid).await?;
-        let wanted = match flags & 3 {
-            0 => Rights::READ,
-            1 => Rights::WRITE,
-            _ => Rights::READ.union(Rights::WRITE),
-        };
-        let cut = flags & O_TRUNC != 0;
-        let handle = self
-            .cache
-            .open(&user, &vnode, wanted, cut)
-            .await
-            .map_err(code)?;
-        if cut && uid != 0 {
-            self.kill_set_id(&user, &vnode).await;
-        }
-        let is_read = wanted == Rights::READ && !cut;
-        let pages_are_right = self.pages_are_right(number, &handle, is_read) && !cut;
-        let quiet = is_read && self.can_be_quiet && !self.cache.is_locked(&vnode);
-        let handle = self.keep(handle, quiet);
-        Ok(Open {
-            handle,
-            pages_are_right,
-            quiet,
-        })
-    }
-
-    /// Whether the pages are right that the kernel has of a file that is being opened, to be read or not. It is given all of a small
-    /// file that is here, so that reading it makes no request.
-    ///
-    /// One open of an inode at a time comes here, and the first is the one that gives: nobody reads the file yet, so the kernel waits
-    /// for no page of it, and what is left of a page behind the file's end is zero. Nothing is waited for in between.
-    fn pages_are_right(&self, number: INodeNo, handle: &Handle, is_read: bool) -> bool {
-        let _alone = self.giving.lock();
-        let contents = handle.vnode().contents();
-        match (self.inodes.pages_are(number.0, contents), self.kernel.get()) {
-            (Pages::Right, _) => true,
-            (Pages::None, Some(kernel)) if is_read => {
-                handle.give_small(GIVEN_MAX, |bytes| kernel.give(number.0, bytes))
-            }
-            _ => false,
-        }
-    }
-
-    /// Who is given contents.
-    pub(crate) fn set_kernel(&self, kernel: Arc<Kernel>) {
-        let _once = self.kernel.set(kernel);
-    }
-
     pub(crate) async fn create(
         &self,
         uid: u32,
@@ -493,7 +423,9 @@ impl Requests {
             Err(error) if errno(&error) == Errno::EEXIST.code() && flags & O_EXCL == 0 => {
                 let seen = self.seen(parent)?;
                 let entry = self.lookup(uid, parent, name, &seen).await?;
-                let open = self.open(uid, entry.attr.ino, flags).await?;
+                // No backing file: a volume in which files are made lends none.
+                let none = |_: &File| Err(io::ErrorKind::Unsupported.into());
+                let open = self.open(uid, entry.attr.ino, flags, none).await?;
                 return Ok((entry, open));
             }
             Err(error) => return Err(code(error)),
@@ -513,7 +445,8 @@ impl Requests {
         self.inodes
             .pages_are(entry.attr.ino.0, found.vnode.contents());
         let open = Open {
-            handle: self.keep(handle, false),
+            handle: self.keep(handle, false, None),
+            backing: None,
             pages_are_right: true,
             quiet: false,
         };
@@ -628,20 +561,6 @@ impl Requests {
         let (first, last) = range;
         self.cache.unlock(handle.vnode(), owner, first, last).await;
         Ok(())
-    }
-
-    pub(crate) async fn release(&self, handle: u64) {
-        if handle & QUIET != 0 {
-            for one in self.owners.take_of(handle) {
-                let back = self.cache.unlock_process(&one.vnode, one.owner, one.pid);
-                back.await;
-            }
-        }
-        let handle = self.files.lock().remove(&handle);
-        // Reads that are under way end first: the last of them closes.
-        if let Some(handle) = handle.and_then(Arc::into_inner) {
-            handle.close().await;
-        }
     }
 
     // ---- names

@@ -30,6 +30,8 @@ use super::index::Index;
 use super::kept::{Filled, Kept, LeftOver};
 use super::ranges::Ranges;
 
+mod lend;
+
 /// Bytes that one `StoreData` brings at most.
 pub(crate) const STORE_BYTES: u64 = 8 << 20;
 
@@ -38,6 +40,8 @@ pub(crate) const STORE_BYTES: u64 = 8 << 20;
 pub(crate) struct Space {
     pub(crate) used: AtomicU64,
     pub(crate) dirty: AtomicU64,
+    /// Bytes of files that others read by themselves (`loans.rs`).
+    pub(crate) lent: AtomicU64,
 }
 
 /// No version that a server gives.
@@ -78,6 +82,8 @@ pub(crate) struct Body {
     writer: u32,
     /// What is dirty is of an earlier cache manager, and the server has not been asked yet.
     left_over: Option<LeftOver>,
+    /// Whether its file is lent.
+    lent: lend::Lent,
 }
 
 /// One call to be made.
@@ -125,6 +131,7 @@ impl Body {
             kept: None,
             writer: u32::MAX,
             left_over: None,
+            lent: lend::Lent::new(),
         }
     }
 
@@ -468,6 +475,7 @@ impl Body {
 
     /// There are no bytes here.
     fn remove(&mut self) {
+        self.leave_lent();
         self.backing.remove();
         if let Some(kept) = &mut self.kept {
             kept.gone();
@@ -476,7 +484,7 @@ impl Body {
 
     /// Drops clean bytes in `range`, to make room in the middle of a file larger than the cache.
     pub(crate) fn forget_range(&mut self, range: Range<u64>) -> io::Result<()> {
-        if self.cutting {
+        if self.cutting || self.is_lent() {
             return Ok(());
         }
         let own = self.own();

@@ -741,3 +741,69 @@ fn files_at_rest_go_first_used_least_first() {
     assert_eq!(here, [1, 4]);
     assert_eq!(space.used.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn what_is_lent_stays_what_it_was() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let old = (0..100_000_u32).map(|i| i as u8).collect::<Vec<_>>();
+    let server = Server {
+        version: 4,
+        bytes: old.clone(),
+    };
+    let mut world = World::open(directory.path(), server.clone(), BOOT);
+    let fill = |world: &mut World, range: std::ops::Range<u64>| {
+        let status = world.server.status();
+        let part = &world.server.bytes[range.start as usize..range.end as usize];
+        let pieces = [Bytes::copy_from_slice(part)];
+        let body = world.take();
+        assert!(body.fill(&status, range, &pieces).expect("written"));
+    };
+    fill(&mut world, 0..60_000);
+    assert!(world.take().lend().is_none(), "half of it");
+    fill(&mut world, 60_000..100_000);
+    let (file, lent) = world.take().lend().expect("all of it");
+    let is_old = |file: &std::fs::File| {
+        let mut bytes = vec![0; old.len()];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        bytes == old && file.metadata().expect("metadata").len() == old.len() as u64
+    };
+    // No room is made in it.
+    world.take().forget_range(0..50_000).expect("works");
+    assert!(world.take().is_lent() && world.take().lend().is_some());
+    // Another version, and what is forgotten, are other files.
+    let before = world.take().contents();
+    world.server = Server {
+        version: 5,
+        bytes: vec![7; 120_000],
+    };
+    let status = world.server.status();
+    world.take().meet(&status);
+    fill(&mut world, 0..120_000);
+    assert!(is_old(&file) && !world.take().is_lent());
+    assert_ne!(world.take().contents(), before);
+    let (second, _lent) = world.take().lend().expect("the new one");
+    let before = world.take().contents();
+    world.take().forget_clean();
+    assert_ne!(world.take().contents(), before, "flushed while it is lent");
+    fill(&mut world, 0..120_000);
+    assert!(is_old(&file));
+    assert_eq!(second.metadata().expect("metadata").len(), 120_000);
+    drop(lent);
+    // What programs here changed is theirs.
+    world.take().write(3, b"abc", NOW).expect("written");
+    assert!(world.take().lend().is_none());
+    // What an earlier process left is compared first.
+    world.take().abandon();
+    world.take().meet(&status);
+    fill(&mut world, 0..120_000);
+    let path = world.take().number().map(|number| world.index.path(number));
+    drop(world.body.take());
+    let kept = std::fs::OpenOptions::new()
+        .write(true)
+        .open(path.expect("a number"));
+    kept.expect("a file")
+        .write_all_at(b"x", 70_000)
+        .expect("damaged");
+    assert!(world.take().lend().is_none(), "damaged bytes");
+}

@@ -299,6 +299,11 @@ impl Handle {
         }
     }
 
+    /// Whose it is.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
     /// Who has it open.
     pub fn user(&self) -> &Arc<User> {
         &self.user

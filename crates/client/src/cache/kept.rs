@@ -110,6 +110,14 @@ impl Kept {
         self.index.note(&all);
     }
 
+    /// How much is to be compared with its checksums before it is used.
+    pub(crate) fn unchecked_bytes(&self) -> u64 {
+        self.unchecked
+            .iter()
+            .map(|(start, (end, _))| end - start)
+            .sum()
+    }
+
     /// Compares what overlaps with its checksums. Answers what is not what it was.
     pub(crate) fn damaged(
         &mut self,

@@ -35,6 +35,8 @@ pub(crate) struct Counts {
     /// Small files that were fetched before anybody asked for them, and those of them that somebody asked for.
     pub(crate) guessed: AtomicU64,
     pub(crate) guessed_right: AtomicU64,
+    /// Files that were lent to others, who read them by themselves.
+    pub(crate) lent: AtomicU64,
 }
 
 impl Asked {
@@ -115,6 +117,18 @@ impl Cache {
                 "counter",
                 "Those of them that were read then.",
                 load(&counts.guessed_right),
+            ),
+            (
+                "cellar_passthrough_files_total",
+                "counter",
+                "Files of the cache directory that the kernel was given to read by itself.",
+                load(&counts.lent),
+            ),
+            (
+                "cellar_passthrough_bytes",
+                "gauge",
+                "Bytes of those that it has.",
+                load(&self.space.lent),
             ),
             (
                 "cellar_callback_breaks_total",

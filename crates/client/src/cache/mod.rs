@@ -57,6 +57,7 @@ mod kept;
 mod late;
 mod leases;
 mod leftover;
+mod loans;
 mod locks;
 mod manage;
 mod metrics;
@@ -81,6 +82,7 @@ use early::Early;
 pub use files::{Handle, Usage, Wanted};
 use index::Index;
 pub use index::{Unstored, unstored_in};
+pub use loans::Loan;
 pub use locks::{Lock, LockKind};
 pub use manage::Waiting;
 use metrics::Counts;
@@ -419,7 +421,7 @@ impl Cache {
             }
             if current != Some(vnode.key) {
                 let mut body = vnode.body.lock();
-                if body.valid_bytes() > 0 {
+                if body.valid_bytes() > 0 && !body.is_lent() {
                     body.forget_clean();
                 }
             }

@@ -520,3 +520,28 @@ async fn nobody_waits_for_a_cell_that_was_silent() {
     network.shutdown();
     cell.end();
 }
+
+#[tokio::test]
+async fn what_the_kernel_reads_by_itself_is_another_inode_once_it_is_something_else() {
+    let cell = TestCell::start(Rights::ALL);
+    let client = client(&cell).await;
+    let file = client.make("file").await;
+    let inodes = &client.requests.inodes;
+    let enter = || inodes.enter(ROOT, b"file", &file, false, true);
+    let first = enter();
+    assert!(inodes.has_name(first));
+    // No file of a volume that can be written is lent: this one is not what was lent, ever.
+    inodes.lent(first, Some(7));
+    let second = enter();
+    assert_ne!(second, first);
+    assert_eq!(enter(), second);
+    assert_eq!((inodes.shown(first), inodes.shown(second)), (first, first));
+    assert!(!inodes.has_name(first) && inodes.has_name(second));
+    assert_eq!(inodes.of(file.key()), [first, second]);
+    // What was is closed, and forgotten: nobody is led to it any more.
+    inodes.lent(first, None);
+    inodes.forget(first, 1);
+    assert_eq!(enter(), second);
+    assert_eq!(inodes.lookups(second), Some(3));
+    cell.end();
+}

@@ -1,0 +1,185 @@
+//! Files that programs have open: how the kernel is to read each, and which of them are whose.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cellar_client::cache::Handle;
+use cellar_wire::acl::Rights;
+use fuser::{BackingId, Errno, FopenFlags, INodeNo};
+
+use super::{Answer, O_TRUNC, Requests, code};
+use crate::inodes::Pages;
+use crate::notices::Kernel;
+use crate::passthrough::{Backing, Opening};
+
+/// No number of contents.
+const NO_CONTENTS: u64 = u64::MAX;
+/// Files of so many bytes are given to the kernel when they are opened.
+const GIVEN_MAX: u64 = 64 << 10;
+
+/// In the number of an open file: the kernel does not tell when a descriptor of it is closed (`owners`).
+pub(super) const QUIET: u64 = 1 << 63;
+
+/// A file that a program has open.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    handle: Arc<Handle>,
+    /// The inode, if it is counted how that is open.
+    counted: Option<u64>,
+}
+
+/// A file that was opened.
+pub(crate) struct Open {
+    pub(crate) handle: u64,
+    /// The kernel reads it by itself.
+    pub(crate) backing: Option<Arc<Backing>>,
+    /// The pages that the kernel has are those of now.
+    pub(crate) pages_are_right: bool,
+    /// No close is to be told.
+    pub(crate) quiet: bool,
+}
+
+impl Open {
+    pub(crate) fn flags(&self) -> FopenFlags {
+        let flag = |is: bool, flag| if is { flag } else { FopenFlags::empty() };
+        flag(self.pages_are_right, FopenFlags::FOPEN_KEEP_CACHE)
+            | flag(self.quiet, FopenFlags::FOPEN_NOFLUSH)
+    }
+}
+impl Requests {
+    pub(super) fn keep(&self, handle: Handle, quiet: bool, counted: Option<u64>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) | if quiet { QUIET } else { 0 };
+        let handle = Arc::new(handle);
+        let file = OpenFile { handle, counted };
+        self.files.lock().insert(number, file);
+        number
+    }
+
+    pub(super) fn handle(&self, number: u64) -> Answer<Arc<Handle>> {
+        let files = self.files.lock();
+        let file = files.get(&number).ok_or(Errno::EBADF)?;
+        Ok(file.handle.clone())
+    }
+
+    /// Opens a file. `register`: gives the kernel one of the cache's files.
+    pub(crate) async fn open(
+        &self,
+        uid: u32,
+        number: INodeNo,
+        flags: i32,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Answer<Open> {
+        let vnode = self.vnode(number)?;
+        let user = self.user(uid).await?;
+        let wanted = match flags & 3 {
+            0 => Rights::READ,
+            1 => Rights::WRITE,
+            _ => Rights::READ.union(Rights::WRITE),
+        };
+        let cut = flags & O_TRUNC != 0;
+        let handle = self
+            .cache
+            .open(&user, &vnode, wanted, cut)
+            .await
+            .map_err(code)?;
+        if cut && uid != 0 {
+            self.kill_set_id(&user, &vnode).await;
+        }
+        let is_read = wanted == Rights::READ && !cut;
+        let quiet = is_read && self.can_be_quiet && !self.cache.is_locked(&vnode);
+        // Of the others there are no files that could be lent.
+        let counted = vnode.volume().is_read_only().then_some(number.0);
+        let backing = match counted {
+            Some(inode) => match self.open_through(inode, &handle, register) {
+                Ok(backing) => backing,
+                Err(stale) => {
+                    handle.close().await;
+                    return Err(stale);
+                }
+            },
+            None => None,
+        };
+        let pages_are_right = match &backing {
+            Some(_) => false,
+            None => self.pages_are_right(number, &handle, is_read) && !cut,
+        };
+        let handle = self.keep(handle, quiet, counted);
+        Ok(Open {
+            handle,
+            backing,
+            pages_are_right,
+            quiet,
+        })
+    }
+
+    /// Counts an open of a file that nobody here can change. Answers what the kernel reads by itself, if it does.
+    fn open_through(
+        &self,
+        inode: u64,
+        handle: &Handle,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Answer<Option<Arc<Backing>>> {
+        let (vnode, breaks) = (handle.vnode(), handle.vnode().breaks());
+        let backing = match self.passthrough.open(inode, handle, register) {
+            Opening::Asked => return Ok(None),
+            Opening::Through(backing) => backing,
+            Opening::Stale if self.inodes.has_name(inode) => return Err(Errno::ESTALE),
+            Opening::Stale => self.passthrough.open_old(inode).ok_or(Errno::ESTALE)?,
+        };
+        // What was told before it was known to be lent did not make the kernel ask for its names.
+        if vnode.breaks() != breaks
+            || self
+                .passthrough
+                .was(inode, Some(vnode.contents()))
+                .is_some()
+        {
+            self.cache.tell(vnode, true);
+        }
+        // It drops the pages that it has.
+        self.inodes.pages_are(inode, NO_CONTENTS);
+        Ok(Some(backing))
+    }
+
+    /// Whether the pages are right that the kernel has of a file that is being opened, to be read or not. It is given all of a small
+    /// file that is here, so that reading it makes no request.
+    ///
+    /// One open of an inode at a time comes here, and the first is the one that gives: nobody reads the file yet, so the kernel waits
+    /// for no page of it, and what is left of a page behind the file's end is zero. Nothing is waited for in between.
+    fn pages_are_right(&self, number: INodeNo, handle: &Handle, is_read: bool) -> bool {
+        let _alone = self.giving.lock();
+        let contents = handle.vnode().contents();
+        match (self.inodes.pages_are(number.0, contents), self.kernel.get()) {
+            (Pages::Right, _) => true,
+            (Pages::None, Some(kernel)) if is_read => {
+                handle.give_small(GIVEN_MAX, |bytes| kernel.give(number.0, bytes))
+            }
+            _ => false,
+        }
+    }
+
+    /// Who is given contents.
+    pub(crate) fn set_kernel(&self, kernel: Arc<Kernel>) {
+        let _once = self.kernel.set(kernel);
+    }
+
+    pub(crate) async fn release(&self, handle: u64) {
+        if handle & QUIET != 0 {
+            for one in self.owners.take_of(handle) {
+                let back = self.cache.unlock_process(&one.vnode, one.owner, one.pid);
+                back.await;
+            }
+        }
+        let Some(file) = self.files.lock().remove(&handle) else {
+            return;
+        };
+        if let Some(inode) = file.counted {
+            self.passthrough.close(inode);
+        }
+        // Reads that are under way end first: the last of them closes.
+        if let Some(handle) = Arc::into_inner(file.handle) {
+            handle.close().await;
+        }
+    }
+}
