@@ -58,7 +58,9 @@ def main():
         with open(f"{share}/want.new", "w") as file:
             file.write(str(release))
         os.rename(f"{share}/want.new", f"{share}/want")
+        end = time.monotonic() + 60
         while not os.path.exists(f"{share}/done-{release}"):
+            assert time.monotonic() < end, f"nobody writes release {release}"
             time.sleep(0.05)
         end = time.monotonic() + 10
         while os.stat(big).st_size != LENGTH + release:

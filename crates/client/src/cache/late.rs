@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
@@ -18,13 +17,12 @@ use tokio::time::Instant;
 
 use super::attributes::is_refusal;
 use super::entry::merge;
+use super::unborn::AGE;
 use super::user::User;
 use super::vnode::{State, Vnode};
 use super::{Cache, Key};
 use crate::error::Result;
 
-/// How long they wait where nobody asks.
-const AGE: Duration = Duration::from_secs(1);
 /// Directories that servers are told of at once.
 const AT_ONCE: usize = 16;
 /// Directories that wait; more are told of at once.

@@ -48,7 +48,7 @@ pub(crate) const SMALL: u64 = 64 << 10;
 /// How long a call waits for others where nobody waits for it.
 const LINGER: Duration = Duration::from_millis(20);
 /// How long something is not told that nobody asks for.
-const AGE: Duration = Duration::from_secs(1);
+pub(super) const AGE: Duration = Duration::from_secs(1);
 /// How often it is looked for such things.
 const LOOK: Duration = Duration::from_millis(500);
 /// Things in a line from which on whoever makes another waits.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cellar_wire::AfsName;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
+use cellar_wire::package::Procedure;
 use cellar_wire::rxafs::{
     AfsFetchStatus, AfsStoreStatus, Callback, CreateFile, FileType, Made, MakeDir, Symlink,
 };
@@ -15,6 +16,11 @@ use super::{Queue, Sent, cause_of};
 use crate::cache::Cache;
 use crate::cache::user::User;
 use crate::error::Result;
+
+/// What a procedure answers.
+type Reply<P> = <P as Procedure>::Reply;
+/// What was made, the directory's status, and who said so.
+type Answer = (Fid, Made, AfsFetchStatus, SocketAddr);
 
 impl Cache {
     /// Rule 6.
@@ -56,26 +62,17 @@ impl Cache {
         user: &Arc<User>,
         one: &Sent,
         (name, in_status): (AfsName, AfsStoreStatus),
-    ) -> Result<(Fid, Made, AfsFetchStatus, SocketAddr)> {
-        let (volume, dir_fid) = (&one.directory.volume, one.directory.fid());
-        let what = format!("making {}", one.vnode.fid());
-        let client = user.client();
-        let made = |status, callback| Made {
-            code: AbortCode(0),
-            status,
-            callback,
-            lease_secs: 0,
-        };
-        Ok(match one.making.kind {
+    ) -> Result<Answer> {
+        let dir_fid = one.directory.fid();
+        match one.making.kind {
             FileType::Directory => {
                 let make = MakeDir {
                     dir_fid,
                     name,
                     in_status,
                 };
-                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
-                let made = made(reply.status, reply.callback);
-                (reply.fid, made, reply.dir_status, by)
+                let taken = |r: Reply<MakeDir>| (r.fid, r.status, r.dir_status, r.callback);
+                self.ask_for(user, one, &make, taken).await
             }
             FileType::Symlink => {
                 let make = Symlink {
@@ -84,9 +81,8 @@ impl Cache {
                     link_contents: one.making.text.clone(),
                     in_status,
                 };
-                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
-                let made = made(reply.status, Callback::NONE);
-                (reply.fid, made, reply.dir_status, by)
+                let taken = |r: Reply<Symlink>| (r.fid, r.status, r.dir_status, Callback::NONE);
+                self.ask_for(user, one, &make, taken).await
             }
             FileType::File | FileType::Invalid => {
                 let make = CreateFile {
@@ -94,10 +90,31 @@ impl Cache {
                     name,
                     in_status,
                 };
-                let (reply, by) = client.call_volume_at(volume, &what, &make).await?;
-                let made = made(reply.status, reply.callback);
-                (reply.fid, made, reply.dir_status, by)
+                let taken = |r: Reply<CreateFile>| (r.fid, r.status, r.dir_status, r.callback);
+                self.ask_for(user, one, &make, taken).await
             }
-        })
+        }
+    }
+
+    async fn ask_for<P: Procedure>(
+        &self,
+        user: &Arc<User>,
+        one: &Sent,
+        make: &P,
+        taken: impl FnOnce(P::Reply) -> (Fid, AfsFetchStatus, AfsFetchStatus, Callback),
+    ) -> Result<Answer> {
+        let what = format!("making {}", one.vnode.fid());
+        let call = user
+            .client()
+            .call_volume_at(&one.directory.volume, &what, make);
+        let (reply, by) = call.await?;
+        let (fid, status, dir_status, callback) = taken(reply);
+        let made = Made {
+            code: AbortCode(0),
+            status,
+            callback,
+            lease_secs: 0,
+        };
+        Ok((fid, made, dir_status, by))
     }
 }
