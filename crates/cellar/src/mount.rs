@@ -56,7 +56,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_size: Option<u64>,
     /// Files and directories of which the status is remembered. Beyond, what was not looked at for longest is forgotten, by
-    /// the kernel too; directories that it has stay.
+    /// the kernel too; directories that it has stay before Linux 6.18.
     #[arg(long, value_name = "NUMBER", default_value_t = VNODES_MAX, value_parser = clap::value_parser!(u32).range(VNODES_MIN..))]
     stat: u32,
     /// Seconds of a server's silence after which programs are told ETIMEDOUT.

@@ -24,6 +24,8 @@ use parking_lot::Mutex;
 
 /// The number of the root. Source: the FUSE protocol.
 pub(crate) const ROOT: u64 = 1;
+/// Directories above one another that are counted.
+const DEPTH_MAX: usize = 256;
 /// Names of a directory that are remembered to be not there.
 const ABSENT_MAX: usize = 4_096;
 
@@ -312,6 +314,18 @@ impl Inodes {
         let table = self.0.lock();
         let inode = table.inodes.get(&number);
         inode.map_or_else(Vec::new, |inode| inode.parents.iter().cloned().collect())
+    }
+
+    /// How many directories are above an inode, by one of its names.
+    pub(crate) fn depth(&self, number: u64) -> usize {
+        let table = self.0.lock();
+        let mut at = number;
+        let above = std::iter::from_fn(|| {
+            let inode = table.inodes.get(&at).filter(|_| at != ROOT)?;
+            at = inode.parents.iter().next()?.0;
+            Some(())
+        });
+        above.take(DEPTH_MAX).count()
     }
 
     /// The names in a directory that the kernel may have. What is not there is forgotten with this.

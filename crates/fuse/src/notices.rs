@@ -11,15 +11,17 @@
 //!    such a directory stays there. Older kernels drop them.
 //! 5. Contents are given to the kernel ([`Kernel::give`]) only of files of which it has no pages: so nothing is waited for.
 //! 6. What nobody looked at for long is dropped where too much is remembered ([`Notices::let_go`]): names of files that no
-//!    program has open. The kernel forgets their inodes with the last name, and says so. A thread of its own does that, as
-//!    nobody waits for it.
+//!    program has open, and directories that nothing is in and no program uses, the lowest first. The kernel forgets their inodes with the last
+//!    name, and says so. Of directories it must look itself who uses them, which Linux does since 6.18 (FUSE_NOTIFY_PRUNE): dropped by
+//!    name, a working directory would be gone for its process. A thread of its own does all that, as nobody waits for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{IoSlice, Write};
+use std::io::{self, IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -44,8 +46,14 @@ const INVALIDATE_INODE: i32 = 2;
 const INVALIDATE_ENTRY: i32 = 3;
 /// `FUSE_NOTIFY_STORE`.
 const STORE: i32 = 4;
+/// `FUSE_NOTIFY_PRUNE`, of protocol 7.45.
+const PRUNE: i32 = 9;
+/// Inodes of one such notice.
+const PRUNED_MAX: usize = 256;
 /// Flag of an entry: expire it.
 const EXPIRE_ONLY: u32 = 1;
+/// `EINVAL`: an older kernel does not know a notice.
+const INVALID: i32 = 22;
 /// The header of what is written to the kernel: length, code, 0.
 const HEADER: usize = 16;
 
@@ -168,7 +176,7 @@ pub(crate) struct Notices {
     crowds: Mutex<Option<SyncSender<Crowd>>>,
 }
 
-/// Files of which too many are remembered.
+/// Vnodes of which too many are remembered.
 pub(crate) type Crowd = Vec<Arc<Vnode>>;
 
 impl Notices {
@@ -191,14 +199,30 @@ impl Notices {
 
     /// Rule 6, until [`Notices::end`]. Blocks.
     pub(crate) fn let_go(&self, crowds: &Receiver<Crowd>, kernel: &Kernel, inodes: &Inodes) {
-        for vnode in crowds.iter().flatten() {
-            if vnode.is_open() || self.crowds.lock().is_none() {
-                continue;
-            }
-            for number in inodes.of(vnode.key()) {
-                for (parent, name) in inodes.names_of(number) {
-                    kernel.drop_entry(parent, &name);
+        for crowd in crowds {
+            let (directories, files): (Crowd, Crowd) =
+                crowd.into_iter().partition(|vnode| vnode.is_directory());
+            for vnode in files {
+                if self.crowds.lock().is_none() {
+                    return;
                 }
+                if vnode.is_open() {
+                    continue;
+                }
+                for number in inodes.of(vnode.key()) {
+                    for (parent, name) in inodes.names_of(number) {
+                        kernel.drop_entry(parent, &name);
+                    }
+                }
+            }
+            let numbers = directories.iter().flat_map(|vnode| inodes.of(vnode.key()));
+            let mut by_depth: Vec<_> = numbers
+                .map(|number| (std::cmp::Reverse(inodes.depth(number)), number))
+                .collect();
+            by_depth.sort_unstable();
+            let numbers: Vec<u64> = by_depth.into_iter().map(|(_, number)| number).collect();
+            for some in numbers.chunks(PRUNED_MAX) {
+                kernel.prune(some);
             }
         }
     }
@@ -289,6 +313,8 @@ impl Watcher for Notices {
 pub(crate) struct Kernel {
     device: File,
     entry_flags: u32,
+    /// It has not refused to look itself what is in use.
+    prunes: AtomicBool,
 }
 
 impl Kernel {
@@ -296,6 +322,7 @@ impl Kernel {
         Self {
             device: device.into(),
             entry_flags: if can_expire { EXPIRE_ONLY } else { 0 },
+            prunes: AtomicBool::new(true),
         }
     }
 
@@ -325,6 +352,24 @@ impl Kernel {
         self.invalidate_entry(parent, name, 0);
     }
 
+    /// Drops the names of inodes that nothing in the kernel uses, one after the other.
+    fn prune(&self, numbers: &[u64]) {
+        if !self.prunes.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut body = vec![0; 16];
+        body[..4].copy_from_slice(&(numbers.len() as u32).to_ne_bytes());
+        for number in numbers {
+            body.extend_from_slice(&number.to_ne_bytes());
+        }
+        match self.write_whole(PRUNE, [&body, &[], &[]]) {
+            Err(cause) if cause.raw_os_error() == Some(INVALID) => {
+                self.prunes.store(false, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
     fn invalidate_entry(&self, parent: u64, name: &Bytes, flags: u32) {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&parent.to_ne_bytes());
@@ -340,24 +385,26 @@ impl Kernel {
     }
 
     fn write_parts(&self, code: i32, body: &[u8], name: &[u8], end: &[u8]) {
-        let length = HEADER + body.len() + name.len() + end.len();
-        let mut header = [0; HEADER];
-        header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
-        header[4..8].copy_from_slice(&code.to_ne_bytes());
-        let parts = [&header[..], body, name, end].map(IoSlice::new);
-        match (&self.device).write_vectored(&parts) {
-            Ok(_) => {}
+        match self.write_whole(code, [body, name, end]) {
+            Ok(()) => {}
             // It has forgotten it already, or the mount has gone.
             Err(cause) if matches!(cause.raw_os_error(), Some(2 | 19 | 107)) => {}
             Err(cause) => tracing::debug!(%cause, code, "a notice to the kernel"),
         }
     }
+
+    fn write_whole(&self, code: i32, [body, name, end]: [&[u8]; 3]) -> io::Result<()> {
+        let length = HEADER + body.len() + name.len() + end.len();
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+        header[4..8].copy_from_slice(&code.to_ne_bytes());
+        let parts = [&header[..], body, name, end].map(IoSlice::new);
+        (&self.device).write_vectored(&parts).map(drop)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use cellar_wire::ids::Fid;
 
     use super::*;

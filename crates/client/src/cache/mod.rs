@@ -124,8 +124,8 @@ pub trait Watcher: Send + Sync {
     fn changed(&self, vnode: &Arc<Vnode>, contents: bool);
     /// Done when all that was told before has been acted upon, or a moment later.
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// More is remembered than may be. These files were not asked about for long, and whoever shows them has them in use:
-    /// he lets go, by and by, of those that no program has open.
+    /// More is remembered than may be. These were not asked about for long, and whoever shows them has them in use: he lets
+    /// go, by and by, of those that no program uses.
     fn crowded(&self, vnodes: Vec<Arc<Vnode>>) {
         drop(vnodes);
     }
@@ -378,7 +378,7 @@ impl Cache {
                 return true;
             }
             let is_held = Arc::strong_count(vnode) > 1;
-            if is_held && !vnode.is_directory() {
+            if is_held {
                 held.push(vnode.clone());
             }
             is_held
