@@ -267,10 +267,14 @@ impl Server {
         let mut settled = None;
         // A record may be dropped while we wait for it; the next one is new.
         for _ in 0..3 {
-            let candidate = match host.take() {
+            let mut candidate = match host.take() {
                 Some(host) => host,
                 None => self.find_host(address, now)?,
             };
+            if new_connection && candidate.may_be_another(call.peer().epoch, address) {
+                self.hosts.detach(&candidate, address);
+                candidate = self.find_host(address, now)?;
+            }
             candidate.heard(now, true);
             if new_connection {
                 candidate.seen_epoch(call.peer().epoch);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId};
 use cellar_wire::rxafs;
-use common::{Cell, Machine, OPEN, list, name, run, uuid};
+use common::{CacheManager, Cell, Machine, OPEN, list, name, run, uuid};
 
 /// A file of the one machine's that the other is promised, and has been told nothing about yet.
 async fn promised(writer: &Machine, machine: &Machine) -> Fid {
@@ -100,6 +100,42 @@ fn another_client_at_a_known_address_is_another_host() {
         assert_eq!(service.forgot.load(Ordering::Relaxed), 1);
         assert_eq!(cell.server.figures().hosts.hosts, 1);
         runtime.shutdown();
+    });
+}
+
+#[test]
+fn who_gets_a_port_that_a_host_has_left_is_another_host() {
+    let cell = Cell::start();
+    let writer = Machine::new(&cell, 1);
+    let machine = Machine::new(&cell, 2);
+    run(async {
+        let fid = promised(&writer, &machine).await;
+        let (service, left) = (machine.service.clone(), machine.port.local_address());
+        drop(machine);
+        let moved = Machine::with_service(cell.address(), service);
+        moved.status(fid).await;
+        // Another client gets the port; the first one is elsewhere, and still there. Then that one gets the port of the other.
+        let other = Machine::at(cell.address(), left, CacheManager::new(Some(uuid(9))));
+        let begun = Instant::now();
+        other.status(fid).await;
+        assert!(
+            begun.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            begun.elapsed()
+        );
+        assert_eq!((other.forgot(), moved.forgot()), (1, 0));
+        writer.store(fid, 0, b"x").await.unwrap();
+        assert_eq!((moved.told(), other.told()), (vec![fid], vec![fid]));
+        let figures = cell.server.figures();
+        assert_eq!((figures.hosts.hosts, figures.contacts.moves), (3, 1));
+        // Whoever is the same after all keeps its record.
+        let service = moved.service.clone();
+        drop((moved, other));
+        let back = Machine::at(cell.address(), left, service);
+        back.status(fid).await;
+        assert_eq!(back.told(), [] as [Fid; 0]);
+        writer.store(fid, 0, b"y").await.unwrap();
+        assert_eq!(back.told(), [fid]);
     });
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A host is known by the address *and port* its calls come from, because many may sit behind one
 //! address; and by the UUID that it reports, because one may have many addresses and may move.
-//! Promises are kept by host, under a small dense number, its *slot*.
+//! Promises are kept by host, under a small dense number, its *slot*. A host is called back where it was met last; who calls from
+//! another address that was its own, as a new process does, may be somebody else, whom an address translator or the system gave that
+//! port: he is asked who he is there, and is the same host only if he says so.
 //!
 //! States, as flags that a call looks at with one load:
 //!
@@ -189,6 +191,12 @@ impl Host {
     #[must_use]
     pub fn takes_callbacks(&self) -> bool {
         !self.has(NO_SERVICE)
+    }
+
+    /// Whether a connection of that epoch, from that address, may be another host's to whom the address belongs by now.
+    pub(crate) fn may_be_another(&self, epoch: u32, address: SocketAddr) -> bool {
+        let record = self.record.lock();
+        record.primary != address && record.epoch.is_some_and(|known| known != epoch)
     }
 
     /// Notes the epoch of a connection of this host. A new one means a new client process, which
@@ -430,6 +438,13 @@ impl Host {
         if !known && record.alternates.len() < ADDRESSES_PER_HOST {
             record.alternates.push(address);
         }
+    }
+
+    /// Forgets another address of the host; `false`: it is the one that is called back.
+    fn give_up_address(&self, address: SocketAddr) -> bool {
+        let mut record = self.record.lock();
+        record.alternates.retain(|&other| other != address);
+        record.primary != address
     }
 
     /// Makes `address` the one that is called back.

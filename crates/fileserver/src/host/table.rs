@@ -193,6 +193,16 @@ impl HostTable {
         Self::drop_record(&mut inner, duplicate);
     }
 
+    /// Calls from `address`, which is not where the host is called back, are not its own any more.
+    pub(crate) fn detach(&self, host: &Arc<Host>, address: SocketAddr) {
+        let address = canonical(address);
+        let mut inner = self.inner.lock();
+        let is_its = inner.by_address.get(&address);
+        if is_its.is_some_and(|known| Arc::ptr_eq(known, host)) && host.give_up_address(address) {
+            inner.by_address.remove(&address);
+        }
+    }
+
     /// Drops a host's record. Its slot comes back through [`Self::reap`].
     pub(crate) fn remove(&self, host: &Arc<Host>) {
         Self::drop_record(&mut self.inner.lock(), host);

@@ -403,6 +403,22 @@ pub struct CacheManager {
     pub break_calls: AtomicU32,
 }
 
+impl CacheManager {
+    pub fn new(uuid: Option<AfsUuid>) -> Arc<Self> {
+        Arc::new(Self {
+            uuid: Mutex::new(uuid),
+            silent: AtomicBool::new(false),
+            translates_errors: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+            answers_after_millis: AtomicU64::new(0),
+            asked: AtomicU32::new(0),
+            forgot: AtomicU32::new(0),
+            breaks: Mutex::new(Vec::new()),
+            break_calls: AtomicU32::new(0),
+        })
+    }
+}
+
 impl Service for CacheManager {
     fn package(&self) -> &'static Package {
         &rxafscb::PACKAGE
@@ -472,29 +488,29 @@ impl Machine {
     }
 
     pub fn with_uuid(cell: &Cell, uuid: Option<AfsUuid>) -> Self {
-        let service = Arc::new(CacheManager {
-            uuid: Mutex::new(uuid),
-            silent: AtomicBool::new(false),
-            translates_errors: AtomicBool::new(false),
-            deaf: AtomicBool::new(false),
-            answers_after_millis: AtomicU64::new(0),
-            asked: AtomicU32::new(0),
-            forgot: AtomicU32::new(0),
-            breaks: Mutex::new(Vec::new()),
-            break_calls: AtomicU32::new(0),
-        });
-        Self::with_service(cell.address(), service)
+        Self::with_service(cell.address(), CacheManager::new(uuid))
     }
 
     pub fn with_service(server: SocketAddr, service: Arc<CacheManager>) -> Self {
+        Self::at(server, "127.0.0.1:0".parse().unwrap(), service)
+    }
+
+    /// One that calls from that address, which another one may have just left.
+    pub fn at(server: SocketAddr, address: SocketAddr, service: Arc<CacheManager>) -> Self {
         let config = RuntimeConfig {
             shards: 1,
             name: "client".into(),
             ..RuntimeConfig::default()
         };
         let runtime = Runtime::start(config).unwrap();
-        let at = PortConfig::new("127.0.0.1:0".parse().unwrap()).service(service.clone());
-        let port = runtime.open(at).unwrap();
+        let open = || runtime.open(PortConfig::new(address).service(service.clone()));
+        let port = loop {
+            match open() {
+                Ok(port) => break port,
+                Err(_) if address.port() != 0 => std::thread::sleep(Duration::from_millis(5)),
+                Err(cause) => panic!("{cause}"),
+            }
+        };
         let options = ConnectionOptions {
             call_timeout: Some(Duration::from_secs(30)),
             ..ConnectionOptions::default()
