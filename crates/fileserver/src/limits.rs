@@ -125,9 +125,11 @@ pub const LEASE_GRANT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Leases at a time, of all hosts and of one (about 100 bytes each). A host has one for each directory that it makes many
 /// things in at a time.
-pub const LEASES_MAX: usize = 64 << 10;
-/// See [`LEASES_MAX`].
-pub const LEASES_PER_HOST: usize = 4096;
+pub const LEASES_MAX: usize = 128 << 10;
+/// See [`LEASES_MAX`]: 1,000 directories a second, unpacked for as long as a lease lasts.
+pub const LEASES_PER_HOST: usize = 16 << 10;
+/// How often it is looked for leases that are over, where there are too many.
+pub const LEASES_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Directories that are remembered as wanted by two.
 pub const LEASES_CONTESTED_MAX: usize = 64 << 10;

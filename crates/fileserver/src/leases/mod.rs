@@ -33,7 +33,7 @@ use crate::abort_map::Refusal;
 use crate::host::HostSlot;
 use crate::limits::{
     LEASE_CONTESTED, LEASE_GRANT_PATIENCE, LEASE_MARGIN, LEASES_CONTESTED_MAX, LEASES_MAX,
-    LEASES_PER_HOST,
+    LEASES_PER_HOST, LEASES_SWEEP_INTERVAL,
 };
 use crate::server::Server;
 use gate::{Gate, Inside};
@@ -56,6 +56,8 @@ struct Table {
     /// Directories that nobody gets until then.
     contested: HashMap<Fid, Instant>,
     last: u64,
+    /// When it was last looked for those that are over.
+    swept: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -110,10 +112,13 @@ impl Table {
     /// Enters a lease, if there is room.
     fn enter(&mut self, fid: Fid, host: HostSlot, until: Instant, now: Instant) -> Option<u64> {
         self.remove(fid);
-        if self.held.len() >= LEASES_MAX || self.of(host) >= LEASES_PER_HOST {
+        let is_full =
+            |table: &Self| table.held.len() >= LEASES_MAX || table.of(host) >= LEASES_PER_HOST;
+        let is_due = |at| now - at >= LEASES_SWEEP_INTERVAL;
+        if is_full(self) && self.swept.is_none_or(is_due) {
             self.sweep(now);
         }
-        if self.held.len() >= LEASES_MAX || self.of(host) >= LEASES_PER_HOST {
+        if is_full(self) {
             return None;
         }
         self.last += 1;
@@ -142,6 +147,7 @@ impl Table {
     }
 
     fn sweep(&mut self, now: Instant) {
+        self.swept = Some(now);
         let over = self.held.iter().filter(|(_, lease)| lease.until <= now);
         let over: Vec<Fid> = over.map(|(fid, _)| *fid).collect();
         for fid in over {
