@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use crate::inodes::Inodes;
 
 /// Shorter files are given to the kernel as they are opened, or read in a request or two.
-pub(crate) const LEAST: u64 = 64 << 10;
+pub(crate) const LEAST: u64 = (64 << 10) + 1;
 
 /// A file that the kernel has.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub(crate) enum Opening {
 /// The open files of volumes that nobody writes to.
 #[derive(Debug)]
 pub(crate) struct Passthrough {
+    /// It may be done in this mount.
+    possible: AtomicBool,
     works: AtomicBool,
     /// Told of each change while `open` is held.
     inodes: Arc<Inodes>,
@@ -64,6 +66,7 @@ pub(crate) struct Passthrough {
 impl Passthrough {
     pub(crate) fn new(inodes: Arc<Inodes>) -> Self {
         Self {
+            possible: AtomicBool::new(false),
             works: AtomicBool::new(false),
             inodes,
             open: Mutex::default(),
@@ -72,7 +75,13 @@ impl Passthrough {
 
     /// The kernel can do it.
     pub(crate) fn works(&self) {
+        self.possible.store(true, Ordering::Release);
         self.works.store(true, Ordering::Release);
+    }
+
+    /// Whether it may be done at all: else opens need not be counted.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.possible.load(Ordering::Acquire)
     }
 
     /// An inode is opened. `register`: gives the kernel a file.

@@ -12,12 +12,12 @@ use fuser::{BackingId, Errno, FopenFlags, INodeNo};
 use super::{Answer, O_TRUNC, Requests, code};
 use crate::inodes::Pages;
 use crate::notices::Kernel;
-use crate::passthrough::{Backing, Opening};
+use crate::passthrough::{Backing, LEAST, Opening};
 
 /// No number of contents.
 const NO_CONTENTS: u64 = u64::MAX;
 /// Files of so many bytes are given to the kernel when they are opened.
-const GIVEN_MAX: u64 = 64 << 10;
+const GIVEN_MAX: u64 = LEAST - 1;
 
 /// In the number of an open file: the kernel does not tell when a descriptor of it is closed (`owners`).
 pub(super) const QUIET: u64 = 1 << 63;
@@ -48,6 +48,7 @@ impl Open {
             | flag(self.quiet, FopenFlags::FOPEN_NOFLUSH)
     }
 }
+
 impl Requests {
     pub(super) fn keep(&self, handle: Handle, quiet: bool, counted: Option<u64>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed) | if quiet { QUIET } else { 0 };
@@ -90,7 +91,8 @@ impl Requests {
         let is_read = wanted == Rights::READ && !cut;
         let quiet = is_read && self.can_be_quiet && !self.cache.is_locked(&vnode);
         // Of the others there are no files that could be lent.
-        let counted = vnode.volume().is_read_only().then_some(number.0);
+        let is_counted = self.passthrough.is_possible() && vnode.volume().is_read_only();
+        let counted = is_counted.then_some(number.0);
         let backing = match counted {
             Some(inode) => match self.open_through(inode, &handle, register) {
                 Ok(backing) => backing,
