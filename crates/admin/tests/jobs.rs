@@ -19,6 +19,8 @@ use tokio::sync::Notify;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Party {
     Client,
+    /// The client, after a call to a volume server and not after a step.
+    ClientInCalls,
     Source,
     Destination,
     Vldb,
@@ -42,22 +44,31 @@ struct Killer<'a> {
     at: usize,
     seen: AtomicUsize,
     killed: AtomicBool,
-    dead: Notify,
+    dead: Arc<Notify>,
     steps: parking_lot::Mutex<Vec<Step>>,
 }
 
 impl<'a> Killer<'a> {
     fn new(world: &'a World, stop: &'a Stop, party: Party, at: usize) -> Self {
-        Self {
+        let killer = Self {
             world,
             stop,
             party,
             at,
             seen: AtomicUsize::new(0),
             killed: AtomicBool::new(false),
-            dead: Notify::new(),
+            dead: Arc::default(),
             steps: parking_lot::Mutex::default(),
+        };
+        if party == Party::ClientInCalls {
+            world.cut_after(at + 1, killer.dead.clone());
         }
+        killer
+    }
+
+    /// Whether somebody was killed.
+    fn has_killed(&self) -> bool {
+        self.killed.load(Ordering::SeqCst) || self.world.is_cut()
     }
 }
 
@@ -70,11 +81,12 @@ impl Watcher for Killer<'_> {
         }
         self.steps.lock().push(step);
         let number = self.seen.fetch_add(1, Ordering::SeqCst);
-        if number != self.at {
+        if number != self.at || self.party == Party::ClientInCalls {
             return Box::pin(std::future::ready(()));
         }
         self.killed.store(true, Ordering::SeqCst);
         match self.party {
+            Party::ClientInCalls => {}
             Party::Client => {
                 self.dead.notify_one();
                 return Box::pin(std::future::pending());
@@ -99,8 +111,9 @@ async fn until_killed<T>(
     job: impl Future<Output = cellar_admin::Result<T>>,
 ) -> Option<cellar_admin::Result<T>> {
     tokio::select! {
-        done = job => Some(done),
+        biased;
         () = killer.dead.notified() => None,
+        done = job => Some(done),
     }
 }
 
@@ -130,6 +143,19 @@ async fn matrix<F: Future<Output = bool>>(steps: usize, case: impl Fn(Party, usi
     );
 }
 
+/// Runs a case in which the client dies after its first call, after its second, and so on until it does
+/// not come to that call any more.
+async fn calls<F: Future<Output = bool>>(at_least: usize, case: impl Fn(Party, usize) -> F) {
+    for first in (0..).step_by(12) {
+        let some = (first..first + 12).map(|at| case(Party::ClientInCalls, at));
+        let done = futures_util::future::join_all(some.collect::<Vec<_>>()).await;
+        if let Some(some) = done.iter().position(|reached| !reached) {
+            assert!(first + some >= at_least, "only {} calls", first + some);
+            return;
+        }
+    }
+}
+
 /// At most one copy of a volume takes writes, wherever it is.
 fn check_single(world: &World, id: VolumeId, case: &str) {
     let serving: Vec<_> = world
@@ -156,7 +182,7 @@ async fn moved(party: Party, at: usize, to: (usize, i32), cellar: bool, kib: u32
     let volumes = world.volumes();
     let job = volumes.move_volume("vol", from, to, options, Course::new(&killer, &stop));
     let first = until_killed(&killer, job).await;
-    let killed = killer.killed.load(Ordering::SeqCst);
+    let killed = killer.has_killed();
     check_single(&world, id, &case);
     world.heal();
     check_single(&world, id, &case);
@@ -193,7 +219,8 @@ async fn moved(party: Party, at: usize, to: (usize, i32), cellar: bool, kib: u32
     let copied = steps.iter().any(|step| step.name == "copied");
     assert_eq!(written, copied, "{case}: what was written meanwhile");
     for server in &world.servers {
-        assert_eq!(server.transactions(), 0, "{case}");
+        let open = server.transactions();
+        assert!(open.is_empty(), "{case}: {open:?}; {steps:?}");
     }
     killed
 }
@@ -203,6 +230,15 @@ fn a_move_to_another_server_survives_everybody_s_death() {
     run(async {
         matrix(8, |party, at| moved(party, at, (1, 0), false, 2)).await;
         matrix(8, |party, at| moved(party, at, (1, 0), true, 2)).await;
+    });
+}
+
+#[test]
+fn a_move_survives_the_death_of_its_client_after_any_call() {
+    run(async {
+        calls(15, |party, at| moved(party, at, (1, 0), false, 2)).await;
+        calls(15, |party, at| moved(party, at, (1, 0), true, 2)).await;
+        calls(20, |party, at| moved(party, at, (1, 0), false, 100_000)).await;
     });
 }
 
@@ -271,7 +307,7 @@ async fn released(party: Party, at: usize, cellar: bool, local_site: bool) -> bo
     let course = Course::new(&killer, &asked);
     let job = volumes.release("vol", ReleaseOptions::default(), course);
     let outcome = until_killed(&killer, job).await;
-    let killed = killer.killed.load(Ordering::SeqCst);
+    let killed = killer.has_killed();
     let steps = killer.steps.lock().clone();
     world.heal();
     let resume = ReleaseOptions {
@@ -299,7 +335,8 @@ async fn released(party: Party, at: usize, cellar: bool, local_site: bool) -> bo
     }
     check_released(&world, id, &sites, &case);
     for server in &world.servers {
-        assert_eq!(server.transactions(), 0, "{case}");
+        let open = server.transactions();
+        assert!(open.is_empty(), "{case}: {open:?}; {steps:?}");
     }
     killed
 }
@@ -309,6 +346,14 @@ fn a_release_by_a_temporary_clone_survives_everybody_s_death() {
     run(async {
         matrix(10, |party, at| released(party, at, false, false)).await;
         matrix(10, |party, at| released(party, at, true, false)).await;
+    });
+}
+
+#[test]
+fn a_release_survives_the_death_of_its_client_after_any_call() {
+    run(async {
+        calls(15, |party, at| released(party, at, false, false)).await;
+        calls(15, |party, at| released(party, at, true, true)).await;
     });
 }
 

@@ -26,7 +26,7 @@ use super::draft::{Draft, UNLOCK};
 use super::job::Course;
 use super::release::MOVE_TEMPORARY;
 use super::transaction::{Trans, name_record, with_margin};
-use super::{Location, VolumeType, Volumes};
+use super::{Location, VolumeState, VolumeType, Volumes};
 use crate::error::{Error, Result};
 
 /// A volume of at most so many KiB is sent without cloning it first: its writers wait some tenths of a
@@ -79,7 +79,7 @@ impl<'a> Volumes<'a> {
         }
         let read_write = draft.read_write;
         let why = format!("move to {to}");
-        self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[to.server], course)
+        self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[from, to], course)
             .await?;
         let draft = self.draft(read_write).await;
         let job = Job {
@@ -368,15 +368,40 @@ impl Job<'_> {
         let mut backups = vec![backup, self.draft.backup];
         backups.dedup();
         for backup in backups.into_iter().filter(|backup| backup.0 != 0) {
-            let there = self.volumes.is_there(self.from, backup).await?;
-            if there.is_some_and(|info| info.parent == self.draft.read_write) {
-                self.volumes.delete_from(self.from, backup).await?;
-            }
+            self.remove_backup(backup).await?;
         }
         if let Some(clone) = clone {
             self.volumes.delete_from(self.from, clone).await?;
         }
         Ok(())
+    }
+
+    /// Removes a backup volume if it is one of the volume. Lists of OpenAFS's servers say nothing of one
+    /// that a dead client marked for removal and did not remove: its header is looked at.
+    async fn remove_backup(&self, backup: VolumeId) -> Result<()> {
+        let Some(info) = self.volumes.is_there(self.from, backup).await? else {
+            return Ok(());
+        };
+        let volume = self.draft.read_write;
+        if info.state == VolumeState::Ok && info.parent != volume {
+            return Ok(());
+        }
+        let trans = self
+            .volumes
+            .begin_if_there(self.from, backup, afsvol::IT_OFFLINE)
+            .await?;
+        let Some(trans) = trans else {
+            return Ok(());
+        };
+        let removed = async {
+            let status = trans.status().await?;
+            if status.volume_type == afsvol::BACKUP && status.parent == volume {
+                trans.delete().await?;
+            }
+            Ok(())
+        }
+        .await;
+        trans.finish(removed).await
     }
 
     /// The VLDB names the destination: an earlier move came so far. Steps 7 and 8.
@@ -389,12 +414,12 @@ impl Job<'_> {
                 .volume_on(self.to.server.into(), self.to.partition, volume, false)
                 .await?;
             let old = self.volumes.is_there(self.from, volume).await?;
-            if !there.in_use || old.is_some() {
-                let both = [self.from.server, self.to.server];
-                self.volumes
-                    .end_orphans(&self.draft, &both, self.course)
-                    .await?;
-            }
+            // Also where both are as they should be: who died before it ended its last transaction
+            // would keep everybody from the volume for minutes.
+            let both = [self.from, self.to];
+            self.volumes
+                .end_orphans(&self.draft, &both, self.course)
+                .await?;
             if !there.in_use {
                 self.volumes.set_service(self.to, volume, true).await?;
             }

@@ -14,9 +14,9 @@ use cellar_wire::afsvol;
 use cellar_wire::ids::VolumeId;
 use tokio::time::Instant;
 
-use super::Volumes;
 use super::draft::Draft;
 use super::job::Course;
+use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
 /// How long an administrator waits without being told what for.
@@ -49,7 +49,7 @@ impl Volumes<'_> {
         draft: &Draft,
         operation: u32,
         why: &str,
-        also: &[Ipv4Addr],
+        also: &[Location],
         course: Course<'_>,
     ) -> Result<()> {
         match self.lock_for(draft.read_write, operation, why).await {
@@ -65,27 +65,27 @@ impl Volumes<'_> {
     }
 
     /// Ends the transactions that a dead client left on the volumes of a group, on the servers of its
-    /// sites and those of `also`.
+    /// sites and those of `also`, where a copy of the read-write volume may be.
     ///
     /// # Errors
     /// Somebody is still at work there.
     pub(super) async fn end_orphans(
         &self,
         draft: &Draft,
-        also: &[Ipv4Addr],
+        also: &[Location],
         course: Course<'_>,
     ) -> Result<()> {
         let mut volumes = vec![draft.read_write, draft.read_only, draft.backup, draft.clone];
         // A temporary clone is known from the header of the volume that it is of.
-        if let Some(at) = draft.read_write_at()
-            && let Ok(Some(info)) = self.is_there(at, draft.read_write).await
-        {
-            volumes.push(info.clone);
+        for at in draft.read_write_at().iter().chain(also) {
+            if let Ok(Some(info)) = self.is_there(*at, draft.read_write).await {
+                volumes.push(info.clone);
+            }
         }
         volumes.retain(|volume| volume.0 != 0);
         let mut servers: Vec<Ipv4Addr> =
             draft.sites.iter().map(|site| site.server.into()).collect();
-        servers.extend(also);
+        servers.extend(also.iter().map(|at| at.server));
         servers.sort();
         servers.dedup();
         let began = Instant::now();

@@ -25,6 +25,7 @@ use cellar_wire::{
     AbortCode, AfsTime, List, Package, PartitionId, Procedure, VolumeId, WordString, vl,
 };
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// What a caller of a crashed server sees.
 const GONE: AbortCode = AbortCode::RX_CALL_DEAD;
@@ -77,6 +78,14 @@ struct Shared {
     /// Size of every volume.
     kib: AtomicU32,
     servers: Mutex<HashMap<Ipv4Addr, Arc<Paper>>>,
+    cut: Mutex<Option<Cut>>,
+}
+
+/// The death of a client between two of its calls: so many more are done, of which the last is never
+/// answered and whoever waits is told, and what comes after it is not done.
+struct Cut {
+    left: usize,
+    dead: Arc<Notify>,
 }
 
 impl Paper {
@@ -94,8 +103,11 @@ impl Paper {
         self.state.lock().volumes.clone()
     }
 
-    pub fn transactions(&self) -> usize {
-        self.state.lock().transactions.len()
+    /// Where transactions are open, and on which volumes.
+    pub fn transactions(&self) -> Vec<(i32, VolumeId)> {
+        let state = self.state.lock();
+        let open = state.transactions.values();
+        open.map(|open| (open.partition, open.volume)).collect()
     }
 
     /// A client writes a vnode.
@@ -437,9 +449,27 @@ impl Service for Paper {
         Box::pin(async move {
             let opcode = call.opcode().await?;
             let request = request(opcode, call).await?;
-            let reply = self.answer(request)?;
-            call.append(&reply.0);
-            Ok(())
+            let last = match &mut *self.world.cut.lock() {
+                None => None,
+                Some(Cut { left, dead }) => {
+                    let before = *left;
+                    *left = before.saturating_sub(1);
+                    (before <= 1).then(|| (before == 1).then(|| dead.clone()))
+                }
+            };
+            match last {
+                None => {
+                    let reply = self.answer(request)?;
+                    call.append(&reply.0);
+                    return Ok(());
+                }
+                Some(Some(dead)) => {
+                    let _unheard = self.answer(request);
+                    dead.notify_one();
+                }
+                Some(None) => {}
+            }
+            std::future::pending().await
         })
     }
 }
@@ -616,8 +646,19 @@ impl World {
         all
     }
 
-    /// Everybody is there again; nothing is open.
+    /// The client dies after so many more calls to volume servers, at least one.
+    pub fn cut_after(&self, calls: usize, dead: Arc<Notify>) {
+        *self.shared.cut.lock() = Some(Cut { left: calls, dead });
+    }
+
+    /// Whether it died so.
+    pub fn is_cut(&self) -> bool {
+        matches!(&*self.shared.cut.lock(), Some(cut) if cut.left == 0)
+    }
+
+    /// Everybody is there again.
     pub fn heal(&self) {
+        *self.shared.cut.lock() = None;
         self.vldb(false);
         for server in &self.servers {
             server.start();
