@@ -14,15 +14,20 @@ os.fsync(fd)
 
 
 def once(n):
+    global step
+    step = "the open file"
     os.pwrite(fd, b"%08d" % n, n % BLOCKS * BLOCK)
     os.fsync(fd)
+    step = "write"
     name = f"{directory}/f{n % FILES}"
     with open(name, "w") as f:
         f.write(str(n))
+    step = "read"
     with open(name) as f:
         said = f.read()
     if said != str(n):
         raise ValueError(f"{name}: {said!r} instead of {n}")
+    step = "directories"
     os.mkdir(f"{directory}/d{n}")
     os.rmdir(f"{directory}/d{n}")
 
@@ -32,7 +37,7 @@ while not os.path.exists(stop):
     try:
         once(rounds)
     except (OSError, ValueError) as error:
-        failed.append(f"round {rounds}: {error!r}")
+        failed.append(f"round {rounds}: {step}: {error}")
     longest = max(longest, time.monotonic() - start)
     rounds += 1
     if rounds == 3:

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_client::cache::{self, Cache, Identities, Root, SIZE_MIN};
+use cellar_client::cache::{self, Cache, Identities, Leases, Root, SIZE_MIN};
 use cellar_fuse::Mount;
 use cellar_fuse::control::STORE_BEHIND_MAX;
 use cellar_rpc::{Runtime, RuntimeConfig};
@@ -69,10 +69,11 @@ pub(crate) struct Options {
     /// KiB of a file that may still have to be stored when close returns, as of 'cellar fs storebehind -allfiles'.
     #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
     store_behind: u64,
-    /// Have directories leased in which many files are made: they are made without asking, and the server is told of each when it is
-    /// closed, and of the rest within a second, or before others see the directory. With --store-behind it is so without saying.
-    #[arg(long)]
-    leases: bool,
+    /// What is made without asking in a directory in which many files are made, and which the server leases to this machine: 'files',
+    /// of each of which it is told when the file is closed; 'all', also directories, links and modes and times of directories, of
+    /// which it is told within a second, or before others see them; or 'none'. By itself 'files', and 'all' with --store-behind.
+    #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    leases: Option<Leased>,
     /// What @sys stands for; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
@@ -88,6 +89,14 @@ pub(crate) struct Options {
     /// Stay in the foreground, as is usual: Ctrl-C or umount ends it.
     #[arg(long)]
     foreground: bool,
+}
+
+/// What is made without asking in leased directories.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Leased {
+    None,
+    Files,
+    All,
 }
 
 fn default_sysnames() -> Vec<String> {
@@ -173,7 +182,13 @@ async fn mounted(options: Options) -> Outcome {
             sysnames: options.sysname,
             patience,
             nat_ping: (options.nat_ping > 0).then(|| Duration::from_secs(options.nat_ping)),
-            leases: options.leases || options.store_behind > 0,
+            leases: match options.leases {
+                Some(Leased::None) => Leases::None,
+                Some(Leased::Files) => Leases::Files,
+                Some(Leased::All) => Leases::All,
+                None if options.store_behind > 0 => Leases::All,
+                None => Leases::default(),
+            },
         },
         identities,
         now,

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellar_client::cache::{Anonymous, Cache, Options, Root, Wanted};
+use cellar_client::cache::{Anonymous, Cache, Leases, Options, Root, Wanted};
 use cellar_client::{CellName, Ports};
 use cellar_rpc::{PortConfig, Runtime};
 use cellar_wire::acl::Rights;
@@ -308,7 +308,7 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
             sysnames: Vec::new(),
             patience: Duration::from_secs(30),
             nat_ping: None,
-            leases: true,
+            leases: Leases::All,
         };
         let now = || AfsTime(1_800_000_000);
         Cache::new(port, options, Arc::new(Anonymous), now).expect("cache")

@@ -595,7 +595,7 @@ impl Requests {
         let seen = self.seen(parent)?;
         let made = match is_directory {
             true => self.cache.make_dir(&user, &directory, name, mode).await,
-            false => self.cache.create_file(&user, &directory, name, mode).await,
+            false => self.cache.make_node(&user, &directory, name, mode).await,
         };
         let made = made.map_err(code)?;
         self.made(&user, parent, name, made, &seen).await

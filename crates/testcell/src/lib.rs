@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cellar_client::cache::{Options, Root};
+use cellar_client::cache::{Leases, Options, Root};
 use cellar_client::{Cell, CellName, Ports};
 use cellar_fileserver::protection::BoxFuture;
 use cellar_fileserver::{Config, Cps, FileServer, Protection, ProtectionError};
@@ -272,7 +272,7 @@ impl TestCell {
             sysnames: Vec::new(),
             patience: Duration::from_secs(30),
             nat_ping: None,
-            leases: false,
+            leases: Leases::None,
         }
     }
 

@@ -96,6 +96,21 @@ impl Cache {
         Ok(made)
     }
 
+    /// Makes an empty file that nobody has open: there will be no close with which the server could be told of it.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn make_node(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Arc<Vnode>> {
+        let made = self.create_file(user, directory, name, mode).await?;
+        self.at_once(directory, name, made).await
+    }
+
     /// Makes a directory.
     ///
     /// # Errors
@@ -113,7 +128,7 @@ impl Cache {
             text: b"",
         };
         if let Some(made) = self.make_early(user, directory, name, new).await? {
-            return Ok(made);
+            return self.at_once(directory, name, made).await;
         }
         let in_status = self.new_status(mode);
         let make = |dir_fid, name| rxafs::MakeDir {
@@ -179,7 +194,7 @@ impl Cache {
         if mode != MOUNT_POINT_MODE
             && let Some(made) = self.make_early(user, directory, name, new).await?
         {
-            return Ok(made);
+            return self.at_once(directory, name, made).await;
         }
         let reply = self
             .change(user, (directory, None), name, |dir_fid, name| {
@@ -215,17 +230,16 @@ impl Cache {
         if file.key.0 != directory.key.0 || file.fid().volume != directory.fid().volume {
             return Err(refused("a link", AbortCode::EXDEV));
         }
-        let existing_fid = file.fid();
         let reply = self
             .change(user, (directory, Some(file)), name, |dir_fid, name| {
                 rxafs::Link {
                     dir_fid,
                     name,
-                    existing_fid,
+                    existing_fid: file.fid(),
                 }
             })
             .await?;
-        self.entered(user, directory, &reply.dir_status, name, existing_fid);
+        self.entered(user, directory, &reply.dir_status, name, file.fid());
         self.heard(user, file, &reply.status, None);
         Ok(())
     }

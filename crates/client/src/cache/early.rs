@@ -30,7 +30,7 @@ use super::status::{Asked, refused};
 use super::unborn::{Queue, Unborn};
 use super::user::User;
 use super::vnode::Vnode;
-use super::{Cache, Key};
+use super::{Cache, Key, Leases};
 use crate::error::Result;
 use crate::mount_point::VolumeKind;
 
@@ -153,7 +153,7 @@ impl Cache {
         name: &[u8],
         new: New<'_>,
     ) -> Result<Option<Arc<Vnode>>> {
-        if !self.options().leases
+        if self.options().leases == Leases::None
             || directory.volume.kind != VolumeKind::ReadWrite
             || new.mode & SET_ID != 0
         {
@@ -268,6 +268,33 @@ impl Cache {
                 }
             }
         }
+    }
+
+    /// Before whoever made something is answered: the server knows it, where nothing but files may be told later.
+    ///
+    /// # Errors
+    /// The server does not take it, or says nothing: then it is not here either.
+    pub(crate) async fn at_once(
+        &self,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        made: Arc<Vnode>,
+    ) -> Result<Arc<Vnode>> {
+        if self.options().leases == Leases::All {
+            return Ok(made);
+        }
+        let Err(error) = self.born(&made).await else {
+            return Ok(made);
+        };
+        if let Some((_, listing)) = &mut directory.state.lock().listing
+            && listing.get(name) == Some(&made.fid())
+        {
+            Arc::make_mut(listing).remove(name);
+        }
+        self.never_born(&made);
+        // Of a call that was not answered nobody knows.
+        self.doubt(&[directory]);
+        Err(error)
     }
 
     /// A file that an earlier cache manager made, which may not have told the server, stands in the line again.

@@ -20,7 +20,7 @@ use super::entry::merge;
 use super::unborn::AGE;
 use super::user::User;
 use super::vnode::{State, Vnode};
-use super::{Cache, Key};
+use super::{Cache, Key, Leases};
 use crate::error::Result;
 
 /// Directories that servers are told of at once.
@@ -68,6 +68,9 @@ impl Cache {
         directory: &Arc<Vnode>,
         set: &AfsStoreStatus,
     ) -> bool {
+        if self.options().leases != Leases::All {
+            return false;
+        }
         let now = Instant::now();
         let mut waiting = self.early.late.lock();
         let mut state = directory.state.lock();

@@ -114,8 +114,21 @@ pub struct Options {
     /// How often something goes to each file server that has promised to call back, where nothing else does, so that
     /// address translators on the way let its calls through. `None`: never.
     pub nat_ping: Option<Duration>,
-    /// Files are made without asking in directories that a server leases to us; it is told later.
-    pub leases: bool,
+    /// What is made without asking in directories that a server leases to us.
+    pub leases: Leases,
+}
+
+/// What is made without asking in directories that a server leases to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leases {
+    /// Nothing; no lease is asked for.
+    None,
+    /// Files. The server is told of one, with its bytes, when it is closed, or a second after it was made. What else is made it is
+    /// told of before its maker is answered.
+    #[default]
+    Files,
+    /// Directories and links, too, and the modes and times of directories: the server is told within a second.
+    All,
 }
 
 /// Who shows the cache to programs, and must know what is no longer true.

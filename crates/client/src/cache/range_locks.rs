@@ -61,13 +61,13 @@ impl Cache {
         let Some(ranges) = ranges.to_list() else {
             return Err(refused(what, AbortCode::from_errno(ENOLCK)));
         };
+        self.told(vnode).await?;
         let hold = HoldRanges {
             fid: vnode.fid(),
             owner: self.range_locks.owner,
             serial: self.range_locks.serial.fetch_add(1, Ordering::AcqRel),
             ranges,
         };
-        self.told(vnode).await?;
         let client = user.client();
         let known = match client.call_volume(&vnode.volume, &what, &hold).await {
             Ok(_) => true,

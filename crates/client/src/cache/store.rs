@@ -205,7 +205,7 @@ impl Cache {
             Some(_) => checksums(piece.start, &bytes),
             None => Vec::new(),
         };
-        let arguments = StoreData64 {
+        let mut arguments = StoreData64 {
             fid: vnode.fid(),
             in_status: AfsStoreStatus {
                 client_mod_time: piece.modified,
@@ -230,6 +230,8 @@ impl Cache {
                 }
             }
             self.born(vnode).await?;
+            // It may have been made under another number.
+            arguments.fid = vnode.fid();
         }
         let chunks = in_chunks(bytes);
         if let Some(status) = self.store_directly(user, vnode, piece, &chunks).await? {

@@ -82,8 +82,17 @@ impl Bench {
 
     /// A client that makes things without asking where it has the lease of the directory.
     pub(crate) async fn leasing(&self, directory: Option<PathBuf>) -> Client {
+        self.leasing_for(cache::Leases::All, directory).await
+    }
+
+    /// One that makes so much without asking.
+    pub(crate) async fn leasing_for(
+        &self,
+        leases: cache::Leases,
+        directory: Option<PathBuf>,
+    ) -> Client {
         let options = cache::Options {
-            leases: true,
+            leases,
             directory,
             ..self.cache_options()
         };

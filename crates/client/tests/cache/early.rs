@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellar_client::cache::{Vnode, Wanted};
+use cellar_client::cache::{Leases, Lock, LockKind, Vnode, Wanted};
 use cellar_client::errno;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -14,8 +14,10 @@ use cellar_wire::rxafs::{
 
 use crate::bench::{Bench, Client, held};
 
+const EAGAIN: i32 = 11;
 const EEXIST: i32 = 17;
 const EDQUOT: i32 = 122;
+const ENOENT: i32 = 2;
 
 async fn make_in(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vnode> {
     let (cache, user) = (&client.cache, &client.user);
@@ -38,7 +40,11 @@ async fn find_in(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vno
 
 /// One that has the lease of its root: what it makes there from now on it does not ask for.
 async fn with_lease(bench: &Bench) -> Client {
-    let a = bench.leasing(None).await;
+    with_lease_for(bench, Leases::All).await
+}
+
+async fn with_lease_for(bench: &Bench, leases: Leases) -> Client {
+    let a = bench.leasing_for(leases, None).await;
     assert!(a.names().await.is_empty());
     for name in ["asked for", "leased"] {
         let file = a.make(name).await;
@@ -47,6 +53,21 @@ async fn with_lease(bench: &Bench) -> Client {
     assert_eq!(bench.calls::<LeaseDirectory>(), 1);
     assert_eq!(bench.calls::<CreateFile>(), 1);
     a
+}
+
+/// Has more blocks reserved than a volume remembers: the server knows the client's first ones no more, as when the volume was moved.
+async fn forget_numbers(client: &Client) {
+    let root = &client.root;
+    for _ in 0..70 {
+        let reserve = ReserveVnodes {
+            dir_fid: root.fid(),
+            files: 1,
+            directories: 1,
+        };
+        let of = client.user.client();
+        let reserved = of.call_volume(root.volume(), &"numbers", &reserve);
+        reserved.await.expect("reserved");
+    }
 }
 
 #[tokio::test]
@@ -291,6 +312,83 @@ async fn a_refusal_is_told_by_close_and_tried_again() {
     bench.end();
 }
 
+#[tokio::test]
+async fn with_leases_for_files_what_else_is_made_is_there_when_its_maker_is_answered() {
+    let bench = Bench::start();
+    let a = with_lease_for(&bench, Leases::Files).await;
+    let (cache, user) = (&a.cache, &a.user);
+    let root = a.root.clone();
+    make_dir(&a, &root, "asked for once").await;
+    let link = cache.symlink(user, &root, b"asked for, too", b"where");
+    link.await.expect("link");
+    let by_asking =
+        || bench.calls::<MakeDir>() + bench.calls::<Symlink>() + bench.calls::<CreateFile>();
+    let many = || bench.calls::<MakeMany>();
+    let (asked, before) = (by_asking(), many());
+    let sub = make_dir(&a, &root, "sub").await;
+    assert_eq!(many() - before, 1);
+    let link = cache.symlink(user, &root, b"link", b"where");
+    link.await.expect("link");
+    assert_eq!(many() - before, 2);
+    let node = cache.make_node(user, &root, b"node", 0o644);
+    node.await.expect("node");
+    assert_eq!(many() - before, 3);
+    assert_eq!(by_asking(), asked);
+    // In what was made there is a lease from its birth; a file is told of with its bytes. (The owner of this one has another
+    // directory: of his files nothing is known yet.)
+    let leases = bench.calls::<LeaseDirectory>();
+    make_in(&a, &sub, "asked for").await;
+    let (asked, before) = (by_asking(), many());
+    let file = make_in(&a, &sub, "file").await;
+    assert_eq!(many(), before);
+    a.put(&file, b"bytes").await.expect("stored");
+    assert_eq!(many() - before, 1);
+    assert_eq!(
+        (by_asking(), bench.calls::<LeaseDirectory>()),
+        (asked, leases)
+    );
+    // What is set of a directory is, too.
+    let statuses = bench.calls::<StoreStatus>();
+    let mode = Wanted {
+        mode: Some(0o700),
+        ..Wanted::default()
+    };
+    cache
+        .set_attributes(user, &sub, mode, true)
+        .await
+        .expect("set");
+    assert_eq!(bench.calls::<StoreStatus>() - statuses, 1);
+    let b = bench.client().await;
+    let seen = b.find("sub").await;
+    let status = seen.attributes().expect("known").status;
+    assert_eq!(status.unix_mode & 0o777, 0o700);
+    let seen = find_in(&b, &seen, "file").await;
+    assert_eq!(b.get(&seen).await, b"bytes");
+    bench.end();
+}
+
+#[tokio::test]
+async fn with_leases_for_files_what_else_is_refused_is_not_there() {
+    let bench = Bench::start();
+    let a = with_lease_for(&bench, Leases::Files).await;
+    let (cache, user, root) = (&a.cache, &a.user, a.root.clone());
+    make_dir(&a, &root, "asked for once").await;
+    bench.refuse::<MakeMany>(AbortCode::from_errno(EDQUOT), 1);
+    let made = cache.make_dir(user, &root, b"sub", 0o755).await;
+    assert_eq!(errno(&made.expect_err("no room")), EDQUOT);
+    let names = ["asked for", "asked for once", "leased"];
+    assert_eq!(a.names().await, names);
+    let made = cache.lookup(user, &root, b"sub").await;
+    assert_eq!(errno(&made.expect_err("nothing")), ENOENT);
+    // It is not tried again behind everybody's back, and may be made again.
+    assert!(cache.close().await.is_empty());
+    let b = bench.client().await;
+    assert_eq!(b.names().await, names);
+    make_dir(&a, &root, "sub").await;
+    b.find("sub").await;
+    bench.end();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_who_waits_for_the_server() {
     let bench = Bench::start();
@@ -386,20 +484,10 @@ async fn mode_and_times_of_a_leased_directory_are_told_together() {
 async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
     let bench = Bench::start();
     let a = with_lease(&bench).await;
-    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    let (cache, root) = (&a.cache, &a.root);
     make_dir(&a, root, "asked for too").await;
     make_dir(&a, root, "numbered").await;
-    // More blocks than a volume remembers: our first ones are forgotten, as when the volume is moved.
-    for _ in 0..70 {
-        let reserve = ReserveVnodes {
-            dir_fid: root.fid(),
-            files: 1,
-            directories: 1,
-        };
-        let client = user.client();
-        let reserved = client.call_volume(root.volume(), &"numbers", &reserve);
-        reserved.await.expect("reserved");
-    }
+    forget_numbers(&a).await;
     let before = bench.calls::<CreateFile>();
     let open = a.make("open").await;
     let handle = a.open(&open, Rights::WRITE).await;
@@ -428,5 +516,41 @@ async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
     // What others store is seen here, under either number.
     b.put(&seen, b"by another").await.expect("stored");
     assert_eq!(a.get(&within).await, b"by another");
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_has_another_number_by_the_time_it_is_told_is_closed_linked_and_locked() {
+    let bench = Bench::start();
+    let a = with_lease_for(&bench, Leases::Files).await;
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    let asked = bench.calls::<CreateFile>();
+    forget_numbers(&a).await;
+    let closed = a.make("closed").await;
+    a.put(&closed, b"bytes").await.expect("stored");
+    a.make("numbered").await;
+    forget_numbers(&a).await;
+    let linked = a.make("linked").await;
+    let link = cache.link(user, root, b"too", &linked).await;
+    link.expect("linked");
+    a.make("numbered again").await;
+    forget_numbers(&a).await;
+    let locked = a.make("locked").await;
+    let lock = Lock {
+        owner: 1,
+        pid: 1,
+        first: 0,
+        last: 7,
+        kind: LockKind::Write,
+    };
+    cache.set_lock(user, &locked, lock).await.expect("locked");
+    // With those that used numbers which were forgotten before they were told.
+    assert_eq!(bench.calls::<CreateFile>(), asked + 5);
+    let b = bench.client().await;
+    assert_eq!(b.contents("closed").await, b"bytes");
+    assert_eq!(b.find("too").await.fid(), linked.fid());
+    let seen = b.find("locked").await;
+    let refused = b.cache.set_lock(&b.user, &seen, lock).await;
+    assert_eq!(errno(&refused.expect_err("held")), EAGAIN);
     bench.end();
 }
