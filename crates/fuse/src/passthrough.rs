@@ -10,7 +10,7 @@
 //! 3. An open that was on its way to the old inode is told ESTALE: the kernel then looks the name up again, and comes back with the
 //!    new one. Where no name leads there any more it is /proc/PID/fd that is opened: that gets the old one.
 //! 4. Where the kernel refuses (we are not root, the cache lies on a file system that is itself on top of another) it is not asked
-//!    again.
+//!    again, unless it only has no memory.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -113,8 +113,9 @@ impl Passthrough {
                 let backing = lent.and_then(|(file, loan)| match register(&file) {
                     Ok(id) => Some(Arc::new(Backing { id, loan })),
                     Err(cause) => {
-                        tracing::info!(%cause, "files are not read past us: the kernel refuses");
-                        self.works.store(false, Ordering::Release);
+                        tracing::info!(%cause, "a file is not read past us: the kernel refuses");
+                        let passes = cause.kind() == io::ErrorKind::OutOfMemory;
+                        self.works.store(passes, Ordering::Release);
                         None
                     }
                 });
