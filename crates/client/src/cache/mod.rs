@@ -119,7 +119,7 @@ pub struct Options {
 }
 
 /// What is made without asking in directories that a server leases to us.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leases {
     /// Nothing; no lease is asked for.
     None,
