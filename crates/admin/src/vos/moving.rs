@@ -17,7 +17,7 @@
 //! removed, the source brought on line and the move begun anew; if it is the destination, steps 7 and
 //! 8 are done. An error and a request to stop take the same way back.
 
-use cellar_wire::afsvol::{self, RestoreCookie};
+use cellar_wire::afsvol::{self, RestoreCookie, VolserStatus};
 use cellar_wire::ids::VolumeId;
 use cellar_wire::vl::{VLF_BACKEXISTS, VLOP_MOVE};
 use serde::Serialize;
@@ -386,22 +386,10 @@ impl Job<'_> {
         if info.state == VolumeState::Ok && info.parent != volume {
             return Ok(());
         }
-        let trans = self
-            .volumes
-            .begin_if_there(self.from, backup, afsvol::IT_OFFLINE)
-            .await?;
-        let Some(trans) = trans else {
-            return Ok(());
+        let ours = async |_: &Trans<'_>, status: &VolserStatus| {
+            Ok(status.volume_type == afsvol::BACKUP && status.parent == volume)
         };
-        let removed = async {
-            let status = trans.status().await?;
-            if status.volume_type == afsvol::BACKUP && status.parent == volume {
-                trans.delete().await?;
-            }
-            Ok(())
-        }
-        .await;
-        trans.finish(removed).await
+        self.volumes.delete_if(self.from, backup, ours).await
     }
 
     /// The VLDB names the destination: an earlier move came so far. Steps 7 and 8.

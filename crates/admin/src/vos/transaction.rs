@@ -124,6 +124,27 @@ impl<'a> Volumes<'a> {
         trans.finish(deleted).await
     }
 
+    /// Deletes a volume, if it is there and its header is what is to go.
+    pub(super) async fn delete_if(
+        &self,
+        at: Location,
+        volume: VolumeId,
+        wanted: impl AsyncFnOnce(&Trans<'a>, &VolserStatus) -> Result<bool>,
+    ) -> Result<()> {
+        let Some(trans) = self.begin_if_there(at, volume, afsvol::IT_OFFLINE).await? else {
+            return Ok(());
+        };
+        let deleted = async {
+            let status = trans.status().await?;
+            if wanted(&trans, &status).await? {
+                trans.delete().await?;
+            }
+            Ok(())
+        }
+        .await;
+        trans.finish(deleted).await
+    }
+
     /// Brings a volume on line, or takes it off.
     pub(super) async fn set_service(
         &self,

@@ -1,6 +1,6 @@
 //! The image that a release sends: a clone of the read-write volume as it was at one moment.
 
-use cellar_wire::afsvol;
+use cellar_wire::afsvol::{self, VolserStatus};
 use cellar_wire::ids::{AfsTime, VolumeId};
 use cellar_wire::vl::VLSF_NEWREPSITE;
 
@@ -169,20 +169,12 @@ impl Volumes<'_> {
         if info.state == VolumeState::Ok && !temporary(&info.name) {
             return Ok(());
         }
-        let Some(trans) = self.begin_if_there(at, volume, afsvol::IT_OFFLINE).await? else {
-            return Ok(());
-        };
-        let removed = async {
-            let status = trans.status().await?;
+        let is_one = async |trans: &Trans<'_>, status: &VolserStatus| {
             let is_clone =
                 status.volume_type == afsvol::READONLY && status.parent == draft.read_write;
-            if is_clone && temporary(&trans.name().await?) {
-                trans.delete().await?;
-            }
-            Ok(())
-        }
-        .await;
-        trans.finish(removed).await
+            Ok(is_clone && temporary(&trans.name().await?))
+        };
+        self.delete_if(at, volume, is_one).await
     }
 
     /// Step 7: removes an image that is not to stay.
