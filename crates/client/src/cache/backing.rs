@@ -1,17 +1,20 @@
-//! Where cached bytes lie: in memory, or in a file of the cache directory.
+//! Where cached bytes lie: in memory, or in the cache directory.
 //!
-//! One sparse file for each cached file, with its bytes at their own places: so a file that is here as a
-//! whole could be handed to the kernel as it is, and taking a part out is making a hole.
+//! There one sparse file for each cached file, with its bytes at their own places: so a file that is here as a
+//! whole can be handed to the kernel as it is, and taking a part out is making a hole. Small ones share files (`slots.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::ops::Deref;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+
+use super::slots::{SLOT, Slots};
 
 /// Bytes of a block in memory. What was never written is zero, here as in a sparse file.
 const BLOCK: u64 = 64 << 10;
@@ -56,6 +59,27 @@ fn most_open() -> usize {
 #[derive(Debug)]
 pub(crate) struct Descriptor(File);
 
+impl Descriptor {
+    pub(crate) fn new(file: File) -> Self {
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Self(file)
+    }
+}
+
+impl Deref for Descriptor {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl std::os::fd::AsFd for Descriptor {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Drop for Descriptor {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Ordering::Relaxed);
@@ -66,11 +90,18 @@ impl Drop for Descriptor {
 pub(crate) enum Backing {
     /// Blocks by number; each as long as it was written.
     Memory(BTreeMap<u64, Vec<u8>>),
+    /// The slot of a number, until it has to be longer than that.
+    Slot {
+        slots: Arc<Slots>,
+        number: u64,
+        /// The file of its own that it gets then.
+        path: PathBuf,
+    },
     /// A file that is made when it is first written.
     Disk {
         path: PathBuf,
         /// Kept open while the cached file is, unless too many are.
-        file: Option<Descriptor>,
+        file: Option<Arc<Descriptor>>,
     },
 }
 
@@ -101,20 +132,16 @@ impl Backing {
                     bytes.resize(end, 0);
                 }
             }
-            Self::Disk { path, file } => {
-                let file = opened(path, file)?;
-                let mut at = position;
-                while bytes.len() < length {
-                    let room = rustix::buffer::spare_capacity(&mut bytes);
-                    match rustix::io::pread(file, room, at) {
-                        Ok(0) => bytes.resize(length, 0),
-                        Ok(count) => at += count as u64,
-                        Err(rustix::io::Errno::INTR) => {}
-                        Err(cause) => return Err(cause.into()),
-                    }
+            Self::Slot { slots, number, .. } => {
+                if slots.has(*number) {
+                    let (file, base) = slots.hold(*number)?;
+                    let has = (length as u64).min(SLOT.saturating_sub(position)) as usize;
+                    fetch(&file, base + position, has, &mut bytes)?;
                 }
-                // There may be more room than was asked for.
-                bytes.truncate(length);
+                bytes.resize(length, 0);
+            }
+            Self::Disk { path, file } => {
+                fetch(opened(path, file)?, position, length, &mut bytes)?;
             }
         }
         Ok(bytes)
@@ -133,6 +160,13 @@ impl Backing {
                     let over = part.len().min(block.len() - within);
                     block[within..within + over].copy_from_slice(&part[..over]);
                     block.extend_from_slice(&part[over..]);
+                }
+                Ok(())
+            }
+            Self::Slot { slots, number, .. } => {
+                let (file, base) = in_slot(slots, *number, position, bytes.len())?;
+                if alive() {
+                    file.write_all_at(bytes, base + position)?;
                 }
                 Ok(())
             }
@@ -163,24 +197,18 @@ impl Backing {
                 }
                 Ok(())
             }
+            Self::Slot { slots, number, .. } => {
+                let length = pieces.iter().map(Bytes::len).sum();
+                let (file, base) = in_slot(slots, *number, position, length)?;
+                if alive() {
+                    put(&file, base + position, pieces)?;
+                }
+                Ok(())
+            }
             Self::Disk { path, file } => {
                 let file = opened(path, file)?;
-                if !alive() {
-                    return Ok(());
-                }
-                for some in pieces.chunks(SLICES_MAX) {
-                    let mut slices: Vec<_> = some.iter().map(|piece| IoSlice::new(piece)).collect();
-                    let mut left = &mut slices[..];
-                    IoSlice::advance_slices(&mut left, 0);
-                    while !left.is_empty() {
-                        let count =
-                            rustix::io::retry_on_intr(|| rustix::io::pwritev(file, left, at))?;
-                        if count == 0 {
-                            return Err(io::ErrorKind::WriteZero.into());
-                        }
-                        IoSlice::advance_slices(&mut left, count);
-                        at += count as u64;
-                    }
+                if alive() {
+                    put(file, position, pieces)?;
                 }
                 self.spare();
                 Ok(())
@@ -199,6 +227,7 @@ impl Backing {
                 }
                 Ok(())
             }
+            Self::Slot { slots, number, .. } => slots.clear(*number, position, SLOT),
             Self::Disk { path, file } => {
                 let file = opened(path, file)?;
                 if alive() {
@@ -207,6 +236,14 @@ impl Backing {
                 self.spare();
                 Ok(())
             }
+        }
+    }
+
+    /// The same for what is in a slot; a file of its own was cut when it was found.
+    pub(crate) fn cut_slot(&mut self, position: u64) -> io::Result<()> {
+        match self {
+            Self::Slot { .. } => self.cut(position),
+            _ => Ok(()),
         }
     }
 
@@ -227,6 +264,7 @@ impl Backing {
                 }
                 Ok(())
             }
+            Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
             Self::Disk { path, file } => {
                 let file = opened(path, file)?;
                 let hole =
@@ -255,6 +293,7 @@ impl Backing {
                 blocks.retain(|number, _| *number < first || *number >= last);
                 Ok(())
             }
+            Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
             Self::Disk { path, file } => {
                 let file = opened(path, file)?;
                 let hole =
@@ -287,18 +326,78 @@ impl Backing {
         }
     }
 
-    /// The file, opened if it is not; `None` in memory.
-    pub(crate) fn file(&mut self) -> io::Result<Option<&File>> {
+    /// A file of its own, opened if it is not; `None` where it has none.
+    pub(crate) fn file(&mut self) -> io::Result<Option<File>> {
         match self {
-            Self::Memory(_) => Ok(None),
-            Self::Disk { path, file } => opened(path, file).map(Some),
+            Self::Memory(_) | Self::Slot { .. } => Ok(None),
+            Self::Disk { path, file } => opened(path, file)?.try_clone().map(Some),
         }
+    }
+
+    /// What to sync; `None` in memory.
+    pub(crate) fn synced_file(&mut self) -> io::Result<Option<File>> {
+        match self {
+            Self::Slot { slots, number, .. } => slots.hold(*number)?.0.try_clone().map(Some),
+            _ => self.file(),
+        }
+    }
+
+    /// Whether there is a file of its own, or will be.
+    pub(crate) fn has_own_file(&self) -> bool {
+        matches!(self, Self::Disk { .. })
+    }
+
+    /// Before bytes up to `end` are put here: where they do not fit, what is here gets a file of its own, so many bytes
+    /// long. `synced`: it was synced, and is again.
+    pub(crate) fn make_fit(&mut self, end: u64, length: u64, synced: bool) -> io::Result<()> {
+        let Self::Slot {
+            slots,
+            number,
+            path,
+        } = self
+        else {
+            return Ok(());
+        };
+        if end <= SLOT {
+            return Ok(());
+        }
+        let mut own = None;
+        if slots.has(*number) {
+            let (pack, base) = slots.hold(*number)?;
+            let length = length.min(SLOT) as usize;
+            let mut bytes = Vec::with_capacity(length);
+            fetch(&pack, base, length, &mut bytes)?;
+            let part = path.with_added_extension("part");
+            if alive() {
+                let file = Descriptor::new(made(&part)?);
+                file.set_len(0)?;
+                file.write_all_at(&bytes, 0)?;
+                if synced {
+                    file.sync_all()?;
+                }
+                own = Some(Arc::new(file));
+            }
+            if alive() {
+                std::fs::rename(&part, &*path)?;
+                if synced && let Some(parent) = path.parent() {
+                    File::open(parent)?.sync_all()?;
+                }
+            }
+            slots.free(*number);
+        }
+        *self = Self::Disk {
+            path: std::mem::take(path),
+            file: own,
+        };
+        self.spare();
+        Ok(())
     }
 
     /// Nothing of it is needed any more.
     pub(crate) fn remove(&mut self) {
         match self {
             Self::Memory(blocks) => blocks.clear(),
+            Self::Slot { slots, number, .. } => slots.free(*number),
             Self::Disk { path, file } => {
                 *file = None;
                 if !alive() {
@@ -315,19 +414,73 @@ impl Backing {
     }
 }
 
-fn opened<'a>(path: &Path, file: &'a mut Option<Descriptor>) -> io::Result<&'a File> {
+fn opened<'a>(path: &Path, file: &'a mut Option<Arc<Descriptor>>) -> io::Result<&'a File> {
     if let Some(file) = file {
-        return Ok(&file.0);
+        return Ok(file);
     }
-    let new = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)?;
-    OPEN.fetch_add(1, Ordering::Relaxed);
-    Ok(&file.insert(Descriptor(new)).0)
+    let new = Arc::new(Descriptor::new(made(path)?));
+    Ok(file.insert(new))
+}
+
+fn made(path: &Path) -> io::Result<File> {
+    #[cfg(test)]
+    if WRITES_LEFT.get().1 && !path.exists() {
+        // Who was killed makes none.
+        return tempfile::tempfile();
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.mode(0o600).open(path)
+}
+
+/// Where a write of so many bytes goes.
+fn in_slot(
+    slots: &Slots,
+    number: u64,
+    position: u64,
+    length: usize,
+) -> io::Result<(Arc<Descriptor>, u64)> {
+    if position + length as u64 > SLOT {
+        return Err(io::Error::other("more than a slot of the cache has"));
+    }
+    slots.hold(number)
+}
+
+/// Appends `length` bytes from `position`, zeros beyond the end.
+fn fetch(file: &File, position: u64, length: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let mut at = position;
+    let end = bytes.len() + length;
+    while bytes.len() < end {
+        let room = rustix::buffer::spare_capacity(bytes);
+        match rustix::io::pread(file, room, at) {
+            Ok(0) => bytes.resize(end, 0),
+            Ok(count) => at += count as u64,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+    }
+    // There may be more room than was asked for.
+    bytes.truncate(end);
+    Ok(())
+}
+
+/// Writes pieces one after the other.
+fn put(file: &File, position: u64, pieces: &[Bytes]) -> io::Result<()> {
+    let mut at = position;
+    for some in pieces.chunks(SLICES_MAX) {
+        let mut slices: Vec<_> = some.iter().map(|piece| IoSlice::new(piece)).collect();
+        let mut left = &mut slices[..];
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let count = rustix::io::retry_on_intr(|| rustix::io::pwritev(file, left, at))?;
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            IoSlice::advance_slices(&mut left, count);
+            at += count as u64;
+        }
+    }
+    Ok(())
 }
 
 /// The blocks that `length` bytes from `position` lie in: number, first byte in it, and which of the bytes.

@@ -25,11 +25,12 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
 
 use super::backing::Backing;
-use super::entry::{MadeHere, Place, merge};
+use super::entry::{MadeHere, merge};
 use super::index::Index;
 use super::kept::{Filled, Kept, LeftOver};
 use super::ranges::Ranges;
 
+mod earlier;
 mod lend;
 
 /// Bytes that one `StoreData` brings at most.
@@ -135,48 +136,6 @@ impl Body {
         }
     }
 
-    /// A body that outlives this process, with what an earlier one left of it.
-    pub(crate) fn of_disk(index: &Arc<Index>, place: Place, space: Arc<Space>) -> Self {
-        let left = index.take(&place);
-        let (kept, clean) = Kept::new(index, place, left.as_ref());
-        let backing = Backing::disk(kept.path());
-        let mut body = Self::new(backing, space);
-        body.kept = Some(kept);
-        let Some(left) = left else {
-            return body;
-        };
-        body.version = left.version;
-        body.account(|body| body.valid = clean);
-        if let Some(dirty) = left.dirty {
-            body.writer = dirty.writer;
-            body.modified = Some(dirty.modified);
-            body.touched = dirty.modified;
-            body.set = dirty.set;
-            if !dirty.contents {
-                body.left_over = Some(LeftOver {
-                    torn: dirty.torn,
-                    in_doubt: None,
-                });
-                return body;
-            }
-            body.version = dirty.version;
-            body.length = dirty.length;
-            body.cut = dirty.cut;
-            body.changed = true;
-            // A shortening that was noted may not have been done.
-            let torn = body.backing.cut(dirty.length).is_err() || dirty.torn;
-            body.left_over = Some(LeftOver {
-                torn,
-                in_doubt: dirty.storing,
-            });
-            body.account(|body| {
-                body.valid.insert_all(&dirty.ranges);
-                body.dirty = dirty.ranges;
-            });
-        }
-        body
-    }
-
     /// Who writes from now on.
     pub(crate) fn set_writer(&mut self, writer: u32) {
         self.writer = writer;
@@ -185,30 +144,6 @@ impl Body {
     /// Who wrote last.
     pub(crate) fn writer(&self) -> u32 {
         self.writer
-    }
-
-    /// What is dirty that an earlier cache manager left, as long as the server has not been asked.
-    pub(crate) fn left_over(&self) -> Option<&LeftOver> {
-        self.left_over.as_ref()
-    }
-
-    /// The server has what was being stored when the earlier cache manager ended: that made the version after ours.
-    pub(crate) fn settle(&mut self, version: u64) {
-        let Some(left) = &mut self.left_over else {
-            return;
-        };
-        let Some(piece) = left.in_doubt.take() else {
-            return;
-        };
-        self.account(|body| body.dirty.remove(piece.0, piece.1));
-        self.cut = self.cut.filter(|_| piece.2.is_none());
-        let before = std::mem::replace(&mut self.version, version);
-        // Should it have been somebody else who stored, and the same there, then the rest is his.
-        self.account(|body| body.valid = body.dirty.clone());
-        if let Some(kept) = &mut self.kept {
-            kept.stored_after_all(piece, before, version);
-            kept.void(0, u64::MAX);
-        }
     }
 
     /// How it was made here, if no server knows of it and this outlives the process.
@@ -230,56 +165,6 @@ impl Body {
         }
     }
 
-    /// What is dirty is what the server may take, or it is put aside.
-    fn decide(&mut self, status: &AfsFetchStatus) {
-        let Some(left) = self.left_over.take() else {
-            return;
-        };
-        if !self.changed {
-            // Attributes alone are of every version; but perhaps they were stored, and others since.
-            if left.torn {
-                self.set = AfsStoreStatus::default();
-                if let Some(kept) = &mut self.kept {
-                    kept.clean();
-                }
-            }
-            return;
-        }
-        let why = if left.torn {
-            "the machine crashed before it was safe: it may be damaged".to_owned()
-        } else if self.version != status.data_version {
-            format!(
-                "the server has version {} by now: it was changed elsewhere",
-                status.data_version
-            )
-        } else {
-            self.server_length = status.length;
-            let own = self.own();
-            self.account(|body| body.valid.insert_all(&own));
-            if let Some(kept) = self.kept.as_mut().filter(|_| left.in_doubt.is_some()) {
-                // What was being stored did not get there.
-                kept.not_stored();
-            }
-            return;
-        };
-        self.put_aside(&why);
-    }
-
-    /// What is dirty cannot be stored: it is kept beside the cache.
-    pub(crate) fn put_aside(&mut self, why: &str) {
-        if !self.changed {
-            return self.abandon();
-        }
-        self.left_over = None;
-        self.backing.close();
-        let Some(kept) = &mut self.kept else {
-            return;
-        };
-        self.backing = Backing::disk(kept.put_aside(why));
-        self.abandon();
-        self.length = self.server_length;
-    }
-
     /// What to sync so that dirty bytes survive a crash of the machine, and how many changes that are.
     ///
     /// # Errors
@@ -289,8 +174,8 @@ impl Body {
         let Some((index, changes)) = kept.and_then(Kept::to_sync) else {
             return Ok(None);
         };
-        let file = self.backing.file()?.map(std::fs::File::try_clone);
-        Ok(file.transpose()?.map(|file| (file, index, changes)))
+        let file = self.backing.synced_file()?;
+        Ok(file.map(|file| (file, index, changes)))
     }
 
     /// It has been synced.
@@ -527,6 +412,7 @@ impl Body {
         if self.version != status.data_version {
             return Ok(false);
         }
+        self.make_fit(self.length.max(status.length))?;
         let mut at = range.start;
         let mut filled = Filled::default();
         let coming = at + pieces.iter().map(Bytes::len).sum::<usize>() as u64;
@@ -572,6 +458,7 @@ impl Body {
     pub(crate) fn write(&mut self, position: u64, bytes: &[u8], now: AfsTime) -> io::Result<()> {
         let end = position + bytes.len() as u64;
         self.check(position, end);
+        self.make_fit(end)?;
         if let Err(cause) = self.backing.write(position, bytes) {
             // Some of it may be there: what is clean has to be fetched again, and beyond the end are zeros.
             self.account(|body| {
@@ -873,6 +760,12 @@ impl Body {
         self.version = NO_VERSION;
     }
 
+    /// Before bytes up to `end` come.
+    fn make_fit(&mut self, end: u64) -> io::Result<()> {
+        let synced = self.kept.as_ref().is_some_and(Kept::is_synced);
+        self.backing.make_fit(end, self.length, synced)
+    }
+
     /// No program has it open.
     pub(crate) fn close(&mut self) {
         self.backing.close();
@@ -886,7 +779,7 @@ impl Drop for Body {
             body.dirty.clear();
             body.storing.clear();
         });
-        if !self.kept.as_mut().is_some_and(Kept::rest) {
+        if !(self.kept.as_mut()).is_some_and(|kept| kept.rest(&self.backing)) {
             self.backing.remove();
         }
     }

@@ -82,6 +82,8 @@ pub(crate) struct Entry {
     pub(crate) made: Option<MadeHere>,
     /// When it was used last; 0 while a vnode in memory has it.
     pub(crate) rests: u64,
+    /// It has a file of its own (`slots.rs`): known while it rests.
+    pub(crate) own_file: bool,
 }
 
 impl Entry {
@@ -317,6 +319,7 @@ impl Replayed {
                     dirty: None,
                     made: None,
                     rests: 0,
+                    own_file: false,
                 };
                 if self.entries.insert(*number, entry).is_none() {
                     self.order.push(*number);

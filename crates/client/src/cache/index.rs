@@ -18,6 +18,8 @@
 //!    that nothing is known for certain: clean bytes are dropped and dirty ones put aside, also those that only
 //!    records behind the damage tell of.
 //! 5. A file without a record goes, and a record without a file is nothing.
+//!
+//! Small files share files, of which `slots.rs` says why the same holds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
@@ -30,10 +32,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cellar_wire::ids::Fid;
 use parking_lot::Mutex;
 
-use super::backing::alive;
+use super::backing::{Backing, alive};
 use super::body::Space;
 use super::entry::{Dirty, Entry, MAGIC, MadeHere, Place, Replayed, Sums, overlapping};
 use super::record::{NONE, Record, encode};
+use super::slots::Slots;
 
 /// Directories that files are spread over.
 const PARTS: u64 = if cfg!(test) { 4 } else { 256 };
@@ -58,6 +61,10 @@ pub(crate) struct Left {
     pub(crate) sums: Sums,
     pub(crate) dirty: Option<Dirty>,
     pub(crate) made: Option<MadeHere>,
+    /// It has a file of its own.
+    pub(crate) own_file: bool,
+    /// An earlier process left it.
+    pub(crate) earlier: bool,
 }
 
 /// Somebody's bytes that the server has not got.
@@ -97,7 +104,10 @@ pub(crate) struct Index {
     directory: PathBuf,
     boot: [u8; 16],
     space: Arc<Space>,
+    slots: Arc<Slots>,
     state: Mutex<State>,
+    /// When this process began, in ticks.
+    began: u64,
     /// There may be dirty bytes of an earlier cache manager that nobody has taken up.
     left: AtomicBool,
 }
@@ -144,7 +154,8 @@ impl Index {
                 dirty.put_back();
             }
         }
-        let next = sweep(directory, &mut replayed.entries)?;
+        let slots = Slots::open(directory)?;
+        let next = sweep(directory, &slots, &mut replayed.entries)?;
         let mut state = State {
             log: OpenOptions::new()
                 .append(true)
@@ -175,6 +186,8 @@ impl Index {
             directory: directory.to_owned(),
             boot,
             space,
+            slots: Arc::new(slots),
+            began: state.ticks,
             state: Mutex::new(state),
             left: AtomicBool::new(true),
         };
@@ -185,6 +198,19 @@ impl Index {
     /// The file of a number.
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         path(&self.directory, number)
+    }
+
+    /// Where the bytes of a number are. `own_file`: in a file of its own, if there are any.
+    pub(crate) fn backing(&self, number: u64, own_file: bool) -> Backing {
+        let path = self.path(number);
+        match own_file || !(self.slots.work() || self.slots.has(number)) {
+            true => Backing::disk(path),
+            false => Backing::Slot {
+                slots: self.slots.clone(),
+                number,
+                path,
+            },
+        }
     }
 
     /// A number that no file has.
@@ -210,13 +236,15 @@ impl Index {
             sums: entry.sums.clone(),
             dirty: entry.dirty.clone(),
             made: entry.made.clone(),
+            own_file: entry.own_file,
+            earlier: rests <= self.began,
         };
         state.resting.remove(&rests);
         Some(left)
     }
 
-    /// Nobody uses a file any more: it stays, if there is something in it. Answers whether it does.
-    pub(crate) fn rest(&self, number: u64) -> bool {
+    /// Nobody uses a file any more: it stays, if there is something in it. Answers whether it does. `own_file`: it has one.
+    pub(crate) fn rest(&self, number: u64, own_file: bool) -> bool {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.ticks += 1;
@@ -229,6 +257,7 @@ impl Index {
             return false;
         }
         entry.rests = state.ticks;
+        entry.own_file = own_file;
         self.space.used.fetch_add(entry.bytes(), Ordering::Relaxed);
         state.resting.insert(state.ticks, number);
         true
@@ -251,10 +280,9 @@ impl Index {
                 continue;
             }
             self.space.used.fetch_sub(entry.bytes(), Ordering::Relaxed);
+            let own_file = entry.own_file;
             self.write(state, &[Record::Gone { number }]);
-            if alive() {
-                remove(&path(&self.directory, number));
-            }
+            self.backing(number, own_file).remove();
         }
         state.resting.extend(kept);
     }
@@ -408,7 +436,7 @@ impl Index {
         places
     }
 
-    /// Puts a file aside, with a text beside it; it is no longer of this cache. Again after a crash, it does the
+    /// Puts a file of its own aside, with a text beside it; it is no longer of this cache. Again after a crash, it does the
     /// rest. Answers where.
     ///
     /// # Errors
@@ -487,6 +515,7 @@ impl State {
                     dirty: None,
                     made: None,
                     rests: 0,
+                    own_file: false,
                 };
                 self.entries.insert(*number, entry);
             }
@@ -560,7 +589,7 @@ fn remove(path: &Path) {
 }
 
 /// Rule 5. Answers a number above all others.
-fn sweep(directory: &Path, entries: &mut HashMap<u64, Entry>) -> io::Result<u64> {
+fn sweep(directory: &Path, slots: &Slots, entries: &mut HashMap<u64, Entry>) -> io::Result<u64> {
     let mut next = entries.keys().max().map_or(0, |number| number + 1);
     let mut there = HashMap::new();
     for part in 0..PARTS {
@@ -587,8 +616,18 @@ fn sweep(directory: &Path, entries: &mut HashMap<u64, Entry>) -> io::Result<u64>
             .and_then(|name| name.rsplit('-').next()?.parse().ok());
         next = next.max(number.map_or(0, |number: u64| number.saturating_add(1)));
     }
+    for number in slots.numbers() {
+        if there.contains_key(&number) || !entries.contains_key(&number) {
+            slots.free(number);
+        }
+        next = next.max(number + 1);
+    }
     entries.retain(|number, entry| {
         let length = there.get(number).copied();
+        entry.own_file = length.is_some();
+        if !entry.own_file && slots.has(*number) {
+            return in_slot(slots, *number, entry);
+        }
         if let Some(dirty) = &mut entry.dirty {
             // Bytes that are not there are not zeros.
             let end = dirty.ranges.iter().last().map_or(0, |(_, end)| end);
@@ -616,4 +655,17 @@ fn sweep(directory: &Path, entries: &mut HashMap<u64, Entry>) -> io::Result<u64>
         length.is_some() || entry.dirty.is_some()
     });
     Ok(next)
+}
+
+/// The same for what is in a slot. What is behind it goes when it is taken up.
+fn in_slot(slots: &Slots, number: u64, entry: &mut Entry) -> bool {
+    if let Some(dirty) = &mut entry.dirty {
+        let mut ranges = dirty.ranges.iter();
+        let written = |(start, end)| slots.are_written(number, start, end).unwrap_or(false);
+        dirty.torn |= !ranges.all(written);
+    } else if entry.sums.is_empty() {
+        slots.free(number);
+        return false;
+    }
+    true
 }

@@ -1,7 +1,7 @@
 //! What of one body outlives the process: its notes in the index, and the checksums of what an earlier
 //! process left.
 
-use std::path::PathBuf;
+use std::io;
 use std::sync::Arc;
 
 use cellar_wire::ids::AfsTime;
@@ -93,8 +93,14 @@ impl Kept {
         self.number
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
-        self.index.path(self.number)
+    /// Where its bytes are, or will be.
+    pub(crate) fn backing(&self, own_file: bool) -> Backing {
+        self.index.backing(self.number, own_file)
+    }
+
+    /// All that programs changed is on the disk.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.changes > 0 && self.synced == self.changes
     }
 
     fn note(&mut self, records: impl IntoIterator<Item = Record>) {
@@ -194,6 +200,7 @@ impl Kept {
         cut: Option<u64>,
         now: AfsTime,
     ) {
+        let was_synced = self.is_synced();
         self.changes += 1;
         self.unchecked.retain(|start, _| *start < length);
         self.note([Record::Length {
@@ -204,6 +211,10 @@ impl Kept {
             cut: cut.unwrap_or(NONE),
             modified: now.0.into(),
         }]);
+        if was_synced && let Err(cause) = self.index.sync() {
+            // A crash of the machine may leave zeros where the index on the disk has bytes.
+            tracing::warn!(%cause, "the index of the cache cannot be synced");
+        }
     }
 
     pub(crate) fn attributes(
@@ -301,8 +312,8 @@ impl Kept {
     }
 
     /// Nobody uses it any more. Answers whether its file stays.
-    pub(crate) fn rest(&mut self) -> bool {
-        self.named && self.index.rest(self.number)
+    pub(crate) fn rest(&mut self, backing: &Backing) -> bool {
+        self.named && self.index.rest(self.number, backing.has_own_file())
     }
 
     /// How many changes are to be synced, if not all were, and with what.
@@ -319,10 +330,10 @@ impl Kept {
         }
     }
 
-    /// The file with its dirty bytes is kept aside. Answers the file of the number that is used from now on.
-    pub(crate) fn put_aside(&mut self, why: &str) -> PathBuf {
+    /// The file with its dirty bytes is kept aside, if `own`: it has one of its own. Another number is used from now on.
+    pub(crate) fn put_aside(&mut self, why: &str, own: io::Result<()>) -> Backing {
         let (cell, fid) = &self.place;
-        match self.index.put_aside(self.number, why) {
+        match own.and_then(|()| self.index.put_aside(self.number, why)) {
             Ok(path) => {
                 tracing::error!(%cell, %fid, path = %path.display(), why, "what was not stored is kept aside");
             }
@@ -333,7 +344,7 @@ impl Kept {
         self.unchecked.clear();
         self.named = false;
         self.number = self.index.new_number();
-        self.path()
+        self.backing(false)
     }
 }
 

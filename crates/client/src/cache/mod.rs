@@ -67,6 +67,7 @@ mod ranges;
 mod read;
 mod record;
 mod settings;
+mod slots;
 mod status;
 mod store;
 mod trails;

@@ -1,0 +1,137 @@
+//! What an earlier process left of a body, and what becomes of it.
+
+use std::sync::Arc;
+
+use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus};
+
+use super::{Body, Space};
+use crate::cache::entry::Place;
+use crate::cache::index::Index;
+use crate::cache::kept::{Kept, LeftOver};
+
+impl Body {
+    /// A body that outlives this process, with what an earlier one left of it.
+    pub(crate) fn of_disk(index: &Arc<Index>, place: Place, space: Arc<Space>) -> Self {
+        let left = index.take(&place);
+        let (kept, clean) = Kept::new(index, place, left.as_ref());
+        let backing = kept.backing(left.as_ref().is_some_and(|left| left.own_file));
+        let mut body = Self::new(backing, space);
+        body.kept = Some(kept);
+        let Some(left) = left else {
+            return body;
+        };
+        body.version = left.version;
+        if left.earlier && left.dirty.is_none() {
+            let end = clean.iter().last().map_or(0, |(_, end)| end);
+            if body.backing.cut_slot(end).is_err() {
+                // What a write left that was never answered may be behind it.
+                body.forget_clean();
+                return body;
+            }
+        }
+        body.account(|body| body.valid = clean);
+        if let Some(dirty) = left.dirty {
+            body.writer = dirty.writer;
+            body.modified = Some(dirty.modified);
+            body.touched = dirty.modified;
+            body.set = dirty.set;
+            if !dirty.contents {
+                body.left_over = Some(LeftOver {
+                    torn: dirty.torn,
+                    in_doubt: None,
+                });
+                return body;
+            }
+            body.version = dirty.version;
+            body.length = dirty.length;
+            body.cut = dirty.cut;
+            body.changed = true;
+            // A shortening that was noted may not have been done.
+            let torn = body.backing.cut(dirty.length).is_err() || dirty.torn;
+            body.left_over = Some(LeftOver {
+                torn,
+                in_doubt: dirty.storing,
+            });
+            body.account(|body| {
+                body.valid.insert_all(&dirty.ranges);
+                body.dirty = dirty.ranges;
+            });
+        }
+        body
+    }
+
+    /// What is dirty that an earlier cache manager left, as long as the server has not been asked.
+    pub(crate) fn left_over(&self) -> Option<&LeftOver> {
+        self.left_over.as_ref()
+    }
+
+    /// The server has what was being stored when the earlier cache manager ended: that made the version after ours.
+    pub(crate) fn settle(&mut self, version: u64) {
+        let Some(left) = &mut self.left_over else {
+            return;
+        };
+        let Some(piece) = left.in_doubt.take() else {
+            return;
+        };
+        self.account(|body| body.dirty.remove(piece.0, piece.1));
+        self.cut = self.cut.filter(|_| piece.2.is_none());
+        let before = std::mem::replace(&mut self.version, version);
+        // Should it have been somebody else who stored, and the same there, then the rest is his.
+        self.account(|body| body.valid = body.dirty.clone());
+        if let Some(kept) = &mut self.kept {
+            kept.stored_after_all(piece, before, version);
+            kept.void(0, u64::MAX);
+        }
+    }
+
+    /// What is dirty is what the server may take, or it is put aside.
+    pub(super) fn decide(&mut self, status: &AfsFetchStatus) {
+        let Some(left) = self.left_over.take() else {
+            return;
+        };
+        if !self.changed {
+            // Attributes alone are of every version; but perhaps they were stored, and others since.
+            if left.torn {
+                self.set = AfsStoreStatus::default();
+                if let Some(kept) = &mut self.kept {
+                    kept.clean();
+                }
+            }
+            return;
+        }
+        let why = if left.torn {
+            "the machine crashed before it was safe: it may be damaged".to_owned()
+        } else if self.version != status.data_version {
+            format!(
+                "the server has version {} by now: it was changed elsewhere",
+                status.data_version
+            )
+        } else {
+            self.server_length = status.length;
+            let own = self.own();
+            self.account(|body| body.valid.insert_all(&own));
+            if let Some(kept) = self.kept.as_mut().filter(|_| left.in_doubt.is_some()) {
+                // What was being stored did not get there.
+                kept.not_stored();
+            }
+            return;
+        };
+        self.put_aside(&why);
+    }
+
+    /// What is dirty cannot be stored: it is kept beside the cache.
+    pub(crate) fn put_aside(&mut self, why: &str) {
+        if !self.changed {
+            return self.abandon();
+        }
+        self.left_over = None;
+        self.backing.close();
+        let Some(kept) = &mut self.kept else {
+            return;
+        };
+        let own = self.backing.make_fit(u64::MAX, self.length, false);
+        self.backing = kept.put_aside(why, own);
+        self.abandon();
+        self.length = self.server_length;
+    }
+}

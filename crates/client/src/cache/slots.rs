@@ -1,0 +1,432 @@
+//! Small files of a cache directory: many in one file, each in a slot of its own.
+//!
+//! To make, open and remove a file costs a file system more than to write its first bytes; on an ext4 on which many
+//! were removed lately half a millisecond, which is more than the server takes to send it. So what is no longer than
+//! [`SLOT`] lies in a *pack*: one sparse file with [`SLOTS`] places, of which only what was written takes room on the
+//! disk. Why that is as safe as files of their own (`index.rs` has the rules):
+//!
+//! 1. *No slot is used twice.* It goes with the number of its file, and numbers are given once: whatever an older
+//!    index says of a number, another file's bytes are never taken for its own.
+//! 2. *What was not written is zero.* Shortening and removing make holes, and what a write left that was never
+//!    answered is cut off when the file is taken up again.
+//! 3. *A file that grows leaves its slot for good*: its bytes are written to a file of its own, which gets its name in
+//!    one step, and then the slot is emptied. Where there is a file of its own the slot means nothing.
+//! 4. *What was synced is synced again* before its slot is emptied, and a shortening is on the disk's index before
+//!    it is done, if what it shortens was synced: after a crash of the machine a hole is never what was written
+//!    ([`Slots::are_written`] looks).
+//! 5. *A pack in which nothing is left goes as a whole.*
+
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, SeekFrom};
+
+use super::backing::{Descriptor, alive};
+
+/// Bytes of a slot.
+pub(crate) const SLOT: u64 = if cfg!(test) { 4 << 10 } else { 64 << 10 };
+/// Slots of a pack.
+const SLOTS: u64 = if cfg!(test) { 4 } else { 4_096 };
+/// Packs that stay open.
+const OPEN_MAX: usize = 64;
+/// Where packs are, and the name of what is tried there at the start.
+const PACKS: &str = "small";
+const TRIAL: &str = "trial";
+
+#[derive(Debug, Default)]
+struct State {
+    /// Slots that are in use, by pack.
+    used: HashMap<u64, HashSet<u64>>,
+    open: HashMap<u64, Arc<Descriptor>>,
+}
+
+/// The slots of one cache directory.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    directory: PathBuf,
+    /// The file system can make holes: else removed files would keep their room.
+    works: bool,
+    state: Mutex<State>,
+}
+
+impl Slots {
+    /// Those of `directory`, with all that there is in them.
+    ///
+    /// # Errors
+    /// The directory cannot be read or written.
+    pub(crate) fn open(directory: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let directory = directory.join(PACKS);
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&directory)?;
+        let mut slots = Self {
+            works: makes_holes(&directory.join(TRIAL))?,
+            directory,
+            state: Mutex::default(),
+        };
+        for file in std::fs::read_dir(&slots.directory)? {
+            let file = file?;
+            let pack = file.file_name().to_str().and_then(|name| name.parse().ok());
+            let known = pack.filter(|pack| slots.path(*pack) == file.path());
+            let Some(pack) = known else {
+                std::fs::remove_file(file.path())?;
+                continue;
+            };
+            let used = written(&open(&file.path())?)?;
+            if used.is_empty() {
+                std::fs::remove_file(file.path())?;
+            } else {
+                slots.state.get_mut().used.insert(pack, used);
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Whether new files may be put here.
+    pub(crate) fn work(&self) -> bool {
+        self.works
+    }
+
+    /// The numbers of which something is here.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let state = self.state.lock();
+        let all = state.used.iter();
+        all.flat_map(|(pack, used)| used.iter().map(move |slot| pack * SLOTS + slot))
+            .collect()
+    }
+
+    /// Whether something of a number is here.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        let (pack, slot) = (number / SLOTS, number % SLOTS);
+        let state = self.state.lock();
+        state
+            .used
+            .get(&pack)
+            .is_some_and(|used| used.contains(&slot))
+    }
+
+    /// The pack of a number, and where its slot begins; something is in it from now on.
+    ///
+    /// # Errors
+    /// The pack cannot be opened.
+    pub(crate) fn hold(&self, number: u64) -> io::Result<(Arc<Descriptor>, u64)> {
+        let (pack, slot) = (number / SLOTS, number % SLOTS);
+        let mut state = self.state.lock();
+        let file = self.opened(&mut state, pack)?;
+        state.used.entry(pack).or_default().insert(slot);
+        Ok((file, slot * SLOT))
+    }
+
+    /// Whether all of `start..end` was written.
+    ///
+    /// # Errors
+    /// The pack cannot be read.
+    pub(crate) fn are_written(&self, number: u64, start: u64, end: u64) -> io::Result<bool> {
+        if start >= end {
+            return Ok(true);
+        }
+        if end > SLOT || !self.has(number) {
+            return Ok(false);
+        }
+        let (file, base) = self.hold(number)?;
+        match rustix::fs::seek(&*file, SeekFrom::Hole(base + start)) {
+            Ok(hole) => Ok(hole >= base + end),
+            // Beyond the end of the pack.
+            Err(rustix::io::Errno::NXIO) => Ok(false),
+            Err(cause) => Err(cause.into()),
+        }
+    }
+
+    /// What a slot has from `start` on is zero from now on.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn clear(&self, number: u64, start: u64, end: u64) -> io::Result<()> {
+        let end = end.min(SLOT);
+        if start >= end || !self.has(number) {
+            return Ok(());
+        }
+        let (file, base) = self.hold(number)?;
+        if !alive() {
+            return Ok(());
+        }
+        make_hole(&file, base + start, base + end)
+    }
+
+    /// Nothing of a number is needed any more.
+    pub(crate) fn free(&self, number: u64) {
+        if let Err(cause) = self.try_free(number) {
+            tracing::warn!(number, %cause, "a small file of the cache keeps its room");
+        }
+    }
+
+    fn try_free(&self, number: u64) -> io::Result<()> {
+        let (pack, slot) = (number / SLOTS, number % SLOTS);
+        let mut state = self.state.lock();
+        let Some(used) = state.used.get_mut(&pack) else {
+            return Ok(());
+        };
+        if !used.remove(&slot) {
+            return Ok(());
+        }
+        if !used.is_empty() {
+            let file = self.opened(&mut state, pack)?;
+            drop(state);
+            return match alive() {
+                true => make_hole(&file, slot * SLOT, (slot + 1) * SLOT),
+                false => Ok(()),
+            };
+        }
+        state.used.remove(&pack);
+        state.open.remove(&pack);
+        match alive() {
+            true => std::fs::remove_file(self.path(pack)),
+            false => Ok(()),
+        }
+    }
+
+    fn opened(&self, state: &mut State, pack: u64) -> io::Result<Arc<Descriptor>> {
+        if let Some(file) = state.open.get(&pack) {
+            return Ok(file.clone());
+        }
+        if state.open.len() >= OPEN_MAX {
+            state.open.clear();
+        }
+        let file = Arc::new(open(&self.path(pack))?);
+        state.open.insert(pack, file.clone());
+        Ok(file)
+    }
+
+    fn path(&self, pack: u64) -> PathBuf {
+        self.directory.join(pack.to_string())
+    }
+}
+
+fn open(path: &Path) -> io::Result<Descriptor> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    Ok(Descriptor::new(options.mode(0o600).open(path)?))
+}
+
+/// The slots of a pack in which something was written.
+fn written(file: &Descriptor) -> io::Result<HashSet<u64>> {
+    let mut used = HashSet::new();
+    let mut at = 0;
+    loop {
+        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => return Ok(used),
+            Err(cause) => return Err(cause.into()),
+        };
+        let hole = rustix::fs::seek(file, SeekFrom::Hole(data))?;
+        used.extend(data / SLOT..hole.div_ceil(SLOT));
+        at = hole;
+    }
+}
+
+/// Takes the room of `start..end` away; where that cannot be done, it is zero all the same.
+fn make_hole(file: &Descriptor, start: u64, end: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, start, end - start) {
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            file.write_all_at(&vec![0; (end - start) as usize], start)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Whether the file system of `trial` makes holes, and tells of them.
+fn makes_holes(trial: &Path) -> io::Result<bool> {
+    let file = open(trial)?;
+    file.write_all_at(&[1; 8 << 10], 0)?;
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let made = rustix::fs::fallocate(&file, flags, 0, 4 << 10).is_ok();
+    let told = rustix::fs::seek(&file, SeekFrom::Data(0)).is_ok_and(|data| data > 0);
+    std::fs::remove_file(trial)?;
+    Ok(made && told)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use cellar_wire::abort::AbortCode;
+    use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
+    use cellar_wire::rxafs::{AfsFetchStatus, FileType};
+
+    use super::*;
+    use crate::cache::body::{Body, Space};
+    use crate::cache::index::Index;
+
+    const BOOT: [u8; 16] = [1; 16];
+
+    fn packs(directory: &Path) -> Vec<String> {
+        let files = std::fs::read_dir(directory.join(PACKS)).expect("packs");
+        let name = |file: io::Result<std::fs::DirEntry>| file.expect("a file").file_name();
+        let mut names: Vec<_> = files
+            .map(|file| name(file).into_string().expect("text"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn own_files(directory: &Path) -> usize {
+        let parts = (0..4).map(|part| directory.join(format!("{part:02x}")));
+        parts
+            .map(|part| std::fs::read_dir(part).expect("a part").count())
+            .sum()
+    }
+
+    fn index(directory: &Path) -> (Arc<Index>, Arc<Space>) {
+        let space = Arc::<Space>::default();
+        let index = Index::open(directory, BOOT, space.clone()).expect("opens");
+        (Arc::new(index), space)
+    }
+
+    fn body((index, space): &(Arc<Index>, Arc<Space>), number: u32, length: u64) -> Body {
+        let fid = Fid {
+            volume: VolumeId(5),
+            vnode: VnodeId(2 * number),
+            uniquifier: Uniquifier(9),
+        };
+        let mut body = Body::of_disk(index, ("test.cell".into(), fid), space.clone());
+        body.meet(&status(length));
+        body
+    }
+
+    fn status(length: u64) -> AfsFetchStatus {
+        AfsFetchStatus {
+            file_type: FileType::File,
+            length,
+            data_version: 4,
+            ..AfsFetchStatus::failed(AbortCode(0))
+        }
+    }
+
+    fn fill(body: &mut Body, bytes: &[u8]) {
+        let length = bytes.len() as u64;
+        let pieces = [Bytes::copy_from_slice(bytes)];
+        let filled = body.fill(&status(length), 0..length, &pieces);
+        assert!(filled.expect("fills"));
+    }
+
+    #[test]
+    fn a_pack_goes_with_the_last_of_its_slots() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let slots = Slots::open(directory.path()).expect("opens");
+        assert!(slots.work(), "tests need a file system that makes holes");
+        let put = |number: u64| {
+            let (file, base) = slots.hold(number).expect("a pack");
+            file.write_all_at(&[number as u8 + 1; 100], base)
+                .expect("written");
+        };
+        let get = |slots: &Slots, number: u64| {
+            let (file, base) = slots.hold(number).expect("a pack");
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, base + 99).expect("read");
+            byte[0]
+        };
+        [0, 2, 3, 5].into_iter().for_each(put);
+        assert_eq!(packs(directory.path()), ["0", "1"]);
+        slots.free(3);
+        assert!(!slots.has(3) && slots.has(2));
+        slots.free(5);
+        assert_eq!(packs(directory.path()), ["0"]);
+        drop(slots);
+        std::fs::write(directory.path().join("small/x"), b"nothing of ours").expect("written");
+        let slots = Slots::open(directory.path()).expect("opens");
+        let mut numbers = slots.numbers();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 2]);
+        assert_eq!((get(&slots, 0), get(&slots, 2)), (1, 3));
+        assert_eq!(slots.are_written(2, 0, 100).ok(), Some(true));
+        slots.clear(2, 50, SLOT).expect("a hole");
+        assert_eq!((get(&slots, 2), slots.has(2)), (0, true));
+        assert_eq!(slots.are_written(3, 0, 1).ok(), Some(false));
+        [0, 2].into_iter().for_each(|number| slots.free(number));
+        assert!(packs(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn small_files_share_one_and_who_grows_leaves_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = index(directory.path());
+        let mut bodies: Vec<_> = (0..3)
+            .map(|number| body(&cache, number, 1_000 + u64::from(number)))
+            .collect();
+        for (number, body) in bodies.iter_mut().enumerate() {
+            fill(body, &vec![number as u8 + 1; 1_000 + number]);
+        }
+        assert_eq!(packs(directory.path()), ["0"]);
+        assert_eq!(own_files(directory.path()), 0);
+        // Longer than a slot from the beginning.
+        let mut large = body(&cache, 3, SLOT + 1);
+        fill(&mut large, &vec![9; SLOT as usize + 1]);
+        assert_eq!(own_files(directory.path()), 1);
+        assert!(large.lend().is_some() && bodies[0].lend().is_none());
+        // By what a program writes.
+        bodies[1]
+            .write(SLOT, b"end", AfsTime(7))
+            .expect("written behind the slot");
+        assert_eq!(own_files(directory.path()), 2);
+        assert!(bodies[1].read(0, 1_001).expect("read") == [2; 1_001]);
+        drop((bodies, large));
+        drop(cache);
+        let cache = index(directory.path());
+        for (number, length) in [(0, 1_000), (2, 1_002), (3, SLOT + 1)] {
+            assert_eq!(body(&cache, number, length).gaps(0, length), []);
+        }
+        let mut grown = body(&cache, 1, 1_001);
+        assert_eq!(grown.gaps(0, SLOT + 3), []);
+        let bytes = grown.read(0, SLOT + 3).expect("read");
+        assert!(bytes.starts_with(&[2; 1_001]) && bytes.ends_with(b"\0end"));
+        drop(grown);
+        // Room that is made takes the pack, too.
+        cache.0.evict(0);
+        assert!(packs(directory.path()).is_empty());
+        assert_eq!(own_files(directory.path()), 1, "what is to be stored");
+    }
+
+    /// Between the rename and the hole there are both.
+    #[test]
+    fn where_there_is_a_file_of_its_own_the_slot_means_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = index(directory.path());
+        let mut small = body(&cache, 0, 100);
+        fill(&mut small, &[3; 100]);
+        let number = small.number().expect("a number");
+        drop(small);
+        std::fs::write(cache.0.path(number), [3; 100]).expect("written");
+        drop(cache);
+        let cache = index(directory.path());
+        assert!(packs(directory.path()).is_empty());
+        let mut small = body(&cache, 0, 100);
+        assert_eq!(small.gaps(0, 100), []);
+        assert!(small.lend().is_some());
+    }
+
+    #[test]
+    fn what_was_never_answered_is_not_behind_what_was() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = index(directory.path());
+        let mut small = body(&cache, 0, 100);
+        fill(&mut small, &[3; 100]);
+        let number = small.number().expect("a number");
+        drop(small);
+        drop(cache);
+        let slots = Slots::open(directory.path()).expect("opens");
+        let (pack, base) = slots.hold(number).expect("a pack");
+        pack.write_all_at(&[4; 200], base + 100).expect("written");
+        drop((pack, slots));
+        let cache = index(directory.path());
+        let mut small = body(&cache, 0, 100);
+        small.set_length(300, AfsTime(7)).expect("longer");
+        assert_eq!(small.gaps(0, 300), []);
+        let bytes = small.read(0, 300).expect("read");
+        assert!(bytes[..100] == [3; 100] && bytes[100..] == [0; 200]);
+    }
+}
