@@ -48,6 +48,8 @@ use crate::reply::Reply;
 use crate::reply::ReplyRaw;
 use crate::reply::ReplySender;
 use crate::request::RequestWithSender;
+use crate::worker::Dispatcher;
+use crate::worker::Worker;
 
 /// The max size of write requests from the kernel. The absolute minimum is 4k,
 /// FUSE recommends at least 128k, max 16M. The FUSE default is 16M on macOS
@@ -224,12 +226,17 @@ impl<FS: Filesystem> Session<FS> {
     /// Run the session loop in a background thread. If the returned handle is dropped,
     /// the filesystem is unmounted and the given session ends.
     pub fn spawn(self) -> io::Result<BackgroundSession> {
+        self.spawn_with(Vec::new())
+    }
+
+    /// The same, with threads that dispatch requests which do not come through the device.
+    pub fn spawn_with(self, workers: Vec<Worker<FS>>) -> io::Result<BackgroundSession> {
         let sender = self.ch.sender();
         // Take the fuse_session, so that we can unmount it
         let mount = std::mem::take(&mut *self.mount.mount.lock());
         let guard = thread::Builder::new()
             .name("fuser-bg".to_string())
-            .spawn(move || self.run())?;
+            .spawn(move || self.run_with(workers))?;
         Ok(BackgroundSession {
             guard,
             sender,
@@ -244,6 +251,10 @@ impl<FS: Filesystem> Session<FS> {
     /// # Errors
     /// Returns any final error when the session comes to an end.
     pub fn run(self) -> io::Result<()> {
+        self.run_with(Vec::new())
+    }
+
+    fn run_with(self, workers: Vec<Worker<FS>>) -> io::Result<()> {
         let Session {
             filesystem,
             ch,
@@ -289,6 +300,22 @@ impl<FS: Filesystem> Session<FS> {
         channels.push(ch);
 
         let mut threads = Vec::with_capacity(n_threads);
+        let mut working = Vec::with_capacity(workers.len());
+
+        for worker in workers {
+            let dispatcher = Dispatcher(SessionEventLoop {
+                thread_name: worker.name.clone(),
+                filesystem: filesystem.clone(),
+                ch: channels[0].clone(),
+                allowed,
+                session_owner,
+            });
+            let run = worker.run;
+            let thread = thread::Builder::new()
+                .name(worker.name)
+                .spawn(move || run(dispatcher))?;
+            working.push((thread, worker.stop));
+        }
 
         for (i, ch) in channels.into_iter().enumerate() {
             let thread_name = format!("fuser-{i}");
@@ -318,6 +345,13 @@ impl<FS: Filesystem> Session<FS> {
                 if reply.is_ok() {
                     reply = Err(e);
                 }
+            }
+        }
+
+        for (thread, stop) in working {
+            stop();
+            if thread.join().is_err() {
+                return Err(io::Error::other("worker thread panicked"));
             }
         }
 
