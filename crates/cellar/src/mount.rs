@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_client::cache::{self, Cache, Identities, Leases, Root, SIZE_MIN};
-use cellar_fuse::Mount;
 use cellar_fuse::control::STORE_BEHIND_MAX;
+use cellar_fuse::{Mount, Rings};
 use cellar_rpc::{Runtime, RuntimeConfig};
 
 mod metrics;
@@ -74,6 +74,10 @@ pub(crate) struct Options {
     /// which it is told within a second, or before others see them; or 'none'. By itself 'files', and 'all' with --store-behind.
     #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     leases: Option<Leased>,
+    /// Whether the kernel's requests come over io_uring, each to the processor that asks: 'auto', where the kernel offers
+    /// that (Linux 6.14, echo Y > /sys/module/fuse/parameters/enable_uring), 'always', or 'never'.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = IoUring::Auto)]
+    io_uring: IoUring,
     /// What @sys stands for; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
@@ -97,6 +101,14 @@ enum Leased {
     None,
     Files,
     All,
+}
+
+/// Whether FUSE over io_uring is used.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum IoUring {
+    Auto,
+    Always,
+    Never,
 }
 
 fn default_sysnames() -> Vec<String> {
@@ -217,6 +229,11 @@ async fn mounted(options: Options) -> Outcome {
         all_users,
         threads: 2,
         suid: options.suid,
+        rings: match options.io_uring {
+            IoUring::Auto => Rings::Offered,
+            IoUring::Always => Rings::Required,
+            IoUring::Never => Rings::Never,
+        },
     };
     let directory = options.directory;
     let mount = Mount::new(cache.clone(), root, &directory, &how)

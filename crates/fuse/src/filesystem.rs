@@ -27,7 +27,7 @@ use crate::requests::{Answer, Entry, O_APPEND, Requests, seconds};
 use crate::xattr;
 
 /// Bytes of one write.
-const WRITE_BYTES: u32 = 1 << 20;
+pub(crate) const WRITE_BYTES: u32 = 1 << 20;
 /// Requests that the kernel sends ahead without anybody waiting.
 const BACKGROUND: u16 = 64;
 /// The type bits of a mode, and those of a plain file.
@@ -41,6 +41,9 @@ pub(crate) struct Filesystem {
     requests: Arc<Requests>,
     runtime: Handle,
     can_expire: Arc<AtomicBool>,
+    /// Requests over io_uring are wanted, and have been granted.
+    wants_rings: bool,
+    has_rings: Arc<AtomicBool>,
 }
 
 impl Filesystem {
@@ -49,11 +52,14 @@ impl Filesystem {
         inodes: Arc<Inodes>,
         runtime: Handle,
         options: &Options,
+        wants_rings: bool,
     ) -> Self {
         Self {
             requests: Arc::new(Requests::new(cache, inodes, options)),
             runtime,
             can_expire: Arc::default(),
+            wants_rings,
+            has_rings: Arc::default(),
         }
     }
 
@@ -65,6 +71,11 @@ impl Filesystem {
     /// Whether the kernel can let names expire; known once it is mounted.
     pub(crate) fn can_expire(&self) -> Arc<AtomicBool> {
         self.can_expire.clone()
+    }
+
+    /// Whether requests come over io_uring; known once it is mounted.
+    pub(crate) fn has_rings(&self) -> Arc<AtomicBool> {
+        self.has_rings.clone()
     }
 
     /// Does `work` here if it need not wait, else in the background.
@@ -185,6 +196,10 @@ impl fuser::Filesystem for Filesystem {
         if is_kept && !through.is_empty() && config.set_max_stack_depth(1).is_ok() {
             let _lacking = config.add_capabilities(through);
             self.requests.passthrough.works();
+        }
+        let rings = InitFlags::FUSE_OVER_IO_URING & config.capabilities();
+        if self.wants_rings && !rings.is_empty() && config.add_capabilities(rings).is_ok() {
+            self.has_rings.store(true, Ordering::Release);
         }
         let _largest = config.set_max_write(WRITE_BYTES);
         let _largest = config.set_max_readahead(WRITE_BYTES);

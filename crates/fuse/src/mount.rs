@@ -15,10 +15,11 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::UnmountFlags;
 
-use crate::filesystem::Filesystem;
+use crate::filesystem::{Filesystem, WRITE_BYTES};
 use crate::inodes::{Inodes, Node};
 use crate::mount_points::{NAME, mount_points};
 use crate::notices::{Kernel, Notices, WRITERS};
+use crate::ring::{self, Rings};
 
 /// `ENOTCONN`: a mount whose process is gone.
 const NOT_CONNECTED: i32 = 107;
@@ -32,6 +33,8 @@ pub struct Options {
     pub threads: usize,
     /// Set-id bits of programs in it count. Only for name spaces whose administrators are trusted.
     pub suid: bool,
+    /// Whether requests come over io_uring.
+    pub rings: Rings,
 }
 
 /// A mounted name space.
@@ -58,13 +61,15 @@ impl Mount {
         options: &Options,
     ) -> io::Result<Self> {
         take_over(directory)?;
+        let rings = options.rings.wanted()?;
         let root = root.map_or(Node::Cells, Node::Vnode);
         let inodes = Arc::new(Inodes::new(root));
         let notices = Notices::new();
         cache.watch(notices.clone());
         let runtime = tokio::runtime::Handle::current();
-        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options);
+        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options, rings);
         let can_expire = filesystem.can_expire();
+        let has_rings = filesystem.has_rings();
         let requests = filesystem.requests();
         let session = Session::new(filesystem, directory, &config(options))?;
         let device = session.as_fd().try_clone_to_owned()?;
@@ -87,7 +92,11 @@ impl Mount {
             .spawn(move || dropping.let_go(&crowds, &kernel, &inodes));
         writers.push(dropping.inspect_err(|_| notices.end())?);
         let device = device_at(directory).inspect_err(|_| notices.end())?;
-        let mut session = session.spawn()?;
+        let workers = match has_rings.load(std::sync::atomic::Ordering::Acquire) {
+            true => ring_workers(&session, directory).inspect_err(|_| notices.end())?,
+            false => Vec::new(),
+        };
+        let mut session = session.spawn_with(workers)?;
         let thread = std::thread::Builder::new().spawn(|| Ok(()))?;
         let thread = std::mem::replace(&mut session.guard, thread);
         // What would take away whatever is mounted there when it is dropped.
@@ -139,6 +148,25 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.notices.end();
     }
+}
+
+/// The threads of FUSE over io_uring, which was asked for and granted.
+fn ring_workers(
+    session: &Session<Filesystem>,
+    directory: &Path,
+) -> io::Result<Vec<fuser::Worker<Filesystem>>> {
+    let device = Arc::new(session.as_fd().try_clone_to_owned()?);
+    let directory = directory.to_owned();
+    let failed = move |cause| {
+        tracing::error!(%cause, "FUSE over io_uring fails: the mount ends");
+        if let Err(cause) = rustix::mount::unmount(&directory, UnmountFlags::FORCE) {
+            tracing::error!(%cause, "it cannot be ended; umount --force does");
+        }
+    };
+    let failed: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(failed);
+    let workers = ring::workers(&device, WRITE_BYTES as usize, &failed)?;
+    tracing::info!(queues = workers.len(), "requests come over io_uring");
+    Ok(workers)
 }
 
 fn config(options: &Options) -> Config {

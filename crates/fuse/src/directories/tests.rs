@@ -17,6 +17,7 @@ const OPTIONS: Options = Options {
     all_users: true,
     threads: 1,
     suid: false,
+    rings: crate::Rings::Never,
 };
 
 /// A client of the cell, whose kernel is on paper.
