@@ -314,6 +314,13 @@ mod tests {
         assert!(filled.expect("fills"));
     }
 
+    /// A file that is at rest in its slot; answers its number.
+    fn one_left(cache: &(Arc<Index>, Arc<Space>)) -> u64 {
+        let mut small = body(cache, 0, 100);
+        fill(&mut small, &[3; 100]);
+        small.number().expect("a number")
+    }
+
     #[test]
     fn a_pack_goes_with_the_last_of_its_slots() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -396,10 +403,7 @@ mod tests {
     fn where_there_is_a_file_of_its_own_the_slot_means_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let cache = index(directory.path());
-        let mut small = body(&cache, 0, 100);
-        fill(&mut small, &[3; 100]);
-        let number = small.number().expect("a number");
-        drop(small);
+        let number = one_left(&cache);
         std::fs::write(cache.0.path(number), [3; 100]).expect("written");
         drop(cache);
         let cache = index(directory.path());
@@ -413,10 +417,7 @@ mod tests {
     fn what_was_never_answered_is_not_behind_what_was() {
         let directory = tempfile::tempdir().expect("a directory");
         let cache = index(directory.path());
-        let mut small = body(&cache, 0, 100);
-        fill(&mut small, &[3; 100]);
-        let number = small.number().expect("a number");
-        drop(small);
+        let number = one_left(&cache);
         drop(cache);
         let slots = Slots::open(directory.path()).expect("opens");
         let (pack, base) = slots.hold(number).expect("a pack");

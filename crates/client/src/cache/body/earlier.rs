@@ -129,7 +129,8 @@ impl Body {
         let Some(kept) = &mut self.kept else {
             return;
         };
-        let own = self.backing.make_fit(u64::MAX, self.length, false);
+        // Its slot is emptied before the file is aside: what a crash of the machine would take must be on the disk.
+        let own = self.backing.make_fit(u64::MAX, self.length, true);
         self.backing = kept.put_aside(why, own);
         self.abandon();
         self.length = self.server_length;
