@@ -35,6 +35,7 @@ type Listener = Box<dyn Fn(SocketAddr) + Send + Sync>;
 pub(crate) struct Reach {
     state: Mutex<State>,
     back: OnceLock<Listener>,
+    longest_idle: OnceLock<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +60,17 @@ impl fmt::Debug for Reach {
 }
 
 impl Reach {
+    /// How long a call to a file server may go without anything of it being sent or received, though the server's host
+    /// answers: whoever waits for one that hangs is told so then. The first counts; by itself there is no longest time.
+    pub(crate) fn set_longest_idle(&self, time: Duration) {
+        let _earlier = self.longest_idle.set(time);
+    }
+
+    /// What [`Self::set_longest_idle`] said.
+    pub(crate) fn longest_idle(&self) -> Option<Duration> {
+        self.longest_idle.get().copied()
+    }
+
     /// Who is told when a server answers that was silent. The first counts.
     pub(crate) fn on_return(&self, listener: Listener) {
         if self.back.set(listener).is_err() {

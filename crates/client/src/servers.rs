@@ -11,9 +11,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellar_rpc::{CallError, Connection, Port, Security};
+use cellar_rpc::{CallError, Connection, ConnectionOptions, Port, Security};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::package::Package;
+use cellar_wire::rxafs;
 use parking_lot::Mutex;
 
 use crate::cell::CellName;
@@ -178,9 +179,15 @@ impl Servers {
         if !cells.contains_key(cell) {
             cells.insert(cell.clone(), OfCell::default());
         }
+        // Other services have calls that are silent for long and go on: a dump, the examination of a device.
+        let of_files = package.service_id == rxafs::PACKAGE.service_id;
+        let timeouts = ConnectionOptions {
+            idle_dead_time: self.reach.longest_idle().filter(|_| of_files),
+            ..ConnectionOptions::default()
+        };
         let connect = |security: &Security| {
             self.port
-                .connect(peer, package.service_id, security.clone())
+                .connect_with(peer, package.service_id, security.clone(), timeouts)
         };
         let Some(of_cell) = cells.get_mut(cell) else {
             return connect(&Security::null());

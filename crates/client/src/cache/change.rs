@@ -56,6 +56,47 @@ impl Drop for Doubt<'_> {
     }
 }
 
+/// We remove the last name of a file ourselves: that the server no longer knows it is no news then, and nobody misses what was
+/// not stored.
+struct Removing(Arc<Vnode>);
+
+impl Removing {
+    fn of(file: &Arc<Vnode>) -> Self {
+        file.state.lock().removing += 1;
+        Self(file.clone())
+    }
+}
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.removing = state.removing.saturating_sub(1);
+    }
+}
+
+/// An open file that has lost its name to something that is about to get it. Whoever waits may be told to give up: it gets
+/// its name back then.
+struct Replaced<'a> {
+    cache: &'a Cache,
+    name: &'a [u8],
+    file: Arc<Vnode>,
+    leftover: Option<Leftover>,
+}
+
+impl Drop for Replaced<'_> {
+    fn drop(&mut self) {
+        let Some(leftover) = self.leftover.take() else {
+            return;
+        };
+        let (Some(cache), Ok(runtime)) = (self.cache.me(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let (name, file) = (Bytes::copy_from_slice(self.name), self.file.clone());
+        runtime.spawn(async move { cache.put_back(&name, &file, leftover).await });
+    }
+}
+
 /// How often a name for a removed open file is looked for.
 const LEFTOVER_TRIES: u32 = 100;
 
@@ -261,8 +302,11 @@ impl Cache {
             .last_status()
             .is_none_or(|status| status.link_count <= 1);
         if open && last {
-            return self.leave_over(user, directory, name, &file).await;
+            let leftover = self.leave_over(user, directory, name, &file).await?;
+            self.left_over(&file, leftover).await;
+            return Ok(());
         }
+        let _removing = last.then(|| Removing::of(&file));
         let at = self.remove_name(user, directory, name).await?;
         self.unlinked(user, &file, at).await;
         Ok(())
@@ -321,6 +365,9 @@ impl Cache {
         if replaced.is_some() && moved.body.lock().is_changed() {
             self.store(&moved, false).await?;
         }
+        let new = afs_name(new_name)?;
+        let mut left_over = None;
+        let mut removing = None;
         if let Some(file) = &replaced
             && !file.is_directory()
             && !moved.is_directory()
@@ -330,11 +377,18 @@ impl Cache {
                 .last_status()
                 .is_none_or(|status| status.link_count <= 1);
             if open && last {
-                self.leave_over(user, new_dir, new_name, file).await?;
+                let leftover = self.leave_over(user, new_dir, new_name, file).await?;
+                left_over = Some(Replaced {
+                    cache: self,
+                    name: new_name,
+                    file: file.clone(),
+                    leftover: Some(leftover),
+                });
+            } else if last {
+                removing = Some(Removing::of(file));
             }
         }
-        let new = afs_name(new_name)?;
-        let reply = self
+        let renamed = self
             .change(
                 user,
                 (old_dir, Some(new_dir)),
@@ -346,7 +400,17 @@ impl Cache {
                     new_name: new,
                 },
             )
-            .await?;
+            .await;
+        let was_open = left_over.is_some();
+        if let Some(mut replaced) = left_over
+            && let Some(leftover) = replaced.leftover.take()
+        {
+            match &renamed {
+                Ok(_) => self.left_over(&replaced.file, leftover).await,
+                Err(_) => self.put_back(new_name, &replaced.file, leftover).await,
+            }
+        }
+        let reply = renamed?;
         let fid = moved.fid();
         let name = Bytes::copy_from_slice(new_name);
         if Arc::ptr_eq(old_dir, new_dir) {
@@ -364,12 +428,11 @@ impl Cache {
             // Its parent is another now, and of a directory the bytes changed.
             moved.broken();
         }
-        if let Some(file) = replaced
-            && file.state.lock().leftover.is_none()
-        {
+        if let Some(file) = replaced.filter(|_| !was_open) {
             self.unlinked(user, &file, reply.new_dir_status.server_mod_time)
                 .await;
         }
+        drop(removing);
         Ok(())
     }
 
@@ -574,17 +637,18 @@ impl Cache {
 
     async fn is_gone_at_server(&self, user: &Arc<User>, file: &Arc<Vnode>) -> bool {
         let asked = self.ask(user, file).await;
-        asked.is_err_and(|error| error.code().is_some())
+        asked.is_err_and(|error| error.code() == Some(AbortCode::VNOVNODE))
     }
 
     /// Renames an open file whose last name is removed, until it is closed. Source: OpenAFS's name.
+    /// Answers what [`Self::left_over`] or [`Self::put_back`] is to be told.
     async fn leave_over(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,
         name: &[u8],
         file: &Arc<Vnode>,
-    ) -> Result<()> {
+    ) -> Result<Leftover> {
         let listing = self.listing(user, directory).await?;
         let free = (0..LEFTOVER_TRIES).find_map(|_| {
             let number = self.ticks.fetch_add(1, Ordering::Relaxed);
@@ -610,12 +674,64 @@ impl Cache {
             listing.remove(name);
             listing.insert(leftover_name, fid);
         });
-        file.state.lock().leftover = Some(Leftover {
+        Ok(Leftover {
             directory: directory.clone(),
             name: leftover,
             user: user.clone(),
-        });
-        Ok(())
+        })
+    }
+
+    /// A file has no other name than that any more, and goes when it is closed; at once, if it was closed meanwhile.
+    async fn left_over(&self, file: &Arc<Vnode>, leftover: Leftover) {
+        let open = {
+            let mut state = file.state.lock();
+            state.leftover = Some(leftover);
+            state.opens > 0
+        };
+        if !open {
+            self.remove_leftover(file).await;
+        }
+    }
+
+    /// What was to replace a file did not come: that gets its name back. Where the server did not say so, its directory does:
+    /// what has the name by now keeps it.
+    async fn put_back(&self, name: &[u8], file: &Arc<Vnode>, leftover: Leftover) {
+        let Leftover {
+            directory,
+            name: old,
+            user,
+        } = leftover;
+        let back = async {
+            let listing = self.listing(&user, &directory).await?;
+            if listing.contains_key(name) || listing.get(&old) != Some(&file.fid()) {
+                return Err(refused("its old name", AbortCode::EEXIST));
+            }
+            drop(listing);
+            let new = afs_name(name)?;
+            self.change(&user, (&directory, None), &old, |old_dir_fid, old_name| {
+                rxafs::Rename {
+                    old_dir_fid,
+                    old_name,
+                    new_dir_fid: old_dir_fid,
+                    new_name: new,
+                }
+            })
+            .await
+        };
+        match back.await {
+            Ok(reply) => {
+                let (fid, new) = (file.fid(), Bytes::copy_from_slice(name));
+                self.directory_changed(&user, &directory, &reply.new_dir_status, |listing| {
+                    listing.remove(&old);
+                    listing.insert(new, fid);
+                });
+            }
+            // It is not removed under that name: it may be all that there is of it.
+            Err(error) => {
+                let (name, old) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&old));
+                tracing::warn!(%name, %old, %error, "a rename failed, and what it was to replace stays under another name");
+            }
+        }
     }
 
     /// Removes what was left over of a file that nobody has open any more.

@@ -240,6 +240,7 @@ impl Handle {
         if start.saturating_add(bytes.len() as u64) > LENGTH_MAX {
             return Err(refused("a write", AbortCode::from_errno(27)));
         }
+        self.cache.has_room_for(&self.vnode)?;
         let now = self.cache.now();
         self.cache
             .changed(&self.user, &self.vnode, |body| {
@@ -256,6 +257,7 @@ impl Handle {
     /// As [`Handle::write`]; the server's, when it is asked.
     pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
         let (cache, vnode) = (&self.cache, &self.vnode);
+        cache.has_room_for(vnode)?;
         cache.status(&self.user, vnode).await?;
         if vnode.body.lock().has_to_judge() {
             // What the server said meanwhile counts when that store has ended.
@@ -294,7 +296,7 @@ impl Handle {
             false => self.cache.store_at_close(&self.vnode).await?,
         }
         match self.vnode.state.lock().refused.take() {
-            Some(code) => Err(refused("attributes", code)),
+            Some(code) => Err(refused("what was written or set before", code)),
             None => Ok(()),
         }
     }

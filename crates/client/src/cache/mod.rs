@@ -45,6 +45,7 @@ mod attributes;
 mod backing;
 mod behind;
 mod body;
+mod brim;
 mod change;
 #[cfg(test)]
 mod crashes;
@@ -79,6 +80,7 @@ use alive::Alive;
 use backing::Backing;
 use behind::Behind;
 use body::{Body, Space};
+use brim::Brim;
 use early::Early;
 pub use files::{Handle, Usage, Wanted};
 use index::Index;
@@ -176,6 +178,7 @@ pub struct Cache {
     space: Arc<Space>,
     counts: Counts,
     behind: Behind,
+    brim: Brim,
     early: Early,
     reach: Arc<Reach>,
     alive: Alive,
@@ -196,6 +199,10 @@ impl std::fmt::Debug for Cache {
         f.debug_struct("Cache").finish_non_exhaustive()
     }
 }
+
+/// How long a file server whose host answers may hang, in units of [`Options::patience`]: it may have to wait for others that
+/// are silent (clients to be called back, devices) before it goes on.
+const HANG_TIMES: u32 = 4;
 
 /// Fetches ahead of readers at a time.
 const PREFETCHES_MAX: usize = 32;
@@ -257,6 +264,7 @@ impl Cache {
             space,
             counts: Counts::default(),
             behind: Behind::default(),
+            brim: Brim::default(),
             early: Early::default(),
             reach: Arc::default(),
             alive: Alive::default(),
@@ -277,6 +285,7 @@ impl Cache {
             .port
             .add_service(&(service as Arc<dyn cellar_rpc::Service>));
         let listener = Arc::downgrade(&cache);
+        (cache.reach).set_longest_idle(cache.options.patience * HANG_TIMES);
         cache.reach.on_return(Box::new(move |server| {
             if let Some(cache) = listener.upgrade() {
                 cache.promises_end(Some(server));

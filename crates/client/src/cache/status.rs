@@ -115,14 +115,24 @@ impl Cache {
             return;
         }
         if error.code() == Some(AbortCode::VNOVNODE) {
+            let by_us = {
+                let state = vnode.state.lock();
+                state.gone || state.removing > 0 || state.leftover.is_some()
+            };
             vnode.vanished();
-            {
+            let lost = {
                 let mut body = vnode.body.lock();
-                if body.left_over().is_some() {
+                let lost = body.left_over().is_some() || (body.is_changed() && !by_us);
+                if lost {
                     body.put_aside("the file is gone");
                 } else {
                     body.abandon();
                 }
+                lost
+            };
+            if lost {
+                // Another client has removed it: whoever closes it next hears that there is nobody to take what was written.
+                vnode.state.lock().refused = Some(AbortCode::from_errno(2));
             }
             self.unstored.lock().remove(&vnode.key);
             self.tell(vnode, true);

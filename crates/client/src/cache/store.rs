@@ -155,6 +155,7 @@ impl Cache {
                     under_way.piece = None;
                     let others = vnode.body.lock().stored(&piece, &status, &sums);
                     vnode.state.lock().failed = None;
+                    self.brim.stored(vnode);
                     self.heard(&user, vnode, &status, None);
                     let shown = Some(&status);
                     vnode.body.lock().attributes_stored(&piece.set, shown);
@@ -166,6 +167,7 @@ impl Cache {
                 Err(error) => {
                     drop(under_way);
                     vnode.state.lock().failed = Some(errno(&error));
+                    self.brim.failed(vnode, &error);
                     self.note_failure(vnode, &error);
                     Err(error)
                 }

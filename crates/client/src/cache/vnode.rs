@@ -90,6 +90,8 @@ pub(crate) struct State {
     pub(crate) writer: Option<Arc<User>>,
     /// The name it got when its last name was removed while it was open: gone when it is closed.
     pub(crate) leftover: Option<Leftover>,
+    /// How many programs here are about to remove its last name.
+    pub(crate) removing: u32,
     /// It was just made, and no program has closed it since.
     pub(crate) made: bool,
     /// The server refused attributes that programs had set: whoever closes the file next hears of it.

@@ -9,6 +9,7 @@ mod locks;
 mod network;
 mod posix;
 mod trails;
+mod untaken;
 mod walks;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! What programs are told that POSIX asks for: names that cannot be, links and times of files.
 
+use std::sync::Arc;
+
 use crate::bench::{Bench, Client, NOW};
 use cellar_client::cache::Vnode;
 use cellar_client::errno;
@@ -109,5 +111,50 @@ async fn what_is_appended_follows_what_another_client_stored() {
     one.close().await;
     other.close().await;
     assert_eq!(b.contents("file").await, b"0 one other again last");
+    bench.end();
+}
+
+/// A file that a program has open is given another name before something replaces it: a refusal must not cost it its own.
+#[tokio::test]
+async fn a_rename_that_is_refused_leaves_an_open_file_where_it_was() {
+    let bench = Bench::start();
+    let (a, moved) = bench.one_with_a_file(b"new").await;
+    let made = a.cache.make_dir(&a.user, &a.root, b"sub", 0o755).await;
+    let sub = made.expect("directory");
+    let made = a.cache.create_file(&a.user, &sub, b"target", 0o644).await;
+    let target = made.expect("target");
+    a.put(&target, b"old").await.expect("stored");
+    let handle = a.open(&target, Rights::READ).await;
+    // The list of the root is another than that of what is in it.
+    bench.allow(Rights::ALL.difference(Rights::DELETE));
+    let to = (&sub, b"target".as_slice());
+    let renamed = a.cache.rename(&a.user, (&a.root, b"file"), to).await;
+    assert_eq!(errno(&renamed.expect_err("no right")), 13);
+    handle.close().await;
+    for client in [&a, &bench.client().await] {
+        let names = |directory: Arc<Vnode>| async move {
+            let listing = client.cache.listing(&client.user, &directory).await;
+            let listing = listing.expect("names");
+            listing.keys().cloned().collect::<Vec<_>>()
+        };
+        let seen = client.find("sub").await;
+        assert_eq!(names(seen.clone()).await, [&b"target"[..]]);
+        let found = client.cache.lookup(&client.user, &seen, b"target").await;
+        assert_eq!(client.get(&found.expect("target").vnode).await, b"old");
+        assert_eq!(client.contents("file").await, b"new");
+    }
+    // The same, where it is allowed: what was replaced goes when it is closed.
+    bench.allow(Rights::ALL);
+    let handle = a.open(&target, Rights::READ).await;
+    let to = (&sub, b"target".as_slice());
+    let renamed = a.cache.rename(&a.user, (&a.root, b"file"), to).await;
+    renamed.expect("renamed");
+    assert_eq!(handle.read(0, 10).await.expect("read"), b"old");
+    let listing = a.cache.listing(&a.user, &sub).await.expect("names");
+    assert_eq!(listing.len(), 2, "it has a name that nobody knows");
+    handle.close().await;
+    let listing = a.cache.listing(&a.user, &sub).await.expect("names");
+    assert_eq!(listing.len(), 1);
+    assert_eq!(a.get(&moved).await, b"new");
     bench.end();
 }
