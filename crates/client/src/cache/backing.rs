@@ -42,6 +42,31 @@ pub(crate) fn alive() -> bool {
     left > 0
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread synced, and which of these times fails, counted from 0.
+    pub(crate) static SYNCS: std::cell::Cell<(u64, u64)> = const { std::cell::Cell::new((0, u64::MAX)) };
+}
+
+/// Before something is brought to the disk.
+pub(crate) fn syncs() -> io::Result<()> {
+    #[cfg(test)]
+    {
+        let (done, fails) = SYNCS.get();
+        SYNCS.set((done + 1, fails));
+        if done == fails {
+            return Err(io::Error::other("a sync that a test lets fail"));
+        }
+    }
+    Ok(())
+}
+
+/// Brings a file or a directory to the disk.
+fn sync(file: &File) -> io::Result<()> {
+    syncs()?;
+    file.sync_all()
+}
+
 /// Files of caches that this process has open.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -102,6 +127,8 @@ pub(crate) enum Backing {
         path: PathBuf,
         /// Kept open while the cached file is, unless too many are.
         file: Option<Arc<Descriptor>>,
+        /// The slot that it was in, as long as the disk may not know the file's name: one of both has to be there.
+        slot: Option<(Arc<Slots>, u64)>,
     },
 }
 
@@ -111,7 +138,11 @@ impl Backing {
     }
 
     pub(crate) fn disk(path: PathBuf) -> Self {
-        Self::Disk { path, file: None }
+        Self::Disk {
+            path,
+            file: None,
+            slot: None,
+        }
     }
 
     /// `length` bytes from `position`; zeros where nothing was written.
@@ -140,7 +171,7 @@ impl Backing {
                 }
                 bytes.resize(length, 0);
             }
-            Self::Disk { path, file } => {
+            Self::Disk { path, file, .. } => {
                 fetch(opened(path, file)?, position, length, &mut bytes)?;
             }
         }
@@ -170,7 +201,7 @@ impl Backing {
                 }
                 Ok(())
             }
-            Self::Disk { path, file } => {
+            Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
                 if alive() {
                     file.write_all_at(bytes, position)?;
@@ -205,7 +236,7 @@ impl Backing {
                 }
                 Ok(())
             }
-            Self::Disk { path, file } => {
+            Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
                 if alive() {
                     put(file, position, pieces)?;
@@ -228,7 +259,7 @@ impl Backing {
                 Ok(())
             }
             Self::Slot { slots, number, .. } => slots.clear(*number, position, SLOT),
-            Self::Disk { path, file } => {
+            Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
                 if alive() {
                     file.set_len(position)?;
@@ -265,7 +296,7 @@ impl Backing {
                 Ok(())
             }
             Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
-            Self::Disk { path, file } => {
+            Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
                 let hole =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -294,7 +325,7 @@ impl Backing {
                 Ok(())
             }
             Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
-            Self::Disk { path, file } => {
+            Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
                 let hole =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -330,7 +361,7 @@ impl Backing {
     pub(crate) fn file(&mut self) -> io::Result<Option<File>> {
         match self {
             Self::Memory(_) | Self::Slot { .. } => Ok(None),
-            Self::Disk { path, file } => opened(path, file)?.try_clone().map(Some),
+            Self::Disk { path, file, .. } => opened(path, file)?.try_clone().map(Some),
         }
     }
 
@@ -338,8 +369,26 @@ impl Backing {
     pub(crate) fn synced_file(&mut self) -> io::Result<Option<File>> {
         match self {
             Self::Slot { slots, number, .. } => slots.hold(*number)?.0.try_clone().map(Some),
-            _ => self.file(),
+            _ => {
+                self.leave_slot()?;
+                self.file()
+            }
         }
+    }
+
+    /// Its name is on the disk, if it was in a slot before: or a crash would bring that back for what is synced now.
+    ///
+    /// # Errors
+    /// The disk may know the slot alone.
+    pub(crate) fn leave_slot(&mut self) -> io::Result<()> {
+        if let Self::Disk { path, slot, .. } = self
+            && let Some((slots, number)) = slot
+        {
+            sync(&File::open(parent(path)?)?)?;
+            slots.free(*number);
+            *slot = None;
+        }
+        Ok(())
     }
 
     /// Whether there is a file of its own, or will be.
@@ -348,49 +397,56 @@ impl Backing {
     }
 
     /// Before bytes up to `end` are put here: where they do not fit, what is here gets a file of its own, so many bytes
-    /// long. `synced`: it was synced, and is again.
-    pub(crate) fn make_fit(&mut self, end: u64, length: u64, synced: bool) -> io::Result<()> {
+    /// long. `synced`: it was synced, and is again. Answers whether it moved and was not: a sync that is under way is of
+    /// where it was.
+    ///
+    /// # Errors
+    /// It is where it was.
+    pub(crate) fn make_fit(&mut self, end: u64, length: u64, synced: bool) -> io::Result<bool> {
         let Self::Slot {
             slots,
             number,
             path,
         } = self
         else {
-            return Ok(());
+            return Ok(false);
         };
         if end <= SLOT {
-            return Ok(());
+            return Ok(false);
         }
         let mut own = None;
-        if slots.has(*number) {
-            let (pack, base) = slots.hold(*number)?;
-            let length = length.min(SLOT) as usize;
-            let mut bytes = Vec::with_capacity(length);
-            fetch(&pack, base, length, &mut bytes)?;
+        let mut slot = None;
+        let moves = slots.has(*number);
+        if moves {
             let part = path.with_added_extension("part");
-            if alive() {
-                let file = Descriptor::new(made(&part)?);
-                file.set_len(0)?;
-                file.write_all_at(&bytes, 0)?;
-                if synced {
-                    file.sync_all()?;
+            let copied = copy(slots, *number, length.min(SLOT) as usize, &part, synced);
+            // Opened before the name is there: from then on the slot means nothing, and must not be written any more.
+            let directory = copied.and_then(|file| {
+                own = file;
+                let directory = File::open(parent(path)?)?;
+                if alive() {
+                    std::fs::rename(&part, &*path)?;
                 }
-                own = Some(Arc::new(file));
-            }
-            if alive() {
-                std::fs::rename(&part, &*path)?;
-                if synced && let Some(parent) = path.parent() {
-                    File::open(parent)?.sync_all()?;
+                Ok(directory)
+            });
+            let directory = directory.inspect_err(|_| {
+                let _also = std::fs::remove_file(&part);
+            })?;
+            match synced.then(|| sync(&directory)) {
+                Some(Err(cause)) => {
+                    tracing::warn!(number, %cause, "the cache cannot be synced");
+                    slot = Some((slots.clone(), *number));
                 }
+                _ => slots.free(*number),
             }
-            slots.free(*number);
         }
         *self = Self::Disk {
             path: std::mem::take(path),
             file: own,
+            slot,
         };
         self.spare();
-        Ok(())
+        Ok(moves && !synced)
     }
 
     /// Nothing of it is needed any more.
@@ -398,8 +454,11 @@ impl Backing {
         match self {
             Self::Memory(blocks) => blocks.clear(),
             Self::Slot { slots, number, .. } => slots.free(*number),
-            Self::Disk { path, file } => {
+            Self::Disk { path, file, slot } => {
                 *file = None;
+                if let Some((slots, number)) = slot.take() {
+                    slots.free(number);
+                }
                 if !alive() {
                     return;
                 }
@@ -420,6 +479,34 @@ fn opened<'a>(path: &Path, file: &'a mut Option<Arc<Descriptor>>) -> io::Result<
     }
     let new = Arc::new(Descriptor::new(made(path)?));
     Ok(file.insert(new))
+}
+
+/// What is in a slot, in a file that has no name yet that counts. `None`: who was killed makes none.
+fn copy(
+    slots: &Slots,
+    number: u64,
+    length: usize,
+    part: &Path,
+    synced: bool,
+) -> io::Result<Option<Arc<Descriptor>>> {
+    let (pack, base) = slots.hold(number)?;
+    let mut bytes = Vec::with_capacity(length);
+    fetch(&pack, base, length, &mut bytes)?;
+    if !alive() {
+        return Ok(None);
+    }
+    let file = Descriptor::new(made(part)?);
+    file.set_len(0)?;
+    file.write_all_at(&bytes, 0)?;
+    if synced {
+        sync(&file)?;
+    }
+    Ok(Some(Arc::new(file)))
+}
+
+fn parent(path: &Path) -> io::Result<&Path> {
+    let parent = path.parent();
+    parent.ok_or_else(|| io::Error::other("a file of the cache lies in no directory"))
 }
 
 fn made(path: &Path) -> io::Result<File> {

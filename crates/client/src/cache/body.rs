@@ -353,16 +353,17 @@ impl Body {
         if let Some(kept) = &mut self.kept {
             kept.void(0, u64::MAX);
         }
-        if self.valid.is_empty() && !self.is_changed() {
+        if self.valid.is_empty() && !self.changed {
             self.remove();
         }
     }
 
-    /// There are no bytes here.
+    /// There are no bytes here; perhaps attributes that no server has.
     fn remove(&mut self) {
         self.leave_lent();
         self.backing.remove();
-        if let Some(kept) = &mut self.kept {
+        let is_changed = self.is_changed();
+        if let Some(kept) = self.kept.as_mut().filter(|_| !is_changed) {
             kept.gone();
         }
     }
@@ -762,8 +763,12 @@ impl Body {
 
     /// Before bytes up to `end` come.
     fn make_fit(&mut self, end: u64) -> io::Result<()> {
-        let synced = self.kept.as_ref().is_some_and(Kept::is_synced);
-        self.backing.make_fit(end, self.length, synced)
+        let synced = self.kept.as_ref().is_some_and(Kept::was_synced);
+        let moved = self.backing.make_fit(end, self.length, synced)?;
+        if let Some(kept) = self.kept.as_mut().filter(|_| moved) {
+            kept.moved();
+        }
+        Ok(())
     }
 
     /// No program has it open.

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cellar_wire::ids::Fid;
 use parking_lot::Mutex;
 
-use super::backing::{Backing, alive};
+use super::backing::{Backing, alive, syncs};
 use super::body::Space;
 use super::entry::{Dirty, Entry, MAGIC, MadeHere, Place, Replayed, Sums, overlapping};
 use super::record::{NONE, Record, encode};
@@ -394,6 +394,7 @@ impl Index {
     /// What to sync so that dirty bytes survive a crash of the machine, after the file itself.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let log = self.state.lock().log.try_clone()?;
+        syncs()?;
         log.sync_data()
     }
 
@@ -617,7 +618,11 @@ fn sweep(directory: &Path, slots: &Slots, entries: &mut HashMap<u64, Entry>) -> 
         next = next.max(number.map_or(0, |number: u64| number.saturating_add(1)));
     }
     for number in slots.numbers() {
-        if there.contains_key(&number) || !entries.contains_key(&number) {
+        let own = there.contains_key(&number).then(|| path(directory, number));
+        // The disk has to know the name that it got before it was killed, or it keeps both.
+        let named =
+            own.is_none_or(|own| own.parent().is_some_and(|parent| sync_all(parent).is_ok()));
+        if !entries.contains_key(&number) || (there.contains_key(&number) && named) {
             slots.free(number);
         }
         next = next.max(number + 1);
@@ -628,44 +633,40 @@ fn sweep(directory: &Path, slots: &Slots, entries: &mut HashMap<u64, Entry>) -> 
         if !entry.own_file && slots.has(*number) {
             return in_slot(slots, *number, entry);
         }
-        if let Some(dirty) = &mut entry.dirty {
+        if let Some(dirty) = entry.dirty.as_mut().filter(|dirty| dirty.contents) {
             // Bytes that are not there are not zeros.
             let end = dirty.ranges.iter().last().map_or(0, |(_, end)| end);
             dirty.torn |= length.unwrap_or(0) < end;
         } else if let Some(length) = length {
             let end = entry.sums.last_key_value().map_or(0, |(_, (end, _))| *end);
-            if end == 0 {
-                remove(&path(directory, *number));
-                return false;
-            }
             // Bytes of a write that was never answered: nobody may take them for zeros.
-            if length > end {
-                let file = OpenOptions::new()
-                    .write(true)
-                    .open(path(directory, *number));
-                if file.and_then(|file| file.set_len(end)).is_err() {
-                    remove(&path(directory, *number));
-                    return false;
-                }
+            if end == 0 || (length > end && cut(&path(directory, *number), end).is_err()) {
+                remove(&path(directory, *number));
+                entry.sums.clear();
             }
         }
         if length.is_none() {
             entry.sums.clear();
         }
-        length.is_some() || entry.dirty.is_some()
+        !entry.sums.is_empty() || entry.dirty.is_some()
     });
     Ok(next)
 }
 
+fn cut(path: &Path, end: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path);
+    file.and_then(|file| file.set_len(end))
+}
+
 /// The same for what is in a slot. What is behind it goes when it is taken up.
 fn in_slot(slots: &Slots, number: u64, entry: &mut Entry) -> bool {
-    if let Some(dirty) = &mut entry.dirty {
+    if let Some(dirty) = entry.dirty.as_mut().filter(|dirty| dirty.contents) {
         let mut ranges = dirty.ranges.iter();
         let written = |(start, end)| slots.are_written(number, start, end).unwrap_or(false);
         dirty.torn |= !ranges.all(written);
     } else if entry.sums.is_empty() {
         slots.free(number);
-        return false;
+        return entry.dirty.is_some();
     }
     true
 }

@@ -98,9 +98,14 @@ impl Kept {
         self.index.backing(self.number, own_file)
     }
 
-    /// All that programs changed is on the disk.
-    pub(crate) fn is_synced(&self) -> bool {
-        self.changes > 0 && self.synced == self.changes
+    /// Some of what programs changed was synced: the index may say so on the disk, and none of what was changed since.
+    pub(crate) fn was_synced(&self) -> bool {
+        self.synced > 0
+    }
+
+    /// Its bytes are elsewhere now, and not synced there: a sync that is under way is not of all changes.
+    pub(crate) fn moved(&mut self) {
+        self.changes += 1;
     }
 
     fn note(&mut self, records: impl IntoIterator<Item = Record>) {
@@ -200,7 +205,7 @@ impl Kept {
         cut: Option<u64>,
         now: AfsTime,
     ) {
-        let was_synced = self.is_synced();
+        let was_synced = self.was_synced();
         self.changes += 1;
         self.unchecked.retain(|start, _| *start < length);
         self.note([Record::Length {

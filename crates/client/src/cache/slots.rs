@@ -11,9 +11,10 @@
 //!    answered is cut off when the file is taken up again.
 //! 3. *A file that grows leaves its slot for good*: its bytes are written to a file of its own, which gets its name in
 //!    one step, and then the slot is emptied. Where there is a file of its own the slot means nothing.
-//! 4. *What was synced is synced again* before its slot is emptied, and a shortening is on the disk's index before
-//!    it is done, if what it shortens was synced: after a crash of the machine a hole is never what was written
-//!    ([`Slots::are_written`] looks).
+//! 4. *What was ever synced is synced again* before its slot is emptied, with its name, and a shortening is on the
+//!    disk's index before it is done, if anything of what it shortens was synced, whatever was changed since: the disk's
+//!    index may end there, and after a crash of the machine a hole is never what was written ([`Slots::are_written`]
+//!    looks). Where the name cannot be synced both stay (3), until it can or neither is needed.
 //! 5. *A pack in which nothing is left goes as a whole.*
 
 use std::collections::{HashMap, HashSet};
@@ -258,9 +259,12 @@ mod tests {
     use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
     use cellar_wire::rxafs::{AfsFetchStatus, FileType};
 
+    use cellar_wire::rxafs::AfsStoreStatus;
+
     use super::*;
+    use crate::cache::backing::SYNCS;
     use crate::cache::body::{Body, Space};
-    use crate::cache::index::Index;
+    use crate::cache::index::{Index, unstored_in};
 
     const BOOT: [u8; 16] = [1; 16];
 
@@ -429,5 +433,182 @@ mod tests {
         assert_eq!(small.gaps(0, 300), []);
         let bytes = small.read(0, 300).expect("read");
         assert!(bytes[..100] == [3; 100] && bytes[100..] == [0; 200]);
+    }
+
+    const NOW: AfsTime = AfsTime(7);
+    const ANOTHER_BOOT: [u8; 16] = [2; 16];
+
+    fn sync(body: &mut Body) {
+        let (_, _, changes) = body.unsynced().expect("a file").expect("to be synced");
+        body.synced(changes);
+        assert!(body.unsynced().expect("a file").is_none());
+    }
+
+    fn set_mode(body: &mut Body) {
+        let set = AfsStoreStatus {
+            unix_mode: Some(0o640),
+            ..AfsStoreStatus::default()
+        };
+        body.set_attributes(&set, NOW);
+    }
+
+    fn syncs(change: impl FnOnce()) -> u64 {
+        SYNCS.set((0, u64::MAX));
+        change();
+        SYNCS.get().0
+    }
+
+    /// What a machine that crashed has of the index may end at any record since the last sync of it.
+    #[test]
+    fn what_was_synced_once_leaves_its_slot_synced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = index(directory.path());
+        let mut small = body(&cache, 0, 100);
+        fill(&mut small, &[3; 100]);
+        assert_eq!(syncs(|| small.set_length(90, NOW).expect("shorter")), 0);
+        small.write(10, b"synced", NOW).expect("written");
+        sync(&mut small);
+        let log = std::fs::read(directory.path().join("index")).expect("a log");
+        set_mode(&mut small);
+        let grows = || small.write(SLOT, b"end", NOW).expect("written");
+        assert_eq!(syncs(grows), 2, "the file, and its name");
+        drop((small, cache));
+        std::fs::write(directory.path().join("index"), log).expect("written");
+        let space = Arc::<Space>::default();
+        let index = Index::open(directory.path(), ANOTHER_BOOT, space.clone()).expect("opens");
+        let mut small = body(&(Arc::new(index), space), 0, 100);
+        assert!(small.is_changed());
+        assert_eq!(small.read(10, 16).expect("read"), b"synced");
+    }
+
+    #[test]
+    fn what_was_synced_once_is_not_shorter_than_the_index_on_the_disk() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = index(directory.path());
+        let mut small = body(&cache, 0, 0);
+        small.write(0, &[1; 800], NOW).expect("written");
+        sync(&mut small);
+        small.write(0, b"x", NOW).expect("written");
+        let shorter = || small.set_length(500, NOW).expect("shorter");
+        assert_eq!(syncs(shorter), 1, "the index");
+    }
+
+    #[test]
+    fn who_has_left_his_slot_does_not_go_on_in_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = index(directory.path());
+        let mut small = body(&cache, 0, 100);
+        fill(&mut small, &[3; 100]);
+        small.write(10, b"synced", NOW).expect("written");
+        sync(&mut small);
+        let number = small.number().expect("a number");
+        let both = |slot: bool, own: bool| {
+            let slots = Slots::open(directory.path()).expect("opens");
+            assert_eq!(
+                (slots.has(number), cache.0.path(number).exists()),
+                (slot, own)
+            );
+        };
+        // The bytes cannot be synced: nothing has happened.
+        SYNCS.set((0, 0));
+        let failed = small.write(SLOT, b"end", NOW);
+        assert!(failed.is_err() && own_files(directory.path()) == 0);
+        both(true, false);
+        // The name cannot: what is written from now on is not in the slot, which stays.
+        SYNCS.set((0, 1));
+        small.write(SLOT, b"end", NOW).expect("written");
+        both(true, true);
+        small.write(10, b"second", NOW).expect("written");
+        // Nothing is synced before the name is.
+        SYNCS.set((0, 0));
+        assert!(small.unsynced().is_err());
+        SYNCS.set((0, u64::MAX));
+        drop((small, cache));
+        let cache = index(directory.path());
+        assert!(packs(directory.path()).is_empty());
+        let mut small = body(&cache, 0, 100);
+        assert_eq!(small.read(10, 16).expect("read"), b"second");
+        assert_eq!(small.read(SLOT, SLOT + 3).expect("read"), b"end");
+    }
+
+    #[test]
+    fn what_moves_while_it_is_synced_was_not_synced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = index(directory.path());
+        let length = SLOT + 10;
+        let mut moves = body(&cache, 0, length);
+        moves.write(10, b"dirty", NOW).expect("written");
+        let (_, _, changes) = moves.unsynced().expect("a file").expect("to be synced");
+        fill(&mut moves, &vec![3; length as usize]);
+        assert_eq!(own_files(directory.path()), 1);
+        moves.synced(changes);
+        let again = moves.unsynced().expect("a file");
+        assert!(again.is_some(), "what was synced is where it was");
+        drop((moves, cache));
+        let open = Index::open(directory.path(), ANOTHER_BOOT, Arc::default());
+        drop(open.expect("opens"));
+        let (unstored, _) = unstored_in(directory.path()).expect("a cache");
+        assert!(unstored[0].torn);
+    }
+
+    /// As [`what_was_never_answered_is_not_behind_what_was`], of files whose mode waits to be stored.
+    #[test]
+    fn what_was_never_answered_is_not_behind_attributes_either() {
+        for length in [100, SLOT + 100] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let cache = index(directory.path());
+            let mut file = body(&cache, 0, length);
+            fill(&mut file, &vec![3; length as usize]);
+            set_mode(&mut file);
+            let number = file.number().expect("a number");
+            drop(file);
+            let (place, base) = match length > SLOT {
+                true => (Arc::new(open(&cache.0.path(number)).expect("a file")), 0),
+                false => {
+                    let slots = Slots::open(directory.path()).expect("opens");
+                    slots.hold(number).expect("a pack")
+                }
+            };
+            place
+                .write_all_at(&[4; 200], base + length)
+                .expect("written");
+            drop(cache);
+            let cache = index(directory.path());
+            let mut file = body(&cache, 0, length);
+            assert_eq!(file.unstored_attributes().unix_mode, Some(0o640));
+            file.set_length(length + 200, NOW).expect("longer");
+            assert_eq!(file.gaps(0, length + 200), []);
+            let bytes = file.read(0, length + 200).expect("read");
+            let (before, behind) = bytes.split_at(length as usize);
+            assert!(before.iter().all(|byte| *byte == 3));
+            assert!(behind.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    /// Nor is what the server had there before.
+    #[test]
+    fn what_is_forgotten_beside_attributes_is_not_there_any_more() {
+        for killed in [false, true] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let mut cache = index(directory.path());
+            let mut file = body(&cache, 0, 100);
+            fill(&mut file, &[3; 100]);
+            set_mode(&mut file);
+            let shorter = AfsFetchStatus {
+                data_version: 5,
+                ..status(50)
+            };
+            file.meet(&shorter);
+            if killed {
+                drop((file, cache));
+                cache = index(directory.path());
+                file = body(&cache, 0, 100);
+                file.meet(&shorter);
+            }
+            assert_eq!(file.unstored_attributes().unix_mode, Some(0o640));
+            file.set_length(100, NOW).expect("longer");
+            assert_eq!(file.gaps(0, 100), [(0, 50)]);
+            assert_eq!(file.read(50, 100).expect("read"), [0; 50]);
+        }
     }
 }

@@ -21,15 +21,15 @@ impl Body {
             return body;
         };
         body.version = left.version;
-        if left.earlier && left.dirty.is_none() {
-            let end = clean.iter().last().map_or(0, |(_, end)| end);
-            if body.backing.cut_slot(end).is_err() {
-                // What a write left that was never answered may be behind it.
-                body.forget_clean();
-                return body;
-            }
+        let has_contents = left.dirty.as_ref().is_some_and(|dirty| dirty.contents);
+        let end = clean.iter().last().map_or(0, |(_, end)| end);
+        if left.earlier && !has_contents && body.backing.cut_slot(end).is_err() {
+            // What a write left that was never answered may be behind it.
+            body.set = left.dirty.as_ref().map_or(body.set, |dirty| dirty.set);
+            body.forget_clean();
+        } else {
+            body.account(|body| body.valid = clean);
         }
-        body.account(|body| body.valid = clean);
         if let Some(dirty) = left.dirty {
             body.writer = dirty.writer;
             body.modified = Some(dirty.modified);
@@ -131,6 +131,7 @@ impl Body {
         };
         // Its slot is emptied before the file is aside: what a crash of the machine would take must be on the disk.
         let own = self.backing.make_fit(u64::MAX, self.length, true);
+        let own = own.and_then(|_| self.backing.leave_slot());
         self.backing = kept.put_aside(why, own);
         self.abandon();
         self.length = self.server_length;
