@@ -292,6 +292,15 @@ impl Index {
         self.write(&mut self.state.lock(), records);
     }
 
+    /// There may be room for records again.
+    pub(crate) fn try_again(&self) {
+        let mut state = self.state.lock();
+        if state.failing.is_some() {
+            state.failing = Some(0);
+            self.write(&mut state, &[]);
+        }
+    }
+
     /// Whether there is anything to forget about these bytes of a file.
     pub(crate) fn has(&self, number: u64, start: u64, end: u64) -> bool {
         let state = self.state.lock();
@@ -559,6 +568,11 @@ pub fn unstored_in(directory: &Path) -> io::Result<(Vec<Unstored>, Vec<PathBuf>)
         })
         .collect();
     unstored.sort_by_key(|one| (one.cell.clone(), one.fid));
+    Ok((unstored, aside_in(directory)?))
+}
+
+/// The texts about what a cache directory has put aside.
+pub(crate) fn aside_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut aside = Vec::new();
     for entry in std::fs::read_dir(directory.join(ASIDE))? {
         let path = entry?.path();
@@ -567,7 +581,7 @@ pub fn unstored_in(directory: &Path) -> io::Result<(Vec<Unstored>, Vec<PathBuf>)
         }
     }
     aside.sort();
-    Ok((unstored, aside))
+    Ok(aside)
 }
 
 fn path(directory: &Path, number: u64) -> PathBuf {

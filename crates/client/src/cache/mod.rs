@@ -53,6 +53,7 @@ mod direct;
 mod early;
 mod entry;
 mod files;
+mod full;
 mod index;
 mod kept;
 mod late;
@@ -83,6 +84,7 @@ use body::{Body, Space};
 use brim::Brim;
 use early::Early;
 pub use files::{Handle, Usage, Wanted};
+use full::Full;
 use index::Index;
 pub use index::{Unstored, unstored_in};
 pub use loans::Loan;
@@ -179,6 +181,7 @@ pub struct Cache {
     counts: Counts,
     behind: Behind,
     brim: Brim,
+    full: Full,
     early: Early,
     reach: Arc<Reach>,
     alive: Alive,
@@ -265,6 +268,7 @@ impl Cache {
             counts: Counts::default(),
             behind: Behind::default(),
             brim: Brim::default(),
+            full: Full::default(),
             early: Early::default(),
             reach: Arc::default(),
             alive: Alive::default(),
@@ -422,11 +426,23 @@ impl Cache {
 
     /// Makes room when there is more than may be: whole files, those used least first; dirty bytes stay.
     pub(crate) fn make_room(&self, reading: Option<(&Vnode, Range<u64>)>) {
-        let used = || self.used();
-        if used() <= self.size() {
+        let size = self.size();
+        if self.used() <= size {
             return;
         }
-        let goal = self.size() - self.size() / 10;
+        // What was read of a file that alone is larger than the cache, and where that is read backwards what lies
+        // farther on.
+        let around = reading.map(|(vnode, range)| {
+            let ahead = (self.ahead_max() + 1) * read::CHUNK;
+            let ahead = range.end.saturating_add(ahead);
+            (vnode, [0..range.start, ahead..u64::MAX])
+        });
+        self.shrink(size - size / 10, size, around);
+    }
+
+    /// The same, to `goal`. Of one file nothing goes but these ranges, as the last, until it is `enough`.
+    fn shrink(&self, goal: u64, enough: u64, around: Option<(&Vnode, [Range<u64>; 2])>) {
+        let used = || self.used();
         // What has not been asked for since it was left comes first.
         if let Some(index) = &self.index {
             index.evict(goal);
@@ -437,7 +453,7 @@ impl Cache {
             with_bytes.cloned().collect()
         };
         all.sort_by_key(|vnode| vnode.used.load(Ordering::Relaxed));
-        let current = reading.as_ref().map(|(vnode, _)| vnode.key);
+        let current = around.as_ref().map(|(vnode, _)| vnode.key);
         for vnode in &all {
             if used() <= goal {
                 return;
@@ -449,16 +465,11 @@ impl Cache {
                 }
             }
         }
-        // A file that alone is larger than the cache: what was read of it goes, and where that is read
-        // backwards what lies farther on.
-        let Some((vnode, range)) = reading else {
+        let Some((vnode, ranges)) = around else {
             return;
         };
-        let ahead = range
-            .end
-            .saturating_add((self.ahead_max() + 1) * read::CHUNK);
-        for range in [0..range.start, ahead..u64::MAX] {
-            if used() <= self.size() {
+        for range in ranges {
+            if used() <= enough {
                 return;
             }
             if let Err(cause) = vnode.body.lock().forget_range(range) {

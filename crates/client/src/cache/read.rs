@@ -8,10 +8,11 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::rxafs::AfsFetchStatus;
 use parking_lot::Mutex;
 
+use super::full::is_full;
 use super::status::refused;
 use super::user::User;
 use super::vnode::{Key, Vnode};
-use super::{Cache, Turn};
+use super::{Body, Cache, Turn};
 use crate::error::{Error, Result};
 
 /// Bytes fetched with one call. Source: OpenAFS's default chunk.
@@ -19,7 +20,7 @@ pub(crate) const CHUNK: u64 = 1 << 20;
 /// Chunks fetched ahead of a reader at most: at 100 ms to the server 16 MiB keep 1.3 Gbit/s busy.
 const AHEAD_MAX: u64 = 16;
 /// How often a read goes on after others changed the file under it.
-const TRIES: u32 = 16;
+pub(crate) const TRIES: u32 = 16;
 
 /// How somebody reads a file.
 #[derive(Debug, Default)]
@@ -113,6 +114,9 @@ impl Cache {
             if attempt == 0 {
                 self.counts.reads.missed();
             }
+            if self.full.is_it() {
+                return self.read_past(user, vnode, start, length).await;
+            }
             let ahead = course.read(start, start + length);
             self.read_ahead(user, vnode, start + length, ahead);
             let mut chunks: Vec<u64> = missing
@@ -121,7 +125,11 @@ impl Cache {
                 .collect();
             chunks.dedup();
             for chunk in chunks {
-                self.fetch_chunk(user, vnode, chunk, false).await?;
+                let fetched = self.fetch_chunk(user, vnode, chunk, false).await;
+                if fetched.as_ref().is_err_and(is_full) {
+                    return self.read_past(user, vnode, start, length).await;
+                }
+                fetched?;
             }
             self.make_room(Some((vnode, start..start + length)));
         }
@@ -188,8 +196,9 @@ impl Cache {
             }
         };
         let (pieces, status) = self.fetch(user, vnode, start, end).await?;
-        let filled = vnode.body.lock().fill(&status, start..end, &pieces);
-        if !filled.map_err(|cause| local(vnode, cause))? {
+        let needed = start..end;
+        let fill = |body: &mut Body| body.fill(&status, needed.clone(), &pieces);
+        if !self.with_room(vnode, needed.clone(), fill)? {
             // A store of ours is under way: what was fetched is either side of it.
             drop(vnode.storing.lock().await);
         }
@@ -198,6 +207,9 @@ impl Cache {
 
     /// Fetches chunks that will be wanted, if nobody does already.
     fn read_ahead(&self, user: &Arc<User>, vnode: &Arc<Vnode>, from: u64, chunks: u64) {
+        if self.full.is_it() {
+            return;
+        }
         let first = from.div_ceil(CHUNK);
         let chunks = chunks.min(self.ahead_max());
         for chunk in first..first + chunks {

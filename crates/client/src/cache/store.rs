@@ -62,15 +62,14 @@ impl Cache {
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
-        change: impl FnOnce(&mut super::Body) -> std::io::Result<T>,
+        mut change: impl FnMut(&mut super::Body) -> std::io::Result<T>,
     ) -> Result<T> {
         self.touch(vnode);
-        let (result, dirty) = {
-            let mut body = vnode.body.lock();
+        let change = |body: &mut super::Body| {
             body.set_writer(user.uid());
-            let result = change(&mut body).map_err(|cause| local(vnode, cause))?;
-            (result, body.dirty_bytes())
+            Ok((change(body)?, body.dirty_bytes()))
         };
+        let (result, dirty) = self.change_with_room(vnode, change).await?;
         vnode.state.lock().writer = Some(user.clone());
         self.unstored.lock().insert(vnode.key, vnode.clone());
         if self.space.dirty.load(Ordering::Relaxed) > self.size() / 2 {

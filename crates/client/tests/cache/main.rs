@@ -5,6 +5,7 @@ mod bench;
 mod calls;
 mod direct;
 mod early;
+mod full;
 mod locks;
 mod network;
 mod posix;

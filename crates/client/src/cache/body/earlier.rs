@@ -127,7 +127,8 @@ impl Body {
         self.left_over = None;
         self.backing.close();
         let Some(kept) = &mut self.kept else {
-            return;
+            // In memory there is nothing beside the cache.
+            return self.abandon();
         };
         // Its slot is emptied before the file is aside: what a crash of the machine would take must be on the disk.
         let own = self.backing.make_fit(u64::MAX, self.length, true);
