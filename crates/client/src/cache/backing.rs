@@ -67,6 +67,21 @@ fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many bytes of a write of this thread come to the disk before it is full.
+    pub(crate) static ROOM: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
+}
+
+fn write_all_at(file: &File, bytes: &[u8], position: u64) -> io::Result<()> {
+    #[cfg(test)]
+    if let Some((fits, _)) = bytes.split_at_checked(ROOM.get()) {
+        file.write_all_at(fits, position)?;
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all_at(bytes, position)
+}
+
 /// Files of caches that this process has open.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -197,14 +212,14 @@ impl Backing {
             Self::Slot { slots, number, .. } => {
                 let (file, base) = in_slot(slots, *number, position, bytes.len())?;
                 if alive() {
-                    file.write_all_at(bytes, base + position)?;
+                    write_all_at(&file, bytes, base + position)?;
                 }
                 Ok(())
             }
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
                 if alive() {
-                    file.write_all_at(bytes, position)?;
+                    write_all_at(file, bytes, position)?;
                 }
                 self.spare();
                 Ok(())

@@ -461,13 +461,7 @@ impl Body {
         self.check(position, end);
         self.make_fit(end)?;
         if let Err(cause) = self.backing.write(position, bytes) {
-            // Some of it may be there: what is clean has to be fetched again, and beyond the end are zeros.
-            self.account(|body| {
-                body.valid.remove(position, end);
-                body.valid.insert_all(&body.dirty);
-                body.valid.insert_all(&body.storing);
-            });
-            let _also = self.backing.cut(self.length);
+            self.half_written(position, end, now);
             return Err(cause);
         }
         if let Some(kept) = &mut self.kept {
@@ -483,6 +477,29 @@ impl Body {
         self.length = self.length.max(end);
         self.changed_contents(now);
         Ok(())
+    }
+
+    /// A write failed, of which some may be there: what is clean has to be fetched again, and beyond the end are zeros.
+    /// What no server has is a mix of what was there and what was written, as the program knows, and is to be stored so;
+    /// also what is being stored, or it would be taken for what the server gets now.
+    fn half_written(&mut self, position: u64, end: u64, now: AfsTime) {
+        let end = end.min(self.length);
+        let being_stored = self.storing.iter();
+        let being_stored = being_stored.map(|(from, to)| (from.max(position), to.min(end)));
+        let mixed: Vec<_> = being_stored.filter(|(from, to)| from < to).collect();
+        for (from, to) in mixed {
+            if let Some(kept) = &mut self.kept {
+                kept.written(self.version, self.writer, (from, to), self.length, now);
+            }
+            self.account(|body| body.dirty.insert(from, to));
+            self.changed_contents(now);
+        }
+        self.account(|body| {
+            body.valid.remove(position, end);
+            body.valid.insert_all(&body.dirty);
+            body.valid.insert_all(&body.storing);
+        });
+        let _also = self.backing.cut(self.length);
     }
 
     /// Our own programs cut or extend it.

@@ -262,7 +262,7 @@ mod tests {
     use cellar_wire::rxafs::AfsStoreStatus;
 
     use super::*;
-    use crate::cache::backing::SYNCS;
+    use crate::cache::backing::{ROOM, SYNCS};
     use crate::cache::body::{Body, Space};
     use crate::cache::index::{Index, unstored_in};
 
@@ -291,15 +291,20 @@ mod tests {
         (Arc::new(index), space)
     }
 
-    fn body((index, space): &(Arc<Index>, Arc<Space>), number: u32, length: u64) -> Body {
+    fn body(cache: &(Arc<Index>, Arc<Space>), number: u32, length: u64) -> Body {
+        let mut body = unasked(cache, number);
+        body.meet(&status(length));
+        body
+    }
+
+    /// Before the server was asked about it.
+    fn unasked((index, space): &(Arc<Index>, Arc<Space>), number: u32) -> Body {
         let fid = Fid {
             volume: VolumeId(5),
             vnode: VnodeId(2 * number),
             uniquifier: Uniquifier(9),
         };
-        let mut body = Body::of_disk(index, ("test.cell".into(), fid), space.clone());
-        body.meet(&status(length));
-        body
+        Body::of_disk(index, ("test.cell".into(), fid), space.clone())
     }
 
     fn status(length: u64) -> AfsFetchStatus {
@@ -609,6 +614,42 @@ mod tests {
             file.set_length(100, NOW).expect("longer");
             assert_eq!(file.gaps(0, 100), [(0, 50)]);
             assert_eq!(file.read(50, 100).expect("read"), [0; 50]);
+        }
+    }
+
+    /// The disk is full in the midst of a write, of bytes that are being stored.
+    #[test]
+    fn what_is_half_written_is_not_taken_for_what_the_server_has() {
+        for length in [60, SLOT + 60] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let cache = index(directory.path());
+            let mut file = body(&cache, 0, length);
+            fill(&mut file, &vec![3; length as usize]);
+            file.write(0, &[4; 40], NOW).expect("written");
+            let piece = file.next_piece().expect("a piece");
+            assert_eq!((piece.start, piece.end), (0, 40));
+            ROOM.set(10);
+            let failed = file.write(20, &vec![5; length as usize], NOW);
+            ROOM.set(usize::MAX);
+            assert!(failed.is_err());
+            assert_eq!(file.gaps(0, length), [(40, length)], "what is clean");
+            let stored = AfsFetchStatus {
+                data_version: 5,
+                ..status(length)
+            };
+            assert!(!file.stored(&piece, &stored, &[]));
+            // After a kill, too.
+            drop((file, cache));
+            let cache = index(directory.path());
+            let mut file = unasked(&cache, 0);
+            file.meet(&stored);
+            let piece = file.next_piece().expect("another piece");
+            assert_eq!((piece.start, piece.end), (20, 40));
+            let now = file.read(20, 40).expect("read");
+            assert!(now[..10] == [5; 10] && now[10..] == [4; 10]);
+            file.set_length(length + 100, NOW).expect("longer");
+            let behind = file.read(length, length + 100).expect("read");
+            assert_eq!(behind, [0; 100]);
         }
     }
 }
