@@ -23,8 +23,8 @@ use std::ptr::NonNull;
 use io_uring::{opcode, squeue, types};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Of an entry before what is read or written: headers first, and at the end those of a request once more, so that
-/// it lies in one piece.
+/// Of an entry before what is read or written, at least: headers first, and at the end those of a request once more, so
+/// that it lies in one piece. What is behind begins with a page, or it could not be given back.
 const HEAD: usize = 4 << 10;
 /// Bytes of the headers.
 const HEADERS: usize = 288;
@@ -51,6 +51,9 @@ pub(super) struct Memory {
     base: NonNull<u8>,
     entries: usize,
     payload: usize,
+    /// Of an entry: bytes before what is behind its headers, and from one to the next.
+    head: usize,
+    stride: usize,
 }
 
 // SAFETY: plain memory; who may touch which part of it when is at the top.
@@ -72,7 +75,15 @@ pub(super) struct Request<'a> {
 impl Memory {
     /// `payload`: bytes of a request or reply without its headers, at most.
     pub(super) fn new(entries: usize, payload: usize) -> io::Result<Self> {
-        let length = entries * (HEAD + payload);
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        Self::with_pages(entries, payload, usize::try_from(page).unwrap_or(HEAD))
+    }
+
+    fn with_pages(entries: usize, payload: usize, page: usize) -> io::Result<Self> {
+        let head = HEAD.next_multiple_of(page);
+        let stride = head + payload.next_multiple_of(page);
+        let length = entries * stride;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: new memory, that nobody else knows of.
@@ -83,6 +94,8 @@ impl Memory {
             base,
             entries,
             payload,
+            head,
+            stride,
         })
     }
 
@@ -93,13 +106,13 @@ impl Memory {
     fn head(&self, entry: usize) -> NonNull<u8> {
         assert!(entry < self.entries);
         // SAFETY: within the mapping.
-        unsafe { self.base.add(entry * (HEAD + self.payload)) }
+        unsafe { self.base.add(entry * self.stride) }
     }
 
     /// Where what is behind the headers is.
     fn behind(&self, entry: usize) -> NonNull<u8> {
         // SAFETY: within the mapping.
-        unsafe { self.head(entry).add(HEAD) }
+        unsafe { self.head(entry).add(self.head) }
     }
 
     fn word<const N: usize>(&self, entry: usize, at: usize) -> [u8; N] {
@@ -217,7 +230,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let length = self.entries * (HEAD + self.payload);
+        let length = self.entries * self.stride;
         // SAFETY: the whole mapping, of which nobody knows any more.
         let done = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), length) };
         if let Err(cause) = done {
@@ -298,6 +311,28 @@ mod tests {
             assert!(own.iter().all(|byte| *byte == 1));
             assert!(after == vec![2; behind]);
         }
+    }
+
+    #[test]
+    fn what_is_behind_begins_with_a_page() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            let memory = Memory::with_pages(3, 8 << 10, page).expect("memory");
+            for entry in 0..3 {
+                let at = memory.behind(entry).as_ptr() as usize - memory.base.as_ptr() as usize;
+                assert_eq!(at % page, 0);
+                assert!(at >= entry * memory.stride + HEAD);
+            }
+            given(&memory, 2, &[1; 8], &[2; 8 << 10]);
+            assert_eq!(
+                memory.request(2).expect("a request").bytes.len(),
+                40 + 8 + (8 << 10)
+            );
+        }
+        let memory = Memory::new(2, 8 << 10).expect("memory");
+        memory.put(1, 0, b"bytes");
+        memory.let_go(1);
+        // SAFETY: within the mapping, of which nobody else knows.
+        assert_eq!(unsafe { memory.behind(1).read() }, 0, "it was given back");
     }
 
     #[test]
