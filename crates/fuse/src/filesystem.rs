@@ -24,7 +24,7 @@ use crate::directories::Page;
 use crate::inodes::Inodes;
 use crate::mount::Options;
 use crate::requests::{Answer, Entry, O_APPEND, Requests, seconds};
-use crate::xattr;
+use crate::{ring, xattr};
 
 /// Bytes of one write.
 pub(crate) const WRITE_BYTES: u32 = 1 << 20;
@@ -682,15 +682,23 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyEmpty,
     ) {
         let (requests, thread) = (self.requests.clone(), request.pid());
+        // Who finds none gets what is free, but does not wait.
+        let place = sleep.then(ring::place).flatten();
         self.run(async move {
             let file = (number, handle.0);
             // No longest time: who waits can be interrupted, and servers are not waited for.
             let done = match lock(owner, (start, end), kind, pid) {
-                Some(lock) => requests.set_lock(file, thread, lock, sleep).await,
+                Some(lock) => {
+                    let set = requests.set_lock(file, thread, lock, place.is_some());
+                    set.await
+                }
                 None => requests.unlock(handle.0, owner.0, (start, end)).await,
             };
             match done {
                 Ok(()) => reply.ok(),
+                Err(errno) if sleep && errno.code() == Errno::EAGAIN.code() => {
+                    reply.error(Errno::ENOLCK);
+                }
                 Err(errno) => reply.error(errno),
             }
         });

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use cellar_client::cache::Cache;
@@ -21,6 +22,8 @@ use crate::mount_points::{NAME, mount_points};
 use crate::notices::{Kernel, Notices, WRITERS};
 use crate::ring::{self, Rings};
 
+/// The kernel's list of connections, where that is mounted.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// `ENOTCONN`: a mount whose process is gone.
 const NOT_CONNECTED: i32 = 107;
 
@@ -43,6 +46,8 @@ pub struct Mount {
     directory: PathBuf,
     /// Its device; no other mount has it as long as this process lives.
     device: (u32, u32),
+    /// Some of its programs wait for ever, and only the end of this process lets them go.
+    fails: Arc<AtomicBool>,
     notices: Arc<Notices>,
     session: Option<JoinHandle<io::Result<()>>>,
     writers: Vec<JoinHandle<()>>,
@@ -61,19 +66,20 @@ impl Mount {
         options: &Options,
     ) -> io::Result<Self> {
         take_over(directory)?;
-        let rings = options.rings.wanted()?;
+        let queues = options.rings.queues(WRITE_BYTES as usize)?;
         let root = root.map_or(Node::Cells, Node::Vnode);
         let inodes = Arc::new(Inodes::new(root));
         let notices = Notices::new();
         cache.watch(notices.clone());
         let runtime = tokio::runtime::Handle::current();
-        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options, rings);
+        let wants_rings = queues.is_some();
+        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options, wants_rings);
         let can_expire = filesystem.can_expire();
         let has_rings = filesystem.has_rings();
         let requests = filesystem.requests();
         let session = Session::new(filesystem, directory, &config(options))?;
         let device = session.as_fd().try_clone_to_owned()?;
-        let can_expire = can_expire.load(std::sync::atomic::Ordering::Acquire);
+        let can_expire = can_expire.load(Ordering::Acquire);
         let kernel = Arc::new(Kernel::new(device, can_expire));
         requests.set_kernel(kernel.clone());
         drop(requests);
@@ -92,10 +98,19 @@ impl Mount {
             .spawn(move || dropping.let_go(&crowds, &kernel, &inodes));
         writers.push(dropping.inspect_err(|_| notices.end())?);
         let device = device_at(directory).inspect_err(|_| notices.end())?;
-        let workers = match has_rings.load(std::sync::atomic::Ordering::Acquire) {
-            true => ring_workers(&session, directory).inspect_err(|_| notices.end())?,
-            false => Vec::new(),
+        let fails = Arc::new(AtomicBool::new(false));
+        let granted = |_: &_| has_rings.load(Ordering::Acquire);
+        let workers = match queues.filter(granted) {
+            Some(queues) => {
+                let fuse = session.as_fd().try_clone_to_owned();
+                let fuse = Arc::new(fuse.inspect_err(|_| notices.end())?);
+                queues.workers(&fuse, &when_failed(directory, device, &fails))
+            }
+            None => Vec::new(),
         };
+        if !workers.is_empty() {
+            tracing::info!(queues = workers.len(), "requests come over io_uring");
+        }
         let mut session = session.spawn_with(workers)?;
         let thread = std::thread::Builder::new().spawn(|| Ok(()))?;
         let thread = std::mem::replace(&mut session.guard, thread);
@@ -104,15 +119,17 @@ impl Mount {
         Ok(Self {
             directory: directory.to_owned(),
             device,
+            fails,
             notices,
             session: Some(thread),
             writers,
         })
     }
 
-    /// Whether somebody has unmounted it.
+    /// Whether somebody has unmounted it, or it cannot go on: then this process has to end.
     pub fn has_ended(&self) -> bool {
-        self.session.as_ref().is_none_or(JoinHandle::is_finished)
+        self.fails.load(Ordering::Acquire)
+            || self.session.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Takes it away, also from under programs that still use it: they get errors from then on.
@@ -130,6 +147,10 @@ impl Mount {
             }
         }
         self.notices.end();
+        if self.fails.load(Ordering::Acquire) {
+            // They may wait for what does not come any more.
+            return Ok(());
+        }
         for writer in self.writers.drain(..) {
             let _panicked = writer.join();
         }
@@ -150,23 +171,40 @@ impl Drop for Mount {
     }
 }
 
-/// The threads of FUSE over io_uring, which was asked for and granted.
-fn ring_workers(
-    session: &Session<Filesystem>,
-    directory: &Path,
-) -> io::Result<Vec<fuser::Worker<Filesystem>>> {
-    let device = Arc::new(session.as_fd().try_clone_to_owned()?);
-    let directory = directory.to_owned();
-    let failed = move |cause| {
+/// Ends a mount of which a queue fails, with an error for whoever waits. `fails` is set if that cannot be done.
+fn when_failed(directory: &Path, device: (u32, u32), fails: &Arc<AtomicBool>) -> ring::Failed {
+    let (directory, fails) = (directory.to_owned(), fails.clone());
+    Arc::new(move |cause| {
         tracing::error!(%cause, "FUSE over io_uring fails: the mount ends");
-        if let Err(cause) = rustix::mount::unmount(&directory, UnmountFlags::FORCE) {
-            tracing::error!(%cause, "it cannot be ended; umount --force does");
+        if let Err(cause) = abort(Path::new(CONNECTIONS), &directory, device) {
+            tracing::error!(%cause, "it cannot be ended: this process ends, and some programs wait until then");
+            fails.store(true, Ordering::Release);
         }
+    })
+}
+
+/// Ends the connection of a mount: all that it was asked is answered with an error, and nothing more is asked.
+fn abort(connections: &Path, directory: &Path, device: (u32, u32)) -> io::Result<()> {
+    // The kernel's own number of a device, of which the lower bits are the minor one. Whoever has mounted it may write there.
+    let (major, minor) = device;
+    let connection = connections.join(format!("{}/abort", major << 20 | minor));
+    let mut options = std::fs::File::options();
+    let written = options
+        .write(true)
+        .open(connection)
+        .and_then(|mut file| io::Write::write_all(&mut file, b"1"));
+    let Err(cause) = written else {
+        return Ok(());
     };
-    let failed: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(failed);
-    let workers = ring::workers(&device, WRITE_BYTES as usize, &failed)?;
-    tracing::info!(queues = workers.len(), "requests come over io_uring");
-    Ok(workers)
+    tracing::debug!(%cause, "its connection is not listed");
+    if device_at(directory)? != device {
+        return Err(io::Error::other("another is mounted over it"));
+    }
+    match rustix::mount::unmount(directory, UnmountFlags::FORCE) {
+        // Programs have files open in it; the connection has ended all the same.
+        Err(rustix::io::Errno::BUSY) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 fn config(options: &Options) -> Config {
@@ -252,5 +290,32 @@ fn unmount_by_program(directory: &Path) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::other("fusermount3 cannot unmount it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_connection_that_fails_is_ended() {
+        let list = std::env::temp_dir().join(format!("cellar-connections-{}", std::process::id()));
+        std::fs::create_dir_all(list.join("77")).expect("a directory");
+        let switch = list.join("77/abort");
+        std::fs::write(&switch, "").expect("a file");
+        abort(&list, Path::new("/nowhere"), (0, 77)).expect("ended");
+        assert_eq!(std::fs::read(&switch).expect("a file"), b"1");
+        // Not listed, and something else is seen there, or nothing.
+        assert!(abort(&list, Path::new("/proc"), (0, u32::MAX >> 12)).is_err());
+        assert!(abort(&list, Path::new("/nowhere"), (0, 78)).is_err());
+        std::fs::remove_dir_all(&list).expect("removed");
+    }
+
+    #[test]
+    fn a_mount_that_cannot_be_ended_is_said_to_have_ended() {
+        let fails = Arc::new(AtomicBool::new(false));
+        let failed = when_failed(Path::new("/proc"), (0, u32::MAX >> 12), &fails);
+        failed(io::Error::other("of a test"));
+        assert!(fails.load(Ordering::Acquire));
     }
 }

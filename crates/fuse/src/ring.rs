@@ -6,18 +6,23 @@
 //! its answer.
 //!
 //! 1. *An entry is held from a request to its answer*, so they bound how many requests of one processor may wait for
-//!    servers at a time: [`entries`] says how many. What does not find one waits in the kernel.
+//!    servers at a time: [`entries`] says how many. What does not find one waits in the kernel. Whoever waits for
+//!    another program (a lock) must not have them all, as what that one asks then would not come in ([`places`]).
 //! 2. *Whoever answers on the queue's own thread* leaves his answer to the next `io_uring_enter`, which there is in any
 //!    case; others wake the thread, if it sleeps.
 //! 3. *The device stays*: the kernel tells there most of what it forgets, and takes notices there. What it does tell here
 //!    (Linux 6.18: of one file, when a directory is read) has to be answered here, though no file system does.
-//! 4. *The end*: commands that the kernel holds end with ENOTCONN, and those of requests that are answered later, too.
+//! 4. *The beginning*: as soon as the kernel has granted it, it hands nothing over before every queue is there. So all
+//!    that can be lacking (memory, threads, descriptors) is taken before it is asked for: [`Rings::queues`].
+//! 5. *The end*: commands that the kernel holds end with ENOTCONN, and those of requests that are answered later, too.
 //!    What else goes wrong would leave programs waiting for ever: then the whole connection is ended (`failed`).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::ThreadId;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{JoinHandle, ThreadId};
 
 use fuser::{Dispatcher, ReplyPath, Worker};
 use io_uring::{IoUring, cqueue, squeue};
@@ -27,13 +32,18 @@ use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
 use memory::{Memory, OUT_HEADER};
+use places::Places;
+pub(crate) use places::place;
 
 mod memory;
+mod places;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
 /// Processors that there may be, also later: the kernel wants a queue for each.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+/// Those that there are.
+const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Whether the kernel offers it to whoever mounts.
 const OFFERED: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Entries of all queues, and bounds of one's.
@@ -61,56 +71,67 @@ pub enum Rings {
 }
 
 impl Rings {
-    /// Whether it is to be asked for.
+    /// The queues, if it is to be asked for. `payload`: bytes of a request or a reply at most, without headers.
     ///
     /// # Errors
     /// It is required, and cannot be used.
-    pub(crate) fn wanted(self) -> io::Result<bool> {
+    pub(crate) fn queues<F: fuser::Filesystem>(
+        self,
+        payload: usize,
+    ) -> io::Result<Option<Queues<F>>> {
         if self == Self::Never {
-            return Ok(false);
+            return Ok(None);
         }
         let offered = match std::fs::read_to_string(OFFERED) {
-            Ok(text) if text.trim() == "Y" => {
-                processors().and_then(|_| ring(ENTRIES_MIN)).map(drop)
-            }
+            Ok(text) if text.trim() == "Y" => Ok(()),
             Ok(_) => Err(io::Error::other(format!(
                 "it is switched off: echo Y > {OFFERED}"
             ))),
             Err(_) => Err(io::Error::other("it needs Linux 6.14")),
         };
-        match offered {
-            Ok(()) => Ok(true),
+        let is_offered = offered.is_ok();
+        match offered.and_then(|()| Queues::new(payload)) {
+            Ok(queues) => Ok(Some(queues)),
             Err(cause) if self == Self::Required => {
                 let text = format!("FUSE over io_uring cannot be used: {cause}");
                 Err(io::Error::new(io::ErrorKind::Unsupported, text))
             }
+            Err(cause) if is_offered => {
+                tracing::warn!(%cause, "requests do not come over io_uring, though the kernel offers it");
+                Ok(None)
+            }
             Err(cause) => {
                 tracing::debug!(%cause, "without FUSE over io_uring");
-                Ok(false)
+                Ok(None)
             }
         }
     }
 }
 
-/// How many processors there may be.
-fn processors() -> io::Result<u16> {
-    count(&std::fs::read_to_string(POSSIBLE)?)
-        .ok_or_else(|| io::Error::other(format!("{POSSIBLE} is not understood")))
+/// The processors of one of the kernel's lists.
+fn processors(list: &str) -> io::Result<Vec<u16>> {
+    parse(&std::fs::read_to_string(list)?)
+        .filter(|numbers| !numbers.is_empty())
+        .ok_or_else(|| io::Error::other(format!("{list} is not understood")))
 }
 
-/// Of a list like `0-3,8`.
-fn count(list: &str) -> Option<u16> {
-    let ranges = list.trim().split(',').map(|range| {
+/// A list like `0-3,8`.
+fn parse(list: &str) -> Option<Vec<u16>> {
+    let mut numbers = Vec::new();
+    for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
-        last.checked_sub(first)?.checked_add(1)
-    });
-    ranges.sum()
+        if last < first {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
 }
 
-/// Of one queue, where there are so many.
-fn entries(queues: u16) -> usize {
-    (ENTRIES / usize::from(queues.max(1))).clamp(ENTRIES_MIN, ENTRIES_MAX)
+/// Of the queue of one of so many processors.
+fn entries(online: usize) -> usize {
+    (ENTRIES / online.max(1)).clamp(ENTRIES_MIN, ENTRIES_MAX)
 }
 
 fn ring(entries: usize) -> io::Result<Ring> {
@@ -131,30 +152,132 @@ fn stay_on(processor: u16) {
     }
 }
 
-/// The threads of all queues of a mount. `payload`: bytes of a request or a reply at most, without headers. `failed` ends the
-/// connection, as nobody would answer what comes to a queue.
-pub(crate) fn workers<F: fuser::Filesystem>(
-    device: &Arc<OwnedFd>,
-    payload: usize,
-    failed: &Arc<dyn Fn(io::Error) + Send + Sync>,
-) -> io::Result<Vec<Worker<F>>> {
-    let queues = processors()?;
-    let worker = |queue| {
-        let shared = Arc::new(Shared::new(entries(queues), payload)?);
-        let (device, failed, stopping) = (device.clone(), failed.clone(), shared.clone());
-        let kept = (KEPT / usize::from(queues)).max(KEPT_MIN);
-        Ok(Worker {
-            name: format!("fuse-ring-{queue}"),
-            run: Box::new(move |dispatcher| {
-                let queue = Queue::new(device, queue, shared, kept);
-                if let Err(cause) = queue.and_then(|queue| queue.run(&dispatcher)) {
-                    failed(cause);
-                }
-            }),
-            stop: Box::new(move || stopping.stop()),
-        })
-    };
-    (0..queues).map(worker).collect()
+/// Ends the connection, as nobody would answer what comes to a queue.
+pub(crate) type Failed = Arc<dyn Fn(io::Error) + Send + Sync>;
+
+/// What a queue's thread waits for.
+struct Begin<F: fuser::Filesystem> {
+    device: Arc<OwnedFd>,
+    dispatcher: Dispatcher<F>,
+    failed: Failed,
+}
+
+/// A queue's thread, which has what it needs.
+struct Ready<F: fuser::Filesystem> {
+    name: String,
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+    begin: SyncSender<Begin<F>>,
+}
+
+/// The queues of a mount that is to be made, of each processor that there may be. Those that are given up end by themselves.
+pub(crate) struct Queues<F: fuser::Filesystem>(Vec<Ready<F>>);
+
+impl<F: fuser::Filesystem> Queues<F> {
+    fn new(payload: usize) -> io::Result<Self> {
+        let online = processors(ONLINE)?;
+        let queues = processors(POSSIBLE)?.len() as u16;
+        let start = |queue: u16| {
+            // One that comes later has a small one.
+            let entries = match online.contains(&queue) {
+                true => entries(online.len()),
+                false => ENTRIES_MIN,
+            };
+            let kept = (KEPT / online.len()).max(KEPT_MIN);
+            Ready::new(queue, Arc::new(Shared::new(entries, payload)?), kept)
+        };
+        let started = (0..queues).map(start).collect::<io::Result<Vec<_>>>()?;
+        let built = |(ready, built): (Ready<F>, Receiver<io::Result<()>>)| {
+            let panicked = |_| io::Error::other("a queue's thread has ended");
+            built.recv().map_err(panicked)??;
+            Ok(ready)
+        };
+        started
+            .into_iter()
+            .map(built)
+            .collect::<io::Result<_>>()
+            .map(Self)
+    }
+
+    /// What serves a session, for which io_uring has been granted.
+    pub(crate) fn workers(self, device: &Arc<OwnedFd>, failed: &Failed) -> Vec<Worker<F>> {
+        let worker = |ready: Ready<F>| {
+            let (device, failed) = (device.clone(), failed.clone());
+            let (begin, shared, thread) = (ready.begin, ready.shared, ready.thread);
+            Worker {
+                name: ready.name,
+                start: Box::new(move |dispatcher| {
+                    let begun = begin.send(Begin {
+                        device,
+                        dispatcher,
+                        failed,
+                    });
+                    if let Err(unsent) = begun {
+                        (unsent.0.failed)(io::Error::other("a queue's thread has ended"));
+                    }
+                }),
+                stop: Box::new(move || {
+                    shared.stop();
+                    // Its panics were caught.
+                    let _ended = thread.join();
+                }),
+            }
+        };
+        self.0.into_iter().map(worker).collect()
+    }
+}
+
+impl<F: fuser::Filesystem> Ready<F> {
+    /// Starts a queue's thread, which tells when it has its ring.
+    fn new(
+        queue: u16,
+        shared: Arc<Shared>,
+        kept: usize,
+    ) -> io::Result<(Self, Receiver<io::Result<()>>)> {
+        let name = format!("fuse-ring-{queue}");
+        let (begin, begun) = sync_channel::<Begin<F>>(1);
+        let (tell, built) = sync_channel(1);
+        let own = shared.clone();
+        let run = move || {
+            stay_on(queue);
+            own.state.lock().thread = Some(std::thread::current().id());
+            own.places.are_here();
+            // Only the thread that makes a ring may submit to it.
+            let (ring, told) = match ring(own.entries) {
+                Ok(ring) => (Some(ring), Ok(())),
+                Err(cause) => (None, Err(cause)),
+            };
+            let _gone = tell.send(told);
+            let (Some(ring), Ok(begin)) = (ring, begun.recv()) else {
+                return;
+            };
+            let Begin {
+                device,
+                dispatcher,
+                failed,
+            } = begin;
+            watched(&failed, || {
+                Queue::new(ring, device, queue, own, kept)?.run(&dispatcher)
+            });
+        };
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(run)?;
+        let ready = Self {
+            name,
+            shared,
+            thread,
+            begin,
+        };
+        Ok((ready, built))
+    }
+}
+
+/// Whatever ends `work` but the mount's end is told.
+fn watched(failed: &Failed, work: impl FnOnce() -> io::Result<()>) {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => {}
+        Ok(Err(cause)) => failed(cause),
+        Err(_panic) => failed(io::Error::other("a queue's thread panicked")),
+    }
 }
 
 /// An answer that is on its way.
@@ -181,6 +304,7 @@ struct State {
 struct Shared {
     memory: Memory,
     entries: usize,
+    places: Arc<Places>,
     wake: OwnedFd,
     state: Mutex<State>,
 }
@@ -190,6 +314,7 @@ impl Shared {
         Ok(Self {
             memory: Memory::new(entries, payload)?,
             entries,
+            places: Arc::new(Places::new(entries / 2)),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
             state: Mutex::default(),
         })
@@ -289,16 +414,15 @@ struct Queue {
 
 impl Queue {
     fn new(
+        ring: Ring,
         device: Arc<OwnedFd>,
         number: u16,
         shared: Arc<Shared>,
         kept: usize,
     ) -> io::Result<Self> {
-        stay_on(number);
-        shared.state.lock().thread = Some(std::thread::current().id());
         let entries = shared.entries;
         let mut queue = Self {
-            ring: ring(entries)?,
+            ring,
             device,
             number,
             held: vec![false; entries],
@@ -316,7 +440,12 @@ impl Queue {
             vectors.push(these);
         }
         queue.be_woken()?;
-        queue.ring.submit()?;
+        let taken = queue.ring.submit()?;
+        if taken < entries + 1 {
+            // The others point to what ends here: the ring ends, too.
+            let text = format!("{taken} of {} commands were taken", entries + 1);
+            return Err(io::Error::other(text));
+        }
         Ok(queue)
     }
 
@@ -357,7 +486,10 @@ impl Queue {
                     None => self.be_woken()?,
                 }
             }
-            self.let_go();
+            // An answer that was not taken yet is still in its entry.
+            if self.ring.submission().is_empty() {
+                self.let_go();
+            }
         }
         Ok(())
     }
@@ -416,7 +548,7 @@ impl Queue {
         }
     }
 
-    /// What was needed for a moment does not stay.
+    /// What was needed for a moment does not stay; only when the kernel has taken all that was given back.
     fn let_go(&mut self) {
         let large = |used: &usize| *used > SMALL;
         if self.used.iter().copied().filter(large).sum::<usize>() <= self.kept {
@@ -436,13 +568,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_counted() {
-        assert_eq!(count("0-1\n"), Some(2));
-        assert_eq!(count("0\n"), Some(1));
-        assert_eq!(count("0-3,8-11,64"), Some(9));
-        assert_eq!(count("0-3,x"), None);
-        assert_eq!(count("3-0"), None);
+    fn processors_are_listed() {
+        assert_eq!(parse("0-1\n"), Some(vec![0, 1]));
+        assert_eq!(parse("0\n"), Some(vec![0]));
+        assert_eq!(parse("0-2,8-9,64"), Some(vec![0, 1, 2, 8, 9, 64]));
+        assert_eq!(parse("0-3,x"), None);
+        assert_eq!(parse("3-0"), None);
         assert_eq!((entries(1), entries(64), entries(1_024)), (256, 128, 32));
+    }
+
+    #[test]
+    fn whatever_ends_a_queue_is_told() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let here = told.clone();
+        let failed: Failed = Arc::new(move |cause| here.lock().push(cause.to_string()));
+        watched(&failed, || Ok(()));
+        assert!(told.lock().is_empty());
+        watched(&failed, || Err(io::Error::other("cause")));
+        watched(&failed, || panic!("of a test"));
+        assert_eq!(told.lock()[..], ["cause", "a queue's thread panicked"]);
+    }
+
+    struct Nothing;
+
+    impl fuser::Filesystem for Nothing {}
+
+    #[test]
+    fn what_is_lacking_is_seen_before_a_mount() {
+        // More than there are addresses.
+        let queues = Queues::<Nothing>::new(1 << 50);
+        assert!(queues.is_err());
     }
 
     fn path(is_bare: bool) -> Path {

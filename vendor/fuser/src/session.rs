@@ -300,22 +300,8 @@ impl<FS: Filesystem> Session<FS> {
         channels.push(ch);
 
         let mut threads = Vec::with_capacity(n_threads);
-        let mut working = Vec::with_capacity(workers.len());
-
-        for worker in workers {
-            let dispatcher = Dispatcher(SessionEventLoop {
-                thread_name: worker.name.clone(),
-                filesystem: filesystem.clone(),
-                ch: channels[0].clone(),
-                allowed,
-                session_owner,
-            });
-            let run = worker.run;
-            let thread = thread::Builder::new()
-                .name(worker.name)
-                .spawn(move || run(dispatcher))?;
-            working.push((thread, worker.stop));
-        }
+        let answers_interrupts = workers.is_empty();
+        let for_workers = channels[0].clone();
 
         for (i, ch) in channels.into_iter().enumerate() {
             let thread_name = format!("fuser-{i}");
@@ -325,12 +311,27 @@ impl<FS: Filesystem> Session<FS> {
                 ch,
                 allowed,
                 session_owner,
+                answers_interrupts,
             };
             threads.push(
                 thread::Builder::new()
                     .name(thread_name)
                     .spawn(move || event_loop.event_loop())?,
             );
+        }
+
+        // Nothing can go wrong from here on that would leave some of them without the others.
+        let mut working = Vec::with_capacity(workers.len());
+        for worker in workers {
+            (worker.start)(Dispatcher(SessionEventLoop {
+                thread_name: worker.name,
+                filesystem: filesystem.clone(),
+                ch: for_workers.clone(),
+                allowed,
+                session_owner,
+                answers_interrupts,
+            }));
+            working.push(worker.stop);
         }
 
         let mut reply: io::Result<()> = Ok(());
@@ -348,11 +349,8 @@ impl<FS: Filesystem> Session<FS> {
             }
         }
 
-        for (thread, stop) in working {
+        for stop in working {
             stop();
-            if thread.join().is_err() {
-                return Err(io::Error::other("worker thread panicked"));
-            }
         }
 
         let Some(filesystem) = Arc::get_mut(&mut filesystem) else {
@@ -552,6 +550,8 @@ pub(crate) struct SessionEventLoop<FS: Filesystem> {
     pub(crate) filesystem: Arc<FilesystemHolder<FS>>,
     pub(crate) allowed: SessionACL,
     pub(crate) session_owner: Uid,
+    /// With workers the kernel would look for what is interrupted among the requests of the device, where it is not.
+    pub(crate) answers_interrupts: bool,
 }
 
 impl<FS: Filesystem> SessionEventLoop<FS> {

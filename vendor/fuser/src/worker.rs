@@ -46,11 +46,11 @@ impl<FS: Filesystem> Dispatcher<FS> {
 
 /// A thread beside those that read the device, for as long as the session lives.
 pub struct Worker<FS: Filesystem> {
-    /// The thread's name.
+    /// Its name.
     pub name: String,
-    /// What it does.
-    pub run: Box<dyn FnOnce(Dispatcher<FS>) + Send>,
-    /// Called when the device's threads have ended: it ends, too, and is waited for.
+    /// Called when the device's threads have been started: from then on it works.
+    pub start: Box<dyn FnOnce(Dispatcher<FS>) + Send>,
+    /// Called when the device's threads have ended. It has ended, too, when this returns.
     pub stop: Box<dyn FnOnce() + Send>,
 }
 
