@@ -1,12 +1,10 @@
 //! What a cache has done, for Prometheus. Source: its text format, version 0.0.4.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Cache;
-use crate::latency::{LATENCY_BOUNDS, Latency};
+use crate::latency::LATENCY_BOUNDS;
 
 /// What was answered from here, and what was not.
 #[derive(Debug, Default)]
@@ -181,12 +179,7 @@ impl Cache {
     }
 
     fn latencies(&self, text: &mut String) {
-        let mut servers = BTreeMap::<SocketAddr, Latency>::new();
-        for user in self.users.all() {
-            for (server, latency) in user.client().servers().latencies() {
-                servers.entry(server).or_default().merge(&latency);
-            }
-        }
+        let servers = self.users.latencies();
         let name = "cellar_rpc_seconds";
         head(
             text,

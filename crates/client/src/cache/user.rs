@@ -4,7 +4,8 @@
 //! known about rights. Who has tokens has connections of his own. Tokens that come, are renewed or given
 //! up are noticed by the identity's stamp, at most every [`STAMP_TIME`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,12 +21,14 @@ use super::trails::Walked;
 use crate::cell::CellName;
 use crate::client::{Client, Config};
 use crate::error::Result;
+use crate::latency::Latency;
 use crate::servers::Renewal;
 
 /// How often it is asked whether a user has other tokens.
 const STAMP_TIME: Duration = Duration::from_secs(5);
 
-/// Users with tokens at a time; more share the anonymous identity.
+/// Users who are remembered at a time; when more come, those go who were not seen for longest, first of all those without
+/// tokens, of whom nothing is lost.
 const USERS_MAX: usize = 4_096;
 
 /// The number of whoever has no token.
@@ -114,10 +117,15 @@ impl User {
     }
 }
 
+/// How long servers took to answer.
+type Latencies = BTreeMap<SocketAddr, Latency>;
+
 /// Those who were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     known: Mutex<HashMap<u32, Known>>,
+    /// The answers that those had who went: counts never go down. Locked after `known`.
+    past: Mutex<Latencies>,
     /// Who has other tokens gets another number: what was known of his rights is not known of him now.
     next: AtomicU32,
 }
@@ -129,7 +137,50 @@ struct Known {
     asked: Instant,
 }
 
+fn merge(all: &mut Latencies, user: &User) {
+    for (server, latency) in user.client().servers().latencies() {
+        all.entry(server).or_default().merge(&latency);
+    }
+}
+
 impl Users {
+    /// How long each server took to answer, whoever asked, since the start.
+    pub(crate) fn latencies(&self) -> Latencies {
+        let known = self.known.lock();
+        let mut all = self.past.lock().clone();
+        // Whoever has no token is one user, under many numbers.
+        let mut seen = HashSet::new();
+        for known in known.values() {
+            if seen.insert(known.user.id()) {
+                merge(&mut all, &known.user);
+            }
+        }
+        all
+    }
+
+    /// He is known by this number from now on.
+    fn put(&self, uid: u32, new: Known) {
+        let mut known = self.known.lock();
+        if known.len() >= USERS_MAX && !known.contains_key(&uid) {
+            let others = known.iter().filter(|(uid, _)| **uid != ANYBODY);
+            let oldest = others.min_by_key(|(_, one)| (one.user.uid() != ANYBODY, one.asked));
+            if let Some(oldest) = oldest.map(|(uid, _)| *uid) {
+                let gone = known.remove(&oldest);
+                self.forget(gone);
+            }
+        }
+        let gone = known.insert(uid, new);
+        self.forget(gone);
+    }
+
+    /// Keeps the counts of somebody who goes; those of anybody stay with him.
+    fn forget(&self, gone: Option<Known>) {
+        let user = gone.map(|gone| gone.user);
+        if let Some(user) = user.filter(|user| user.uid() != ANYBODY) {
+            merge(&mut self.past.lock(), &user);
+        }
+    }
+
     /// All that call servers.
     pub(crate) fn all(&self) -> Vec<Arc<User>> {
         self.known
@@ -191,21 +242,18 @@ impl Cache {
             Some(_) => self.identities().securities(uid).await,
             None => HashMap::new(),
         };
-        let full = self.users().known.lock().len() >= USERS_MAX && known.is_none();
-        let user = if security.is_empty() || full {
+        let user = if security.is_empty() {
             self.anybody()?
         } else {
             self.new_user(uid, security)?
         };
-        if !full {
-            let known = Known {
-                // Tickets that could not be had just now are asked for again.
-                stamp: stamp.filter(|_| user.uid != ANYBODY),
-                user: user.clone(),
-                asked: Instant::now(),
-            };
-            self.users().known.lock().insert(uid, known);
-        }
+        let known = Known {
+            // Tickets that could not be had just now are asked for again.
+            stamp: stamp.filter(|_| user.uid != ANYBODY),
+            user: user.clone(),
+            asked: Instant::now(),
+        };
+        self.users().put(uid, known);
         Ok(user)
     }
 

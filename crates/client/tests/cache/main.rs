@@ -11,6 +11,7 @@ mod network;
 mod posix;
 mod trails;
 mod untaken;
+mod users;
 mod walks;
 
 use std::sync::Arc;
