@@ -25,6 +25,19 @@ refused() { # TEXT WORDS...
 cd "$AFS/.$cell/fsvol" || fail "no volume"
 
 # What the servers do, by paths in the mount.
+# Directories that have the user who is no more in their lists: setacl and copyacl leave him out, as OpenAFS's do.
+mkdir ghost ghost2 && begins '^  1234 rl$' listacl ghost
+says '' copyacl ghost ghost2 && says '' setacl ghost system:authuser mail -id
+says "Access list for ghost is
+Normal rights:
+  system:administrators rlidwka
+  system:authuser lik
+  system:anyuser rlidwka
+
+Access list for ghost2 is
+Normal rights:
+  system:administrators rlidwka
+  system:anyuser rlidwka" listacl ghost ghost2 -if
 says "Access list for . is now
 Normal rights:
   system:administrators rlidwka
@@ -51,6 +64,18 @@ begins '^Volume Name  *kbytes  *used  *avail %used$' diskfree
 begins '^fsvol  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9]*%$' df . -human
 begins '^File d/f (' examine d/f
 begins '^Current disk quota is 5000$' examine
+(
+    export CELLAR_DIR="$share/../server"
+    begins '"quota_kib": 6144' setquota -max 6M -json && begins '^fsvol  *6144 ' listquota . || exit 1
+    says '' setvol . -max 5000 -offlinemsg 'moved on Monday' && begins '^Current offline message is moved on Monday$' examine . || exit 1
+    refused 'nothing to set' setvol . && refused "'5X' is not a quota" setvol -max 5X
+) || exit 1
+begins '^Current disk quota is 5000$' examine
+begins "^File d/f ([0-9]*\.[0-9]*\.[0-9]*) located in cell $cell$" getfid d/f
+[ "$(fs getfid d d/f | wc -l)" = 2 ] || fail "getfid of two: $(fs getfid d d/f)"
+says 'Callers access to d is rlidwkaA
+Callers access to . is rlidwka' gca d .
+begins '"access": "rlidwka"' getcalleraccess -json
 begins '^File d is on host ' whereis d
 says "File . lives in cell '$cell'" whichcell
 begins "^d/f (.*): 6 bytes on the file server's own disk$" osd d/f
@@ -58,13 +83,26 @@ says "This workstation belongs to cell '$cell'" wscell
 says '' mkmount m fsvol
 says "'m' is a mount point for volume '#fsvol'" lsmount m
 says "'$PWD/m' is a mount point for volume '#fsvol'" lsmount "$PWD/m"
+says "'m/' is a mount point for volume '#fsvol'" lsmount m/
 [ "$(cat m/d/f)" = hello ] || fail "the mount point leads elsewhere"
-says '' flushmount m
+begins "^File m ([0-9]*\.1\.1) located in cell $cell$" getfid m
+[ "$(fs getfid m/ -literal)" != "$(fs getfid m/)" ] || fail "getfid -literal of a mount point: $(fs getfid m/ -literal)"
+says '' flushmount m/
 [ "$(cat m/d/f)" = hello ] || fail "the mount point leads nowhere after flushmount"
-says '' rmmount m
+says '' rmmount m/
 [ ! -e m ] || fail "the mount point is still there"
+begins '"text": "#fsvol"' mkmount m/ fsvol -json && begins '"removed": true' rmmount m -json
+said=$(fs mkmount m fsvol -cell "$cell" 2>&1) && [ -z "$said" ] || fail "fs mkmount -cell: $said"
+says "'m' is a mount point for volume '#$cell:fsvol'" lsmount m
+[ "$(cat m/d/f)" = hello ] && says '' rmm -mountpoint m || fail "the mount point with a cell leads elsewhere"
+begins "^fs: warning, volume no.such does not exist in cell $cell\.$" mkmount m no.such && says '' rmmount m
+begins "^fs: warning, it is not certain that #x\.y:v leads anywhere: cell x\.y is not known" mkmount m v -cell x.y
+says "'m' is a mount point for volume '#x.y:v'" lsmount m && says '' rmmount m
 refused 'is not a mount point' lsmount d
 refused "may not use '.'" lsmount .
+
+(cd "$AFS" && refused 'the list of cells is on no server' la) || exit 1
+refused 'the list of cells is on no server' la "$AFS"
 
 # What the mount does.
 cat d/f >/dev/null
@@ -78,6 +116,7 @@ says '' flush d/f
 says '' flushvolume .
 [ "$(used)" = 0 ] || fail "flushvolume leaves $(used) KiB"
 [ "$(cat d/f)" = hello ] || fail "the volume is not read again"
+begins '"flushed": "file"' flush d/f -json && begins '"flushed": "volume"' flushvolume . -json && begins '"flushed": "all"' flushall -json
 says '' flushall
 [ "$(used)" = 0 ] || fail "flushall leaves $(used) KiB"
 says 'All volumeID/name mappings checked.' checkvolumes
@@ -109,10 +148,16 @@ says "Alias here for cell $cell" listaliases
 [ "$(readlink "$AFS/here") $(readlink "$AFS/.here")" = "$cell .$cell" ] || fail "an alias is no link: $(ls -l "$AFS")"
 [ "$(cat "$AFS/.here/fsvol/d/f")" = hello ] || fail "the alias leads elsewhere"
 [ "$(find "$AFS" -maxdepth 1 -type l)" = "$AFS/here" ] || fail "links in the root: $(find "$AFS" -maxdepth 1 -type l)"
+# A mount point has the name that other machines know, whatever the cell is called in this mount.
+says '' newalias there other.cell && says '' mkmount m/ fsvol -cell here && says '' mkmount n root.cell -c there -fast
+says "'m' is a mount point for volume '#$cell:fsvol'
+'n' is a mount point for volume '#other.cell:root.cell'" lsmount m n
+says '' rmmount m n/
 
 # Servers that answer, and some that do not.
 says 'All servers are running.' checkservers
 says 'All servers are running.' checkservers -cell "$cell"
+says 'All servers are running.' checks "$cell" -interval 300
 refused 'network or server problems:  192.0.2.7.' checkservers -cell other.cell -noresolve
 refused 'network or server problems:  192.0.2.7.' checks -all -noresolve
 refused 'x.y is not known' checkservers -cell x.y

@@ -17,6 +17,7 @@ use cellar_rpc::{CallError, CallOptions};
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId, VolumeId};
 use cellar_wire::rxafs;
+use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
 pub use acl::{Acl, AclEntry, BadAcl, parse_rights};
@@ -30,6 +31,8 @@ use crate::vos::Volumes;
 
 /// How long `checkservers` waits for a server.
 const PROBE_TIME: Duration = Duration::from_secs(5);
+/// Servers that it asks at a time.
+const PROBES: usize = 64;
 
 /// How `fs setacl` changes a list.
 #[derive(Clone, Debug)]
@@ -51,6 +54,40 @@ pub struct Mount {
     pub text: String,
 }
 
+/// A mount point that was made.
+#[derive(Debug)]
+pub struct NewMount {
+    /// What it says, with the cell's own name where another name of it was given.
+    pub mount: MountPoint,
+    /// Why it may lead nowhere, if that was looked for.
+    pub doubt: Option<Error>,
+}
+
+/// What `fs setvol` changes; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeChange {
+    /// Quota in KiB; 0 is none.
+    pub quota_kib: Option<i32>,
+    /// What users are told while the volume is off-line.
+    pub offline_message: Option<String>,
+    /// What file servers keep as its message of the day.
+    pub message_of_the_day: Option<String>,
+}
+
+/// A file's numbers, and what the caller may do with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Examined {
+    /// The path that was asked about.
+    pub path: String,
+    /// What it leads to.
+    pub fid: String,
+    /// The cell that it is in.
+    pub cell: String,
+    /// What the caller may do.
+    #[serde(serialize_with = "crate::json::display")]
+    pub access: Rights,
+}
+
 /// Files and volumes through the client.
 #[derive(Clone, Copy)]
 pub struct Files<'a> {
@@ -68,6 +105,9 @@ impl<'a> Files<'a> {
     async fn find(&self, path: &str) -> Result<Node> {
         if let Some((cell, fid)) = mounted::place(Path::new(path)) {
             return self.node(&cell, fid).await;
+        }
+        if is_list_of_cells(path) {
+            return Err(no_cell(path));
         }
         let is_volume = is_volume(path, || is_mounted(Path::new(".")))?;
         let Some(home) = self.client.home().filter(|_| is_volume) else {
@@ -95,16 +135,30 @@ impl<'a> Files<'a> {
 
     /// The directory that a name is in, and the name.
     async fn parent<'p>(&self, path: &'p str) -> Result<(Node, &'p str)> {
-        let (directory, name) = match path {
-            "." | ".." => {
+        let (directory, name) = match last_name(path) {
+            Some("." | "..") => {
                 return Err(Error::Usage(format!(
                     "'{path}': you may not use '.' or '..' as the last part of a mount point's path; go one directory up"
                 )));
             }
-            _ if !path.contains('/') && mounted::place(Path::new(".")).is_some() => (".", path),
+            Some(name) if mounted::place(Path::new(".")).is_some() => (".", name),
             _ => split_last(path)?,
         };
         Ok((self.find(directory).await?, name))
+    }
+
+    /// What has a name: a mount point or symbolic link itself, not what it leads to.
+    async fn literally(&self, path: &str) -> Result<Node> {
+        let (directory, name) = match self.parent(path).await {
+            Ok(found) => found,
+            // The top of the tree has no parent.
+            Err(Error::Client(_)) => return Ok(self.client.find(path, Follow::NONE).await?),
+            Err(error) => return Err(error),
+        };
+        match self.client.lookup_name(&directory, name.as_bytes()).await? {
+            Some(fid) => Ok(self.client.node(&directory.volume, fid).await?),
+            None => Ok(self.client.find(path, Follow::NONE).await?),
+        }
     }
 
     /// Drops users and groups that are no more from the access list of a directory. Answers what it is now; `None`: as it
@@ -118,9 +172,19 @@ impl<'a> Files<'a> {
     pub async fn clean_access_list(&self, path: &str) -> Result<Option<Acl>> {
         let node = self.find(path).await?;
         let mut acl = self.acl_of(&node, path).await?;
+        if !self.clean(&node, path, &mut acl).await? {
+            return Ok(None);
+        }
+        self.store_acl(&node, path, &acl).await?;
+        Ok(Some(acl))
+    }
+
+    /// Drops the entries of users and groups that are no more, and puts names in the place of other numbers: no file server
+    /// takes a number for a name. Answers whether any was dropped.
+    async fn clean(&self, node: &Node, path: &str, acl: &mut Acl) -> Result<bool> {
         let numbers = acl.numbers();
         if numbers.is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
         let cell = self.client.cell(&node.volume.cell)?;
         let names = Protection::new(self.client, &cell).names_of(&numbers).await;
@@ -135,11 +199,7 @@ impl<'a> Files<'a> {
             // Those that it does not know it answers as they are.
             .filter(|(id, name)| id.0.to_string() != *name)
             .collect();
-        if !acl.clean(|id| known.get(&id).cloned()) {
-            return Ok(None);
-        }
-        self.store_acl(&node, path, &acl).await?;
-        Ok(Some(acl))
+        Ok(acl.clean(|id| known.get(&id).cloned()))
     }
 
     /// The access list of a directory, or of the directory that holds a file.
@@ -160,11 +220,12 @@ impl<'a> Files<'a> {
             .map_err(|bad| Error::Usage(format!("{path}: {bad}")))
     }
 
-    /// Changes the access list of a directory.
+    /// Changes the access list of a directory, and answers what it is now. Users and groups that are no more are dropped,
+    /// as OpenAFS's `fs` does.
     ///
     /// # Errors
     /// Not a directory, an unknown name, more than 20 entries, or the caller may not.
-    pub async fn set_access_list(&self, path: &str, change: &AclChange) -> Result<()> {
+    pub async fn set_access_list(&self, path: &str, change: &AclChange) -> Result<Acl> {
         let node = self.find(path).await?;
         if !node.is_directory() {
             return Err(Error::Usage(format!(
@@ -176,30 +237,36 @@ impl<'a> Files<'a> {
         } else {
             self.acl_of(&node, path).await?
         };
+        self.clean(&node, path, &mut acl).await?;
         for (name, rights) in &change.entries {
             acl.set(name, *rights, change.negative);
         }
-        self.store_acl(&node, path, &acl).await
+        self.store_acl(&node, path, &acl).await?;
+        Ok(acl)
     }
 
-    /// Replaces the access list of a directory by that of another.
+    /// Puts the entries of a directory's access list into that of another, and answers what it is now.
     ///
     /// # Errors
     /// As [`Files::set_access_list`].
-    pub async fn copy_access_list(&self, from: &str, to: &str, clear: bool) -> Result<()> {
-        let source = self.access_list(from).await?;
+    pub async fn copy_access_list(&self, from: &str, to: &str, clear: bool) -> Result<Acl> {
+        let node = self.find(from).await?;
+        let mut source = self.acl_of(&node, from).await?;
+        self.clean(&node, from, &mut source).await?;
         let node = self.find(to).await?;
         let mut acl = if clear {
             Acl::default()
         } else {
             self.acl_of(&node, to).await?
         };
+        self.clean(&node, to, &mut acl).await?;
         for (list, negative) in [(&source.normal, false), (&source.negative, true)] {
             for entry in list {
                 acl.set(&entry.name, entry.rights, negative);
             }
         }
-        self.store_acl(&node, to, &acl).await
+        self.store_acl(&node, to, &acl).await?;
+        Ok(acl)
     }
 
     async fn store_acl(&self, node: &Node, path: &str, acl: &Acl) -> Result<()> {
@@ -259,21 +326,30 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Sets the quota of the volume behind a path, in KiB; 0 is none.
+    /// Sets the quota of the volume behind a path, and its messages.
     ///
     /// # Errors
-    /// The path leads nowhere, or the caller may not.
-    pub async fn set_quota(&self, path: &str, quota_kib: i32) -> Result<()> {
+    /// The path leads nowhere, a message is too long, or the caller may not.
+    pub async fn set_volume(&self, path: &str, change: &VolumeChange) -> Result<()> {
         let node = self.find(path).await?;
+        // An empty one leaves the server's as it is.
+        let message = |what: &str, text: &Option<String>| {
+            let text = text.as_deref().unwrap_or_default();
+            let fits = Some(text).filter(|text| text.len() <= MESSAGE_MAX);
+            let fits = fits.and_then(|text| rxafs::AfsPath::new(text.to_owned()).ok());
+            fits.ok_or_else(|| {
+                Error::Usage(format!("{what}: a message has at most {MESSAGE_MAX} bytes"))
+            })
+        };
         let arguments = rxafs::SetVolumeStatus {
             volume: node.volume.id,
             status: rxafs::StoreVolumeStatus {
-                max_quota: Some(quota_kib),
+                max_quota: change.quota_kib,
                 min_quota: None,
             },
             name: Default::default(),
-            offline_message: Default::default(),
-            message_of_the_day: Default::default(),
+            offline_message: message("-offlinemsg", &change.offline_message)?,
+            message_of_the_day: message("-motd", &change.message_of_the_day)?,
         };
         self.client
             .call_volume(&node.volume, &path, &arguments)
@@ -281,27 +357,36 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Makes a mount point. The volume should exist; whether it does is told.
+    /// Makes a mount point; with `look` it is looked whether the volume exists, which it should.
     ///
     /// # Errors
     /// The name is taken, or the caller has no `a` right.
-    pub async fn make_mount(&self, path: &str, mount: &MountPoint) -> Result<bool> {
+    pub async fn make_mount(&self, path: &str, mount: &MountPoint, look: bool) -> Result<NewMount> {
         let (directory, name) = self.parent(path).await?;
         let cell = mount.cell.as_ref().unwrap_or(&directory.volume.cell);
-        let known = match self.client.cell(cell) {
-            Ok(cell) => self
-                .client
-                .locations()
-                .family(&cell, &mount.volume)
-                .await
-                .is_ok(),
-            Err(_) => false,
+        // By way of the DNS too, as whoever follows it does.
+        let doubt = match look {
+            true => self.client.mounted(None, cell, mount).await.err(),
+            false => None,
+        };
+        // Another name of the cell is this machine's alone.
+        let real = |cell: &CellName| match self.client.cell(cell) {
+            Ok(known) => known.name,
+            Err(cellar_client::Error::UnknownCell(real)) => real,
+            Err(_) => cell.clone(),
+        };
+        let mount = MountPoint {
+            cell: mount.cell.as_ref().map(real),
+            ..mount.clone()
         };
         self.client
             .place(&directory, name.as_bytes(), path)?
-            .make_mount_point(mount)
+            .make_mount_point(&mount)
             .await?;
-        Ok(known)
+        Ok(NewMount {
+            mount,
+            doubt: doubt.map(Error::from),
+        })
     }
 
     /// Removes a mount point.
@@ -323,25 +408,7 @@ impl<'a> Files<'a> {
     /// # Errors
     /// It is none.
     pub async fn list_mount(&self, path: &str) -> Result<Mount> {
-        let (directory, name) = match self.parent(path).await {
-            Ok(found) => found,
-            // The top of the tree has no parent.
-            Err(Error::Client(_)) => {
-                return self
-                    .mount_of(path, self.client.find(path, Follow::NONE).await?)
-                    .await;
-            }
-            Err(error) => return Err(error),
-        };
-        let fid = self.client.lookup_name(&directory, name.as_bytes()).await?;
-        let node = match fid {
-            Some(fid) => self.client.node(&directory.volume, fid).await?,
-            None => self.client.find(path, Follow::NONE).await?,
-        };
-        self.mount_of(path, node).await
-    }
-
-    async fn mount_of(&self, path: &str, node: Node) -> Result<Mount> {
+        let node = self.literally(path).await?;
         if !node.is_mount_point() {
             return Err(Error::Usage(format!("'{path}' is not a mount point.")));
         }
@@ -351,6 +418,24 @@ impl<'a> Files<'a> {
         Ok(Mount {
             path: path.to_owned(),
             text,
+        })
+    }
+
+    /// The numbers of a file, and what the caller may do; `literal`: of a mount point or symbolic link itself.
+    ///
+    /// # Errors
+    /// The path leads nowhere.
+    pub async fn examine(&self, path: &str, literal: bool) -> Result<Examined> {
+        let node = match last_name(path) {
+            Some("." | "..") => self.find(path).await?,
+            _ if literal => self.literally(path).await?,
+            _ => self.find(path).await?,
+        };
+        Ok(Examined {
+            path: path.to_owned(),
+            fid: node.fid.to_string(),
+            cell: node.volume.cell.to_string(),
+            access: node.status.caller_access,
         })
     }
 
@@ -378,27 +463,31 @@ impl<'a> Files<'a> {
     /// # Errors
     /// The VLDB does not answer.
     pub async fn silent_servers(&self, cell: &Cell) -> Result<Vec<IpAddr>> {
-        let mut silent = Vec::new();
-        for server in Volumes::new(self.client, cell).addresses().await? {
-            let mut answered = false;
-            for address in &server.addresses {
-                let peer = SocketAddr::new(*address, cell.ports.fileserver);
-                let servers = self.client.servers();
-                let connection = servers.connection(&cell.name, peer, &rxafs::PACKAGE);
-                let options = CallOptions {
-                    timeout: Some(PROBE_TIME),
-                };
-                match connection.call_with(&rxafs::GetTime {}, options).await {
-                    // Any answer is one.
-                    Ok(_) | Err(CallError::Aborted(_)) => answered = true,
-                    Err(_) => {}
-                }
-            }
-            if !answered {
-                silent.extend(server.addresses.first());
-            }
-        }
-        Ok(silent)
+        let servers = Volumes::new(self.client, cell).addresses().await?;
+        // All at a time: each that is silent takes its time.
+        let asked = stream::iter(servers).map(|server| async move {
+            let answers = server
+                .addresses
+                .iter()
+                .map(|address| self.answers(cell, *address));
+            let answers = futures_util::future::join_all(answers).await;
+            let silent = !answers.contains(&true);
+            server.addresses.first().copied().filter(|_| silent)
+        });
+        let silent: Vec<_> = asked.buffered(PROBES).collect().await;
+        Ok(silent.into_iter().flatten().collect())
+    }
+
+    async fn answers(&self, cell: &Cell, address: IpAddr) -> bool {
+        let peer = SocketAddr::new(address, cell.ports.fileserver);
+        let servers = self.client.servers();
+        let connection = servers.connection(&cell.name, peer, &rxafs::PACKAGE);
+        let options = CallOptions {
+            timeout: Some(PROBE_TIME),
+        };
+        let answer = connection.call_with(&rxafs::GetTime {}, options).await;
+        // Any answer is one.
+        matches!(answer, Ok(_) | Err(CallError::Aborted(_)))
     }
 
     /// The cell and volume behind a path.
@@ -411,12 +500,40 @@ impl<'a> Files<'a> {
     }
 }
 
+/// Bytes of a volume's message.
+const MESSAGE_MAX: usize = 127;
+
+/// The path, if it is a single name: slashes at its end, which a shell adds to the names of directories, do not count.
+fn last_name(path: &str) -> Option<&str> {
+    let name = path.trim_end_matches('/');
+    (!name.is_empty() && !name.contains('/')).then_some(name)
+}
+
+/// Whether a path is one from `/afs` on, wherever that is mounted.
+fn is_from_afs(path: &str) -> bool {
+    let rest = path.strip_prefix("/afs");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// An attribute of everything in a mount by `cellar mount`, also of its root, which is in no cell.
 const STATUS: &str = "afs.cellar.status";
 
 /// Whether a directory is in a mounted AFS.
 fn is_mounted(directory: &Path) -> bool {
     mounted::place(directory).is_some() || mounted::attribute(directory, STATUS).is_ok()
+}
+
+/// Whether a path leads to the root of a mount that shows cells. One from `/afs` on is read as such.
+pub fn is_list_of_cells(path: &str) -> bool {
+    let place = Path::new(path);
+    !is_from_afs(path) && mounted::place(place).is_none() && is_mounted(place)
+}
+
+/// What is said of such a path.
+pub fn no_cell(path: &str) -> Error {
+    Error::Usage(format!(
+        "{path}: the list of cells is on no server: name a path in a cell"
+    ))
 }
 
 /// Whether what leads to nothing in a mounted AFS is a volume's name, not a path from `/afs` on.
@@ -460,6 +577,24 @@ mod tests {
             assert!(!is_volume("/afs/a.cell/docs", || mounted).expect("a path"));
             assert!(is_volume(".", || mounted).is_err());
         }
+    }
+
+    #[test]
+    fn a_slash_at_the_end_does_not_count() {
+        for (path, name) in [
+            ("m", Some("m")),
+            ("m/", Some("m")),
+            ("m//", Some("m")),
+            ("..", Some("..")),
+            ("./", Some(".")),
+            ("d/m/", None),
+            ("/m", None),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(last_name(path), name, "{path}");
+        }
+        assert!(is_from_afs("/afs") && is_from_afs("/afs/a.cell/") && !is_from_afs("/afsx"));
     }
 
     #[test]

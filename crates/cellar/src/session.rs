@@ -64,6 +64,9 @@ pub(crate) struct CellOptions {
     /// Act as the token says, also where the administrator's socket could be used.
     #[arg(skip)]
     pub(crate) by_token: bool,
+    /// Further cells, which only a mount knows.
+    #[arg(skip)]
+    pub(crate) told: Vec<Cell>,
 }
 
 /// Whether the administrator's socket is used.
@@ -195,6 +198,11 @@ impl CellOptions {
             .iter()
             .filter_map(|path| Some((*path, mounted::cell_of(path)?)));
         let mut told = cells_told(in_mounts)?;
+        for cell in &self.told {
+            if !told.iter().any(|known| known.name == cell.name) {
+                told.push(cell.clone());
+            }
+        }
         if !self.server.is_empty() {
             told.clear();
         }

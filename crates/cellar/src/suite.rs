@@ -91,6 +91,7 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
             localauth: invocation.has("localauth"),
         },
         by_token: invocation.has("auth"),
+        told: Vec::new(),
     }
 }
 
@@ -126,14 +127,24 @@ fn called_server(session: &Session, text: &str) -> Outcome<IpAddr> {
     }
 }
 
-/// A quota in KiB.
+/// A quota in KiB: a number of them, or one with K, M, G or T, as OpenAFS takes them.
 fn quota(what: &str, text: &str) -> Outcome<i32> {
-    match number(what, text)? {
-        kib @ 0.. => Ok(kib),
-        _ => Err(Failure::usage(format!(
-            "{what}: a quota is a number of KiB; 0 is none"
-        ))),
-    }
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 0),
+        Some((at, 'm' | 'M')) => (&text[..at], 10),
+        Some((at, 'g' | 'G')) => (&text[..at], 20),
+        Some((at, 't' | 'T')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let kib = digits
+        .parse()
+        .ok()
+        .and_then(|number: i32| number.checked_mul(1 << shift));
+    kib.filter(|kib| *kib >= 0).ok_or_else(|| {
+        Failure::usage(format!(
+            "{what}: '{text}' is not a quota: a number of KiB below 2T, or one with K, M, G or T, as 10G; 0 is none"
+        ))
+    })
 }
 
 fn partition(text: &str) -> Outcome<PartitionId> {
@@ -155,4 +166,27 @@ pub(crate) fn print_json(value: &(impl Serialize + ?Sized)) -> Outcome {
         .map_err(|error| Failure::new(format!("cannot print JSON: {error}")))?;
     outln!("{text}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quota;
+
+    #[test]
+    fn quotas_as_openafs_takes_them() {
+        let kib = |text| quota("-max", text).ok();
+        for (text, wanted) in [
+            ("5000", 5000),
+            ("0", 0),
+            ("100k", 100),
+            ("3M", 3 << 10),
+            ("10G", 10 << 20),
+            ("1t", 1 << 30),
+        ] {
+            assert_eq!(kib(text), Some(wanted), "{text}");
+        }
+        for wrong in ["", "G", "-1", "-1G", "2T", "1.5G", "10GB", "3000000000"] {
+            assert_eq!(kib(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -177,12 +177,12 @@ impl Acl {
     }
 }
 
-/// Rights as `fs setacl` takes them: letters, or `read`, `write`, `all`, `none`.
+/// Rights as `fs setacl` takes them: letters, or `read`, `write`, `mail`, `all`, `none`.
 pub fn parse_rights(text: &str) -> Result<Rights, String> {
     Rights::parse(text).ok_or_else(|| {
         format!(
             "'{text}' are not rights: use letters of rlidwka (A to H for your own), or read, \
-             write, all, none"
+             write, mail, all, none"
         )
     })
 }

@@ -91,7 +91,8 @@ impl VolumeStatus {
         let sizes = [self.partition_kib, used, self.partition_available_kib];
         let sizes = sizes.map(|kib| size(kib, human)).concat();
         let percent = percent(used, self.partition_kib);
-        format!("{name:<25}{sizes} {percent:>4.0}%\n")
+        let warning = if percent > 90.0 { "<<  <<WARNING" } else { "" };
+        format!("{name:<25}{sizes} {percent:>4.0}%{warning}\n")
     }
 
     /// `fs quota`.
@@ -189,6 +190,11 @@ mod tests {
             status().disk_row(true),
             "samp                          91.1G     22.3G     68.8G   24%\n"
         );
+        let full = VolumeStatus {
+            partition_available_kib: 5_000_000,
+            ..status()
+        };
+        assert!(full.disk_row(false).ends_with("   95%<<  <<WARNING\n"));
         assert_eq!(
             status().row(true),
             "samp                            4.9M      14.0K    0%         24%  \n"

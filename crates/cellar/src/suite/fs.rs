@@ -6,6 +6,7 @@
 
 mod known;
 mod manager;
+mod mount_point;
 mod objects;
 mod servers;
 mod table;
@@ -14,8 +15,7 @@ mod unstored;
 use std::path::Path;
 
 use cellar_admin::HostNames;
-use cellar_admin::fs::{AclChange, DISK_HEAD, Files, QUOTA_HEAD, parse_rights};
-use cellar_client::{CellName, MountPoint};
+use cellar_admin::fs::{AclChange, DISK_HEAD, Files, QUOTA_HEAD, VolumeChange, parse_rights};
 use serde_json::json;
 
 use super::syntax::Invocation;
@@ -41,7 +41,9 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     if let Some(mount) = known::mount(&invocation)? {
         return known::told(&mount, &invocation).await;
     }
-    let who = if invocation.has("noauth") {
+    // What the caller may do with files, not with commands.
+    let of_caller = invocation.command == "getcalleraccess" && !invocation.has("localauth");
+    let who = if invocation.has("noauth") || of_caller {
         As::Anybody
     } else {
         As::AdministratorIfPossible
@@ -52,9 +54,20 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     if paths.is_empty() {
         paths.push(".");
     }
-    let session = cell_options(&invocation, None)
-        .session_about(&paths, who)
-        .await?;
+    // Where no cell is known that is what would be said.
+    if paths
+        .iter()
+        .all(|path| cellar_admin::fs::is_list_of_cells(path))
+    {
+        return Err(Failure::from(cellar_admin::fs::no_cell(paths[0])));
+    }
+    let mut options = cell_options(&invocation, None);
+    if invocation.command == "mkmount" {
+        // That is where the volume is; where the mount point will be its path says.
+        options.cell = None;
+        options.told = mount_point::told(&invocation)?;
+    }
+    let session = options.session_about(&paths, who).await?;
     let outcome = operation(&invocation, &session).await;
     session.end(outcome).await
 }
@@ -72,13 +85,9 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
         "copyacl" => fs.copyacl().await,
         "cleanacl" => fs.cleanacl().await,
         "listquota" | "quota" | "examine" | "diskfree" => fs.volumes().await,
-        "setquota" => {
-            let quota = quota("-max", invocation.required("max"))?;
-            Ok(fs
-                .files
-                .set_quota(invocation.required("path"), quota)
-                .await?)
-        }
+        "setquota" | "setvol" => fs.set_volumes().await,
+        "getfid" => fs.getfid().await,
+        "getcalleraccess" => fs.caller_access().await,
         "mkmount" => fs.mkmount().await,
         "rmmount" => fs.rmmount().await,
         "lsmount" => fs.lsmount().await,
@@ -163,10 +172,13 @@ impl Fs<'_> {
             negative: self.invocation.has("negative"),
         };
         let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
         for path in self.invocation.list("dir") {
             let set = self.files.set_access_list(path, &change).await;
-            failures.note(set);
+            let acl = failures.note(set);
+            all.extend(acl.map(|acl| json!({ "path": path, "acl": acl })));
         }
+        self.changed(&all)?;
         failures.end()
     }
 
@@ -198,10 +210,82 @@ impl Fs<'_> {
         let from = self.invocation.required("fromdir");
         let clear = self.invocation.has("clear");
         let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
         for to in self.invocation.list("todir") {
             let copied = self.files.copy_access_list(from, to, clear).await;
-            failures.note(copied);
+            let acl = failures.note(copied);
+            all.extend(acl.map(|acl| json!({ "path": to, "acl": acl })));
         }
+        self.changed(&all)?;
+        failures.end()
+    }
+
+    /// Operations that say nothing: what became of each.
+    fn changed(&self, what: &[serde_json::Value]) -> Outcome {
+        if self.json { print_json(what) } else { Ok(()) }
+    }
+
+    async fn set_volumes(&self) -> Outcome {
+        let text = |name| self.invocation.get(name).map(str::to_owned);
+        let max = self.invocation.get("max");
+        let change = VolumeChange {
+            quota_kib: max.map(|max| quota("-max", max)).transpose()?,
+            offline_message: text("offlinemsg"),
+            message_of_the_day: text("motd"),
+        };
+        if change == VolumeChange::default() {
+            return Err(Failure::usage(
+                "nothing to set: -max, -offlinemsg and -motd are what can be set",
+            ));
+        }
+        let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
+        for path in paths(self.invocation) {
+            let set = async {
+                self.files.set_volume(path, &change).await?;
+                if self.json {
+                    all.push(json!(self.files.volume_status(path).await?));
+                }
+                Ok::<_, cellar_admin::Error>(())
+            };
+            failures.note(set.await);
+        }
+        self.changed(&all)?;
+        failures.end()
+    }
+
+    async fn getfid(&self) -> Outcome {
+        let literal = self.invocation.has("literal");
+        let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
+        for path in paths(self.invocation) {
+            let Some(file) = failures.note(self.files.examine(path, literal).await) else {
+                continue;
+            };
+            if self.json {
+                all.push(json!({ "path": path, "fid": file.fid, "cell": file.cell }));
+                continue;
+            }
+            outln!("File {path} ({}) located in cell {}", file.fid, file.cell);
+        }
+        self.changed(&all)?;
+        failures.end()
+    }
+
+    async fn caller_access(&self) -> Outcome {
+        let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
+        for path in paths(self.invocation) {
+            let Some(file) = failures.note(self.files.examine(path, false).await) else {
+                continue;
+            };
+            if self.json {
+                all.push(json!(file));
+                continue;
+            }
+            outln!("Callers access to {path} is {}", file.access);
+        }
+        self.changed(&all)?;
         failures.end()
     }
 
@@ -230,38 +314,6 @@ impl Fs<'_> {
                 _ => status.examined(),
             };
             out!("{text}");
-        }
-        failures.end()
-    }
-
-    async fn mkmount(&self) -> Outcome {
-        let path = self.invocation.required("dir");
-        let cell = self
-            .invocation
-            .get("mountcell")
-            .map(CellName::new)
-            .transpose()?;
-        let volume = self.invocation.required("vol");
-        let mount = MountPoint {
-            read_write: self.invocation.has("rw"),
-            cell,
-            volume: volume.to_owned(),
-        };
-        if MountPoint::parse(mount.text().as_bytes()).as_ref() != Some(&mount) {
-            return Err(Failure::usage(format!("'{volume}' is not a volume's name")));
-        }
-        let known = self.files.make_mount(path, &mount).await?;
-        if !known && !self.invocation.has("fast") {
-            eprintln!("fs: warning, volume {volume} does not exist");
-        }
-        Ok(())
-    }
-
-    async fn rmmount(&self) -> Outcome {
-        let mut failures = Failures::of("fs");
-        for path in self.invocation.list("dir") {
-            let removed = self.files.remove_mount(path).await;
-            failures.note(removed);
         }
         failures.end()
     }

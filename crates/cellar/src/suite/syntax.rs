@@ -11,7 +11,9 @@
 //!    (`Expands`) takes all remaining words by place too;
 //! 4. `-205` is a value, not a switch: groups have negative ids;
 //! 5. where an operation has a switch of the same name as cellar's own `--dir`, one dash means the
-//!    operation's (`fs setacl -dir PATH`), two dashes mean the cell's directory.
+//!    operation's (`fs setacl -dir PATH`), two dashes mean the cell's directory;
+//! 6. an operation's own switch hides one of the same name that all take (`fs mkmount -cell`), and what is
+//!    accepted without effect does not make a shortened switch ambiguous (`-c` is `-cell`, not `-config`).
 //!
 //! A suite is a table; this module parses words against it and prints the help from it.
 
@@ -42,6 +44,24 @@ pub(crate) struct Parameter {
     pub(crate) required: bool,
     /// What to write into the help after the switch, and a few words of explanation.
     pub(crate) value: &'static str,
+    /// Other names of the switch, which the help does not have.
+    pub(crate) aliases: &'static [&'static str],
+}
+
+impl Parameter {
+    /// The same, by these names too.
+    pub(crate) const fn also(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+
+    fn begins(&self, name: &str) -> bool {
+        self.name.starts_with(name) || self.aliases.iter().any(|alias| alias.starts_with(name))
+    }
 }
 
 /// A required parameter with one value.
@@ -51,6 +71,7 @@ pub(crate) const fn one(name: &'static str, value: &'static str) -> Parameter {
         kind: Kind::Single,
         required: true,
         value,
+        aliases: &[],
     }
 }
 
@@ -61,6 +82,7 @@ pub(crate) const fn optional(name: &'static str, value: &'static str) -> Paramet
         kind: Kind::Single,
         required: false,
         value,
+        aliases: &[],
     }
 }
 
@@ -71,6 +93,7 @@ pub(crate) const fn list(name: &'static str, value: &'static str) -> Parameter {
         kind: Kind::List,
         required: true,
         value,
+        aliases: &[],
     }
 }
 
@@ -81,6 +104,7 @@ pub(crate) const fn expands(name: &'static str, value: &'static str) -> Paramete
         kind: Kind::Expands,
         required: true,
         value,
+        aliases: &[],
     }
 }
 
@@ -91,6 +115,7 @@ pub(crate) const fn optional_list(name: &'static str, value: &'static str) -> Pa
         kind: Kind::Expands,
         required: false,
         value,
+        aliases: &[],
     }
 }
 
@@ -101,6 +126,7 @@ pub(crate) const fn flag(name: &'static str, value: &'static str) -> Parameter {
         kind: Kind::Flag,
         required: false,
         value,
+        aliases: &[],
     }
 }
 
@@ -311,21 +337,22 @@ impl Suite {
             name
         };
         let all = || command.parameters.iter().chain(self.common);
-        if let Some(exact) = all().find(|p| p.name == name) {
+        if let Some(exact) = all().find(|p| p.is(name)) {
             return Ok(exact);
         }
-        let fits = |p: &&Parameter| p.name != CELL_DIRECTORY && p.name.starts_with(name);
+        let fits = |p: &&Parameter| p.name != CELL_DIRECTORY && p.begins(name);
         let mut fitting: Vec<_> = all().filter(fits).collect();
         // A prefix that fits a switch of the command and a common one means the command's.
         if fitting.len() > 1 {
-            let own: Vec<_> = command
-                .parameters
-                .iter()
-                .filter(|p| p.name.starts_with(name))
-                .collect();
+            let own = |p: &&&Parameter| command.parameters.iter().any(|own| std::ptr::eq(own, **p));
+            let own: Vec<_> = fitting.iter().filter(own).copied().collect();
             if own.len() == 1 {
                 fitting = own;
             }
+        }
+        // What has no effect is not what somebody means who shortens a switch that has one.
+        if fitting.iter().any(|p| p.value != IGNORED) {
+            fitting.retain(|p| p.value != IGNORED);
         }
         match fitting[..] {
             [only] => Ok(only),
@@ -377,7 +404,9 @@ impl Suite {
             describe(&mut text, command.parameters);
         }
         text.push_str("\nEvery operation of this suite takes:\n");
-        describe(&mut text, self.common);
+        let own = |name: &str| command.parameters.iter().any(|p| p.name == name);
+        let common = self.common.iter().filter(|p| !own(p.name)).copied();
+        describe(&mut text, &common.collect::<Vec<_>>());
         if !command.examples.is_empty() {
             text.push_str("\nExamples:\n");
             for example in command.examples {
@@ -476,6 +505,7 @@ mod tests {
             optional("cell", "cell name"),
             optional(CELL_DIRECTORY, "directory"),
             flag("json", "print JSON"),
+            optional("config", IGNORED),
         ],
         commands: &[
             Command {
@@ -507,7 +537,10 @@ mod tests {
                 name: "rmmount",
                 aliases: &[],
                 about: "Has a switch of cellar's name.",
-                parameters: &[expands("dir", "mount point")],
+                parameters: &[
+                    expands("dir", "mount point").also(&["mountpoint"]),
+                    optional("cell", "another cell"),
+                ],
                 examples: &[],
             },
             Command {
@@ -566,11 +599,27 @@ mod tests {
         assert_eq!(parse("cg a:b").expect("alias").command, "creategroup");
         assert!(usage("create x").contains("creategroup or createuser"));
         assert!(usage("nosuch").contains("no operation 'nosuch'"));
-        // -o fits only -owner; -c only the common -cell.
+        // -o fits only -owner; -c also what has no effect, which does not count.
         assert_eq!(
             parse("cg a:b -o ann -c x").expect("prefixes").get("owner"),
             Some("ann")
         );
+    }
+
+    #[test]
+    fn other_names_and_own_switches() {
+        let by_alias = parse("rmmount -mountpoint /afs/x /afs/y -c a.b").expect("an alias");
+        assert_eq!(by_alias.list("dir"), ["/afs/x", "/afs/y"]);
+        assert_eq!(by_alias.get("cell"), Some("a.b"));
+        assert_eq!(
+            parse("rmm -m /afs/x").expect("a prefix").list("dir"),
+            ["/afs/x"]
+        );
+        assert_eq!(parse("cg a:b -conf x").expect("ignored").get("cell"), None);
+        let Err(Refusal::Help(help)) = parse("rmmount --help") else {
+            panic!("no help");
+        };
+        assert_eq!(help.matches("-cell <").count(), 2, "{help}");
     }
 
     #[test]

@@ -55,12 +55,14 @@ impl Rights {
         Self(self.0 & !rights.0)
     }
 
-    /// Reads letters, or one of the words `read`, `write`, `all`, `none` of the `fs` command.
+    /// Reads letters, or one of the words `read`, `write`, `mail`, `all`, `none` of the `fs` command.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "none" => return Some(Self::NONE),
             "read" => return Some(Self(9)),
             "write" => return Some(Self(63)),
+            // To leave something where one may not read: `lik`.
+            "mail" => return Some(Self(44)),
             "all" => return Some(Self::ALL),
             _ => {}
         }
@@ -147,6 +149,7 @@ mod tests {
         assert_eq!(Rights::EVERYTHING.to_string(), "rlidwkaABCDEFGH");
         assert_eq!(Rights::parse("rlidwka"), Some(Rights::ALL));
         assert_eq!(Rights::parse("write"), Rights::parse("rlidwk"));
+        assert_eq!(Rights::parse("mail"), Rights::parse("lik"));
         assert_eq!(Rights::parse("read"), Rights::parse("rl"));
         assert_eq!(Rights::parse(""), Some(Rights::NONE));
         assert_eq!(Rights::parse("rx"), None);

@@ -24,7 +24,7 @@ pub(super) fn run(invocation: &Invocation) -> Option<Outcome> {
         "flush" => manager.flush("file", "file"),
         "flushvolume" => manager.flush("volume", "volume"),
         "flushmount" => manager.flush_mount(),
-        "flushall" => manager.change(control::FLUSH, "all"),
+        "flushall" => manager.flush_all(),
         "getcacheparms" => manager.get_cache(),
         "setcachesize" => manager.set_cache(),
         "sysname" => manager.sysname(),
@@ -112,23 +112,33 @@ impl Manager<'_> {
 
     fn flush(&self, what: &str, noun: &str) -> Outcome {
         let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
         for path in paths(self.invocation) {
             let flushed = in_mount(path).and_then(|mount| {
                 let set = mount.set(control::FLUSH, what);
                 set.map_err(|cause| Failure::new(format!("Error flushing {noun} {path}: {cause}")))
             });
-            failures.note(flushed);
+            let flushed = failures.note(flushed);
+            all.extend(flushed.map(|()| json!({ "path": path, "flushed": what })));
         }
+        self.changed(&json!(all))?;
         failures.end()
+    }
+
+    fn flush_all(&self) -> Outcome {
+        self.change(control::FLUSH, "all")?;
+        self.changed(&json!({ "flushed": "all" }))
     }
 
     fn flush_mount(&self) -> Outcome {
         let mut failures = Failures::of("fs");
+        let mut all = Vec::new();
         for path in paths(self.invocation) {
-            let (directory, name) = match path.trim_end_matches('/').rsplit_once('/') {
+            let trimmed = path.trim_end_matches('/');
+            let (directory, name) = match trimmed.rsplit_once('/') {
                 Some(("", name)) => ("/", name),
                 Some(parts) => parts,
-                None => (".", path),
+                None => (".", trimmed),
             };
             if matches!(name, "" | "." | "..") {
                 let problem = format!("{path}: give the name of a mount point, not . or ..");
@@ -139,8 +149,10 @@ impl Manager<'_> {
                 let set = mount.set(control::FLUSH_MOUNT, name);
                 set.map_err(|cause| Failure::new(format!("{path}: {cause}")))
             });
-            failures.note(flushed);
+            let flushed = failures.note(flushed);
+            all.extend(flushed.map(|()| json!({ "path": path, "flushed": "mount" })));
         }
+        self.changed(&json!(all))?;
         failures.end()
     }
 

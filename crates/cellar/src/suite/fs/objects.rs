@@ -3,7 +3,7 @@
 use cellar_admin::osd::Osds;
 
 use super::super::print_json;
-use super::Fs;
+use super::{Fs, paths};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{out, outln};
 
@@ -29,7 +29,7 @@ impl Fs<'_> {
 
     pub(super) async fn policies(&self) -> Outcome {
         let mut all = Vec::new();
-        for path in self.invocation.list("path") {
+        for path in paths(self.invocation) {
             all.push(self.files.policies(path).await?);
         }
         if self.json {

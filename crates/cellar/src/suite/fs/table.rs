@@ -8,6 +8,16 @@ use super::super::syntax::{
 /// The files that most operations are about.
 const PATHS: Parameter = optional_list("path", "dir/file path: default: the current directory");
 
+/// The same, where a volume's name stands for its root directory.
+const PATHS_OR_VOLUMES: Parameter = optional_list(
+    "path",
+    "dir/file path: or a volume's name; default: the current directory",
+);
+
+/// Which access list of a directory in DFS is meant; AFS has but one.
+const DFS_OBJECT: Parameter = flag("id", IGNORED);
+const DFS_CONTAINER: Parameter = flag("if", IGNORED);
+
 /// Which mount is meant, where a command is about one.
 pub(super) const AT: &str = "at";
 
@@ -34,10 +44,9 @@ pub(super) static SUITE: Suite = Suite {
             aliases: &["la"],
             about: "Show access lists.",
             parameters: &[
-                optional_list(
-                    "path",
-                    "dir/file path: or a volume's name; default: the current directory",
-                ),
+                PATHS_OR_VOLUMES,
+                DFS_OBJECT,
+                DFS_CONTAINER,
                 flag("cmd", ": as 'fs setacl' commands"),
             ],
             examples: &["/afs/demo.cell/scratch", "-cmd"],
@@ -51,6 +60,8 @@ pub(super) static SUITE: Suite = Suite {
                 expands("acl", "access list entries: name rights name rights ..."),
                 flag("clear", ": drop all other entries"),
                 flag("negative", ": set negative rights"),
+                DFS_OBJECT,
+                DFS_CONTAINER,
             ],
             examples: &[
                 "/afs/demo.cell/scratch ann rlidwk",
@@ -72,6 +83,8 @@ pub(super) static SUITE: Suite = Suite {
                 one("fromdir", "source directory"),
                 expands("todir", "destination directory"),
                 flag("clear", ": drop all other entries"),
+                DFS_OBJECT,
+                DFS_CONTAINER,
             ],
             examples: &["/afs/demo.cell/scratch/a /afs/demo.cell/scratch/b"],
         },
@@ -79,23 +92,14 @@ pub(super) static SUITE: Suite = Suite {
             name: "listquota",
             aliases: &["lq"],
             about: "Show the quotas of volumes.",
-            parameters: &[
-                optional_list(
-                    "path",
-                    "dir/file path: or a volume's name; default: the current directory",
-                ),
-                flag("human", ": sizes with K, M, G or T"),
-            ],
+            parameters: &[PATHS_OR_VOLUMES, flag("human", ": sizes with K, M, G or T")],
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
             name: "quota",
             aliases: &["q"],
             about: "Show how much of the quota is used.",
-            parameters: &[optional_list(
-                "path",
-                "dir/file path: or a volume's name; default: the current directory",
-            )],
+            parameters: &[PATHS_OR_VOLUMES],
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
@@ -110,19 +114,34 @@ pub(super) static SUITE: Suite = Suite {
             aliases: &["sq"],
             about: "Set the quota of a volume.",
             parameters: &[
-                one("path", "dir/file path: or a volume's name"),
-                one("max", "KiB: 0 for none"),
+                optional(
+                    "path",
+                    "dir/file path: or a volume's name; default: the current directory",
+                ),
+                one("max", "KiB: or with K, M, G or T; 0 for none"),
             ],
-            examples: &["/afs/demo.cell/scratch 1000000"],
+            examples: &["/afs/demo.cell/scratch 1000000", "-max 10G"],
+        },
+        Command {
+            name: "setvol",
+            aliases: &["sv"],
+            about: "Set the quota of volumes, and what their users are told.",
+            parameters: &[
+                PATHS_OR_VOLUMES,
+                optional("max", "KiB: the quota, or with K, M, G or T; 0 for none"),
+                optional("offlinemsg", "text: shown while the volume is off-line"),
+                optional("motd", "text: message of the day, which file servers keep"),
+            ],
+            examples: &[
+                "/afs/demo.cell/scratch -max 10G",
+                "-path scratch data -offlinemsg \"moved on Monday\"",
+            ],
         },
         Command {
             name: "examine",
             aliases: &["lv", "listvol"],
             about: "Show the state of volumes.",
-            parameters: &[optional_list(
-                "path",
-                "dir/file path: or a volume's name; default: the current directory",
-            )],
+            parameters: &[PATHS_OR_VOLUMES],
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
@@ -130,44 +149,46 @@ pub(super) static SUITE: Suite = Suite {
             aliases: &["mkm"],
             about: "Make a mount point.",
             parameters: &[
-                one("dir", "directory: the mount point to make"),
-                one("vol", "volume name"),
-                optional("mountcell", "cell name: where the volume is, if elsewhere"),
+                one("dir", "directory: the mount point to make").also(&["mountpoint"]),
+                one("vol", "volume name").also(&["volume"]),
+                optional("cell", "cell name: where the volume is, if elsewhere")
+                    .also(&["mountcell"]),
                 flag("rw", ": always the read-write volume"),
                 flag("fast", ": do not look whether the volume exists"),
             ],
             examples: &[
                 "/afs/.demo.cell/ann user.ann",
                 "/afs/.demo.cell/soft soft -rw",
+                "/afs/.demo.cell/theirs root.cell -cell other.cell",
             ],
         },
         Command {
             name: "rmmount",
             aliases: &["rmm"],
             about: "Remove mount points.",
-            parameters: &[expands("dir", "directory: the mount point")],
+            parameters: &[expands("dir", "directory: the mount point").also(&["mountpoint"])],
             examples: &["/afs/.demo.cell/ann"],
         },
         Command {
             name: "lsmount",
             aliases: &["lsm"],
             about: "Show what mount points lead to.",
-            parameters: &[expands("dir", "directory: the mount point")],
+            parameters: &[expands("dir", "directory: the mount point").also(&["mountpoint"])],
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
             name: "osd",
             aliases: &[],
             about: "Show where the pieces of files are, and whether they are well.",
-            parameters: &[expands("path", "file path")],
+            parameters: &[expands("path", "file path").also(&["file"])],
             examples: &["/afs/demo.cell/data/run7.root"],
         },
         Command {
             name: "policy",
             aliases: &[],
             about: "Show the policies that count in directories.",
-            parameters: &[expands("path", "dir/file path: or a volume's name")],
-            examples: &["/afs/demo.cell/data"],
+            parameters: &[PATHS_OR_VOLUMES.also(&["location"])],
+            examples: &["", "/afs/demo.cell/data"],
         },
         Command {
             name: "setpolicy",
@@ -186,20 +207,31 @@ pub(super) static SUITE: Suite = Suite {
             name: "whereis",
             aliases: &[],
             about: "Show which servers have files.",
-            parameters: &[optional_list(
-                "path",
-                "dir/file path: default: the current directory",
-            )],
+            parameters: &[PATHS],
             examples: &["/afs/demo.cell/scratch"],
+        },
+        Command {
+            name: "getfid",
+            aliases: &[],
+            about: "Show the numbers of files: volume, vnode and uniquifier.",
+            parameters: &[
+                PATHS_OR_VOLUMES,
+                flag("literal", ": of symbolic links and mount points themselves"),
+            ],
+            examples: &["", "/afs/demo.cell/scratch -literal"],
+        },
+        Command {
+            name: "getcalleraccess",
+            aliases: &["gca"],
+            about: "Show what you may do with files: as your token says, also where other operations act as administrator.",
+            parameters: &[PATHS_OR_VOLUMES],
+            examples: &["", "/afs/demo.cell/scratch"],
         },
         Command {
             name: "whichcell",
             aliases: &[],
             about: "Show which cell files are in.",
-            parameters: &[optional_list(
-                "path",
-                "dir/file path: default: the current directory",
-            )],
+            parameters: &[PATHS],
             examples: &["/afs/demo.cell"],
         },
         Command {
@@ -232,22 +264,27 @@ pub(super) static SUITE: Suite = Suite {
             about: "Show what a mount's cache has that no server has yet, and what it put aside.",
             parameters: &[optional(
                 "cachedir",
-                "directory: that of cellar mount --cache, also while it is not mounted",
+                "directory: in a mount, or that of cellar mount --cache, also while it is not mounted",
             )],
-            examples: &["", "/var/cache/cellar"],
+            examples: &["", "/afs", "/var/cache/cellar"],
         },
         Command {
             name: "checkservers",
             aliases: &["checks"],
             about: "Show which file servers of the home cell, or of another, do not answer.",
             parameters: &[
+                optional(
+                    "cell",
+                    "cell name: whose servers; default: those of the home cell",
+                ),
                 flag("all", ": of all cells that are known"),
                 flag(
                     "fast",
                     ": do not ask them; those that a mount has met silent in the last minute",
                 ),
+                optional("interval", IGNORED),
             ],
-            examples: &["", "-cell demo.cell", "-all -fast"],
+            examples: &["", "demo.cell", "-all -fast"],
         },
         Command {
             name: "checkvolumes",
@@ -391,6 +428,43 @@ mod tests {
     }
 
     #[test]
+    fn words_of_openafs_and_afs_osd() {
+        let mount = parse("mkm m v -cell other.org -rw");
+        assert_eq!(mount.get("cell"), Some("other.org"));
+        for line in [
+            "mkmount m v other.org",
+            "mkm -d m -v v -c other.org",
+            "mkmount -mountpoint m -volume v -mountcell other.org -fast",
+        ] {
+            let mount = parse(line);
+            let words = ["dir", "vol", "cell"].map(|name| mount.required(name));
+            assert_eq!(words, ["m", "v", "other.org"], "{line}");
+        }
+        assert_eq!(parse("rmm -mountpoint a b").list("dir"), ["a", "b"]);
+        let quota = parse("sq -max 10G");
+        assert_eq!((quota.get("path"), quota.get("max")), (None, Some("10G")));
+        assert_eq!(parse("sq . 5000").get("path"), Some("."));
+        let list = parse("sa d ann rl -id -n");
+        assert!(list.has("negative") && list.list("acl") == ["ann", "rl"]);
+        assert!(parse("la . -if -cmd").has("cmd"));
+        assert_eq!(parse("ca a b -id").list("todir"), ["b"]);
+        assert_eq!(parse("checks a.b").get("cell"), Some("a.b"));
+        assert!(parse("checks -interval 300 -f").has("fast"));
+        assert_eq!(parse("checks -c a.b").get("cell"), Some("a.b"));
+        assert_eq!(parse("wscell -c a.b").get("cell"), Some("a.b"));
+        assert_eq!(parse("osd -file f g").list("path"), ["f", "g"]);
+        assert_eq!(parse("policy -location d").list("path"), ["d"]);
+        assert!(parse("policy").list("path").is_empty());
+        assert!(parse("getfid d -lit").has("literal"));
+        assert_eq!(parse("gca a b").list("path"), ["a", "b"]);
+        let set = parse("sv d -ma 1T -o message");
+        assert_eq!(
+            (set.get("max"), set.get("offlinemsg")),
+            (Some("1T"), Some("message"))
+        );
+    }
+
+    #[test]
     fn shortened_as_openafs_takes_them() {
         let behind = parse("sb -k 5 -f a b -v");
         assert_eq!(behind.command, "storebehind");
@@ -411,7 +485,7 @@ mod tests {
             ("short", "long.cell")
         );
         assert_eq!(parse("setcr on").required("crypt"), "on");
-        assert!(parse("getca -f").has("files"));
+        assert!(parse("getcac -f").has("files"));
         assert_eq!(parse("getce -c a.b c.d").list("cell"), ["a.b", "c.d"]);
         for (short, command) in [
             ("df", "diskfree"),

@@ -14,6 +14,7 @@ const fn some(name: &'static str, value: &'static str) -> Parameter {
         kind: Kind::List,
         required: false,
         value,
+        aliases: &[],
     }
 }
 
@@ -54,7 +55,10 @@ pub(super) static SUITE: Suite = Suite {
                 one("server", "machine name: the file server"),
                 PARTITION,
                 one("name", "volume name: at most 22 characters"),
-                optional("maxquota", "KiB: quota; default 5000, 0 for none"),
+                optional(
+                    "maxquota",
+                    "KiB: quota, or with K, M, G or T; default 5000, 0 for none",
+                ),
                 optional("id", "volume ID: default: the next free one"),
                 optional("roid", "volume ID: of its read-only volume, later"),
                 optional(
@@ -505,7 +509,7 @@ pub(super) static SUITE: Suite = Suite {
             "Change fields of a volume's header.",
             &[
                 ID,
-                optional("maxquota", "KiB: 0 for none"),
+                optional("maxquota", "KiB: or with K, M, G or T; 0 for none"),
                 flag("clearuse", ": forget today's accesses"),
                 flag("clearVolUpCounter", ": start the count of changes anew"),
                 optional(
