@@ -17,6 +17,8 @@ use super::index::{Index, unstored_in};
 use super::kept::checksums;
 use super::slots::{SLOT, Slots};
 
+mod synced;
+
 const NOW: AfsTime = AfsTime(7);
 const BOOT: [u8; 16] = [1; 16];
 /// Lengths are below this.
@@ -80,6 +82,8 @@ struct World {
     /// The mode at the server, and what programs must see: before what was under way, and after.
     mode: u32,
     modes: [u32; 2],
+    /// It is synced now and then.
+    syncs: bool,
 }
 
 impl World {
@@ -95,6 +99,7 @@ impl World {
             server,
             mode: 0,
             modes: [0; 2],
+            syncs: false,
         }
     }
 
@@ -128,7 +133,7 @@ impl World {
         self.before.clone_from(&self.model);
         self.modes[0] = self.modes[1];
         let server = self.server.clone();
-        match random.below(14) {
+        match random.below(14 + u64::from(self.syncs)) {
             0..4 => {
                 let at = random.below(LENGTHS);
                 let count = 1 + random.below(1_500);
@@ -180,6 +185,9 @@ impl World {
             10 => self.take().forget_clean(),
             11..13 => {
                 self.set_mode(random);
+            }
+            13 if self.syncs => {
+                self.sync();
             }
             _ => {
                 let body = self.take();
@@ -314,6 +322,7 @@ fn run(directory: &Path, seed: u64, steps: u32, kill_after: u64) -> (World, bool
         bytes: random.bytes(3_000),
     };
     let mut world = World::open(directory, server, BOOT);
+    world.syncs = kill_after < u64::MAX;
     WRITES_LEFT.set((kill_after, false));
     let mut killed = false;
     for _ in 0..steps {
