@@ -102,8 +102,8 @@ int main(int argc, char **argv) {
     } else if (!strcmp(work, "unlink")) {
         for (n = 0; n < count; n++)
             if (unlink(name(n))) err(1, "%s", name(n));
-    } else if (!strcmp(work, "write-big")) { /* MiB */
-        int fd = opened("big", O_CREAT | O_WRONLY | O_TRUNC);
+    } else if (!strcmp(work, "write-big") || !strcmp(work, "write-random")) { /* MiB; the second is what random-read and random-write are about */
+        int fd = opened(work + 6, O_CREAT | O_WRONLY | O_TRUNC);
         for (n = 0; n < count; n++) all(fd, sizeof buffer, 1, (off_t)n << 20);
         if (close(fd)) err(1, "close");
     } else if (!strcmp(work, "read-big")) {
@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
         close(fd);
     } else if (!strcmp(work, "random-read") || !strcmp(work, "random-write")) { /* 4 KiB, within 64 MiB */
         int writing = work[7] == 'w';
-        int fd = opened("big", writing ? O_RDWR : O_RDONLY);
+        int fd = opened("random", writing ? O_RDWR : O_RDONLY);
         unsigned seed = 1;
         for (n = 0; n < count; n++) {
             seed = seed * 1103515245u + 12345u;

@@ -52,7 +52,7 @@ on_kernel() {
         ${root[@]+"${root[@]}"} ${more[@]+"${more[@]}"} --keep "$IT_DIR/guest-${ip:8:2}" -- "$@"
 }
 
-# on_mount [-2] [--root VOL | --dynroot] [--cache DIR] [--cell C] [--cells FILE] [--resolv FILE] [--tokens] [--as UID] [--] COMMAND...: in our own `cellar mount`.
+# on_mount [-2] [--root VOL | --dynroot] [--cache DIR] [--size SIZE] [--cell C] [--cells FILE] [--resolv FILE] [--tokens] [--as UID] [--] COMMAND...: in our own `cellar mount`.
 on_mount() {
     local n=1 root=(--root "${IT_VOLUME:-scratch}") more=()
     while :; do
@@ -60,7 +60,7 @@ on_mount() {
         -2) n=2; shift ;;
         --root) root=(--root "$2"); shift 2 ;;
         --dynroot) root=(); shift ;;
-        --cache | --cell | --cells | --resolv | --as) more+=("$1" "$2"); shift 2 ;;
+        --cache | --size | --cell | --cells | --resolv | --as) more+=("$1" "$2"); shift 2 ;;
         --tokens) more+=("$1"); shift ;;
         --) shift; break ;;
         *) break ;;

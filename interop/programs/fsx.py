@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """Random operations on one file, against a model in memory; fsx in spirit.
 
-    fsx.py FILE --seed N --operations N [--model PATH] [--without LETTERS]
+    fsx.py FILE --seed N --operations N [--longest BYTES] [--model PATH] [--without LETTERS]
 
-w write, r read, t truncate, f fsync, o close and open again, m write through a shared mapping. The kernel's AFS client
-itself loses data where mappings and truncation meet (so it does against OpenAFS): m is left out unless asked for.
+w write, r read, t truncate, f fsync, o close and open again, m write through a shared mapping, a append through another
+descriptor. The kernel's AFS client itself loses data where mappings and truncation meet (so it does against OpenAFS), and no
+stock client appends behind what it has not stored: m and a are left out unless asked for.
 The final contents go to PATH, for another client to compare. The seed is the whole test case.
 """
 import argparse
@@ -13,17 +14,15 @@ import os
 import random
 import sys
 
-LONGEST = 400_000
-PIECE = 60_000
-
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--operations", type=int, default=1500)
+    parser.add_argument("--longest", type=int, default=400_000)
     parser.add_argument("--model")
-    parser.add_argument("--without", default="m")
+    parser.add_argument("--without", default="ma")
     a = parser.parse_args()
     rng = random.Random(a.seed)
     model = bytearray()
@@ -35,8 +34,8 @@ def main():
         sys.exit(1)
 
     for i in range(a.operations):
-        op = rng.choice("wwwwrrrttmfo")
-        at, length = rng.randrange(LONGEST), rng.randrange(1, PIECE)
+        op = rng.choice("wwwwrrrttmfoa")
+        at, length = rng.randrange(a.longest), rng.randrange(1, a.longest * 3 // 20)
         if op in a.without:
             continue
         history.append(f"{op}({at},{length})")
@@ -59,6 +58,13 @@ def main():
             with mmap.mmap(fd, len(model)) as m:
                 m[at : at + len(data)] = data
             model[at : at + len(data)] = data
+        elif op == "a" and len(model) < a.longest:
+            data = rng.randbytes(length)
+            other = os.open(a.file, os.O_WRONLY | os.O_APPEND)
+            if os.write(other, data) != length:
+                wrong("short append")
+            os.close(other)
+            model.extend(data)
         elif op == "f":
             os.fsync(fd)
         elif op == "o":

@@ -50,7 +50,8 @@ pub fn errno(error: &Error) -> i32 {
     }
 }
 
-fn of_call(cause: &CallError) -> i32 {
+/// What a program is told of a failed call.
+pub(crate) fn of_call(cause: &CallError) -> i32 {
     let code = match cause {
         CallError::Aborted(code) => code.to_plain(),
         CallError::BadReply(_) | CallError::AnsweredEarly => return EIO,

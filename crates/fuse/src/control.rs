@@ -155,7 +155,9 @@ impl Requests {
             let (fid, cell, bytes, version) = (one.fid, one.cell, one.bytes, one.version);
             format!("{fid} {cell} {bytes} {version} {user} {failed}")
         };
-        page(all.map(line), at)
+        let aside = self.cache.aside(whose).into_iter();
+        let aside = aside.map(|path| format!("aside {}", path.display()));
+        page(all.map(line).chain(aside), at)
     }
 
     fn status(&self) -> String {

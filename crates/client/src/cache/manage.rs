@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Cache;
-use super::index::Unstored;
+use super::index::{Unstored, aside_in};
 use super::names::path_error;
 use super::user::{ANYBODY, User};
 use super::vnode::Vnode;
@@ -153,8 +154,36 @@ impl Cache {
             };
             (unstored, failed)
         });
-        one.filter(|(one, _)| uid.is_none_or(|uid| one.writer == uid || one.writer == ANYBODY))
+        let unmade = self.unmade().into_iter().map(|(vnode, writer)| {
+            let unmade = Unstored {
+                cell: vnode.volume.cell.to_string(),
+                fid: vnode.fid(),
+                bytes: 0,
+                version: 0,
+                writer,
+                torn: false,
+            };
+            (unmade, vnode.state.lock().failed)
+        });
+        one.chain(unmade)
+            .filter(|(one, _)| uid.is_none_or(|uid| one.writer == uid || one.writer == ANYBODY))
             .collect()
+    }
+
+    /// The texts about what was put aside, of one user or of all: nothing, where the cache is in memory.
+    pub fn aside(&self, uid: Option<u32>) -> Vec<PathBuf> {
+        let directory = self.options.directory.as_deref();
+        let mut all = directory
+            .map_or(Ok(Vec::new()), aside_in)
+            .unwrap_or_default();
+        if let Some(uid) = uid {
+            let his = [format!("writer user {uid}"), "writer anybody".to_owned()];
+            all.retain(|path| {
+                let text = std::fs::read_to_string(path).unwrap_or_default();
+                text.lines().any(|line| his.iter().any(|his| his == line))
+            });
+        }
+        all
     }
 
     /// Whether what is sent and received for users with tokens is encrypted.

@@ -40,6 +40,7 @@ use super::status::Asked;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::course::Course;
+use crate::errno::of_call;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
 
@@ -679,6 +680,7 @@ impl Cache {
             (name, one.vnode.fid())
         };
         tracing::info!(%fid, %cause, "not made yet; it is tried again");
+        one.vnode.state.lock().failed = Some(of_call(cause));
         if let Some(name) = name.filter(|_| known) {
             let mut state = one.directory.state.lock();
             if let Some((_, listing)) = &mut state.listing
@@ -704,6 +706,20 @@ impl Cache {
         for sender in waiting.unwrap_or_default() {
             let _gone = sender.send(Err(cause.clone()));
         }
+    }
+
+    /// What a server refused to make, beside files with bytes to be stored, and whose it is.
+    pub(crate) fn unmade(&self) -> Vec<(Arc<Vnode>, u32)> {
+        let queues: Vec<_> = self.early.queues.lock().values().cloned().collect();
+        let refused = queues.iter().flat_map(|queue| {
+            let line = queue.line.lock();
+            let refused = line.items.values().filter(|item| item.failed.is_some());
+            let vnodes: Vec<_> = refused.map(|item| item.vnode.clone()).collect();
+            vnodes.into_iter().map(|vnode| (vnode, queue.user.uid()))
+        });
+        let mut all: Vec<_> = refused.collect();
+        all.retain(|(vnode, _)| !vnode.body.lock().is_changed());
+        all
     }
 
     /// It cannot be made: nobody is told of it any more. Answers whether it stood in a line.

@@ -313,6 +313,23 @@ async fn a_refusal_is_told_by_close_and_tried_again() {
 }
 
 #[tokio::test]
+async fn a_directory_that_is_refused_behind_mkdir_is_listed() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let root = a.root.clone();
+    make_dir(&a, &root, "asked for once").await;
+    bench.refuse::<MakeMany>(AbortCode::from_errno(EDQUOT), 100);
+    let sub = make_dir(&a, &root, "sub").await;
+    assert!(a.cache.waiting(None).is_empty(), "nobody was asked");
+    assert_eq!(a.cache.close().await.len(), 1);
+    let listed = a.cache.waiting(None);
+    assert_eq!(listed.len(), 1);
+    assert_eq!((listed[0].0.fid, listed[0].1), (sub.fid(), Some(EDQUOT)));
+    assert!(a.cache.aside(None).is_empty());
+    bench.end();
+}
+
+#[tokio::test]
 async fn with_leases_for_files_what_else_is_made_is_there_when_its_maker_is_answered() {
     let bench = Bench::start();
     let a = with_lease_for(&bench, Leases::Files).await;

@@ -15,12 +15,15 @@ use crate::output::outln;
 
 pub(super) fn list(invocation: &Invocation) -> Outcome {
     let Some(directory) = invocation.get("cachedir") else {
-        return of_mount(invocation);
+        return of_mount(invocation, invocation.get(AT));
     };
+    if Mounted::meant(Some(directory)).is_ok() {
+        return of_mount(invocation, Some(directory));
+    }
     let directory = Path::new(directory);
     let (unstored, aside) = unstored_in(directory).map_err(|cause| {
         Failure::new(format!(
-            "{}: not the cache of a mount: {cause}",
+            "{}: neither in a mount by 'cellar mount' nor the cache of one: {cause}",
             directory.display()
         ))
     })?;
@@ -50,12 +53,7 @@ pub(super) fn list(invocation: &Invocation) -> Outcome {
         );
     }
     for path in &aside {
-        outln!("put aside: {}", path.display());
-        if let Ok(text) = std::fs::read_to_string(path) {
-            for line in text.lines() {
-                outln!("    {line}");
-            }
-        }
+        say_aside(path);
     }
     if unstored.is_empty() && aside.is_empty() {
         outln!("Everything is stored.");
@@ -64,11 +62,18 @@ pub(super) fn list(invocation: &Invocation) -> Outcome {
 }
 
 /// What a mount says, whose cache may be in memory: of one's own files, or, for whoever mounted it, of all.
-fn of_mount(invocation: &Invocation) -> Outcome {
-    let mount = Mounted::meant(invocation.get(AT))?;
-    let mut all = Vec::new();
+fn of_mount(invocation: &Invocation, at: Option<&str>) -> Outcome {
+    let mount = Mounted::meant(at)?;
+    let (mut all, mut aside) = (Vec::new(), Vec::new());
     let lines = mount.lines(control::UNSTORED)?;
     for line in &lines {
+        if let Some(path) = line.strip_prefix("aside ") {
+            match invocation.has("json") {
+                true => aside.push(path),
+                false => say_aside(Path::new(path)),
+            }
+            continue;
+        }
         let words: Vec<_> = line.split(' ').collect();
         let [fid, cell, bytes, version, user, failed] = words[..] else {
             continue;
@@ -92,10 +97,20 @@ fn of_mount(invocation: &Invocation) -> Outcome {
         );
     }
     if invocation.has("json") {
-        return print_json(&json!({ "unstored": all }));
+        return print_json(&json!({ "unstored": all, "aside": aside }));
     }
     if lines.is_empty() {
         outln!("Everything is stored.");
     }
     Ok(())
+}
+
+/// Where something was put aside, and what is known of it.
+fn say_aside(path: &Path) {
+    outln!("put aside: {}", path.display());
+    if let Ok(text) = std::fs::read_to_string(path) {
+        for line in text.lines() {
+            outln!("    {line}");
+        }
+    }
 }
