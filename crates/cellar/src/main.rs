@@ -270,7 +270,9 @@ fn start_log(cli: &Cli) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // Where nobody reads, as after a terminal is closed, it would panic.
+        .log_internal_errors(false);
     match cli.log_format {
         LogFormat::Text => log.with_target(false).compact().init(),
         LogFormat::Json => log.json().init(),

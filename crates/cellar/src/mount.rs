@@ -1,5 +1,6 @@
 //! `cellar mount`: the name space of AFS as a directory of this machine.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +91,8 @@ pub(crate) struct Options {
     /// Set-user-id programs in it take effect.
     #[arg(long)]
     suid: bool,
-    /// Stay in the foreground, as is usual: Ctrl-C or umount ends it.
+    /// Stay in the foreground, as is usual: Ctrl-C or umount ends it, and so does its terminal when that is closed (not
+    /// under nohup).
     #[arg(long)]
     foreground: bool,
 }
@@ -180,7 +182,10 @@ async fn mounted(options: Options) -> Outcome {
     let (identity, dns) = (options.cell.identity, options.cell.dns());
     let identities: Arc<dyn Identities> = match identity.noauth {
         true => Arc::new(cache::Anonymous),
-        false => Arc::new(Tokens::of(me.as_raw(), identity.level().into()).await),
+        false => {
+            let home = cells[0].name.clone();
+            Arc::new(Tokens::of(me.as_raw(), home, identity.level().into()).await)
+        }
     };
     let kept_in = options.cache.clone();
     let cache = Cache::new(
@@ -246,7 +251,7 @@ async fn mounted(options: Options) -> Outcome {
     let ended = wait(&mount).await;
     keeper.abort();
     if let Err(cause) = mount.unmount() {
-        eprintln!("cellar mount: {}: {cause}", directory.display());
+        say(format_args!("{}: {cause}", directory.display()));
     }
     let outcome = close(&cache, kept_in.as_deref()).await;
     drop((guard, metrics));
@@ -334,16 +339,47 @@ async fn wait(mount: &Mount) -> Outcome {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = match ignores_hangup() {
+        true => None,
+        false => Some(signal(SignalKind::hangup())?),
+    };
     loop {
+        // Its terminal is closed.
+        let hung_up = async {
+            match &mut hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
+            _ = hung_up => return Ok(()),
             () = tokio::time::sleep(LOOK_TIME) => {}
         }
         if mount.has_ended() {
             return Ok(());
         }
     }
+}
+
+/// Whether whoever started this wants it to go on without his terminal, as `nohup` does.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    first_is_ignored(&status)
+}
+
+/// Whether the first signal, SIGHUP, is ignored. Source: proc_pid_status(5), `SigIgn`.
+fn first_is_ignored(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 != 0)
+}
+
+/// Says something at the end: the terminal may be gone, and what is not stored yet must not go with it, as it would if
+/// `eprintln!` panicked.
+fn say(text: std::fmt::Arguments<'_>) {
+    let _nobody_reads = writeln!(std::io::stderr(), "cellar mount: {text}");
 }
 
 /// Says what is kept that the server has not got.
@@ -380,10 +416,10 @@ async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
     };
     for (vnode, error) in &failed {
         let volume = vnode.volume().full_name();
-        eprintln!(
-            "cellar mount: not stored: {} in {volume}: {error}{kept}",
+        say(format_args!(
+            "not stored: {} in {volume}: {error}{kept}",
             vnode.fid()
-        );
+        ));
     }
     Failure::if_any(!failed.is_empty())
 }
@@ -391,6 +427,15 @@ async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hangups_that_are_ignored() {
+        for (mask, ignored) in [("0000000000001001", true), ("0000000000001000", false)] {
+            let status = format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+            assert_eq!(first_is_ignored(&status), ignored, "{mask}");
+        }
+        assert!(!first_is_ignored(""));
+    }
 
     #[test]
     fn sizes() {

@@ -92,6 +92,15 @@ impl CacheName {
         }
     }
 
+    /// The same cache; the programs work on it as this user of the machine, who can do with it what he can do himself
+    /// and no more. Only root can have them do so for others.
+    pub fn by_user(self, uid: u32) -> Self {
+        Self {
+            user: Some(uid),
+            ..self
+        }
+    }
+
     /// As whom it is looked for, if not as ourselves.
     pub(crate) fn user(&self) -> Option<u32> {
         let own = rustix::process::geteuid().as_raw();
