@@ -28,8 +28,11 @@ use crate::{ring, xattr};
 
 /// Bytes of one write.
 pub(crate) const WRITE_BYTES: u32 = 1 << 20;
-/// Requests that the kernel sends ahead without anybody waiting.
-const BACKGROUND: u16 = 64;
+/// Requests that the kernel sends ahead, or back, without anybody waiting: so many that those to a silent server leave room for
+/// the others'.
+const BACKGROUND: u16 = 512;
+/// The same over rings, of whose entries they must leave most free.
+const BACKGROUND_OF_RINGS: u16 = 64;
 /// The type bits of a mode, and those of a plain file.
 const TYPE_BITS: u32 = 0o170_000;
 const PLAIN_FILE: u32 = 0o100_000;
@@ -203,7 +206,11 @@ impl fuser::Filesystem for Filesystem {
         }
         let _largest = config.set_max_write(WRITE_BYTES);
         let _largest = config.set_max_readahead(WRITE_BYTES);
-        let _largest = config.set_max_background(BACKGROUND);
+        let background = match self.wants_rings {
+            true => BACKGROUND_OF_RINGS,
+            false => BACKGROUND,
+        };
+        let _largest = config.set_max_background(background);
         let can = config
             .capabilities()
             .contains(InitFlags::FUSE_HAS_EXPIRE_ONLY);
