@@ -158,6 +158,9 @@ impl Cache {
         chunk: u64,
         guess: bool,
     ) -> Result<()> {
+        if guess && self.full.is_it() {
+            return Ok(());
+        }
         let key = (vnode.key, chunk);
         let turn = self.fetching.lock().entry(key).or_default().clone();
         let turn = Waiting {
