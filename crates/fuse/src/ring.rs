@@ -162,13 +162,16 @@ struct Begin<F: fuser::Filesystem> {
     failed: Failed,
 }
 
-/// A queue's thread, which has what it needs.
+/// A queue's thread that waits for a mount.
 struct Ready<F: fuser::Filesystem> {
     name: String,
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
     begin: SyncSender<Begin<F>>,
 }
+
+/// And what tells when it has all that it needs.
+type Started<F> = (Ready<F>, Receiver<io::Result<()>>);
 
 /// The queues of a mount that is to be made, of each processor that there may be. Those that are given up end by themselves.
 pub(crate) struct Queues<F: fuser::Filesystem>(Vec<Ready<F>>);
@@ -186,17 +189,29 @@ impl<F: fuser::Filesystem> Queues<F> {
             let kept = (KEPT / online.len()).max(KEPT_MIN);
             Ready::new(queue, Arc::new(Shared::new(entries, payload)?), kept)
         };
-        let started = (0..queues).map(start).collect::<io::Result<Vec<_>>>()?;
-        let built = |(ready, built): (Ready<F>, Receiver<io::Result<()>>)| {
-            let panicked = |_| io::Error::other("a queue's thread has ended");
-            built.recv().map_err(panicked)??;
-            Ok(ready)
-        };
+        let mut started = Vec::new();
+        let built = Self::build((0..queues).map(start), &mut started);
+        let ready = started.into_iter().map(|(ready, _)| ready);
+        if let Err(cause) = built {
+            // What they have got is needed without them, too.
+            ready.for_each(Ready::give_up);
+            return Err(cause);
+        }
+        Ok(Self(ready.collect()))
+    }
+
+    /// Starts all, and waits until each has what it needs.
+    fn build(
+        threads: impl Iterator<Item = io::Result<Started<F>>>,
+        started: &mut Vec<Started<F>>,
+    ) -> io::Result<()> {
+        for thread in threads {
+            started.push(thread?);
+        }
+        let ended = |_| io::Error::other("a queue's thread has ended");
         started
-            .into_iter()
-            .map(built)
-            .collect::<io::Result<_>>()
-            .map(Self)
+            .iter()
+            .try_for_each(|(_, built)| built.recv().map_err(ended)?)
     }
 
     /// What serves a session, for which io_uring has been granted.
@@ -229,11 +244,7 @@ impl<F: fuser::Filesystem> Queues<F> {
 
 impl<F: fuser::Filesystem> Ready<F> {
     /// Starts a queue's thread, which tells when it has its ring.
-    fn new(
-        queue: u16,
-        shared: Arc<Shared>,
-        kept: usize,
-    ) -> io::Result<(Self, Receiver<io::Result<()>>)> {
+    fn new(queue: u16, shared: Arc<Shared>, kept: usize) -> io::Result<Started<F>> {
         let name = format!("fuse-ring-{queue}");
         let (begin, begun) = sync_channel::<Begin<F>>(1);
         let (tell, built) = sync_channel(1);
@@ -268,6 +279,11 @@ impl<F: fuser::Filesystem> Ready<F> {
             begin,
         };
         Ok((ready, built))
+    }
+
+    fn give_up(self) {
+        drop((self.begin, self.shared));
+        let _ended = self.thread.join();
     }
 }
 
