@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use cellar_rpc::{CallError, Connection};
+use cellar_wire::ids::Fid;
 use cellar_wire::package::{Package, Procedure};
 use cellar_wire::rxafs;
 use tokio::time::Instant;
@@ -96,8 +97,9 @@ impl<'a> Course<'a> {
     /// Waits until nothing that was given up comes behind what is called next. Calls of several connections come to a server's
     /// turn in any order, and what it had got when it stood still may be among them: so it has to answer first, and has
     /// a while then.
-    pub(crate) async fn settle(&self) -> std::result::Result<(), CallError> {
-        match self.connection.call(&rxafs::GetTime {}).await {
+    /// `fid` is what they are about: where one of them hangs at the server, this hangs behind it.
+    pub(crate) async fn settle(&self, fid: Fid) -> std::result::Result<(), CallError> {
+        match self.connection.call(&rxafs::FetchStatus { fid }).await {
             // A refusal is an answer.
             Ok(_) | Err(CallError::Aborted(_)) => {}
             Err(error) => return Err(error),
@@ -141,7 +143,15 @@ impl<'a> Course<'a> {
             self.connection = self.connect();
             return Ok(());
         }
-        if error.is_unreachable() && !changed {
+        // One that hangs over this answers others, and may do it yet: nobody else is to be asked to, unless it only reads.
+        let hangs = matches!(error, CallError::Timeout);
+        if hangs && self.volume.kind == VolumeKind::ReadWrite {
+            return Err(Error::Fileserver {
+                what: what.to_string(),
+                cause: error,
+            });
+        }
+        if error.is_unreachable() && !hangs && !changed {
             self.client.servers().mark_down(self.current);
         }
         tracing::debug!(server = %self.current, volume = %self.volume.full_name(), %error, "call failed");

@@ -137,7 +137,7 @@ pub(crate) async fn store(
         let given_up = unanswered.swap(true, Ordering::AcqRel);
         let sent = async {
             if given_up {
-                course.settle().await?;
+                course.settle(arguments.fid).await?;
             }
             send(course, arguments, piece).await
         };

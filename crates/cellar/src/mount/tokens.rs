@@ -217,7 +217,10 @@ impl Tokens {
         };
         let services = kerberos::candidates(self.home.as_str(), hints, &DomainRealm::load());
         // By nobody's rights but his: the file may be anybody's by now.
-        let cache = found.cache.clone().by_user(uid);
+        let cache = match uid == self.own {
+            true => found.cache.clone(),
+            false => found.cache.clone().by_user(uid),
+        };
         let asked = kerberos::get_token(&cache, self.home.as_str(), &services, now());
         let refused = match tokio::time::timeout(KDC_TIME, asked).await {
             Ok(Ok(_)) => {

@@ -403,11 +403,17 @@ impl Cache {
             .await;
         let was_open = left_over.is_some();
         if let Some(mut replaced) = left_over
-            && let Some(leftover) = replaced.leftover.take()
+            && let Some(leftover) = replaced.leftover.clone()
         {
             match &renamed {
-                Ok(_) => self.left_over(&replaced.file, leftover).await,
-                Err(_) => self.put_back(new_name, &replaced.file, leftover).await,
+                Ok(_) => {
+                    replaced.leftover = None;
+                    self.left_over(&replaced.file, leftover).await;
+                }
+                Err(_) => {
+                    self.put_back(new_name, &replaced.file, leftover).await;
+                    replaced.leftover = None;
+                }
             }
         }
         let reply = renamed?;
@@ -626,6 +632,7 @@ impl Cache {
             // before the server says that the file is gone.
             _ if waits && !self.is_gone_at_server(user, file).await => {}
             _ => {
+                file.state.lock().removed = true;
                 file.vanished();
                 if file.state.lock().opens == 0 {
                     file.body.lock().abandon();
@@ -736,8 +743,13 @@ impl Cache {
 
     /// Removes what was left over of a file that nobody has open any more.
     pub(crate) async fn remove_leftover(&self, file: &Arc<Vnode>) {
-        let Some(leftover) = file.state.lock().leftover.take() else {
-            return;
+        let leftover = {
+            let mut state = file.state.lock();
+            let Some(leftover) = state.leftover.take() else {
+                return;
+            };
+            state.removed = true;
+            leftover
         };
         file.body.lock().abandon();
         self.unstored.lock().remove(&file.key);

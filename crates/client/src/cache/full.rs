@@ -69,7 +69,7 @@ impl Cache {
             let _one = self.full.making.lock();
             // Others may have made some.
             done = put();
-            if is_full(&done) {
+            if is_full(&done) && !self.full.is_it() {
                 let used = self.used();
                 tracing::warn!(used, "the disk of the cache is full");
                 let goal = used - used / 4;

@@ -117,7 +117,7 @@ impl Cache {
         if error.code() == Some(AbortCode::VNOVNODE) {
             let by_us = {
                 let state = vnode.state.lock();
-                state.gone || state.removing > 0 || state.leftover.is_some()
+                state.removed || state.removing > 0 || state.leftover.is_some()
             };
             vnode.vanished();
             let lost = {

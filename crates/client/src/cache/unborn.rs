@@ -622,6 +622,7 @@ impl Cache {
         {
             let mut state = vnode.state.lock();
             state.unborn = None;
+            state.failed = None;
             if !vnode.is_directory() {
                 vnode.body.lock().is_born();
             }

@@ -92,6 +92,8 @@ pub(crate) struct State {
     pub(crate) leftover: Option<Leftover>,
     /// How many programs here are about to remove its last name.
     pub(crate) removing: u32,
+    /// One of them has.
+    pub(crate) removed: bool,
     /// It was just made, and no program has closed it since.
     pub(crate) made: bool,
     /// The server refused attributes that programs had set: whoever closes the file next hears of it.
@@ -289,6 +291,7 @@ impl Vnode {
             stale = status.file_type == FileType::File && self.body.lock().meet(status);
             state.status = Some(*status);
             state.gone = false;
+            state.removed = false;
         }
         // Who may do what changes without the data: what was known of others holds no longer than
         // the promise, which an access list's change breaks.

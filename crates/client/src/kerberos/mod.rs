@@ -326,7 +326,10 @@ pub async fn granting(
             },
         },
     };
-    let Some(found) = path.as_deref().map(read_cache).transpose()?.flatten() else {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let Some(found) = parse_cache(&path, read_owned(&path, cache.owner())?)? else {
         return Ok(None);
     };
     let ticket = found.granting(now).cloned();

@@ -44,10 +44,16 @@ async fn what_was_written_to_a_file_that_others_removed_is_put_aside_and_told() 
         let told = handle.store(false).await;
         assert_eq!(errno(&told.expect_err("close says so")), 2);
         handle.store(false).await.expect("once");
+        // What is written to it now that that is known is kept, too.
+        handle.write(0, b"later!").await.expect("write");
+        let stored = handle.store(false).await;
+        assert_eq!(errno(&stored.expect_err("it is gone")), 2);
         handle.close().await;
+        let mut kept = aside(&directory);
+        kept.sort();
         match with_directory {
-            true => assert_eq!(aside(&directory), [b"after!"]),
-            false => assert!(aside(&directory).is_empty()),
+            true => assert_eq!(kept, [&b"after!"[..], b"later!"]),
+            false => assert!(kept.is_empty()),
         }
         bench.end();
     }
