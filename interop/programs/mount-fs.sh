@@ -99,6 +99,7 @@ begins "^fs: warning, volume no.such does not exist in cell $cell\.$" mkmount m 
 begins "^fs: warning, it is not certain that #x\.y:v leads anywhere: cell x\.y is not known" mkmount m v -cell x.y
 says "'m' is a mount point for volume '#x.y:v'" lsmount m && says '' rmmount m
 refused 'is not a mount point' lsmount d
+refused 'nosuch/: no such file or directory' lsmount nosuch/
 refused "may not use '.'" lsmount .
 
 (cd "$AFS" && refused 'the list of cells is on no server' la) || exit 1

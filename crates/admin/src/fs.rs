@@ -157,7 +157,11 @@ impl<'a> Files<'a> {
         };
         match self.client.lookup_name(&directory, name.as_bytes()).await? {
             Some(fid) => Ok(self.client.node(&directory.volume, fid).await?),
-            None => Ok(self.client.find(path, Follow::NONE).await?),
+            None if is_from_afs(path) => Ok(self.client.find(path, Follow::NONE).await?),
+            None => Err(Error::Client(cellar_client::Error::Path {
+                path: path.to_owned(),
+                problem: cellar_client::PathProblem::NotFound,
+            })),
         }
     }
 
