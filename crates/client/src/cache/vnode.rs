@@ -204,27 +204,35 @@ impl Vnode {
     pub fn attributes(&self) -> Option<Attributes> {
         let (status, expires) = {
             let state = self.state.lock();
-            (state.status?, state.expires)
+            (self.with_changes_in(&state, state.status?), state.expires)
         };
         let valid = expires.map_or(Duration::ZERO, |at| {
             at.saturating_duration_since(Instant::now())
         });
-        Some(Attributes {
-            status: self.with_own_changes(status),
-            valid,
-        })
+        Some(Attributes { status, valid })
     }
 
     /// A status of the server's with what programs here did since.
-    pub(crate) fn with_own_changes(&self, mut status: AfsFetchStatus) -> AfsFetchStatus {
-        {
-            let state = self.state.lock();
-            if state.leftover.is_some() {
-                // Its last name was removed, as far as programs know.
-                status.link_count = 0;
-            }
-            status = state.with_late(status);
+    pub(crate) fn with_own_changes(&self, status: AfsFetchStatus) -> AfsFetchStatus {
+        let state = self.state.lock();
+        let newer = state
+            .status
+            .filter(|known| known.data_version > status.data_version);
+        let status = newer.map_or(status, |known| AfsFetchStatus {
+            caller_access: status.caller_access,
+            ..known
+        });
+        self.with_changes_in(&state, status)
+    }
+
+    /// The same, of the status that is in `state`, or a newer one. What is stored is in that first, and then no longer a change of
+    /// ours: whoever looked at one before and at the other after would find neither, and a file that is shorter than it was.
+    fn with_changes_in(&self, state: &State, mut status: AfsFetchStatus) -> AfsFetchStatus {
+        if state.leftover.is_some() {
+            // Its last name was removed, as far as programs know.
+            status.link_count = 0;
         }
+        status = state.with_late(status);
         if status.file_type == FileType::File {
             status = self.body.lock().shown(status);
         }

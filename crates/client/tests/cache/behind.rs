@@ -1,5 +1,7 @@
 //! What `close` does not wait for.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cellar_client::cache::{self, Handle};
@@ -288,5 +290,38 @@ async fn many_files_that_are_stored_at_the_end_are_few_tasks() {
     assert!(a.cache.unstored().is_empty());
     assert_eq!(bench.calls::<StoreData64>(), FILES as u64);
     assert_eq!(bench.client().await.contents("file99").await, b"bytes");
+    bench.end();
+}
+
+/// Whoever asks for the length while a store ends hears of what was written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_grows_is_never_shorter_than_it_was() {
+    const APPENDS: u64 = 200;
+    let bench = Bench::start();
+    let (a, file) = bench.one_with_a_file(b"begin").await;
+    let ended = Arc::new(AtomicBool::new(false));
+    let lookers: Vec<_> = (0..2)
+        .map(|_| {
+            let (file, ended) = (file.clone(), ended.clone());
+            std::thread::spawn(move || {
+                let mut longest = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    let length = file.attributes().expect("known").status.length;
+                    assert!(length >= longest, "{length} bytes after {longest}");
+                    longest = length;
+                }
+            })
+        })
+        .collect();
+    let handle = a.open(&file, Rights::READ.union(Rights::WRITE)).await;
+    for number in 0..APPENDS {
+        assert_eq!(handle.append(b"x").await.expect("append"), 5 + number);
+        handle.store(false).await.expect("stored");
+    }
+    ended.store(true, Ordering::Relaxed);
+    handle.close().await;
+    for looker in lookers {
+        looker.join().expect("never shorter");
+    }
     bench.end();
 }

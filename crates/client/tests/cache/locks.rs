@@ -130,12 +130,14 @@ async fn who_opens_a_file_while_it_is_closed_keeps_his_lock() {
     let [(a, file), (b, seen)] = bench.two_with_a_file(b"").await;
     let handle = a.open(&file, Rights::WRITE).await;
     handle.write(0, b"to be stored").await.expect("write");
+    // It waits for the server, which does not answer yet.
+    let stores = bench.hold::<StoreData64>();
     let mut closing = Box::pin(handle.close());
-    // It waits for the server until it is polled again.
     let begun = poll_fn(|context| Poll::Ready(closing.as_mut().poll(context).is_pending()));
     assert!(begun.await);
     let again = a.open(&file, Rights::WRITE).await;
     assert_eq!(a.lock(&file, 1, Write).await, 0);
+    drop(stores);
     closing.await;
     assert_eq!(b.lock(&seen, 1, Write).await, 11);
     again.close().await;
