@@ -152,10 +152,8 @@ impl Cache {
             return match stored {
                 Ok((status, sums)) => {
                     under_way.piece = None;
-                    let others = vnode.body.lock().stored(&piece, &status, &sums);
-                    vnode.state.lock().failed = None;
+                    let others = vnode.stored(user.id(), &piece, &status, &sums);
                     self.brim.stored(vnode);
-                    self.heard(&user, vnode, &status, None);
                     let shown = Some(&status);
                     vnode.body.lock().attributes_stored(&piece.set, shown);
                     if others {

@@ -13,7 +13,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, Callback, FileType};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::body::Body;
+use super::body::{Body, Piece};
 use super::direct::Places;
 use super::late::Late;
 use super::leases::{Busy, Lease};
@@ -273,6 +273,23 @@ impl Vnode {
             ..*status
         };
         self.hear(&mut state, user, &status, promise);
+    }
+
+    /// The server took a piece of what was to be stored. Answers whether contents that were here are no longer true.
+    ///
+    /// One step: an answer to a question of before, heard between the two, would be taken for news of others, and what was cut
+    /// off for something that they have put behind it.
+    pub(crate) fn stored(
+        &self,
+        user: u32,
+        piece: &Piece,
+        status: &AfsFetchStatus,
+        sums: &[(u64, u64, u32)],
+    ) -> bool {
+        let mut state = self.state.lock();
+        let others = self.body.lock().stored(piece, status, sums);
+        state.failed = None;
+        self.hear(&mut state, user, status, None) || others
     }
 
     fn hear(

@@ -325,3 +325,41 @@ async fn a_file_that_grows_is_never_shorter_than_it_was() {
     }
     bench.end();
 }
+
+/// What a server is asked while a store ends may be answered with what was before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_cut_is_not_longer_for_who_asks_meanwhile() {
+    let bench = Bench::start();
+    let (a, file) = bench.one_with_a_file(&[b'x'; 100]).await;
+    let ended = Arc::new(AtomicBool::new(false));
+    let askers: Vec<_> = (0..4)
+        .map(|_| {
+            let (cache, user) = (a.cache.clone(), a.user.clone());
+            let (file, ended) = (file.clone(), ended.clone());
+            tokio::spawn(async move {
+                while !ended.load(Ordering::Relaxed) {
+                    cache.flush(&user, &file).await.expect("flush");
+                    cache.attributes(&user, &file).await.expect("attributes");
+                }
+            })
+        })
+        .collect();
+    let handle = a.open(&file, Rights::READ.union(Rights::WRITE)).await;
+    for number in 0..300 {
+        let (long, short) = (1_000 + number, 1 + number);
+        handle.write(0, &vec![b'y'; long]).await.expect("write");
+        handle.store(false).await.expect("stored");
+        a.cut(&file, short as u64).await.expect("cut");
+        handle.store(false).await.expect("stored");
+        let shown = a.cache.attributes(&a.user, &file).await.expect("status");
+        assert_eq!(shown.status.length, short as u64);
+    }
+    ended.store(true, Ordering::Relaxed);
+    handle.close().await;
+    for asker in askers {
+        asker.await.expect("no panic");
+    }
+    let b = bench.client().await;
+    assert_eq!(b.contents("file").await.len(), 300);
+    bench.end();
+}
