@@ -506,8 +506,9 @@ impl Body {
     pub(crate) fn set_length(&mut self, length: u64, now: AfsTime) -> io::Result<()> {
         // What is being stored beyond it is cut off again afterwards.
         let cuts = length < self.length && (length < self.server_length || self.in_flight);
+        // What it is to be cut to already is never longer than it is: the server would make it so.
         let cut = match self.cut {
-            cut if !cuts => cut,
+            None if !cuts => None,
             cut => Some(cut.map_or(length, |cut| cut.min(length))),
         };
         self.check(length, length.saturating_add(1));
