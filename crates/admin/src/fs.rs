@@ -279,22 +279,11 @@ impl<'a> Files<'a> {
                 "{path}: the access list would be longer than 1024 bytes"
             ))
         })?;
-        let fid = node.fid;
-        let arguments = rxafs::StoreACL {
-            fid,
-            access_list: access_list.clone(),
-        };
-        let call = self.client.call_volume(&node.volume, &path, &arguments);
-        let stored = match call.await {
-            // OpenAFS 1.8 knows the older number only.
-            Err(error) if error.code() == Some(cellar_wire::AbortCode::RXGEN_OPCODE) => {
-                let arguments = rxafs::OldStoreACL { fid, access_list };
-                let call = self.client.call_volume(&node.volume, &path, &arguments);
-                call.await.map(drop)
-            }
-            other => other.map(drop),
-        };
-        match stored {
+        let (client, volume) = (self.client, &node.volume);
+        match client
+            .store_access_list(volume, node.fid, access_list, &path)
+            .await
+        {
             Err(error) if error.code() == Some(cellar_wire::AbortCode::EINVAL) => {
                 Err(Error::Usage(format!(
                     "{path}: the file server does not take this list: a name in it may not exist \

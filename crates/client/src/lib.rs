@@ -7,6 +7,7 @@
 //! Who calls is proved by tokens, which come from Kerberos ([`kerberos`]) and may be handed to the kernel's
 //! AFS client too ([`kernel_keys`]).
 
+mod access_list;
 mod cells;
 mod change;
 mod client;

@@ -4,8 +4,7 @@
 //! Those of [`crate::control`] are our own.
 
 use cellar_client::cache::Vnode;
-use cellar_wire::AbortCode;
-use cellar_wire::rxafs::{AfsOpaque, FetchACL, OldStoreACL, StoreACL};
+use cellar_wire::rxafs::{AfsOpaque, FetchACL};
 use fuser::{Errno, INodeNo};
 
 use crate::control;
@@ -88,22 +87,10 @@ impl Requests {
         let access_list = AfsOpaque::new(text).map_err(|_| Errno::E2BIG)?;
         let user = self.user(uid).await?;
         let fid = vnode.fid();
-        let asked = StoreACL {
-            fid,
-            access_list: access_list.clone(),
-        };
         let what = format!("access list of {fid}");
         let client = user.client();
-        let stored = match client.call_volume(vnode.volume(), &what, &asked).await {
-            // OpenAFS 1.8 knows the older number only.
-            Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
-                let asked = OldStoreACL { fid, access_list };
-                let reply = client.call_volume(vnode.volume(), &what, &asked).await;
-                reply.map(drop)
-            }
-            other => other.map(drop),
-        };
-        stored.map_err(code)?;
+        let stored = client.store_access_list(vnode.volume(), fid, access_list, &what);
+        stored.await.map_err(code)?;
         // What everybody may do is not what it was: the server tells others only.
         self.cache.distrust(vnode.volume().id);
         Ok(())

@@ -18,6 +18,12 @@ use cellar_wire::acl::Rights;
 
 pub(crate) use cellar_testcell::NOW;
 
+/// Tokens of a kind that every server takes.
+pub(crate) fn securities() -> HashMap<CellName, Security> {
+    let cell = CellName::new("test.cell").expect("name");
+    HashMap::from([(cell, Security::null())])
+}
+
 /// Which user has tokens, of a kind that every server takes.
 pub(crate) struct Tokens(pub(crate) Option<u32>);
 
@@ -30,8 +36,7 @@ impl Identities for Tokens {
         &'a self,
         _uid: u32,
     ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
-        let cell = CellName::new("test.cell").expect("name");
-        Box::pin(async move { HashMap::from([(cell, Security::null())]) })
+        Box::pin(std::future::ready(securities()))
     }
 
     fn renewal(&self, _uid: u32) -> Option<Arc<dyn Renewal>> {

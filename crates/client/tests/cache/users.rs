@@ -10,7 +10,7 @@ use cellar_client::cache::{Cache, Identities};
 use cellar_client::{CellName, Renewal};
 use cellar_rpc::Security;
 
-use crate::bench::{Bench, NOW};
+use crate::bench::{Bench, NOW, securities};
 
 /// Users of low numbers have tokens, which are others when the number is another.
 struct Changing(AtomicU64);
@@ -25,8 +25,7 @@ impl Identities for Changing {
         &'a self,
         _uid: u32,
     ) -> Pin<Box<dyn Future<Output = HashMap<CellName, Security>> + Send + 'a>> {
-        let cell = CellName::new("test.cell").expect("name");
-        Box::pin(async move { HashMap::from([(cell, Security::null())]) })
+        Box::pin(std::future::ready(securities()))
     }
 
     fn renewal(&self, _uid: u32) -> Option<Arc<dyn Renewal>> {

@@ -1,0 +1,38 @@
+//! Storing an access list, by the number that the file server knows.
+
+use std::fmt;
+
+use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{AfsOpaque, OldStoreACL, StoreACL};
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::volume::Volume;
+
+impl Client {
+    /// Replaces the access list of a directory. The text is as [`cellar_wire::rxafs::FetchACL`] answers it.
+    ///
+    /// # Errors
+    /// The server's refusal, saying `what` was attempted.
+    pub async fn store_access_list(
+        &self,
+        volume: &Volume,
+        fid: Fid,
+        access_list: AfsOpaque,
+        what: &(dyn fmt::Display + Sync),
+    ) -> Result<()> {
+        let asked = StoreACL {
+            fid,
+            access_list: access_list.clone(),
+        };
+        match self.call_volume(volume, what, &asked).await {
+            // OpenAFS 1.8 knows the older number only.
+            Err(error) if error.code() == Some(AbortCode::RXGEN_OPCODE) => {
+                let asked = OldStoreACL { fid, access_list };
+                self.call_volume(volume, what, &asked).await.map(drop)
+            }
+            other => other.map(drop),
+        }
+    }
+}
