@@ -68,6 +68,7 @@ mod range_locks;
 mod ranges;
 mod read;
 mod record;
+mod removed;
 mod settings;
 mod slots;
 mod status;
