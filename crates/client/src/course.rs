@@ -96,15 +96,26 @@ impl<'a> Course<'a> {
 
     /// Waits until nothing that was given up comes behind what is called next. Calls of several connections come to a server's
     /// turn in any order, and what it had got when it stood still may be among them: so it has to answer first, and has
-    /// a while then.
-    /// `fid` is what they are about: where one of them hangs at the server, this hangs behind it.
-    pub(crate) async fn settle(&self, fid: Fid) -> std::result::Result<(), CallError> {
+    /// a while then: once for all that were given up before that.
+    ///
+    /// `fid` is what they are about: where one of them hangs at the server, this hangs behind it. `given_up`: when the last
+    /// of them was.
+    pub(crate) async fn settle(
+        &self,
+        fid: Fid,
+        given_up: Instant,
+    ) -> std::result::Result<(), CallError> {
         match self.connection.call(&rxafs::FetchStatus { fid }).await {
             // A refusal is an answer.
             Ok(_) | Err(CallError::Aborted(_)) => {}
             Err(error) => return Err(error),
         }
-        tokio::time::sleep(SETTLE_TIME).await;
+        let reach = self.client.servers().reach();
+        if !reach.has_settled_since(self.current, given_up) {
+            let answered = Instant::now();
+            tokio::time::sleep(SETTLE_TIME).await;
+            reach.has_settled(self.current, answered);
+        }
         Ok(())
     }
 

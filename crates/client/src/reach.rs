@@ -50,6 +50,8 @@ struct State {
     returned: HashMap<SocketAddr, Instant>,
     /// When an address last answered.
     heard: HashMap<SocketAddr, Instant>,
+    /// Up to when all that was given up at an address is done there, or never will be.
+    settled: HashMap<SocketAddr, Instant>,
     changes: u64,
 }
 
@@ -130,6 +132,20 @@ impl Reach {
     pub(crate) fn returned_since(&self, peer: SocketAddr, asked: Instant) -> bool {
         let state = self.state.lock();
         state.returned.get(&peer).is_some_and(|at| *at >= asked)
+    }
+
+    /// An address answered at that time, and has had a while since for whatever it had got before.
+    pub(crate) fn has_settled(&self, peer: SocketAddr, answered: Instant) {
+        let mut state = self.state.lock();
+        let settled = bounded(&mut state.settled, peer).or_insert(answered);
+        *settled = answered.max(*settled);
+    }
+
+    /// Whether nothing comes any more of what was given up at an address then.
+    pub(crate) fn has_settled_since(&self, peer: SocketAddr, given_up: Instant) -> bool {
+        let state = self.state.lock();
+        let settled = state.settled.get(&peer);
+        settled.is_some_and(|settled| *settled > given_up)
     }
 
     /// Connections to this address that were made at another age are not to be used.

@@ -5,12 +5,13 @@
 //! server, so a piece is kept until it is acknowledged. The next piece is read meanwhile.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use cellar_rpc::CallError;
 use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, StoreData64, StoreData64Reply};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::course::Course;
@@ -115,42 +116,63 @@ impl Client {
             file_length: position + length,
         };
         let mut course = Course::start(self, &node.volume).await?;
-        let unanswered = AtomicBool::new(false);
+        let unanswered = Unanswered::default();
         let reply = store(&mut course, &unanswered, &arguments, piece, &what).await?;
         Ok(reply.status)
     }
 }
 
+/// When a store of a file that was sent was given up, if it was not answered. It may still come to a server's turn, behind the
+/// one that is sent in its place, and then puts back the old bytes and the old length; so the server has to
+/// answer something before the next is sent ([`Course::settle`]).
+#[derive(Debug, Default)]
+pub(crate) struct Unanswered(Mutex<Option<Instant>>);
+
+/// A store that is under way. Whoever waits for it may be told to give up.
+struct Sent<'a>(Option<&'a Unanswered>);
+
+impl Sent<'_> {
+    /// The server has said what became of it: nothing comes later.
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if let Some(unanswered) = self.0 {
+            *unanswered.0.lock() = Some(Instant::now());
+        }
+    }
+}
+
 /// Stores at one server after the other until one takes it.
-///
-/// `unanswered`: a store of that file was sent and given up. It may still come to a server's turn, behind the one that is
-/// sent in its place, and then puts back the old bytes and the old length; so the server has to answer
-/// something before the next is sent ([`Course::settle`]). Set as long as no answer is there, also if this is dropped.
 pub(crate) async fn store(
     course: &mut Course<'_>,
-    unanswered: &AtomicBool,
+    unanswered: &Unanswered,
     arguments: &StoreData64,
     piece: &[Bytes],
     what: &(dyn fmt::Display + Sync),
 ) -> Result<StoreData64Reply> {
     loop {
-        let given_up = unanswered.swap(true, Ordering::AcqRel);
-        let sent = async {
-            if given_up {
-                course.settle(arguments.fid).await?;
+        let given_up = unanswered.0.lock().take();
+        let sent = Sent(Some(unanswered));
+        let storing = async {
+            if let Some(at) = given_up {
+                course.settle(arguments.fid, at).await?;
             }
             send(course, arguments, piece).await
         };
-        match sent.await {
+        match storing.await {
             Ok(reply) => {
-                unanswered.store(false, Ordering::Release);
+                sent.answered();
                 course.succeeded();
                 return Ok(reply);
             }
             Err(error) => {
-                if let CallError::Aborted(_) = error {
-                    // The server's word: nothing comes later.
-                    unanswered.store(false, Ordering::Release);
+                match error {
+                    CallError::Aborted(_) => sent.answered(),
+                    _ => drop(sent),
                 }
                 course.failed(error, what).await?;
             }

@@ -23,6 +23,7 @@ use super::trails::Trails;
 use super::unborn::Unborn;
 use super::user::User;
 use crate::mount_point::is_mount_point;
+use crate::store::Unanswered;
 use crate::volume::Volume;
 
 /// Users whose rights to one vnode are kept.
@@ -49,8 +50,8 @@ pub struct Vnode {
     pub(crate) asking: tokio::sync::Mutex<()>,
     /// Held by whoever stores.
     pub(crate) storing: tokio::sync::Mutex<()>,
-    /// A store of it was sent and not answered: it may still come to the server's turn. Of whoever stores.
-    pub(crate) unanswered: AtomicBool,
+    /// Of whoever stores.
+    pub(crate) unanswered: Unanswered,
     /// It waits to be stored (`behind.rs`).
     pub(crate) waits: AtomicBool,
     pub(crate) locks: Locks,
@@ -149,7 +150,7 @@ impl Vnode {
             body: Mutex::new(body),
             asking: tokio::sync::Mutex::default(),
             storing: tokio::sync::Mutex::default(),
-            unanswered: AtomicBool::new(false),
+            unanswered: Unanswered::default(),
             waits: AtomicBool::new(false),
             unhurried: AtomicBool::new(false),
             locks: Locks::default(),

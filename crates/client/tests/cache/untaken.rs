@@ -161,3 +161,38 @@ async fn a_cache_that_is_full_of_what_is_refused_takes_no_more() {
     handle.close().await;
     bench.end();
 }
+
+/// What a server that stood still may have got is waited for once, and not once for each file.
+#[tokio::test]
+async fn many_stores_that_were_given_up_are_soon_stored() {
+    const FILES: usize = 8;
+    let bench = Bench::start();
+    let a = Arc::new(bench.client().await);
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        files.push(a.make(&format!("file{number}")).await);
+    }
+    let stores = bench.hold::<StoreData64>();
+    let mut given_up = Vec::new();
+    for file in &files {
+        let (a, file) = (a.clone(), file.clone());
+        given_up.push(tokio::spawn(async move { a.put(&file, b"given up").await }));
+    }
+    crate::bench::held(&stores, FILES).await;
+    for one in given_up {
+        one.abort();
+        assert!(one.await.expect_err("given up").is_cancelled());
+    }
+    drop(stores);
+    assert_eq!(a.cache.unstored().len(), FILES);
+    let begun = Instant::now();
+    for file in &files {
+        a.cache.store(file, false).await.expect("stored");
+    }
+    let took = begun.elapsed();
+    // Two seconds each would be 16.
+    assert!(took >= Duration::from_secs(2), "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(a.cache.unstored().is_empty());
+    bench.end();
+}
