@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cellar_rpc::{
@@ -215,6 +216,36 @@ fn more_calls_than_channels_wait_or_get_more_connections() {
         let elapsed = start.elapsed();
         assert!(elapsed >= Duration::from_millis(590), "{elapsed:?}");
         assert!(elapsed < Duration::from_millis(2500), "{elapsed:?}");
+    });
+}
+
+/// Whoever waits for a channel gets one of a call that has just failed, and those that failed with it are told all the same.
+#[test]
+fn all_are_told_when_many_calls_fail_at_once_and_more_wait() {
+    run(async {
+        let server = Server::start(1);
+        let client = Runtime::client_only().unwrap();
+        let connection = server.connect(&client);
+        let mut tasks = tokio::task::JoinSet::new();
+        for number in 0..4 * MEETING {
+            let connection = connection.clone();
+            let code = 1_000 + i32::try_from(number).unwrap();
+            tasks.spawn(async move { (code, connection.call(&Meet { code }).await) });
+        }
+        // The client finds many answers when it looks.
+        let busy = Arc::new(AtomicBool::new(true));
+        let still = busy.clone();
+        client.spawn(0, move || async move {
+            while still.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(20));
+                tokio::task::yield_now().await;
+            }
+        });
+        while let Some(result) = tasks.join_next().await {
+            let (code, result) = result.unwrap();
+            assert_eq!(result.unwrap_err().code(), AbortCode(code));
+        }
+        busy.store(false, Ordering::Relaxed);
     });
 }
 

@@ -15,6 +15,10 @@ impl Driver {
         let mut any = false;
         loop {
             let Some(event) = self.state.borrow_mut().endpoint.poll_event() else {
+                if self.begin_due() {
+                    any = true;
+                    continue;
+                }
                 return any;
             };
             any = true;

@@ -123,6 +123,8 @@ struct State {
     pools: HashMap<u64, Pool>,
     /// Which set a client connection belongs to.
     pool_of: HashMap<ConnectionId, u64>,
+    /// Calls out that begin when all events are handled.
+    to_begin: VecDeque<Arc<CallShared>>,
     /// Calls out that end at a certain time.
     deadlines: BTreeMap<(Time, u64), Arc<CallShared>>,
     next_deadline: u64,
@@ -199,6 +201,7 @@ impl Driver {
                 connection_data: Vec::new(),
                 pools: HashMap::new(),
                 pool_of: HashMap::new(),
+                to_begin: VecDeque::new(),
                 deadlines: BTreeMap::new(),
                 next_deadline: 0,
             }),
@@ -578,6 +581,7 @@ impl State {
             .pools
             .drain()
             .flat_map(|(_, pool)| pool.waiting)
+            .chain(self.to_begin.drain(..))
             .collect();
         for slot in &mut self.calls {
             if let CallUser::Outgoing(shared) = &slot.user {

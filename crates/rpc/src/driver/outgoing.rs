@@ -3,6 +3,9 @@
 //! A set ("pool") of client connections belongs to each `Connection` that was used. A call takes a
 //! free channel of any of them, or makes another one, up to the set's limit of calls; then it waits.
 //! A connection in error leaves the set; the next call makes a new one, with a new cid.
+//!
+//! A call begins only when nothing is left that the protocol has to tell: a channel is free as soon as its call has
+//! failed, and the table of calls has one place for a channel. Who failed would not be told when another is there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +28,7 @@ use crate::port::RxConnection;
 pub(super) struct Pool {
     pub(super) connections: Vec<ConnectionId>,
     pub(super) waiting: VecDeque<Arc<CallShared>>,
-    /// Calls that have a channel.
+    /// Calls that have a channel, or are about to get one.
     active: usize,
 }
 
@@ -57,6 +60,7 @@ impl Driver {
             }
             let pool = state.pools.entry(connection.key).or_default();
             if pool.active < connection.calls_max() && pool.waiting.is_empty() {
+                pool.active += 1;
                 Ok(true)
             } else if pool.waiting.len() < CALLS_WAITING_PER_CONNECTION {
                 pool.waiting.push_back(shared.clone());
@@ -75,14 +79,18 @@ impl Driver {
         }
     }
 
-    /// Gives a call a channel and lets it go.
+    /// Gives a call a channel and lets it go, now or when all events are handled.
     fn begin_call(&self, connection: &Arc<RxConnection>, shared: &Arc<CallShared>) {
         let call = {
             let mut state = self.state.borrow_mut();
+            if state.endpoint.has_events() {
+                state.to_begin.push_back(shared.clone());
+                drop(state);
+                return self.kick();
+            }
             let call = self.take_channel(&mut state, connection);
             if let Some(call) = call {
                 state.set_slot(call, CallUser::Outgoing(shared.clone()));
-                state.pools.entry(connection.key).or_default().active += 1;
                 shared.state.lock().call = Some(call);
             }
             call
@@ -92,7 +100,25 @@ impl Driver {
         } else {
             self.forget_deadline(shared);
             shared.fail(CallError::Dead);
+            self.begin_next(connection);
         }
+    }
+
+    /// Begins a call that waited until all events were handled. Answers whether there was one.
+    pub(super) fn begin_due(&self) -> bool {
+        let Some(shared) = self.state.borrow_mut().to_begin.pop_front() else {
+            return false;
+        };
+        let Some(connection) = shared.connection() else {
+            return true;
+        };
+        if is_wanted(&shared) {
+            self.begin_call(connection, &shared);
+        } else {
+            self.forget_deadline(&shared);
+            self.begin_next(connection);
+        }
+        true
     }
 
     fn take_channel(&self, state: &mut State, connection: &Arc<RxConnection>) -> Option<CallId> {
@@ -273,19 +299,23 @@ impl Driver {
         for waker in wakers.into_iter().flatten() {
             self.wake(waker);
         }
-        let Some(connection) = shared.connection() else {
-            return;
-        };
+        if let Some(connection) = shared.connection() {
+            self.begin_next(connection);
+        }
+    }
+
+    /// A call needs its channel no more: it is for the next.
+    fn begin_next(&self, connection: &Arc<RxConnection>) {
         let next = {
             let mut state = self.state.borrow_mut();
             let Some(pool) = state.pools.get_mut(&connection.key) else {
                 return;
             };
-            pool.active = pool.active.saturating_sub(1);
-            std::iter::from_fn(|| pool.waiting.pop_front()).find(|next| {
-                let next = next.state.lock();
-                !next.is_over() && next.abandoned.is_none()
-            })
+            let next = std::iter::from_fn(|| pool.waiting.pop_front()).find(is_wanted);
+            if next.is_none() {
+                pool.active = pool.active.saturating_sub(1);
+            }
+            next
         };
         if let Some(next) = next {
             self.begin_call(connection, &next);
@@ -322,6 +352,12 @@ impl Driver {
             waker.wake();
         }
     }
+}
+
+/// Whether somebody still waits for a call.
+fn is_wanted(shared: &Arc<CallShared>) -> bool {
+    let state = shared.state.lock();
+    !state.is_over() && state.abandoned.is_none()
 }
 
 /// What an abort code or a local end means to the caller.

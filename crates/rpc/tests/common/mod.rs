@@ -40,6 +40,7 @@ pub static PACKAGE: Package = Package {
         procedure(10, "Whole", 9),
         procedure(11, "Hasty", 10),
         procedure(12, "Gather", 11),
+        procedure(13, "Meet", 12),
     ],
 };
 
@@ -82,16 +83,33 @@ procedures! {
     10 Whole { bytes: cellar_xdr::Opaque<10000000> } -> WholeReply { len: u32 };
     11 Hasty { len: u64 } -> HastyReply { };
     12 Gather { announced: u64, wanted: u64 } -> GatherReply { gathered: u64, left: u64, behind: u64 };
+    13 Meet { code: i32 } -> MeetReply { };
 }
 
 /// What tests look at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Test {
     /// Bytes that Store has read so far, over all calls.
     pub stored: AtomicU64,
     /// Bytes that Fetch has handed over so far.
     pub fetched: AtomicU64,
     pub argument_bytes_max: Option<usize>,
+    /// Where calls of Meet wait for each other.
+    pub meeting: tokio::sync::Barrier,
+}
+
+/// Calls of Meet that fail at the same time.
+pub const MEETING: usize = 64;
+
+impl Default for Test {
+    fn default() -> Self {
+        Self {
+            stored: AtomicU64::default(),
+            fetched: AtomicU64::default(),
+            argument_bytes_max: None,
+            meeting: tokio::sync::Barrier::new(MEETING),
+        }
+    }
 }
 
 /// The n-th byte of every stream.
@@ -211,6 +229,11 @@ impl Service for Test {
                         left: missing,
                         behind,
                     });
+                }
+                13 => {
+                    let Meet { code } = call.arguments().await?;
+                    self.meeting.wait().await;
+                    return Err(AbortCode(code));
                 }
                 _ => return Err(AbortCode::RXGEN_OPCODE),
             }

@@ -227,6 +227,12 @@ impl Endpoint {
         self.events.pop_front()
     }
 
+    /// Whether [`Endpoint::poll_event`] has something to tell.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Time never goes back.
     fn advance(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
