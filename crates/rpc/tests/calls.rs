@@ -225,7 +225,16 @@ fn all_are_told_when_many_calls_fail_at_once_and_more_wait() {
     run(async {
         let server = Server::start(1);
         let client = Runtime::client_only().unwrap();
-        let connection = server.connect(&client);
+        let options = ConnectionOptions {
+            calls_max: Some(MEETING),
+            ..ConnectionOptions::default()
+        };
+        let connection = client.client_port().unwrap().connect_with(
+            server.address(),
+            PACKAGE.service_id,
+            Security::null(),
+            options,
+        );
         let mut tasks = tokio::task::JoinSet::new();
         for number in 0..4 * MEETING {
             let connection = connection.clone();
