@@ -7,6 +7,7 @@ use crate::congestion::Congestion;
 use crate::packet::AckReason;
 use crate::receive::ReceiveWindow;
 use crate::send::SendWindow;
+use crate::share::Counted;
 use crate::time::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +121,8 @@ pub(crate) struct Call {
     pub(crate) receive: ReceiveWindow,
     pub(crate) send: SendWindow,
     pub(crate) congestion: Option<Box<Congestion>>,
+    /// In the peer's count of calls that are side by side.
+    pub(crate) counted: Counted,
     /// Received data is of no interest (server: reply begun; driver gone).
     pub(crate) deaf: bool,
     /// Client: the reply began, nothing more can be written. Server: wrote something.
@@ -169,6 +172,7 @@ impl Call {
             receive: ReceiveWindow::default(),
             send: SendWindow::default(),
             congestion: None,
+            counted: Counted::default(),
             deaf: false,
             turned: false,
             ack: PendingAck::default(),
@@ -202,6 +206,7 @@ impl Call {
         self.receive.reset(receive_window);
         self.send.reset(send_window);
         self.congestion = None;
+        self.counted = Counted::default();
         self.deaf = false;
         self.turned = false;
         self.ack = PendingAck::default();

@@ -16,6 +16,9 @@
 //! 5. A probe that found at least 10 % more is followed by another one, so a path that got faster, or whose
 //!    start-up was cut short, is filled within seconds.
 //!
+//! 6. A call on a path of which all calls together know what it carries ([`crate::share`]) starts with its share of
+//!    that as window, sent evenly over the first round trip, and goes on from there as in start-up.
+//!
 //! Samples taken while the sender had nothing to send, or the peer's receive window stopped it, can only
 //! raise the estimate. A stock peer with its 32 packets is so limited all the time: start-up simply never ends.
 
@@ -81,6 +84,15 @@ pub(crate) struct PathModel {
     pub(crate) at: Time,
 }
 
+/// What a call starts with on a path that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Bytes of the first round trip.
+    pub(crate) window: u64,
+    /// Round trip, microseconds.
+    pub(crate) rtt: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Congestion {
     mode: Mode,
@@ -100,10 +112,13 @@ pub(crate) struct Congestion {
     window: u64,
     window_before_probe: u64,
     loss_cap: u64,
+    share_cap: u64,
     round_acked: u64,
     round_lost: u64,
     packet: u64,
     initial: u64,
+    /// The first round trip goes as evenly as [`Start`] says.
+    even: bool,
     /// Bytes that may go now; negative while waiting.
     credit: i64,
     credit_at: Time,
@@ -129,10 +144,12 @@ impl Congestion {
             window: initial,
             window_before_probe: 0,
             loss_cap: u64::MAX,
+            share_cap: u64::MAX,
             round_acked: 0,
             round_lost: 0,
             packet,
             initial,
+            even: false,
             credit: 0,
             credit_at: now,
         };
@@ -140,6 +157,17 @@ impl Congestion {
             new.min_rtt = path.min_rtt;
             new.best = [(0, path.bandwidth); 3];
         }
+        new
+    }
+
+    /// A call that starts with its share of a path.
+    pub(crate) fn with_share(now: Time, packet: u64, start: Start) -> Self {
+        let mut new = Self::new(now, start.window, packet, None);
+        let rtt = start.rtt.max(1);
+        let rate = u128::from(start.window) * 1_000_000 / u128::from(rtt);
+        new.min_rtt = rtt;
+        new.best = [(0, u64::try_from(rate).unwrap_or(u64::MAX)); 3];
+        new.even = true;
         new
     }
 
@@ -158,12 +186,8 @@ impl Congestion {
     }
 
     /// Bytes that may be in flight.
-    pub(crate) const fn window(&self) -> u64 {
-        if self.window < self.loss_cap {
-            self.window
-        } else {
-            self.loss_cap
-        }
+    pub(crate) fn window(&self) -> u64 {
+        self.window.min(self.loss_cap).min(self.share_cap)
     }
 
     pub(crate) const fn bandwidth(&self) -> u64 {
@@ -177,6 +201,7 @@ impl Congestion {
 
     const fn pacing_gain(&self) -> u64 {
         match self.mode {
+            Mode::Startup if self.even => UNITY,
             Mode::Startup => STARTUP_GAIN,
             Mode::Drain => DRAIN_GAIN,
             Mode::Probe => CYCLE[self.cycle % CYCLE.len()],
@@ -235,6 +260,29 @@ impl Congestion {
         (rate / 1_000).max(2 * packet)
     }
 
+    /// The path carries no more than is known, of which so many bytes in flight are this call's share: start-up ends there.
+    /// A call that has far less, since others ended or its packets were lost, has it from now on.
+    pub(crate) fn shares(&mut self, now: Time, bytes: Option<u64>) {
+        self.share_cap = u64::MAX;
+        let Some(bytes) = bytes.filter(|_| self.round > 0 && self.min_rtt >= UNPACED_RTT) else {
+            return;
+        };
+        // Room for a probe: what each finds for itself adds up to more than the path carries.
+        self.share_cap = (bytes + bytes / 4 + self.runs()).max(MIN_PACKETS * self.packet);
+        // What was delivered is a round trip behind: half of what is on its way.
+        let starts = !self.filled && self.window >= bytes;
+        let has_little = self.mode == Mode::Probe && self.bdp(UNITY) < bytes / 2;
+        if starts || has_little {
+            let rate = u128::from(bytes) * 1_000_000 / u128::from(self.min_rtt);
+            let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+            self.best = [(self.round, rate.max(self.bandwidth())); 3];
+        }
+        if starts {
+            self.filled = true;
+            self.enter_probe(now);
+        }
+    }
+
     pub(crate) fn on_ack(&mut self, now: Time, sample: &RateSample) {
         self.count_round(sample);
         self.update_bandwidth(sample);
@@ -250,6 +298,7 @@ impl Congestion {
             return;
         }
         self.round += 1;
+        self.even = false;
         self.round_end = sample.delivered;
         self.judge_losses(sample.in_flight);
         self.judge_startup(sample.limited);
@@ -386,6 +435,11 @@ impl Congestion {
         self.cycle_at = now;
     }
 
+    /// Bytes that are on their way because packets go and come in runs.
+    fn runs(&self) -> u64 {
+        3 * (self.bandwidth() / 1_000).clamp(2 * self.packet, 65_536)
+    }
+
     fn update_window(&mut self, sample: &RateSample) {
         let floor = MIN_PACKETS * self.packet;
         if self.mode == Mode::ProbeRtt {
@@ -393,13 +447,12 @@ impl Congestion {
             return;
         }
         let gain = if self.filled { 2 * UNITY } else { STARTUP_GAIN };
-        let runs = 3 * (self.bandwidth() / 1_000).clamp(2 * self.packet, 65_536);
         let short = if self.min_rtt < UNPACED_RTT {
             SHORT_PATH_PACKETS * self.packet
         } else {
             0
         };
-        let target = (self.bdp(gain) + runs).max(floor).max(short);
+        let target = (self.bdp(gain) + self.runs()).max(floor).max(short);
         if self.filled {
             self.window = (self.window + sample.acked).min(target);
         } else if self.window < target || sample.delivered < self.initial {

@@ -36,6 +36,7 @@ mod receive;
 mod rtt;
 mod security;
 mod send;
+mod share;
 mod statistics;
 mod stream;
 mod table;
@@ -50,7 +51,7 @@ pub use config::{
     Config, ConnectionOptions, DebugMode, Limits, MAX_EXTENDED_WINDOW, ServiceConfig,
 };
 pub use endpoint::{
-    CallError, ConnectionInfo, Endpoint, ReadOutcome, Refusal, StartCallError, WriteOutcome,
+    CallError, ConnectionInfo, Endpoint, Path, ReadOutcome, Refusal, StartCallError, WriteOutcome,
 };
 pub use event::Event;
 pub use id::{CallId, ConnectionId};

@@ -6,6 +6,7 @@ use crate::congestion::PathModel;
 use crate::mtu::PathMtu;
 use crate::packet::Trailer;
 use crate::rtt::Rtt;
+use crate::share::Share;
 use crate::time::Time;
 
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct Peer {
     /// Packets per jumbogram that it takes.
     pub(crate) jumbo_max: u8,
     pub(crate) path: Option<PathModel>,
+    pub(crate) share: Share,
     pub(crate) heard_at: Time,
     /// Until then the address is proven to be reachable.
     pub(crate) proven_until: Time,
@@ -48,6 +50,7 @@ impl Peer {
             probe_limit: base_mtu,
             jumbo_max: 1,
             path: None,
+            share: Share::default(),
             heard_at: now,
             proven_until: Time::ZERO,
             waiting: Vec::new(),

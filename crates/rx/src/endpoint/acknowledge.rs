@@ -8,6 +8,7 @@ use crate::connection::CellarPeer;
 use crate::event::Event;
 use crate::id::CallId;
 use crate::packet::{Ack, AckReason, Flags, Header};
+use crate::share::Arrived;
 use crate::time::Time;
 
 /// An answered ping proves an address for this long, microseconds.
@@ -160,6 +161,19 @@ impl Endpoint {
             && (outcome.progress || lost > 0)
         {
             outcome.sample.lost = lost;
+            let sample = &outcome.sample;
+            let arrived = Arrived {
+                acked: sample.acked,
+                lost,
+                found: sample.found,
+                rtt: sample.rtt,
+            };
+            let least = peer.rtt.least;
+            let counted = &mut call.counted;
+            peer.share.on_ack(now, least, &arrived, counted);
+            if connection.cellar.is_some() {
+                congestion.shares(now, peer.share.bound(least));
+            }
             outcome.sample.in_flight = call.send.in_flight();
             congestion.on_ack(now, &outcome.sample);
         }

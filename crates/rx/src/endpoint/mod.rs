@@ -15,6 +15,8 @@ mod show;
 mod timeout;
 mod transmit;
 
+pub use show::Path;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 

@@ -13,7 +13,7 @@ use super::Endpoint;
 use super::transmit::jumbo_size;
 use crate::call::Call;
 use crate::config::Config;
-use crate::congestion::Congestion;
+use crate::congestion::{Congestion, Start};
 use crate::connection::{Connection, Security};
 use crate::packet::{Flags, HEADER_SIZE, JUMBO_PAYLOAD, PacketType};
 use crate::peer::Peer;
@@ -31,6 +31,10 @@ const TIMEOUT_PACKETS: u64 = 4;
 const SHORT_SENDING: u32 = 8;
 /// A path model older than this does not help the next call, microseconds.
 const PATH_LIFE: u64 = 60_000_000;
+/// On shorter paths calls start with [`INITIAL_PACKETS`], however much the path carries: microseconds.
+const LONG_RTT: u64 = 1_000;
+/// The share of a path that a call starts with, at most: what a Cellar peer takes before it has said more.
+const SHARE_PACKETS: u64 = 512;
 /// Packets sent before larger ones are tried.
 const PROBE_AFTER: u32 = 64;
 
@@ -124,12 +128,13 @@ impl<'a> Run<'a> {
             .unwrap_or(u16::MAX)
             .max(1);
         let size = size as u64;
-        if call.send.packets() >= SHORT_SENDING && call.congestion.is_none() {
-            let path = peer
-                .path
-                .filter(|path| now.micros_since(path.at) < PATH_LIFE);
-            let controller = Congestion::new(now, INITIAL_PACKETS * size, size, path);
-            call.congestion = Some(Box::new(controller));
+        if call.congestion.is_none() {
+            let known = connection.cellar.is_some()
+                && peer.share.known()
+                && call.send.buffered() as u64 > INITIAL_PACKETS * size;
+            if known || call.send.packets() >= SHORT_SENDING {
+                call.congestion = Some(Box::new(begin(now, call, peer, known, size)));
+            }
         }
         let (window, allowance) = match &mut call.congestion {
             Some(congestion) => {
@@ -353,6 +358,22 @@ impl<'a> Run<'a> {
         }
         true
     }
+}
+
+/// The controller of a call that is not a short one. `known`: what the path carries is.
+fn begin(now: Time, call: &mut Call, peer: &mut Peer, known: bool, size: u64) -> Congestion {
+    let rtt = peer.rtt.least;
+    if known && rtt >= LONG_RTT {
+        let most = SHARE_PACKETS * size;
+        let window = peer.share.start(now, rtt, most, &mut call.counted);
+        if window > INITIAL_PACKETS * size {
+            return Congestion::with_share(now, size, Start { window, rtt });
+        }
+    }
+    let path = peer
+        .path
+        .filter(|path| now.micros_since(path.at) < PATH_LIFE);
+    Congestion::new(now, INITIAL_PACKETS * size, size, path)
 }
 
 /// How many packets a jumbogram to this peer may carry on the path as proven.

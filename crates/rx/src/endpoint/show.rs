@@ -1,10 +1,12 @@
 //! What `rxdebug` and metrics see.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use super::Endpoint;
 use crate::call::CallState;
 use crate::connection::Connection;
+use crate::id::CallId;
 use crate::packet::{
     BasicStatistics, ConnectionRecord, DebugQuery, DebugQuestion, PeerRecord, bad_debug_type,
     end_of_connections, end_of_peers, version_answer,
@@ -14,7 +16,30 @@ use crate::statistics::Statistics;
 /// A packet as the budget for received data counts it, bytes.
 const PACKET_BYTES: usize = 1_444;
 
+/// The path to a peer, as far as calls have found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Shortest round trip so far.
+    pub round_trip: Duration,
+    /// The peer is a Cellar: a call to it or from it is not bound to the 255 packets a round trip of the protocol, nor to
+    /// the 32 that OpenAFS offers.
+    pub wide: bool,
+}
+
 impl Endpoint {
+    /// The path that a call takes; `None` before anything was acknowledged, and when the call is gone.
+    #[must_use]
+    pub fn path(&self, call: CallId) -> Option<Path> {
+        let held = self.calls.get(call.slot)?;
+        let connection = self.connections.get(held.connection)?;
+        let rtt = &self.peers.get(connection.peer)?.rtt;
+        let same = held.generation == call.generation && rtt.samples > 0;
+        same.then(|| Path {
+            round_trip: Duration::from_micros(rtt.least),
+            wide: connection.cellar.is_some(),
+        })
+    }
+
     /// Counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

@@ -260,6 +260,7 @@ fn resend_due(now: Time, call: &mut Call, peer: &mut Peer) -> bool {
     call.rack_at = None;
     if let Some(congestion) = &mut call.congestion {
         congestion.on_timeout();
+        peer.share.on_timeout();
     }
     let size = call
         .send

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::harness::{Answer, Link, Seed, World, pattern};
-use crate::Config;
+use crate::{Config, ConnectionId};
 
 /// Runs one bulk reply and returns the share of the path's capacity that it used.
 fn utilisation(seed: u64, link: Link, bytes: usize, config: Config) -> f64 {
@@ -140,4 +140,91 @@ fn stock_window_is_used_fully() {
     let used = utilisation(seed.0, long_path(0), 2_000_000, config);
     let most = 32.0 * 1416.0 * 8.0 / 0.1 / 100e6;
     assert!(used > 0.85 * most && used <= most, "{used} of {most}");
+}
+
+/// MiBs that are asked for, in one world after the other on the same path.
+struct Known {
+    world: World,
+    connections: Vec<ConnectionId>,
+    round_trip: f64,
+}
+
+impl Known {
+    fn new(seed: u64, link: Link) -> Self {
+        let round_trip = link.delay.as_secs_f64() * 2.0;
+        let mut world = World::new(seed, link);
+        world.nodes[1].answer = Answer::Bytes(1 << 20);
+        let connections = (0..4).map(|_| world.connect()).collect();
+        Self {
+            world,
+            connections,
+            round_trip,
+        }
+    }
+
+    /// So many MiBs at once: round trips until the last is here, and packets of 1000 that were sent again.
+    fn fetch(&mut self, calls: usize) -> (f64, u64) {
+        let sent = |world: &World| {
+            let s = world.nodes[1].endpoint.statistics();
+            [s.data_sent, s.data_resent].map(u64::from)
+        };
+        let world = &mut self.world;
+        let before = sent(world);
+        let start = world.now;
+        let results = world.nodes[0].results.len() + calls;
+        for n in 0..calls {
+            world.call(self.connections[n / 4], b"x");
+        }
+        world.run_until(Duration::from_secs(600), |w| {
+            w.nodes[0].results.len() >= results
+        });
+        let all = &world.nodes[0].results;
+        let whole = |r: &Result<Vec<u8>, i32>| r.as_ref().is_ok_and(|r| r.len() == 1 << 20);
+        assert!(all.values().all(whole));
+        let after = sent(world);
+        let trips = world.now.since(start).as_secs_f64() / self.round_trip;
+        let again = (after[1] - before[1]) * 1000 / (after[0] - before[0]).max(1);
+        eprintln!("{calls} MiB: {trips:.1} round trips, {again} of 1000 again");
+        (trips, again)
+    }
+}
+
+/// A call on a path that others have measured starts with its share of it: alone, among others, and among more than
+/// there were. A MiB takes 6.8 round trips without.
+#[test]
+fn calls_on_a_known_path_start_with_their_share() {
+    let seed = Seed::from_environment(19);
+    let fast = Link {
+        rate: 400_000_000,
+        queue: 2_000_000,
+        ..long_path(0)
+    };
+    let mut path = Known::new(seed.0, fast);
+    // The path is found out by the first ones. 16 MiB are 3.4 round trips of it.
+    for (calls, most) in [(1, 4.0), (4, 6.0), (16, 8.0)] {
+        path.fetch(calls);
+        path.fetch(calls);
+        let (trips, again) = path.fetch(calls);
+        assert!(trips < most && again == 0);
+    }
+    // It carries a tenth now, in which 4 MiB are 8.4 round trips.
+    path.world.link.rate = 40_000_000;
+    let (trips, again) = path.fetch(4);
+    assert!(trips < 20.0 && again < 400);
+    let (trips, again) = path.fetch(4);
+    assert!(trips < 20.0 && again < 200);
+}
+
+/// Sixteen at a time on a path with a short queue, which they together do not overrun: 16 MiB are 13.4 round trips of it.
+#[test]
+fn calls_side_by_side_do_not_overrun_a_known_path() {
+    let seed = Seed::from_environment(20);
+    let mut path = Known::new(seed.0, long_path(0));
+    for _ in 0..3 {
+        path.fetch(4);
+    }
+    for _ in 0..4 {
+        let (trips, again) = path.fetch(16);
+        assert!(trips < 20.0 && again < 30);
+    }
 }

@@ -1,0 +1,263 @@
+//! What all calls to a peer have together of the path to it: so a call on a known path starts with its share.
+//!
+//! 1. A call alone begins with a few packets and doubles them each round trip, so at 100 ms it takes seven round trips to
+//!    send a MiB, whatever the path carries; and the calls of file servers are seldom longer. That calls before have
+//!    found out what the path carries is lost if each looks for itself. Source of the thought: RFC 9040 (what
+//!    connections to the same host share), and "careful resume" (draft-ietf-tsvwg-careful-resume).
+//! 2. Time is cut into rounds of one round trip. What was acknowledged in a round, by all calls, is what the path has
+//!    carried: the most of any round is the estimate. It cannot be more than the path carries, however long its queues are.
+//!    Whether it is all that the path carries shows in a round whose every packet stood in a queue (its smallest round trip
+//!    a quarter longer than the smallest ever), as in HyStart (RFC 9406): calls then end their start-up at their share.
+//! 3. A round in which more than a tenth was lost was more than the path carries: the estimate is then what arrived in it,
+//!    or seven tenths of what it was. It is halved by the retransmission time of a call, and ends after a minute in which nothing was heard.
+//! 4. Calls that are side by side divide it, by the most of them that there were in this round and the one before; one that
+//!    starts, by the most that there were lately, which is forgotten by a quarter each round. Nobody knows how many more will start within this round trip: each gets half of what those before it left at most, so all
+//!    together start with no more than the path carries.
+//!    A share is sent over a round trip, not at once ([`crate::congestion`]).
+
+use crate::time::Time;
+
+/// Life of an estimate of which nothing is heard, microseconds.
+const LIFE: u64 = 60_000_000;
+/// Largest part of a round that may be lost: 1/10.
+const LOSS_TOLERANCE: u64 = 10;
+/// Bytes that must be lost in a round before it says anything.
+const LEAST_LOST: u64 = 20_000;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    round: u32,
+    round_at: Time,
+    acked: u64,
+    lost: u64,
+    /// Calls with something acknowledged, or begun, in this round and in the one before.
+    calls: u32,
+    calls_before: u32,
+    /// Smallest round trip in this round, microseconds; 0: none.
+    rtt: u64,
+    /// How many of them there were lately.
+    lately: u32,
+    /// Bytes that calls have started with in this round.
+    started: u64,
+    /// Bytes a second of all calls; 0: not known.
+    rate: u64,
+    /// The estimate when the path was found to carry no more; 0: it was not.
+    full: u64,
+}
+
+/// What an acknowledgement to a call says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrived {
+    /// Bytes newly arrived.
+    pub(crate) acked: u64,
+    /// Bytes newly believed lost.
+    pub(crate) lost: u64,
+    /// Bytes once believed lost that arrived after all.
+    pub(crate) found: u64,
+    /// Round trip, microseconds; 0: no sample.
+    pub(crate) rtt: u64,
+}
+
+/// Which round a call was last counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted(u32);
+
+impl Share {
+    /// Bytes that one more call may send in its first round trip, at most `most`; 0: not known.
+    pub(crate) fn start(&mut self, now: Time, rtt: u64, most: u64, counted: &mut Counted) -> u64 {
+        self.turn(now, rtt);
+        self.count(counted);
+        let carries = self.carries(rtt);
+        let share = carries / self.sharers().max(u64::from(self.lately));
+        let left = carries.saturating_sub(self.started) / 2;
+        let start = share.min(left).min(most);
+        self.started += start;
+        start
+    }
+
+    /// Bytes in a round trip of which a call among others has no hope to get more. `None`: there are no others, or the path
+    /// may carry more than is known.
+    pub(crate) fn bound(&self, rtt: u64) -> Option<u64> {
+        let sharers = self.sharers();
+        (self.full > 0 && self.rate > 0 && sharers > 1).then(|| self.carries(rtt) / sharers)
+    }
+
+    fn carries(&self, rtt: u64) -> u64 {
+        let carries = u128::from(self.rate) * u128::from(rtt) / 1_000_000;
+        u64::try_from(carries).unwrap_or(u64::MAX)
+    }
+
+    fn sharers(&self) -> u64 {
+        u64::from(self.calls.max(self.calls_before).max(1))
+    }
+
+    /// Whether there is an estimate.
+    pub(crate) fn known(&self) -> bool {
+        self.rate > 0
+    }
+
+    /// An acknowledgement to a call. `least`: the smallest round trip ever, microseconds.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Time,
+        least: u64,
+        arrived: &Arrived,
+        counted: &mut Counted,
+    ) {
+        self.turn(now, least);
+        self.count(counted);
+        self.acked += arrived.acked;
+        self.lost = (self.lost + arrived.lost).saturating_sub(arrived.found);
+        if arrived.rtt > 0 {
+            let before = if self.rtt == 0 { u64::MAX } else { self.rtt };
+            self.rtt = before.min(arrived.rtt);
+        }
+    }
+
+    /// A call's retransmission time ran out.
+    pub(crate) fn on_timeout(&mut self) {
+        self.rate /= 2;
+    }
+
+    fn count(&mut self, counted: &mut Counted) {
+        if counted.0 != self.round {
+            counted.0 = self.round;
+            self.calls += 1;
+        }
+    }
+
+    /// Ends the round if it is over.
+    fn turn(&mut self, now: Time, rtt: u64) {
+        let passed = now.micros_since(self.round_at);
+        if self.round > 0 && passed < rtt.max(1_000) {
+            return;
+        }
+        if self.round > 0 {
+            self.judge(passed, rtt);
+        }
+        if self.calls > 0 {
+            self.lately = self.calls.max(self.lately - self.lately.div_ceil(4));
+        }
+        // Nobody was there in the round before this one.
+        self.calls_before = if passed > 2 * rtt { 0 } else { self.calls };
+        self.calls = 0;
+        self.started = 0;
+        self.rtt = 0;
+        self.acked = 0;
+        self.lost = 0;
+        // Zero is of calls that were never counted.
+        self.round = self.round.wrapping_add(1).max(1);
+        self.round_at = now;
+    }
+
+    fn judge(&mut self, passed: u64, least: u64) {
+        if passed > LIFE {
+            self.rate = 0;
+            self.full = 0;
+            return;
+        }
+        let carried = u128::from(self.acked) * 1_000_000 / u128::from(passed.max(1));
+        let carried = u64::try_from(carried).unwrap_or(u64::MAX);
+        let too_much = self.lost > LEAST_LOST
+            && self.lost * LOSS_TOLERANCE > self.acked.saturating_add(self.lost);
+        if too_much {
+            // What was lost is noticed late, when there may be little left to arrive.
+            self.full = self.full.max(self.rate);
+            self.rate = self.rate.min(carried.max(self.rate / 10 * 7));
+            return;
+        }
+        let stood = self.rtt > least + least / 4;
+        if stood && carried > self.rate / 2 {
+            self.full = self.full.max(carried);
+        } else if carried > self.full + self.full / 8 {
+            self.full = 0;
+        }
+        self.rate = self.rate.max(carried);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: u64 = 100_000;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO.plus_micros(ms * 1_000 + 1)
+    }
+
+    fn arrived(acked: u64, lost: u64) -> Arrived {
+        Arrived {
+            acked,
+            lost,
+            ..Arrived::default()
+        }
+    }
+
+    #[test]
+    fn a_share_is_of_what_all_have_moved() {
+        let mut share = Share::default();
+        let mut calls = [Counted::default(); 4];
+        assert_eq!(share.start(at(0), RTT, u64::MAX, &mut calls[0]), 0);
+        for round in 0..3 {
+            for call in &mut calls {
+                share.on_ack(at(round * 100 + 10), RTT, &arrived(250_000, 0), call);
+            }
+        }
+        // Four were there in this round: a fifth is none of them.
+        let mut new = Counted::default();
+        assert_eq!(share.start(at(250), RTT, u64::MAX, &mut new), 200_000);
+        // Later there is nobody else, but as many may come as lately, and more.
+        let mut starts = |ms: u64, calls: u64| -> Vec<u64> {
+            let mut start = |n| share.start(at(ms + n), RTT, u64::MAX, &mut Counted::default());
+            (0..calls).map(&mut start).collect()
+        };
+        assert_eq!(starts(1_000, 1), [200_000]);
+        assert_eq!(starts(1_300, 1), [333_333]);
+        let many = starts(1_600, 20);
+        assert!(many[0] == 500_000 && many.iter().sum::<u64>() <= 1_000_000);
+        let mut new = Counted::default();
+        assert_eq!(share.start(at(2_000), RTT, 40_000, &mut new), 40_000);
+        assert_eq!(share.start(at(70_000), RTT, u64::MAX, &mut new), 0);
+    }
+
+    #[test]
+    fn what_was_lost_lowers_it_and_a_single_packet_does_not() {
+        let mut share = Share::default();
+        let mut call = Counted::default();
+        let start = |share: &mut Share, ms, call: &mut _| share.start(at(ms), RTT, u64::MAX, call);
+        share.on_ack(at(0), RTT, &arrived(0, 0), &mut call);
+        share.on_ack(at(50), RTT, &arrived(1_000_000, 0), &mut call);
+        share.on_ack(at(100), RTT, &arrived(300_000, 1_400), &mut call);
+        assert_eq!(start(&mut share, 150, &mut call), 500_000);
+        share.on_ack(at(200), RTT, &arrived(400_000, 300_000), &mut call);
+        assert_eq!(start(&mut share, 250, &mut call), 500_000);
+        assert_eq!(start(&mut share, 300, &mut call), 350_000);
+        share.on_timeout();
+        assert_eq!(share.carries(RTT), 350_000);
+    }
+
+    #[test]
+    fn a_path_is_full_when_every_packet_stood_in_a_queue() {
+        let mut share = Share::default();
+        let mut calls = [Counted::default(); 2];
+        let mut round = |share: &mut Share, ms, acked, rtt| {
+            let arrived = Arrived {
+                acked,
+                rtt,
+                ..Arrived::default()
+            };
+            for call in &mut calls {
+                share.on_ack(at(ms), RTT, &arrived, call);
+            }
+        };
+        round(&mut share, 0, 500_000, 180_000);
+        round(&mut share, 10, 0, 100_000);
+        round(&mut share, 100, 500_000, 130_000);
+        assert_eq!(share.bound(RTT), None, "one of them did not stand");
+        round(&mut share, 200, 1_500_000, 101_000);
+        assert_eq!(share.bound(RTT), Some(500_000));
+        round(&mut share, 300, 0, 0);
+        assert_eq!(share.bound(RTT), None, "it carries more");
+    }
+}
