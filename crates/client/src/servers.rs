@@ -23,6 +23,8 @@ use crate::reach::{Age, Reach};
 
 /// Connections kept for a cell; when more are needed its pool starts anew.
 const CONNECTIONS_MAX: usize = 10_000;
+/// Calls to a file server at a time: whoever waits for an answer does not stand behind what is fetched ahead.
+const CALLS_MAX: usize = 128;
 
 /// Where a new token for a cell comes from when the one in use has run out: whoever keeps tokens fresh has
 /// put one there meanwhile, or not.
@@ -183,6 +185,7 @@ impl Servers {
         let of_files = package.service_id == rxafs::PACKAGE.service_id;
         let timeouts = ConnectionOptions {
             idle_dead_time: self.reach.longest_idle().filter(|_| of_files),
+            calls_max: of_files.then_some(CALLS_MAX),
             ..ConnectionOptions::default()
         };
         let connect = |security: &Security| {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use cellar_rx::{ClientSecurity, NullSecurity};
+use cellar_rx::{ClientSecurity, NullSecurity, Path as NetworkPath};
 use cellar_wire::package::Procedure;
 
 use crate::CallError;
@@ -94,6 +94,16 @@ impl Connection {
         match &self.0 {
             Carrier::Rx(_) => None,
             Carrier::Local(connection) => Some(connection.path()),
+        }
+    }
+
+    /// The path to the server as the last call that succeeded found it; `None`: none did, or it is the local
+    /// administrator's socket.
+    #[must_use]
+    pub fn network_path(&self) -> Option<NetworkPath> {
+        match &self.0 {
+            Carrier::Rx(connection) => connection.path(),
+            Carrier::Local(_) => None,
         }
     }
 

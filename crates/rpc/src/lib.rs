@@ -36,7 +36,7 @@ mod socket;
 mod statistics;
 
 pub use blocking::{begin_blocking, blocking};
-pub use cellar_rx::{ServerSecurity, Statistics as TransportStatistics};
+pub use cellar_rx::{Path as NetworkPath, ServerSecurity, Statistics as TransportStatistics};
 pub use connection::{CallOptions, Connection, ConnectionOptions, Security};
 pub use error::CallError;
 pub use incoming::{Caller, IncomingCall, Peer};

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use std::time::Instant;
 
 use bytes::Bytes;
-use cellar_rx::{NullSecurity, ServerSecurity};
+use cellar_rx::{NullSecurity, Path, ServerSecurity};
 
 use crate::CallError;
 use crate::connection::{CallOptions, Carrier, Connection, ConnectionOptions, Security};
@@ -209,6 +210,7 @@ impl Port {
             security,
             options,
             used: AtomicBool::new(false),
+            path: AtomicU64::new(0),
         })))
     }
 
@@ -293,6 +295,8 @@ pub(crate) struct RxConnection {
     pub(crate) options: ConnectionOptions,
     /// A call was made: the driver knows the key.
     used: AtomicBool,
+    /// [`Path`] as the last call found it: microseconds, and whether it is wide in the lowest bit; 0: not known.
+    path: AtomicU64,
 }
 
 impl RxConnection {
@@ -305,6 +309,20 @@ impl RxConnection {
             .calls_max
             .unwrap_or(CALLS_PER_CONNECTION)
             .max(1)
+    }
+
+    pub(crate) fn note_path(&self, path: Path) {
+        let micros = u64::try_from(path.round_trip.as_micros()).unwrap_or(u64::MAX >> 1);
+        let known = (micros << 1) | u64::from(path.wide);
+        self.path.store(known, Ordering::Relaxed);
+    }
+
+    pub(crate) fn path(&self) -> Option<Path> {
+        let known = self.path.load(Ordering::Relaxed);
+        (known != 0).then(|| Path {
+            round_trip: Duration::from_micros(known >> 1),
+            wide: known & 1 == 1,
+        })
     }
 
     /// Starts a call with the bytes of its request.

@@ -33,7 +33,7 @@ use super::ranges::Ranges;
 mod earlier;
 mod lend;
 
-/// Bytes that one `StoreData` brings at most.
+/// Bytes that one `StoreData` brings at most, to a server that is not far ([`super::far`]).
 pub(crate) const STORE_BYTES: u64 = 8 << 20;
 
 /// Bytes in the whole cache, and of them dirty.
@@ -589,7 +589,7 @@ impl Body {
             if let Some(kept) = &mut self.kept {
                 kept.clean();
             }
-        } else if !self.changed || self.choose_piece().is_some() {
+        } else if !self.changed || self.choose_piece(STORE_BYTES).is_some() {
             // Else it is noted next that nothing is left.
             self.note_attributes();
         }
@@ -628,9 +628,9 @@ impl Body {
     }
 
     /// The next call that brings the server nearer to what is here, which is under way from now on;
-    /// `None` when there is nothing left. Each must end with [`Body::stored`] or [`Body::not_stored`].
-    pub(crate) fn next_piece(&mut self) -> Option<Piece> {
-        let mut piece = self.choose_piece();
+    /// `None` when there is nothing left. It brings `most` bytes at most. Each must end with [`Body::stored`] or [`Body::not_stored`].
+    pub(crate) fn next_piece(&mut self, most: u64) -> Option<Piece> {
+        let mut piece = self.choose_piece(most);
         match &mut piece {
             Some(piece) => {
                 self.in_flight = true;
@@ -663,7 +663,7 @@ impl Body {
         piece
     }
 
-    fn choose_piece(&self) -> Option<Piece> {
+    fn choose_piece(&self, most: u64) -> Option<Piece> {
         let piece = |start: u64, end: u64, file_length: u64, cut: Option<u64>| Piece {
             start,
             end,
@@ -676,9 +676,7 @@ impl Body {
         if let Some(cut) = self.cut {
             return Some(match first {
                 // The file is written anew from the cut on: one call does both.
-                Some((start, end))
-                    if start <= cut && end == self.length && end - start <= STORE_BYTES =>
-                {
+                Some((start, end)) if start <= cut && end == self.length && end - start <= most => {
                     piece(start, end, end, Some(cut))
                 }
                 _ => piece(cut, cut, cut, Some(cut)),
@@ -687,7 +685,7 @@ impl Body {
         if let Some((start, end)) = first {
             return Some(piece(
                 start,
-                end.min(start + STORE_BYTES),
+                end.min(start + most),
                 self.length.max(end),
                 None,
             ));
@@ -736,7 +734,7 @@ impl Body {
             return !ours_alone;
         };
         // If nothing of ours is left to be stored, the length is what others made of it since.
-        self.changed = self.changed && self.choose_piece().is_some();
+        self.changed = self.changed && self.choose_piece(STORE_BYTES).is_some();
         self.meet(&met) || !ours_alone
     }
 

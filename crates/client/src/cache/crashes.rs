@@ -11,7 +11,7 @@ use cellar_wire::ids::{AfsTime, Fid, Uniquifier, VnodeId, VolumeId};
 use cellar_wire::rxafs::{AfsFetchStatus, AfsStoreStatus, FileType};
 
 use super::backing::WRITES_LEFT;
-use super::body::{Body, Space};
+use super::body::{Body, STORE_BYTES, Space};
 use super::entry::Place;
 use super::index::{Index, unstored_in};
 use super::kept::checksums;
@@ -154,7 +154,7 @@ impl World {
             7 => {
                 // A store that fails.
                 let body = self.take();
-                if let Some(piece) = body.next_piece() {
+                if let Some(piece) = body.next_piece(STORE_BYTES) {
                     body.not_stored(&piece);
                 }
             }
@@ -212,7 +212,7 @@ impl World {
 
     fn store(&mut self, random: &mut Random) {
         loop {
-            let Some(piece) = self.take().next_piece() else {
+            let Some(piece) = self.take().next_piece(STORE_BYTES) else {
                 let set = self.take().unstored_attributes();
                 if !Self::killed() {
                     self.mode = set.unix_mode.unwrap_or(self.mode);
@@ -687,7 +687,7 @@ fn what_another_may_have_stored_is_fetched() {
         assert!(filled.expect("fills"));
     }
     world.take().write(3, b"3", NOW).expect("writes");
-    world.take().next_piece().expect("a piece");
+    world.take().next_piece(STORE_BYTES).expect("a piece");
     drop(world);
     server = Server {
         version: 5,

@@ -52,6 +52,7 @@ mod crashes;
 mod direct;
 mod early;
 mod entry;
+mod far;
 mod files;
 mod full;
 mod index;
@@ -209,7 +210,7 @@ impl std::fmt::Debug for Cache {
 const HANG_TIMES: u32 = 4;
 
 /// Fetches ahead of readers at a time.
-const PREFETCHES_MAX: usize = 32;
+const PREFETCHES_MAX: usize = 64;
 
 impl Cache {
     /// A cache that calls servers from `port`, on which its callback service answers from now on.

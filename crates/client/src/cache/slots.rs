@@ -263,7 +263,7 @@ mod tests {
 
     use super::*;
     use crate::cache::backing::{ROOM, SYNCS};
-    use crate::cache::body::{Body, Space};
+    use crate::cache::body::{Body, STORE_BYTES, Space};
     use crate::cache::index::{Index, unstored_in};
 
     const BOOT: [u8; 16] = [1; 16];
@@ -626,7 +626,7 @@ mod tests {
             let mut file = body(&cache, 0, length);
             fill(&mut file, &vec![3; length as usize]);
             file.write(0, &[4; 40], NOW).expect("written");
-            let piece = file.next_piece().expect("a piece");
+            let piece = file.next_piece(STORE_BYTES).expect("a piece");
             assert_eq!((piece.start, piece.end), (0, 40));
             ROOM.set(10);
             let failed = file.write(20, &vec![5; length as usize], NOW);
@@ -643,7 +643,7 @@ mod tests {
             let cache = index(directory.path());
             let mut file = unasked(&cache, 0);
             file.meet(&stored);
-            let piece = file.next_piece().expect("another piece");
+            let piece = file.next_piece(STORE_BYTES).expect("another piece");
             assert_eq!((piece.start, piece.end), (20, 40));
             let now = file.read(20, 40).expect("read");
             assert!(now[..10] == [5; 10] && now[10..] == [4; 10]);

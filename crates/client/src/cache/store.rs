@@ -1,6 +1,6 @@
 //! Storing: what programs wrote goes to the server.
 //!
-//! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`], or at its devices ([`super::direct`]);
+//! 1. One store of a file at a time, in calls of at most [`STORE_BYTES`] (more to a server that is far, [`super::far`]), or at its devices ([`super::direct`]);
 //!    bytes may be written meanwhile.
 //! 2. On close and `fsync`, whoever asked hears how it went; `close` need not wait for all of it
 //!    ([`super::behind`]). Beyond [`BACKGROUND_BYTES`] of one file the store begins while the program still writes.
@@ -140,7 +140,8 @@ impl Cache {
         if let Some(left_over) = left_over {
             self.ask_about(&user, vnode, &left_over).await?;
         }
-        let piece = vnode.body.lock().next_piece();
+        let most = self.store_bytes(&user, vnode);
+        let piece = vnode.body.lock().next_piece(most);
         if let Some(piece) = piece {
             // Whoever waits may be told to give up: the piece is dirty again then.
             let mut under_way = UnderWay {

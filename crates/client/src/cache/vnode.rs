@@ -345,6 +345,11 @@ impl Vnode {
         stale
     }
 
+    /// The server that last promised something.
+    pub(crate) fn promised_by(&self) -> Option<SocketAddr> {
+        self.state.lock().promised_by
+    }
+
     /// Whether something is promised, and that server may have promised it.
     pub(crate) fn is_promised_by(&self, server: SocketAddr) -> bool {
         let state = self.state.lock();

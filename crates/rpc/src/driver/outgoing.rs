@@ -171,7 +171,11 @@ impl Driver {
         let (pumped, wakers) = {
             let mut state = self.state.borrow_mut();
             let mut call_state = shared.state.lock();
-            let pumped = self.pump_locked(&mut state, &mut call_state);
+            let pumped = self.pump_locked(
+                &mut state,
+                &mut call_state,
+                shared.connection().map(|c| &**c),
+            );
             (pumped, call_state.take_due_wakers())
         };
         for waker in wakers.into_iter().flatten() {
@@ -183,7 +187,12 @@ impl Driver {
         self.kick();
     }
 
-    fn pump_locked(&self, state: &mut State, shared: &mut CallState) -> Pumped {
+    fn pump_locked(
+        &self,
+        state: &mut State,
+        shared: &mut CallState,
+        connection: Option<&RxConnection>,
+    ) -> Pumped {
         let now = self.now();
         let Some(call) = shared.call else {
             // Still waits for a channel; one that was given up is found when its turn comes.
@@ -243,6 +252,11 @@ impl Driver {
                 }
                 ReadOutcome::Pending => return Pumped::GoesOn,
                 ReadOutcome::End => {
+                    if let Some(path) = endpoint.path(call)
+                        && let Some(connection) = connection
+                    {
+                        connection.note_path(path);
+                    }
                     shared.ended = true;
                     return Pumped::Over;
                 }

@@ -30,7 +30,7 @@ struct Server(Vec<u8>, u64);
 impl Server {
     fn take(&mut self, body: &mut Body) -> usize {
         let mut calls = 0;
-        while let Some(piece) = body.next_piece() {
+        while let Some(piece) = body.next_piece(STORE_BYTES) {
             self.apply(body, &piece);
             self.answer(body, &piece);
             calls += 1;
@@ -122,7 +122,7 @@ fn random_changes(mut seed: u64) {
                 assert_eq!(server.0, model, "round {round}");
             }
             2 | 7 | 8 if under_way.is_none() => {
-                under_way = body.next_piece().map(|piece| {
+                under_way = body.next_piece(STORE_BYTES).map(|piece| {
                     let taken = next(2) == 0;
                     if taken {
                         server.apply(&mut body, &piece);
@@ -157,7 +157,7 @@ fn a_cut_while_an_extension_is_stored_is_stored_after_it() {
     let mut server = Server(vec![7; 10], 3);
     let mut body = body(3, &server.0);
     body.set_length(20, NOW).expect("extend");
-    let piece = body.next_piece().expect("a piece");
+    let piece = body.next_piece(STORE_BYTES).expect("a piece");
     body.set_length(15, NOW).expect("cut");
     server.apply(&mut body, &piece);
     assert!(!body.stored(&piece, &server.status(), &[]));
@@ -171,7 +171,7 @@ fn a_cut_of_what_was_cut_while_a_cut_was_stored_is_the_one_that_counts() {
     let mut server = Server(vec![7; 10], 3);
     let mut body = body(3, &server.0);
     body.set_length(5, NOW).expect("cut");
-    let piece = body.next_piece().expect("a piece");
+    let piece = body.next_piece(STORE_BYTES).expect("a piece");
     body.set_length(20, NOW).expect("extend");
     body.set_length(15, NOW).expect("cut");
     server.apply(&mut body, &piece);
@@ -187,7 +187,7 @@ fn a_cut_of_what_was_cut_while_a_cut_was_stored_is_the_one_that_counts() {
 fn what_others_stored_while_a_store_failed_is_met() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
-    let piece = body.next_piece().expect("a piece");
+    let piece = body.next_piece(STORE_BYTES).expect("a piece");
     assert!(!body.meet(&status(4, 10)), "it may be our own");
     assert!(body.not_stored(&piece), "it was not");
     assert_eq!(body.gaps(0, 10), [(0, 2), (4, 10)]);
@@ -197,10 +197,14 @@ fn what_others_stored_while_a_store_failed_is_met() {
 fn what_others_stored_behind_our_store_is_met_when_it_is_answered() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
-    let piece = body.next_piece().expect("a piece");
+    let piece = body.next_piece(STORE_BYTES).expect("a piece");
     body.meet(&status(5, 3));
     assert!(body.stored(&piece, &status(4, 10), &[]));
-    assert_eq!(body.next_piece(), None, "what they cut stays cut");
+    assert_eq!(
+        body.next_piece(STORE_BYTES),
+        None,
+        "what they cut stays cut"
+    );
     assert_eq!((body.length(), body.gaps(0, 10)), (3, vec![(0, 3)]));
 }
 
@@ -224,7 +228,7 @@ fn zeros_behind_a_cut_are_ours() {
     // There is to be room: the server still has something else there.
     body.forget_clean();
     assert_eq!(body.gaps(0, 8), [(0, 2)]);
-    let piece = body.next_piece().expect("a piece");
+    let piece = body.next_piece(STORE_BYTES).expect("a piece");
     body.forget_clean();
     assert_eq!(body.gaps(0, 8), [(0, 2)]);
     assert!(!body.stored(&piece, &status(4, 2), &[]));
@@ -246,7 +250,7 @@ fn a_newer_version_leaves_only_our_own() {
 fn a_store_beside_somebody_elses_is_noticed() {
     let mut body = body(3, b"0123456789");
     body.write(2, b"ab", NOW).expect("write");
-    let piece = body.next_piece().expect("a piece");
+    let piece = body.next_piece(STORE_BYTES).expect("a piece");
     body.write(8, b"z", NOW).expect("meanwhile");
     assert!(body.stored(&piece, &status(5, 10), &[]));
     assert_eq!(body.gaps(0, 10), [(0, 8), (9, 10)]);
@@ -263,7 +267,7 @@ fn attributes_that_did_not_come_with_the_bytes_are_left_to_be_stored() {
         ..AfsStoreStatus::default()
     };
     body.set_attributes(&set, NOW);
-    let piece = body.next_piece().expect("bytes");
+    let piece = body.next_piece(STORE_BYTES).expect("bytes");
     assert_eq!((piece.set, piece.modified), (set, Some(AfsTime(7))));
     // As after a store at the devices, which takes the time and no mode.
     let shown = AfsFetchStatus {
@@ -274,7 +278,7 @@ fn attributes_that_did_not_come_with_the_bytes_are_left_to_be_stored() {
     assert!(!body.stored(&piece, &shown, &[]));
     body.attributes_stored(&piece.set, Some(&shown));
     assert_eq!(body.shown(shown).unix_mode, 0o600);
-    assert_eq!(body.next_piece(), None);
+    assert_eq!(body.next_piece(STORE_BYTES), None);
     let left = AfsStoreStatus {
         client_mod_time: None,
         ..set

@@ -70,7 +70,7 @@ impl Disk<'_> {
                 false
             }
             8 => {
-                if let Some(piece) = body.next_piece() {
+                if let Some(piece) = body.next_piece(STORE_BYTES) {
                     body.not_stored(&piece);
                 }
                 false
