@@ -165,9 +165,12 @@ impl Congestion {
         let mut new = Self::new(now, start.window, packet, None);
         let rtt = start.rtt.max(1);
         let rate = u128::from(start.window) * 1_000_000 / u128::from(rtt);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         new.min_rtt = rtt;
-        new.best = [(0, u64::try_from(rate).unwrap_or(u64::MAX)); 3];
+        new.best = [(0, rate); 3];
         new.even = true;
+        // The first packets wait for nothing.
+        new.credit = i64::try_from(2 * Self::burst(rate, packet)).unwrap_or(i64::MAX);
         new
     }
 

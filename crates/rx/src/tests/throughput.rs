@@ -201,7 +201,7 @@ fn calls_on_a_known_path_start_with_their_share() {
     };
     let mut path = Known::new(seed.0, fast);
     // The path is found out by the first ones. 16 MiB are 3.4 round trips of it.
-    for (calls, most) in [(1, 4.0), (4, 6.0), (16, 8.0)] {
+    for (calls, most) in [(1, 4.0), (4, 6.0), (16, 9.0)] {
         path.fetch(calls);
         path.fetch(calls);
         let (trips, again) = path.fetch(calls);
