@@ -263,7 +263,7 @@ impl Congestion {
         (rate / 1_000).max(2 * packet)
     }
 
-    /// The path carries no more than is known, of which so many bytes in flight are this call's share: start-up ends there.
+    /// The path carries no more than is known, of which this call has a share: start-up ends there.
     /// A call that has far less, since others ended or its packets were lost, has it from now on.
     pub(crate) fn shares(&mut self, now: Time, bytes: Option<u64>) {
         self.share_cap = u64::MAX;

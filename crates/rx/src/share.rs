@@ -11,9 +11,11 @@
 //! 3. A round in which more than a tenth was lost was more than the path carries: the estimate is then what arrived in it,
 //!    or seven tenths of what it was. It is halved by the retransmission time of a call, and ends after a minute in which nothing was heard.
 //! 4. Calls that are side by side divide it, by the most of them that there were in this round and the one before; one that
-//!    starts, by the most that there were lately, which is forgotten by a quarter each round. Nobody knows how many more will start within this round trip: each gets half of what those before it left at most, so all
-//!    together start with no more than the path carries.
-//!    A share is sent over a round trip, not at once ([`crate::congestion`]).
+//!    starts, by the most that there were lately, which is forgotten by a quarter each round. Nobody knows how many more will
+//!    start within this round trip: each gets half of what those before it left at most, so all together start with no
+//!    more than the path carries. A share is sent over a round trip, not at once ([`crate::congestion`]).
+//! 5. Not all want an equal part: of what the path carried less than it could, in the round before, each may have as much more as
+//!    it had, in proportion; so a large call among many small ones soon has what they leave. Not where much is lost.
 
 use crate::time::Time;
 
@@ -21,6 +23,8 @@ use crate::time::Time;
 const LIFE: u64 = 60_000_000;
 /// Largest part of a round that may be lost: 1/10.
 const LOSS_TOLERANCE: u64 = 10;
+/// Part of a round from which on what is left of it is not given away: 1/50.
+const LOSSY: u64 = 50;
 /// Bytes that must be lost in a round before it says anything.
 const LEAST_LOST: u64 = 20_000;
 
@@ -29,7 +33,11 @@ pub(crate) struct Share {
     round: u32,
     round_at: Time,
     acked: u64,
+    /// The same, in the round before.
+    acked_before: u64,
     lost: u64,
+    /// More than [`LOSSY`] was lost in the round before.
+    lossy: bool,
     /// Calls with something acknowledged, or begun, in this round and in the one before.
     calls: u32,
     calls_before: u32,
@@ -58,9 +66,15 @@ pub(crate) struct Arrived {
     pub(crate) rtt: u64,
 }
 
-/// Which round a call was last counted in.
+/// What was last counted of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counted(u32);
+pub(crate) struct Counted {
+    /// In which round.
+    round: u32,
+    /// Bytes that arrived in it, and in the one before.
+    acked: u64,
+    before: u64,
+}
 
 impl Share {
     /// Bytes that one more call may send in its first round trip, at most `most`; 0: not known.
@@ -77,9 +91,20 @@ impl Share {
 
     /// Bytes in a round trip of which a call among others has no hope to get more. `None`: there are no others, or the path
     /// may carry more than is known.
-    pub(crate) fn bound(&self, rtt: u64) -> Option<u64> {
+    pub(crate) fn bound(&self, rtt: u64, counted: &Counted) -> Option<u64> {
         let sharers = self.sharers();
-        (self.full > 0 && self.rate > 0 && sharers > 1).then(|| self.carries(rtt) / sharers)
+        if self.full == 0 || self.rate == 0 || sharers < 2 {
+            return None;
+        }
+        let carries = self.carries(rtt);
+        let part = carries / sharers;
+        if self.lossy {
+            return Some(part);
+        }
+        // All these together are what it carries.
+        let more = u128::from(counted.before) * u128::from(carries);
+        let more = more / u128::from(self.acked_before.max(1));
+        Some(part.max(u64::try_from(more).unwrap_or(u64::MAX)))
     }
 
     fn carries(&self, rtt: u64) -> u64 {
@@ -107,6 +132,7 @@ impl Share {
         self.turn(now, least);
         self.count(counted);
         self.acked += arrived.acked;
+        counted.acked += arrived.acked;
         self.lost = (self.lost + arrived.lost).saturating_sub(arrived.found);
         if arrived.rtt > 0 {
             let before = if self.rtt == 0 { u64::MAX } else { self.rtt };
@@ -120,10 +146,14 @@ impl Share {
     }
 
     fn count(&mut self, counted: &mut Counted) {
-        if counted.0 != self.round {
-            counted.0 = self.round;
-            self.calls += 1;
+        if counted.round == self.round {
+            return;
         }
+        let follows = counted.round.wrapping_add(1) == self.round;
+        counted.before = if follows { counted.acked } else { 0 };
+        counted.acked = 0;
+        counted.round = self.round;
+        self.calls += 1;
     }
 
     /// Ends the round if it is over.
@@ -139,7 +169,10 @@ impl Share {
             self.lately = self.calls.max(self.lately - self.lately.div_ceil(4));
         }
         // Nobody was there in the round before this one.
-        self.calls_before = if passed > 2 * rtt { 0 } else { self.calls };
+        self.lossy = self.lost * LOSSY > self.acked;
+        let now_before = passed <= 2 * rtt;
+        self.calls_before = if now_before { self.calls } else { 0 };
+        self.acked_before = if now_before { self.acked } else { 0 };
         self.calls = 0;
         self.started = 0;
         self.rtt = 0;
@@ -237,27 +270,52 @@ mod tests {
         assert_eq!(share.carries(RTT), 350_000);
     }
 
-    #[test]
-    fn a_path_is_full_when_every_packet_stood_in_a_queue() {
-        let mut share = Share::default();
-        let mut calls = [Counted::default(); 2];
-        let mut round = |share: &mut Share, ms, acked, rtt| {
+    /// What two calls each say at some time.
+    fn two(share: &mut Share, ms: u64, calls: &mut [Counted; 2], acked: [u64; 2], rtt: u64) {
+        for (call, acked) in calls.iter_mut().zip(acked) {
             let arrived = Arrived {
                 acked,
                 rtt,
                 ..Arrived::default()
             };
-            for call in &mut calls {
-                share.on_ack(at(ms), RTT, &arrived, call);
-            }
-        };
-        round(&mut share, 0, 500_000, 180_000);
-        round(&mut share, 10, 0, 100_000);
-        round(&mut share, 100, 500_000, 130_000);
-        assert_eq!(share.bound(RTT), None, "one of them did not stand");
-        round(&mut share, 200, 1_500_000, 101_000);
-        assert_eq!(share.bound(RTT), Some(500_000));
-        round(&mut share, 300, 0, 0);
-        assert_eq!(share.bound(RTT), None, "it carries more");
+            share.on_ack(at(ms), RTT, &arrived, call);
+        }
+    }
+
+    #[test]
+    fn a_path_is_full_when_every_packet_stood_in_a_queue() {
+        let mut share = Share::default();
+        let mut calls = [Counted::default(); 2];
+        two(&mut share, 0, &mut calls, [500_000; 2], 180_000);
+        two(&mut share, 10, &mut calls, [0; 2], 100_000);
+        two(&mut share, 100, &mut calls, [500_000; 2], 130_000);
+        assert_eq!(
+            share.bound(RTT, &calls[0]),
+            None,
+            "one of them did not stand"
+        );
+        two(&mut share, 200, &mut calls, [1_500_000; 2], 101_000);
+        assert_eq!(share.bound(RTT, &calls[0]), Some(500_000));
+        two(&mut share, 300, &mut calls, [0; 2], 0);
+        assert_eq!(share.bound(RTT, &calls[0]), None, "it carries more");
+    }
+
+    #[test]
+    fn what_small_calls_do_not_want_is_for_the_large_ones() {
+        let mut share = Share::default();
+        let mut calls = [Counted::default(); 2];
+        two(&mut share, 0, &mut calls, [500_000; 2], 180_000);
+        for round in 1..4 {
+            two(
+                &mut share,
+                round * 100,
+                &mut calls,
+                [50_000, 500_000],
+                100_000,
+            );
+        }
+        assert_eq!(share.bound(RTT, &calls[0]), Some(500_000));
+        // Of a million a round trip both had 550,000.
+        assert_eq!(share.bound(RTT, &calls[1]), Some(909_090));
     }
 }

@@ -172,7 +172,7 @@ impl Endpoint {
             let counted = &mut call.counted;
             peer.share.on_ack(now, least, &arrived, counted);
             if connection.cellar.is_some() {
-                congestion.shares(now, peer.share.bound(least));
+                congestion.shares(now, peer.share.bound(least, counted));
             }
             outcome.sample.in_flight = call.send.in_flight();
             congestion.on_ack(now, &outcome.sample);
