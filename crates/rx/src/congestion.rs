@@ -15,7 +15,6 @@
 //!    allowed to grow again by 25 % each clean round.
 //! 5. A probe that found at least 10 % more is followed by another one, so a path that got faster, or whose
 //!    start-up was cut short, is filled within seconds.
-//!
 //! 6. A call on a path of which all calls together know what it carries ([`crate::share`]) starts with its share of
 //!    that as window, sent evenly over the first round trip, and goes on from there as in start-up.
 //!
@@ -35,7 +34,7 @@ const BANDWIDTH_ROUNDS: u64 = 10;
 const MIN_RTT_LIFE: u64 = 10_000_000;
 const PROBE_RTT_TIME: u64 = 200_000;
 /// Paths shorter than this are not paced: timers are coarser than their round trips.
-const UNPACED_RTT: u64 = 1_000;
+pub(crate) const UNPACED_RTT: u64 = 1_000;
 /// Packets that are always allowed.
 const MIN_PACKETS: u64 = 4;
 /// Largest part of a round that may be lost before it counts as congestion: 1/10.
@@ -44,6 +43,12 @@ const LOSS_TOLERANCE: u64 = 10;
 /// More packets than this must be lost in a round before it counts as congestion, in start-up and later.
 const STARTUP_LOSS: u64 = 20;
 const MIN_LOSS: u64 = 3;
+
+/// Bytes a second: so many bytes in so many microseconds.
+pub(crate) fn rate(bytes: u64, micros: u64) -> u64 {
+    let rate = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
 
 /// What one acknowledgement says.
 #[derive(Clone, Copy, Debug, Default)]
@@ -163,10 +168,8 @@ impl Congestion {
     /// A call that starts with its share of a path.
     pub(crate) fn with_share(now: Time, packet: u64, start: Start) -> Self {
         let mut new = Self::new(now, start.window, packet, None);
-        let rtt = start.rtt.max(1);
-        let rate = u128::from(start.window) * 1_000_000 / u128::from(rtt);
-        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-        new.min_rtt = rtt;
+        let rate = rate(start.window, start.rtt);
+        new.min_rtt = start.rtt;
         new.best = [(0, rate); 3];
         new.even = true;
         // The first packets wait for nothing.
@@ -276,9 +279,8 @@ impl Congestion {
         let starts = !self.filled && self.window >= bytes;
         let has_little = self.mode == Mode::Probe && self.bdp(UNITY) < bytes / 2;
         if starts || has_little {
-            let rate = u128::from(bytes) * 1_000_000 / u128::from(self.min_rtt);
-            let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-            self.best = [(self.round, rate.max(self.bandwidth())); 3];
+            let rate = rate(bytes, self.min_rtt).max(self.bandwidth());
+            self.best = [(self.round, rate); 3];
         }
         if starts {
             self.filled = true;

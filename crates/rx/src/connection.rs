@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::ConnectionOptions;
+use crate::congestion::UNPACED_RTT;
 use crate::packet::{Cellar, Flags, Header, PacketType};
 use crate::security::{
     ClientSecurity, ConnectionIdentity, Overhead, PacketIdentity, SecurityDetails,
@@ -97,6 +98,12 @@ impl Connection {
 
     pub(crate) const fn key(&self) -> u64 {
         connection_key(self.epoch, self.cid, self.server)
+    }
+
+    /// Whether its calls heed those beside them on a path of this round trip (microseconds): a stock peer's window bounds each
+    /// of its calls, and on short paths nobody is paced.
+    pub(crate) const fn shares_path(&self, rtt: u64) -> bool {
+        self.cellar.is_some() && rtt >= UNPACED_RTT
     }
 
     pub(crate) fn next_serial(&mut self) -> u32 {

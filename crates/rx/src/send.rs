@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::congestion::RateSample;
+use crate::congestion::{RateSample, rate};
 use crate::packet::{Ack, AckReason, HEADER_SIZE};
 use crate::stream::SendStream;
 use crate::time::Time;
@@ -457,9 +457,7 @@ impl SendWindow {
         let acking = now.micros_since(newest.delivered_at);
         let interval = sending.max(acking);
         if interval > 0 {
-            let bytes = u128::from(self.delivered - newest.delivered);
-            sample.rate =
-                u64::try_from(bytes * 1_000_000 / u128::from(interval)).unwrap_or(u64::MAX);
+            sample.rate = rate(self.delivered - newest.delivered, interval);
         }
         outcome
     }

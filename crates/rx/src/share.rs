@@ -17,10 +17,13 @@
 //! 5. Not all want an equal part: of what the path carried less than it could, in the round before, each may have as much more as
 //!    it had, in proportion; so a large call among many small ones soon has what they leave. Not where much is lost.
 
+use std::ops::Range;
+
+use crate::congestion::{RateSample, rate};
 use crate::time::Time;
 
-/// Life of an estimate of which nothing is heard, microseconds.
-const LIFE: u64 = 60_000_000;
+/// Life of what is known of a path of which nothing is heard, microseconds.
+pub(crate) const LIFE: u64 = 60_000_000;
 /// Largest part of a round that may be lost: 1/10.
 const LOSS_TOLERANCE: u64 = 10;
 /// Part of a round from which on what is left of it is not given away: 1/50.
@@ -53,19 +56,6 @@ pub(crate) struct Share {
     full: u64,
 }
 
-/// What an acknowledgement to a call says.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Arrived {
-    /// Bytes newly arrived.
-    pub(crate) acked: u64,
-    /// Bytes newly believed lost.
-    pub(crate) lost: u64,
-    /// Bytes once believed lost that arrived after all.
-    pub(crate) found: u64,
-    /// Round trip, microseconds; 0: no sample.
-    pub(crate) rtt: u64,
-}
-
 /// What was last counted of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
@@ -77,16 +67,25 @@ pub(crate) struct Counted {
 }
 
 impl Share {
-    /// Bytes that one more call may send in its first round trip, at most `most`; 0: not known.
-    pub(crate) fn start(&mut self, now: Time, rtt: u64, most: u64, counted: &mut Counted) -> u64 {
+    /// Bytes that one more call may send in its first round trip, of so many that are worth it. `None`: fewer, or not known.
+    pub(crate) fn start(
+        &mut self,
+        now: Time,
+        rtt: u64,
+        worth: Range<u64>,
+        counted: &mut Counted,
+    ) -> Option<u64> {
         self.turn(now, rtt);
         self.count(counted);
         let carries = self.carries(rtt);
         let share = carries / self.sharers().max(u64::from(self.lately));
         let left = carries.saturating_sub(self.started) / 2;
-        let start = share.min(left).min(most);
+        let start = share.min(left).min(worth.end);
+        if start <= worth.start {
+            return None;
+        }
         self.started += start;
-        start
+        Some(start)
     }
 
     /// Bytes in a round trip of which a call among others has no hope to get more. `None`: there are no others, or the path
@@ -116,17 +115,12 @@ impl Share {
         u64::from(self.calls.max(self.calls_before).max(1))
     }
 
-    /// Whether there is an estimate.
-    pub(crate) fn known(&self) -> bool {
-        self.rate > 0
-    }
-
     /// An acknowledgement to a call. `least`: the smallest round trip ever, microseconds.
     pub(crate) fn on_ack(
         &mut self,
         now: Time,
         least: u64,
-        arrived: &Arrived,
+        arrived: &RateSample,
         counted: &mut Counted,
     ) {
         self.turn(now, least);
@@ -189,8 +183,7 @@ impl Share {
             self.full = 0;
             return;
         }
-        let carried = u128::from(self.acked) * 1_000_000 / u128::from(passed.max(1));
-        let carried = u64::try_from(carried).unwrap_or(u64::MAX);
+        let carried = rate(self.acked, passed);
         let too_much = self.lost > LEAST_LOST
             && self.lost * LOSS_TOLERANCE > self.acked.saturating_add(self.lost);
         if too_much {
@@ -214,16 +207,17 @@ mod tests {
     use super::*;
 
     const RTT: u64 = 100_000;
+    const ANY: Range<u64> = 0..u64::MAX;
 
     fn at(ms: u64) -> Time {
         Time::ZERO.plus_micros(ms * 1_000 + 1)
     }
 
-    fn arrived(acked: u64, lost: u64) -> Arrived {
-        Arrived {
+    fn arrived(acked: u64, lost: u64) -> RateSample {
+        RateSample {
             acked,
             lost,
-            ..Arrived::default()
+            ..RateSample::default()
         }
     }
 
@@ -231,7 +225,7 @@ mod tests {
     fn a_share_is_of_what_all_have_moved() {
         let mut share = Share::default();
         let mut calls = [Counted::default(); 4];
-        assert_eq!(share.start(at(0), RTT, u64::MAX, &mut calls[0]), 0);
+        assert_eq!(share.start(at(0), RTT, ANY, &mut calls[0]), None);
         for round in 0..3 {
             for call in &mut calls {
                 share.on_ack(at(round * 100 + 10), RTT, &arrived(250_000, 0), call);
@@ -239,33 +233,39 @@ mod tests {
         }
         // Four were there in this round: a fifth is none of them.
         let mut new = Counted::default();
-        assert_eq!(share.start(at(250), RTT, u64::MAX, &mut new), 200_000);
+        assert_eq!(share.start(at(250), RTT, ANY, &mut new), Some(200_000));
         // Later there is nobody else, but as many may come as lately, and more.
         let mut starts = |ms: u64, calls: u64| -> Vec<u64> {
-            let mut start = |n| share.start(at(ms + n), RTT, u64::MAX, &mut Counted::default());
-            (0..calls).map(&mut start).collect()
+            let mut start = |n| share.start(at(ms + n), RTT, ANY, &mut Counted::default());
+            (0..calls).filter_map(&mut start).collect()
         };
         assert_eq!(starts(1_000, 1), [200_000]);
         assert_eq!(starts(1_300, 1), [333_333]);
         let many = starts(1_600, 20);
         assert!(many[0] == 500_000 && many.iter().sum::<u64>() <= 1_000_000);
         let mut new = Counted::default();
-        assert_eq!(share.start(at(2_000), RTT, 40_000, &mut new), 40_000);
-        assert_eq!(share.start(at(70_000), RTT, u64::MAX, &mut new), 0);
+        assert_eq!(
+            share.start(at(2_000), RTT, 0..40_000, &mut new),
+            Some(40_000)
+        );
+        let mut new = Counted::default();
+        let worth = 60_000..u64::MAX;
+        assert_eq!(share.start(at(2_010), RTT, worth, &mut new), None);
+        assert_eq!(share.start(at(70_000), RTT, ANY, &mut new), None);
     }
 
     #[test]
     fn what_was_lost_lowers_it_and_a_single_packet_does_not() {
         let mut share = Share::default();
         let mut call = Counted::default();
-        let start = |share: &mut Share, ms, call: &mut _| share.start(at(ms), RTT, u64::MAX, call);
+        let start = |share: &mut Share, ms, call: &mut _| share.start(at(ms), RTT, ANY, call);
         share.on_ack(at(0), RTT, &arrived(0, 0), &mut call);
         share.on_ack(at(50), RTT, &arrived(1_000_000, 0), &mut call);
         share.on_ack(at(100), RTT, &arrived(300_000, 1_400), &mut call);
-        assert_eq!(start(&mut share, 150, &mut call), 500_000);
+        assert_eq!(start(&mut share, 150, &mut call), Some(500_000));
         share.on_ack(at(200), RTT, &arrived(400_000, 300_000), &mut call);
-        assert_eq!(start(&mut share, 250, &mut call), 500_000);
-        assert_eq!(start(&mut share, 300, &mut call), 350_000);
+        assert_eq!(start(&mut share, 250, &mut call), Some(500_000));
+        assert_eq!(start(&mut share, 300, &mut call), Some(350_000));
         share.on_timeout();
         assert_eq!(share.carries(RTT), 350_000);
     }
@@ -273,10 +273,10 @@ mod tests {
     /// What two calls each say at some time.
     fn two(share: &mut Share, ms: u64, calls: &mut [Counted; 2], acked: [u64; 2], rtt: u64) {
         for (call, acked) in calls.iter_mut().zip(acked) {
-            let arrived = Arrived {
+            let arrived = RateSample {
                 acked,
                 rtt,
-                ..Arrived::default()
+                ..RateSample::default()
             };
             share.on_ack(at(ms), RTT, &arrived, call);
         }

@@ -589,7 +589,7 @@ impl Body {
             if let Some(kept) = &mut self.kept {
                 kept.clean();
             }
-        } else if !self.changed || self.choose_piece(STORE_BYTES).is_some() {
+        } else if !self.changed || self.lacks_a_piece() {
             // Else it is noted next that nothing is left.
             self.note_attributes();
         }
@@ -663,6 +663,11 @@ impl Body {
         piece
     }
 
+    /// Whether the server lacks something that a piece brings.
+    fn lacks_a_piece(&self) -> bool {
+        self.cut.is_some() || self.dirty.first().is_some() || self.length > self.server_length
+    }
+
     fn choose_piece(&self, most: u64) -> Option<Piece> {
         let piece = |start: u64, end: u64, file_length: u64, cut: Option<u64>| Piece {
             start,
@@ -734,7 +739,7 @@ impl Body {
             return !ours_alone;
         };
         // If nothing of ours is left to be stored, the length is what others made of it since.
-        self.changed = self.changed && self.choose_piece(STORE_BYTES).is_some();
+        self.changed = self.changed && self.lacks_a_piece();
         self.meet(&met) || !ours_alone
     }
 

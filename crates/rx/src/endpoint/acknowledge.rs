@@ -8,7 +8,6 @@ use crate::connection::CellarPeer;
 use crate::event::Event;
 use crate::id::CallId;
 use crate::packet::{Ack, AckReason, Flags, Header};
-use crate::share::Arrived;
 use crate::time::Time;
 
 /// An answered ping proves an address for this long, microseconds.
@@ -161,20 +160,13 @@ impl Endpoint {
             && (outcome.progress || lost > 0)
         {
             outcome.sample.lost = lost;
-            let sample = &outcome.sample;
-            let arrived = Arrived {
-                acked: sample.acked,
-                lost,
-                found: sample.found,
-                rtt: sample.rtt,
-            };
+            outcome.sample.in_flight = call.send.in_flight();
             let least = peer.rtt.least;
-            let counted = &mut call.counted;
-            peer.share.on_ack(now, least, &arrived, counted);
-            if connection.cellar.is_some() {
+            if connection.shares_path(least) {
+                let counted = &mut call.counted;
+                peer.share.on_ack(now, least, &outcome.sample, counted);
                 congestion.shares(now, peer.share.bound(least, counted));
             }
-            outcome.sample.in_flight = call.send.in_flight();
             congestion.on_ack(now, &outcome.sample);
         }
         let finished = call.send.all_acked();

@@ -19,6 +19,7 @@ use crate::packet::{Flags, HEADER_SIZE, JUMBO_PAYLOAD, PacketType};
 use crate::peer::Peer;
 use crate::security::Overhead;
 use crate::send::{Outgoing, wire_size};
+use crate::share;
 use crate::statistics::Statistics;
 use crate::time::Time;
 use crate::transmit::TransmitBuffer;
@@ -29,12 +30,6 @@ const INITIAL_PACKETS: u64 = 16;
 const TIMEOUT_PACKETS: u64 = 4;
 /// A call that sent this many packets gets a congestion controller.
 const SHORT_SENDING: u32 = 8;
-/// A path model older than this does not help the next call, microseconds.
-const PATH_LIFE: u64 = 60_000_000;
-/// On shorter paths calls start with [`INITIAL_PACKETS`], however much the path carries: microseconds.
-const LONG_RTT: u64 = 1_000;
-/// The share of a path that a call starts with, at most: what a Cellar peer takes before it has said more.
-const SHARE_PACKETS: u64 = 512;
 /// Packets sent before larger ones are tried.
 const PROBE_AFTER: u32 = 64;
 
@@ -129,12 +124,7 @@ impl<'a> Run<'a> {
             .max(1);
         let size = size as u64;
         if call.congestion.is_none() {
-            let known = connection.cellar.is_some()
-                && peer.share.known()
-                && call.send.buffered() as u64 > INITIAL_PACKETS * size;
-            if known || call.send.packets() >= SHORT_SENDING {
-                call.congestion = Some(Box::new(begin(now, call, peer, known, size)));
-            }
+            call.congestion = begin(now, call, connection, peer, size).map(Box::new);
         }
         let (window, allowance) = match &mut call.congestion {
             Some(congestion) => {
@@ -360,20 +350,31 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The controller of a call that is not a short one. `known`: what the path carries is.
-fn begin(now: Time, call: &mut Call, peer: &mut Peer, known: bool, size: u64) -> Congestion {
+/// The controller of a call that is not a short one, with packets of `size`; `None`: that is not known yet.
+fn begin(
+    now: Time,
+    call: &mut Call,
+    connection: &Connection,
+    peer: &mut Peer,
+    size: u64,
+) -> Option<Congestion> {
+    // As much as the peer takes before it has said more.
+    let takes = connection.cellar.map_or(0, |cellar| cellar.initial_window);
+    let worth = INITIAL_PACKETS * size..u64::from(takes) * size;
     let rtt = peer.rtt.least;
-    if known && rtt >= LONG_RTT {
-        let most = SHARE_PACKETS * size;
-        let window = peer.share.start(now, rtt, most, &mut call.counted);
-        if window > INITIAL_PACKETS * size {
-            return Congestion::with_share(now, size, Start { window, rtt });
-        }
+    if connection.shares_path(rtt)
+        && call.send.buffered() as u64 > worth.start
+        && let Some(window) = peer.share.start(now, rtt, worth, &mut call.counted)
+    {
+        return Some(Congestion::with_share(now, size, Start { window, rtt }));
+    }
+    if call.send.packets() < SHORT_SENDING {
+        return None;
     }
     let path = peer
         .path
-        .filter(|path| now.micros_since(path.at) < PATH_LIFE);
-    Congestion::new(now, INITIAL_PACKETS * size, size, path)
+        .filter(|path| now.micros_since(path.at) < share::LIFE);
+    Some(Congestion::new(now, INITIAL_PACKETS * size, size, path))
 }
 
 /// How many packets a jumbogram to this peer may carry on the path as proven.

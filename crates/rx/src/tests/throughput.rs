@@ -99,6 +99,29 @@ fn large_packets_on_a_slow_path() {
     assert!(utilisation(seed.0, link, 10_000_000, Config::default()) > 0.75);
 }
 
+/// Eight calls side by side, of so many bytes each: what they used of the path, when each ended, and packets sent and sent again.
+fn eight_calls(seed: u64, link: Link, bytes: usize) -> (f64, Vec<f64>, [u32; 2]) {
+    let rate = link.rate as f64;
+    let mut world = World::new(seed, link);
+    world.nodes[1].answer = Answer::Bytes(bytes);
+    let start = world.now;
+    let mut calls = Vec::new();
+    for _ in 0..2 {
+        let connection = world.connect();
+        calls.extend((0..4).map(|_| world.call(connection, b"x")));
+    }
+    let mut ends = Vec::new();
+    for n in 1..=calls.len() {
+        world.run_until(Duration::from_secs(600), |w| w.nodes[0].results.len() >= n);
+        ends.push(world.now.since(start).as_secs_f64());
+    }
+    let used = 8.0 * bytes as f64 * 8.0 / ends[7] / rate;
+    let s = world.nodes[1].endpoint.statistics();
+    let sent = [s.data_sent, s.data_resent];
+    eprintln!("eight calls: {used:.3} of the path, ends {ends:.1?}, sent and sent again {sent:?}");
+    (used, ends, sent)
+}
+
 /// Calls side by side on one path: it is full, and none is starved.
 #[test]
 fn parallel_calls_share_the_path() {
@@ -108,22 +131,7 @@ fn parallel_calls_share_the_path() {
         queue: 250_000,
         ..long_path(1)
     };
-    let rate = link.rate as f64;
-    let mut world = World::new(seed.0, link);
-    world.nodes[1].answer = Answer::Bytes(20_000_000);
-    let start = world.now;
-    let mut calls = Vec::new();
-    for _ in 0..2 {
-        let connection = world.connect();
-        calls.extend((0..4).map(|_| world.call(connection, b"x")));
-    }
-    let mut ends = Vec::new();
-    for n in 1..=8 {
-        world.run_until(Duration::from_secs(600), |w| w.nodes[0].results.len() >= n);
-        ends.push(world.now.since(start).as_secs_f64());
-    }
-    let used = 8.0 * 20e6 * 8.0 / ends[7] / rate;
-    eprintln!("eight calls: {used:.3} of the path, ends {ends:.1?}");
+    let (used, ends, _) = eight_calls(seed.0, link, 20_000_000);
     assert!(used > 0.8);
     assert!(ends[0] > 0.35 * ends[7], "the first one starved the others");
 }
@@ -274,22 +282,6 @@ fn calls_side_by_side_on_a_bad_path() {
         jitter: Duration::from_millis(5),
         ..long_path(50)
     };
-    let rate = link.rate as f64;
-    let mut world = World::new(seed.0, link);
-    world.nodes[1].answer = Answer::Bytes(6_000_000);
-    let start = world.now;
-    for _ in 0..2 {
-        let connection = world.connect();
-        for _ in 0..4 {
-            world.call(connection, b"x");
-        }
-    }
-    world.run_until(Duration::from_secs(600), |w| w.nodes[0].results.len() >= 8);
-    let used = 8.0 * 6e6 * 8.0 / world.now.since(start).as_secs_f64() / rate;
-    let s = world.nodes[1].endpoint.statistics();
-    eprintln!(
-        "eight calls: {used:.3} of the path, {} of {} sent again",
-        s.data_resent, s.data_sent
-    );
-    assert!(used > 0.6 && s.data_resent * 4 < s.data_sent);
+    let (used, _, [sent, again]) = eight_calls(seed.0, link, 6_000_000);
+    assert!(used > 0.6 && again * 4 < sent);
 }
