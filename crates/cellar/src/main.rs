@@ -21,6 +21,7 @@ mod mount;
 mod mounted;
 mod osd_serve;
 mod output;
+mod panics;
 mod progress;
 mod rxperf;
 mod session;
@@ -235,6 +236,7 @@ impl Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log(&cli);
+    panics::log_in_one_line();
     allow_descriptors();
     let name = cli.command.name();
     match cli.command.run() {

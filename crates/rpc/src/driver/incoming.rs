@@ -112,9 +112,8 @@ impl Driver {
     }
 
     fn handler_panicked(&self) {
-        // The call's drop has aborted it. The panic's own message is on standard error.
+        // The call's drop has aborted it, and the program's panic hook has logged the panic.
         self.counters.handler_panics.add(1);
-        tracing::error!("a handler panicked; its call was aborted");
     }
 
     /// The future that answers a call to its end; `None` when the call has failed while it waited.
