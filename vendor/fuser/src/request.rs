@@ -412,6 +412,7 @@ impl<'a> RequestWithSender<'a> {
                     x.lock().typ,
                     x.lock().pid,
                     x.sleep(),
+                    x.flock(),
                     self.reply(),
                 );
             }

@@ -1205,6 +1205,11 @@ mod op {
         pub(crate) fn sleep(&self) -> bool {
             self.wait
         }
+        /// If true, the lock is one of `flock(2)`, else one of `fcntl(2)`: the kernel keeps the
+        /// two apart.
+        pub(crate) fn flock(&self) -> bool {
+            self.arg.lk_flags & consts::FUSE_LK_FLOCK != 0
+        }
     }
 
     /// Check file access permissions.
