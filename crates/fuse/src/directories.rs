@@ -21,7 +21,7 @@ use cellar_client::cache::{Listing, Vnode};
 use cellar_wire::rxafs::FileType as Kind;
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
-use crate::inodes::{Node, ROOT};
+use crate::inodes::{self, Node, ROOT};
 use crate::requests::{Answer, Requests, Seen, attr, code, nothing};
 
 /// Statuses asked for at a time while a directory is read.
@@ -290,7 +290,7 @@ impl Requests {
                     None
                 };
                 let line = Line {
-                    number: u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0),
+                    number: inodes::wanted(*fid),
                     offset,
                     kind: line_kind(&vnode),
                     name,

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::SystemTime;
 
-use cellar_client::cache::{Cache, Lock, LockKind, Wanted};
+use cellar_client::cache::{Cache, Wanted};
 use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
@@ -24,7 +25,9 @@ use crate::directories::Page;
 use crate::inodes::Inodes;
 use crate::mount::Options;
 use crate::requests::{Answer, Entry, O_APPEND, Requests, seconds};
-use crate::{ring, xattr};
+use crate::xattr;
+
+mod locks;
 
 /// Bytes of one write.
 pub(crate) const WRITE_BYTES: u32 = 1 << 20;
@@ -150,29 +153,6 @@ fn give(reply: ReplyEntry, entry: &Entry) {
         &entry.attr,
         Generation(entry.generation),
     );
-}
-
-/// Kinds of locks. Source: fcntl(2).
-const F_RDLCK: i32 = 0;
-const F_WRLCK: i32 = 1;
-const F_UNLCK: i32 = 2;
-/// All of a file.
-const WHOLE: (u64, u64) = (0, u64::MAX);
-
-/// The lock that is meant; `None`: none.
-fn lock(owner: LockOwner, (first, last): (u64, u64), kind: i32, pid: u32) -> Option<Lock> {
-    let kind = match kind {
-        F_RDLCK => LockKind::Read,
-        F_WRLCK => LockKind::Write,
-        _ => return None,
-    };
-    Some(Lock {
-        owner: owner.0,
-        pid,
-        first,
-        last,
-        kind,
-    })
 }
 
 fn bytes(name: &OsStr) -> Vec<u8> {
@@ -554,16 +534,12 @@ impl fuser::Filesystem for Filesystem {
         _number: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
-        owner: Option<LockOwner>,
+        _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let requests = self.requests.clone();
         self.run(async move {
-            // Whose flock(2) ends with the last descriptor.
-            if let Some(owner) = owner {
-                let _closed = requests.unlock(handle.0, owner.0, WHOLE).await;
-            }
             requests.release(handle.0).await;
             reply.ok();
         });
@@ -653,26 +629,15 @@ impl fuser::Filesystem for Filesystem {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
-        self.run(async move {
-            let Some(lock) = lock(owner, (start, end), kind, pid) else {
-                return reply.error(Errno::EINVAL);
-            };
-            match requests
-                .within(caller, requests.test_lock(handle.0, lock))
-                .await
-            {
-                Ok(None) => reply.locked(start, end, F_UNLCK, 0),
-                Ok(Some(found)) => {
-                    let kind = match found.kind {
-                        LockKind::Read => F_RDLCK,
-                        LockKind::Write => F_WRLCK,
-                    };
-                    reply.locked(found.first, found.last, kind, found.pid);
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
+        let asked = locks::Asked {
+            handle,
+            owner,
+            range: (start, end),
+            kind,
+            pid,
+            flock: false,
+        };
+        self.get_lock(request, asked, reply);
     }
 
     fn setlk(
@@ -686,29 +651,18 @@ impl fuser::Filesystem for Filesystem {
         kind: i32,
         pid: u32,
         sleep: bool,
+        flock: bool,
         reply: ReplyEmpty,
     ) {
-        let (requests, thread) = (self.requests.clone(), request.pid());
-        // Who finds none gets what is free, but does not wait.
-        let place = sleep.then(ring::place).flatten();
-        self.run(async move {
-            let file = (number, handle.0);
-            // No longest time: who waits can be interrupted, and servers are not waited for.
-            let done = match lock(owner, (start, end), kind, pid) {
-                Some(lock) => {
-                    let set = requests.set_lock(file, thread, lock, place.is_some());
-                    set.await
-                }
-                None => requests.unlock(handle.0, owner.0, (start, end)).await,
-            };
-            match done {
-                Ok(()) => reply.ok(),
-                Err(errno) if sleep && errno.code() == Errno::EAGAIN.code() => {
-                    reply.error(Errno::ENOLCK);
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
+        let asked = locks::Asked {
+            handle,
+            owner,
+            range: (start, end),
+            kind,
+            pid,
+            flock,
+        };
+        self.set_lock(request, number, asked, sleep, reply);
     }
 
     fn getxattr(
@@ -765,6 +719,95 @@ impl fuser::Filesystem for Filesystem {
         reply.error(Errno::EOPNOTSUPP);
     }
 
+    // Requests that are not offered. `fuser` answers them by itself, with a line in the log each
+    // time.
+
+    /// isatty(3) and the like: AFS has nothing that ioctl(2) could ask for.
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    /// The kernel asks once, and takes files for ready from then on.
+    fn poll(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Programs are told `EOPNOTSUPP` from then on: a server keeps no room for bytes that are
+    /// not stored.
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// `SEEK_DATA` and `SEEK_HOLE`: the kernel takes all of a file for data from then on.
+    fn lseek(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// The kernel copies by reads and writes from then on.
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _from: INodeNo,
+        _from_handle: FileHandle,
+        _from_offset: u64,
+        _to: INodeNo,
+        _to_handle: FileHandle,
+        _to_offset: u64,
+        _length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Where the blocks of a file are on a device: nowhere.
+    fn bmap(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _block_size: u32,
+        _block: u64,
+        reply: ReplyBmap,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
     fn access(&self, request: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let (uid, mask) = (request.uid(), mask.bits());
         self.empty(request, reply, |requests| async move {
@@ -789,7 +832,7 @@ impl Filesystem {
             let store = async {
                 let stored = requests.store(handle.0, durable).await;
                 if let Some(owner) = owner {
-                    let _closed = requests.unlock(handle.0, owner.0, WHOLE).await;
+                    requests.descriptor_closed(handle.0, owner.0).await;
                 }
                 stored
             };

@@ -4,7 +4,7 @@
 //!    different inodes, because the kernel allows a directory one parent only. A place is named by the
 //!    mount point that led into the volume. Files are the same inode everywhere in their volume.
 //! 2. Numbers are made from the fid, so that they are the same tomorrow; where two want the same, the
-//!    second gets another.
+//!    second gets another. All are below 2^63 ([`NUMBERS`]).
 //! 3. Programs are shown the same number for the root of a volume wherever they meet it: by that `find` and `du` see that a
 //!    volume is mounted within itself, and do not go round for ever. OpenAFS's clients show it so too.
 //! 4. A listed cell in the dynamic root is a name alone until something in it is looked at; its inode then becomes that of
@@ -20,10 +20,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_client::cache::{Key, Vnode};
+use cellar_wire::ids::Fid;
 use parking_lot::Mutex;
 
 /// The number of the root. Source: the FUSE protocol.
 pub(crate) const ROOT: u64 = 1;
+/// The bits of a number: programs that keep it in 64 signed bits take a larger one for an error.
+const NUMBERS: u64 = (1 << 63) - 1;
 /// Directories above one another that are counted.
 const DEPTH_MAX: usize = 256;
 /// Names of a directory that are remembered to be not there.
@@ -416,8 +419,7 @@ impl Table {
         let fid = at.key.1;
         // Rules 3 and 5.
         let is_same = is_root || !vnode.is_directory();
-        let wanted = u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0);
-        let number = self.insert(wanted, Node::Vnode(vnode), Some(at), at.place);
+        let number = self.insert(wanted(fid), Node::Vnode(vnode), Some(at), at.place);
         self.numbers.insert(at, number);
         let others = self.of_key.entry(at.key).or_default();
         // One of them is above it, if any is: the kernel holds what is above what it holds.
@@ -446,10 +448,11 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, mut number: u64, node: Node, at: Option<At>, place: u64) -> u64 {
+    fn insert(&mut self, wanted: u64, node: Node, at: Option<At>, place: u64) -> u64 {
+        let mut number = wanted & NUMBERS;
         while number <= ROOT || self.inodes.contains_key(&number) {
             // An odd constant: every number comes in its turn.
-            number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            number = number.wrapping_add(0x9e37_79b9_7f4a_7c15) & NUMBERS;
         }
         let inode = Inode {
             node,
@@ -468,6 +471,11 @@ impl Table {
     }
 }
 
+/// The number that a fid has, if no other has it.
+pub(crate) fn wanted(fid: Fid) -> u64 {
+    (u64::from(fid.volume.0) << 32 | u64::from(fid.vnode.0)) & NUMBERS
+}
+
 /// A number for a mount point (FNV-1a).
 fn place_of(parent: u64, name: &[u8]) -> u64 {
     let bytes = parent.to_le_bytes();
@@ -475,4 +483,28 @@ fn place_of(parent: u64, name: &[u8]) -> u64 {
     all.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_positive_in_64_signed_bits() {
+        let mut table = Table {
+            inodes: HashMap::new(),
+            numbers: HashMap::new(),
+            of_key: HashMap::new(),
+            links: HashMap::new(),
+        };
+        let fid = Fid::new(u32::MAX, 1, 1);
+        for wanted in [wanted(fid), u64::MAX, 1 << 63, 0, ROOT] {
+            // Two want the same.
+            for _ in 0..50 {
+                let number = table.insert(wanted, Node::Cells, None, 0);
+                assert!(number > ROOT && i64::try_from(number).is_ok(), "{number}");
+            }
+        }
+        assert_eq!(table.inodes.len(), 250);
+    }
 }

@@ -5,13 +5,16 @@
 //! close cost. But with FLUSH go the locks by fcntl(2) that the process has on the file, and read locks may be set through
 //! such descriptors. So here is known who set locks through them:
 //!
-//! 1. When the last descriptor of an open file is gone (RELEASE), so are the locks that were set through it.
+//! 1. When the last descriptor of an open file is gone (RELEASE), so are the locks that were set
+//!    through it (`Cache::unlock_open_file`).
 //! 2. Others may have descriptors of the same open file, as children do. So it is looked every [`LOOK_TIME`], as long as
 //!    there are such locks, whether the process that set them still has a descriptor of that inode; and at once when somebody
 //!    here wants a lock on the file. If it has none, its locks are given back.
-//! 3. Locks by flock(2) and those of open files (`F_OFD_SETLK`) are not a process's: they stay until RELEASE. Which kind it
-//!    is [`fuser`] does not say; the thread that waits for the answer is in the system call, which proc(5) shows. What cannot
-//!    be told is taken for one of these: a lock that stays too long hinders somebody, one that goes too early loses data.
+//! 3. Locks by flock(2) and those of open files (`F_OFD_SETLK`) are not a process's: they stay
+//!    until RELEASE. The kernel says which are by flock(2). For the others the thread that waits
+//!    for the answer is in the system call, which proc(5) shows. What cannot be told is taken
+//!    for an open file's: a lock that stays too long hinders another program, one that goes too
+//!    early loses data.
 //! 4. The kernel may use the number of an owner again. So what is given back is what that process set as that owner.
 //! 5. A file on which programs here have locks is opened with FLUSH (`Requests::open`).
 //! 6. All that needs the right to look into every process: where this one does not have it, FLUSH stays ([`can_look`]).
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cellar_client::cache::Vnode;
+use cellar_client::cache::{LockOwner, Vnode};
 use parking_lot::Mutex;
 
 /// How often processes are looked at whose locks could have gone.
@@ -54,10 +57,9 @@ pub(crate) struct Setter {
     /// The number that programs are shown for the file.
     pub(crate) inode: u64,
     pub(crate) vnode: Arc<Vnode>,
-    pub(crate) owner: u64,
+    pub(crate) owner: LockOwner,
     pub(crate) pid: u32,
-    /// `None`: not the process's, or unknown.
-    pub(crate) through: Option<Through>,
+    pub(crate) through: Through,
 }
 
 impl Setter {
@@ -67,9 +69,7 @@ impl Setter {
 
     /// Rule 2.
     fn has_closed(&self) -> bool {
-        let has = |through| has_descriptor(self.pid, through, self.inode);
-        self.through
-            .is_some_and(|through| has(through) == Some(false))
+        has_descriptor(self.pid, self.through, self.inode) == Some(false)
     }
 }
 
@@ -91,18 +91,13 @@ impl Owners {
     pub(crate) fn add(&self, setter: Setter) -> bool {
         let mut setters = self.setters.lock();
         setters.retain(|other| !other.is(&setter));
-        let is_process = setter.through.is_some();
         setters.push(setter);
-        is_process && !self.watched.swap(true, Ordering::Relaxed)
+        !self.watched.swap(true, Ordering::Relaxed)
     }
 
-    /// Rule 1: those through an open file, which are no more.
-    pub(crate) fn take_of(&self, handle: u64) -> Vec<Setter> {
-        let mut setters = self.setters.lock();
-        if setters.is_empty() {
-            return Vec::new();
-        }
-        setters.extract_if(.., |one| one.handle == handle).collect()
+    /// Rule 1: an open file is no more.
+    pub(crate) fn forget(&self, handle: u64) {
+        self.setters.lock().retain(|one| one.handle != handle);
     }
 
     /// Rule 2: those that have no descriptor any more; of one file, or of all. Blocks for a moment.
@@ -122,7 +117,7 @@ impl Owners {
     pub(crate) fn go_on(&self, has_locks: impl Fn(&Setter) -> bool) -> bool {
         let mut setters = self.setters.lock();
         setters.retain(|one| has_locks(one));
-        let more = setters.iter().any(|one| one.through.is_some());
+        let more = !setters.is_empty();
         if !more {
             self.watched.store(false, Ordering::Relaxed);
         }

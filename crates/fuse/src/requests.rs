@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::cache::{Attributes, Cache, Found, Lock, User, Vnode, Wanted};
+use cellar_client::cache::{
+    Attributes, Cache, Found, Lock, LockFamily, LockOwner, User, Vnode, Wanted,
+};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
@@ -367,6 +369,15 @@ impl Requests {
         self.cache.link_text(&user, &vnode).await.map_err(code)
     }
 
+    /// Whether a user may open a file like this.
+    async fn may(&self, user: &Arc<User>, vnode: &Arc<Vnode>, wanted: Rights) -> Answer<bool> {
+        match self.cache.may(user, vnode, wanted).await {
+            Ok(()) => Ok(true),
+            Err(error) if errno(&error) == Errno::EACCES.code() => Ok(false),
+            Err(error) => Err(code(error)),
+        }
+    }
+
     pub(crate) async fn access(&self, uid: u32, number: INodeNo, mask: i32) -> Answer<()> {
         self.settle(uid, number).await?;
         let Node::Vnode(vnode) = self.node(number)? else {
@@ -377,19 +388,17 @@ impl Requests {
             };
         };
         let user = self.user(uid).await?;
-        let status = self.cache.status(&user, &vnode).await.map_err(code)?;
-        let granted = self.cache.rights(&user, &vnode).await.map_err(code)?;
-        let has = |rights: Rights| granted.intersects(rights);
-        let (read, write, execute) = if status.file_type == Kind::Directory {
+        let (read, write, execute) = if vnode.is_directory() {
+            let granted = self.cache.rights(&user, &vnode).await.map_err(code)?;
+            let has = |rights: Rights| granted.intersects(rights);
             let change = Rights::INSERT.union(Rights::DELETE).union(Rights::WRITE);
             (has(Rights::LOOKUP), has(change), has(Rights::LOOKUP))
         } else {
-            let mode = |bits: u32| status.unix_mode & bits != 0;
-            (
-                has(Rights::READ),
-                has(Rights::WRITE) && mode(0o200),
-                has(Rights::READ) && mode(0o111),
-            )
+            let attributes = self.cache.attributes(&user, &vnode).await.map_err(code)?;
+            let can_run = attributes.status.unix_mode & 0o111 != 0;
+            let read = self.may(&user, &vnode, Rights::READ).await?;
+            let write = self.may(&user, &vnode, Rights::WRITE).await?;
+            (read, write, read && can_run)
         };
         let refused =
             (mask & 4 != 0 && !read) || (mask & 2 != 0 && !write) || (mask & 1 != 0 && !execute);
@@ -491,7 +500,7 @@ impl Requests {
         wait: bool,
     ) -> Answer<()> {
         let quiet = handle & QUIET != 0;
-        let setter = match quiet {
+        let setter = match quiet && lock.owner.family == LockFamily::Record {
             true if !self.owners.has_room() => return Err(Errno::ENOLCK),
             true => owners::through(thread).await,
             false => None,
@@ -508,14 +517,14 @@ impl Requests {
             self.cache.set_lock(user, vnode, lock).await
         };
         set.map_err(code)?;
-        if quiet {
+        if let Some(through) = setter {
             let setter = Setter {
                 handle: number.1,
                 inode: number.0,
                 vnode: vnode.clone(),
                 owner: lock.owner,
                 pid: lock.pid,
-                through: setter,
+                through,
             };
             if self.owners.add(setter) {
                 tokio::spawn(Self::look_at_owners(Arc::downgrade(self)));
@@ -556,11 +565,23 @@ impl Requests {
     }
 
     /// An owner gives back what it has of a range.
-    pub(crate) async fn unlock(&self, handle: u64, owner: u64, range: (u64, u64)) -> Answer<()> {
+    pub(crate) async fn unlock(
+        &self,
+        handle: u64,
+        owner: LockOwner,
+        range: (u64, u64),
+    ) -> Answer<()> {
         let handle = self.handle(handle)?;
         let (first, last) = range;
         self.cache.unlock(handle.vnode(), owner, first, last).await;
         Ok(())
+    }
+
+    /// A process has closed a descriptor of a file: its locks by fcntl(2) on the file go.
+    /// Source: fcntl(2).
+    pub(crate) async fn descriptor_closed(&self, handle: u64, owner: u64) {
+        let all = (0, u64::MAX);
+        let _closed = self.unlock(handle, LockOwner::record(owner), all).await;
     }
 
     // ---- names

@@ -279,6 +279,7 @@ impl Cache {
         directory: &Arc<Vnode>,
         name: &[u8],
     ) -> Result<()> {
+        let removed = self.entry(user, directory, name).await?;
         let reply = self
             .change(user, (directory, None), name, |dir_fid, name| {
                 rxafs::RemoveDir { dir_fid, name }
@@ -287,6 +288,9 @@ impl Cache {
         self.directory_changed(user, directory, &reply.dir_status, |listing| {
             listing.remove(name);
         });
+        if removed.is_directory() {
+            removed.directory_removed();
+        }
         Ok(())
     }
 

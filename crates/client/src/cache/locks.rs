@@ -1,6 +1,8 @@
 //! Locks on files: those of this machine's programs, and what servers keep for all of them.
 //!
-//! 1. Programs here exclude each other by ranges, as fcntl(2) has it; flock(2) is the whole file. Cellar's servers
+//! 1. Programs here exclude each other by ranges, as fcntl(2) has it; flock(2) is the whole
+//!    file. Those are two families, and locks of one are not in the way of the other's, as on
+//!    every local file system. Cellar's servers
 //!    keep the bytes that any program here has, under a number that this cache alone knows, and are told all
 //!    of them whenever they become others. AFS's servers have locks on the file as a whole, to read or to
 //!    write: there this cache has them keep the strongest that its programs need. In volumes that cannot be
@@ -69,11 +71,46 @@ impl LockKind {
     }
 }
 
+/// The two kinds of locks that programs set. On one machine they are independent of each other.
+/// Source: flock(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockFamily {
+    /// fcntl(2): bytes, of a process or of an open file.
+    Record,
+    /// flock(2): the whole file, of an open file.
+    Flock,
+}
+
+/// The owner of a lock: locks of one owner are not in each other's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockOwner {
+    /// The family.
+    pub family: LockFamily,
+    /// The kernel's number of the owner.
+    pub number: u64,
+}
+
+impl LockOwner {
+    /// The owner of that number of locks by fcntl(2).
+    pub fn record(number: u64) -> Self {
+        let family = LockFamily::Record;
+        Self { family, number }
+    }
+
+    /// The owner of that number of locks by flock(2).
+    pub fn flock(number: u64) -> Self {
+        let family = LockFamily::Flock;
+        Self { family, number }
+    }
+}
+
 /// A program's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Whose it is: locks of one owner are not in each other's way.
-    pub owner: u64,
+    /// Whose it is.
+    pub owner: LockOwner,
+    /// The open file through which it was set: the lock ends with it.
+    pub open_file: u64,
     /// The process that set it.
     pub pid: u32,
     /// The first byte.
@@ -88,7 +125,8 @@ impl Lock {
     fn hinders(&self, other: &Self) -> bool {
         let alone = self.kind == LockKind::Write || other.kind == LockKind::Write;
         let meets = self.first <= other.last && other.first <= self.last;
-        alone && meets && self.owner != other.owner
+        let one_family = self.owner.family == other.owner.family;
+        alone && meets && one_family && self.owner != other.owner
     }
 
     fn range(&self) -> LockRange {
@@ -169,18 +207,25 @@ impl Locks {
         self.held.lock().iter().map(|lock| lock.kind).max()
     }
 
-    fn has(&self, owner: u64) -> bool {
+    fn has(&self, owner: LockOwner) -> bool {
         self.held.lock().iter().any(|lock| lock.owner == owner)
     }
 
-    fn has_of(&self, owner: u64, pid: u32) -> bool {
+    /// Whether an owner has a shared lock by flock(2) that `wanted` is to replace by an
+    /// exclusive one.
+    fn is_upgrade(&self, wanted: &Lock) -> bool {
+        let is_flock = wanted.owner.family == LockFamily::Flock;
+        is_flock && wanted.kind == LockKind::Write && self.has(wanted.owner)
+    }
+
+    fn has_of(&self, owner: LockOwner, pid: u32) -> bool {
         let held = self.held.lock();
         held.iter()
             .any(|lock| (lock.owner, lock.pid) == (owner, pid))
     }
 
     /// The owner has nothing of that range any more.
-    fn take(&self, owner: u64, first: u64, last: u64) {
+    fn take(&self, owner: LockOwner, first: u64, last: u64) {
         let mut held = self.held.lock();
         *held = without(&held, owner, first, last);
     }
@@ -197,7 +242,7 @@ impl Locks {
 }
 
 /// Locks without what an owner has of a range.
-fn without(held: &[Lock], owner: u64, first: u64, last: u64) -> Vec<Lock> {
+fn without(held: &[Lock], owner: LockOwner, first: u64, last: u64) -> Vec<Lock> {
     let mut kept = Vec::with_capacity(held.len());
     for &lock in held {
         if lock.owner != owner || lock.last < first || lock.first > last {
@@ -221,11 +266,24 @@ fn without(held: &[Lock], owner: u64, first: u64, last: u64) -> Vec<Lock> {
 }
 
 impl Cache {
-    /// Sets a lock, in place of what its owner has of that range.
+    /// Sets a lock, in place of what its owner has of that range. A shared lock by flock(2) that
+    /// cannot become exclusive is given back: two programs that both wait for that would wait
+    /// for each other. Source: flock(2).
     ///
     /// # Errors
     /// `EAGAIN`: somebody else's is in the way; `ENOLCK`: there are too many; the server's.
     pub async fn set_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {
+        let set = self.try_lock(user, vnode, lock).await;
+        if let Err(error) = &set
+            && errno(error) == EAGAIN
+            && vnode.locks.is_upgrade(&lock)
+        {
+            self.unlock(vnode, lock.owner, 0, u64::MAX).await;
+        }
+        set
+    }
+
+    async fn try_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {
         let mut server = vnode.locks.server.lock().await;
         if vnode.locks.hindrance(&lock).is_some() {
             return Err(in_the_way(vnode));
@@ -280,7 +338,8 @@ impl Cache {
             return Ok(here);
         }
         let there = |range: LockRange| Lock {
-            owner: 0,
+            owner: LockOwner::record(0),
+            open_file: 0,
             pid: 0,
             first: range.first,
             last: range.last,
@@ -310,7 +369,7 @@ impl Cache {
     }
 
     /// The owner has no lock on that range any more.
-    pub async fn unlock(&self, vnode: &Arc<Vnode>, owner: u64, first: u64, last: u64) {
+    pub async fn unlock(&self, vnode: &Arc<Vnode>, owner: LockOwner, first: u64, last: u64) {
         if !vnode.locks.has(owner) {
             return;
         }
@@ -324,21 +383,32 @@ impl Cache {
     }
 
     /// Whether a process has locks that it set as that owner.
-    pub fn has_locks(&self, vnode: &Vnode, owner: u64, pid: u32) -> bool {
+    pub fn has_locks(&self, vnode: &Vnode, owner: LockOwner, pid: u32) -> bool {
         vnode.locks.has_of(owner, pid)
     }
 
-    /// A process gives back all that it set as that owner: another one that has the owner's number by now keeps his.
-    pub async fn unlock_process(&self, vnode: &Arc<Vnode>, owner: u64, pid: u32) {
-        if !vnode.locks.has_of(owner, pid) {
+    /// A process gives back all that it set as that owner: another one that has the owner's
+    /// number by now keeps its own.
+    pub async fn unlock_process(&self, vnode: &Arc<Vnode>, owner: LockOwner, pid: u32) {
+        let is_its = |lock: &Lock| (lock.owner, lock.pid) == (owner, pid);
+        self.unlock_those(vnode, is_its).await;
+    }
+
+    /// An open file is closed for the last time: all locks go that were set through it.
+    pub async fn unlock_open_file(&self, vnode: &Arc<Vnode>, open_file: u64) {
+        let is_its = |lock: &Lock| lock.open_file == open_file;
+        self.unlock_those(vnode, is_its).await;
+    }
+
+    async fn unlock_those(&self, vnode: &Arc<Vnode>, which: impl Fn(&Lock) -> bool) {
+        if !vnode.locks.held.lock().iter().any(&which) {
             return;
         }
         if let Err(error) = self.store(vnode, false).await {
             tracing::info!(fid = %vnode.fid(), %error, "not stored before a lock is given back");
         }
         let mut server = vnode.locks.server.lock().await;
-        let is_other = |lock: &Lock| (lock.owner, lock.pid) != (owner, pid);
-        vnode.locks.held.lock().retain(is_other);
+        vnode.locks.held.lock().retain(|lock| !which(lock));
         self.give_back(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
     }
@@ -601,12 +671,37 @@ mod tests {
 
     fn lock(owner: u64, first: u64, last: u64, kind: LockKind) -> Lock {
         Lock {
-            owner,
+            owner: LockOwner::record(owner),
+            open_file: 0,
             pid: 1,
             first,
             last,
             kind,
         }
+    }
+
+    #[test]
+    fn flock_and_fcntl_are_independent() {
+        use LockKind::{Read, Write};
+        let all = |owner, kind| Lock {
+            owner,
+            ..lock(0, 0, u64::MAX, kind)
+        };
+        let locks = Locks::default();
+        assert!(locks.put(all(LockOwner::flock(1), Read)));
+        assert!(locks.put(all(LockOwner::record(1), Write)));
+        assert_eq!(locks.hindrance(&all(LockOwner::flock(2), Read)), None);
+        assert!(locks.hindrance(&all(LockOwner::record(2), Read)).is_some());
+        // The server keeps the strongest of both, and what is left of one.
+        let held = |alone| {
+            let (first, last) = (0, u64::MAX);
+            HeldRanges::of_all([LockRange { first, last, alone }])
+        };
+        assert_eq!(locks.all_with(None), held(true));
+        locks.take(LockOwner::record(1), 0, u64::MAX);
+        assert_eq!(locks.all_with(None), held(false));
+        locks.take(LockOwner::flock(1), 0, u64::MAX);
+        assert!(locks.is_empty());
     }
 
     #[test]
@@ -620,7 +715,7 @@ mod tests {
         assert_eq!(locks.hindrance(&lock(1, 0, 99, Write)), None, "his own");
         // A part of it is another now, and a part is free.
         assert!(locks.put(lock(1, 40, 59, Write)));
-        locks.take(1, 45, 49);
+        locks.take(LockOwner::record(1), 45, 49);
         let mut held = locks.held.lock().clone();
         held.sort_by_key(|lock| lock.first);
         let ranges: Vec<_> = held.iter().map(|l| (l.first, l.last, l.kind)).collect();
@@ -632,7 +727,7 @@ mod tests {
         ];
         assert_eq!(ranges, expected);
         assert_eq!(locks.hindrance(&lock(2, 45, 49, Write)), None);
-        locks.take(1, 0, u64::MAX);
+        locks.take(LockOwner::record(1), 0, u64::MAX);
         assert!(locks.is_empty());
     }
 

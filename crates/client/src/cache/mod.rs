@@ -90,7 +90,7 @@ use full::Full;
 use index::Index;
 pub use index::{Unstored, unstored_in};
 pub use loans::Loan;
-pub use locks::{Lock, LockKind};
+pub use locks::{Lock, LockFamily, LockKind, LockOwner};
 pub use manage::Waiting;
 use metrics::Counts;
 pub use names::{Found, Root};

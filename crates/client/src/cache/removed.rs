@@ -4,8 +4,10 @@
 //!    lets a file go with its last name.
 //! 2. So it is with a file whose name another one is about to get, but for one thing: if that does not come to it, the name
 //!    is given back. Until it is known, its last close removes nothing.
-//! 3. What waits to be stored of a file that we have removed ourselves is nobody's any more. Where somebody else has, it is kept
-//!    aside ([`super::status`]).
+//! 3. A directory goes with its name, also while programs have it open. They see it as it was
+//!    last, without links.
+//! 4. Bytes that wait to be stored of a file that we have removed ourselves are dropped. If
+//!    another client has removed it, they are kept aside ([`super::status`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,6 +107,9 @@ impl Drop for Replaced<'_> {
 impl Cache {
     /// A name of it is gone since that time of the server's.
     pub(crate) async fn unlinked(&self, user: &Arc<User>, file: &Arc<Vnode>, at: AfsTime) {
+        if file.is_directory() {
+            return file.directory_removed();
+        }
         let waits = file.body.lock().is_changed() && file.state.lock().opens == 0;
         match file.last_status() {
             Some(status) if status.link_count > 1 => {

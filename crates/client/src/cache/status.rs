@@ -177,7 +177,14 @@ impl Cache {
     /// # Errors
     /// As [`Cache::status`].
     pub async fn attributes(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Attributes> {
-        let status = self.status(user, vnode).await?;
+        let status = match self.status(user, vnode).await {
+            Err(error) if error.code() == Some(AbortCode::VNOVNODE) => {
+                let status = vnode.removed_directory().ok_or(error)?;
+                let valid = std::time::Duration::ZERO;
+                return Ok(Attributes { status, valid });
+            }
+            status => status?,
+        };
         Ok(match vnode.attributes() {
             Some(attributes) => attributes,
             None => Attributes {

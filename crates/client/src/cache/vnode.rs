@@ -229,7 +229,7 @@ impl Vnode {
     /// The same, of the status that is in `state`, or a newer one. What is stored is in that first, and then no longer a change of
     /// ours: whoever looked at one before and at the other after would find neither, and a file that is shorter than it was.
     fn with_changes_in(&self, state: &State, mut status: AfsFetchStatus) -> AfsFetchStatus {
-        if state.leftover.is_some() {
+        if state.leftover.is_some() || (state.removed && self.is_directory()) {
             // Its last name was removed, as far as programs know.
             status.link_count = 0;
         }
@@ -317,7 +317,10 @@ impl Vnode {
             stale = status.file_type == FileType::File && self.body.lock().meet(status);
             state.status = Some(*status);
             state.gone = false;
-            state.removed = false;
+            let from_before = |asked: Asked| asked.breaks != self.breaks.load(Ordering::Acquire);
+            let is_removed =
+                self.is_directory() && promise.is_some_and(|(_, asked)| from_before(asked));
+            state.removed &= is_removed;
         }
         // Who may do what changes without the data: what was known of others holds no longer than
         // the promise, which an access list's change breaks.
@@ -402,6 +405,22 @@ impl Vnode {
         let mut state = self.state.lock();
         state.expires = None;
         state.gone = true;
+    }
+
+    /// We have removed the name of this directory, and with it the directory.
+    pub(crate) fn directory_removed(&self) {
+        // An answer from before that is under way promises nothing.
+        self.breaks.fetch_add(1, Ordering::AcqRel);
+        self.vanished();
+        self.state.lock().removed = true;
+    }
+
+    /// What programs that have it open are shown of a directory that we have removed.
+    pub(crate) fn removed_directory(&self) -> Option<AfsFetchStatus> {
+        let state = self.state.lock();
+        let is_removed = self.is_directory() && state.removed;
+        let status = state.status.filter(|_| is_removed)?;
+        Some(self.with_changes_in(&state, status))
     }
 
     /// Whether a symbolic link with this status is a mount point.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellar_client::cache::{Leases, Lock, LockKind, Vnode, Wanted};
+use cellar_client::cache::{Leases, Lock, LockKind, LockOwner, Vnode, Wanted};
 use cellar_client::errno;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -554,7 +554,8 @@ async fn what_has_another_number_by_the_time_it_is_told_is_closed_linked_and_loc
     forget_numbers(&a).await;
     let locked = a.make("locked").await;
     let lock = Lock {
-        owner: 1,
+        owner: LockOwner::record(1),
+        open_file: 1,
         pid: 1,
         first: 0,
         last: 7,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::bench::{Bench, Client, NOW, held};
-use cellar_client::cache::{Lock, LockKind, Vnode};
+use cellar_client::cache::{Lock, LockKind, LockOwner, Vnode};
 use cellar_client::errno;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
@@ -14,7 +14,8 @@ use cellar_wire::rxafs::{HoldRanges, StoreData64};
 
 fn lock(owner: u64, kind: LockKind) -> Lock {
     Lock {
-        owner,
+        owner: LockOwner::record(owner),
+        open_file: owner,
         pid: 1,
         first: 0,
         last: i64::MAX as u64,
@@ -30,6 +31,7 @@ impl Client {
     }
 
     async fn unlock(&self, vnode: &Arc<Vnode>, owner: u64) {
+        let owner = LockOwner::record(owner);
         self.cache.unlock(vnode, owner, 0, u64::MAX).await;
     }
 }
@@ -86,6 +88,44 @@ async fn locks_keep_programs_of_two_machines_apart() {
     assert_eq!(b.lock(&seen, 1, Write).await, 0);
     b.unlock(&seen, 1).await;
     handle.close().await;
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_program_that_locks_by_flock_and_fcntl_has_both() {
+    use LockKind::{Read, Write};
+    let bench = Bench::start();
+    // A server that knows ranges, and one that has one lock for a file and client.
+    for knows_ranges in [true, false] {
+        if !knows_ranges {
+            bench.refuse::<HoldRanges>(AbortCode::RXGEN_OPCODE, 2);
+        }
+        let name = if knows_ranges { "one" } else { "other" };
+        let (a, b) = (bench.client().await, bench.client().await);
+        let (file, seen) = (a.make(name).await, b.find(name).await);
+        let flock = |number, kind| Lock {
+            owner: LockOwner::flock(number),
+            ..lock(number, kind)
+        };
+        assert_eq!(a.range(&file, flock(1, Read)).await, 0);
+        assert_eq!(b.lock(&seen, 9, Read).await, 0);
+        b.unlock(&seen, 9).await;
+        assert_eq!(a.range(&file, lock(1, Write)).await, 0);
+        assert_eq!(a.range(&file, flock(2, Read)).await, 0);
+        assert_eq!(a.range(&file, lock(2, Read)).await, 11);
+        // The strongest of both is kept on the server, until it is given back.
+        assert_eq!(b.lock(&seen, 9, Read).await, 11);
+        // Neither of two readers waits for the other for ever: who is refused has nothing left.
+        assert_eq!(a.range(&file, flock(1, Write)).await, 11);
+        assert_eq!(a.range(&file, flock(2, Write)).await, 0);
+        a.unlock(&file, 1).await;
+        assert_eq!(b.lock(&seen, 9, Read).await, 11);
+        // The open file goes, and the lock with it.
+        a.cache.unlock_open_file(&file, 1).await;
+        assert_eq!(b.lock(&seen, 9, Read).await, 11);
+        a.cache.unlock_open_file(&file, 2).await;
+        assert_eq!(b.lock(&seen, 9, Read).await, 0);
+    }
     bench.end();
 }
 
@@ -186,7 +226,8 @@ async fn ranges_keep_programs_of_two_machines_apart() {
     assert_eq!(b.range(&seen, range(1, 150, 550, Write)).await, 11);
     assert_eq!(a.test(&file, range(1, 300, 400, Write)).await, None);
     // A part is given back, and a part becomes shared.
-    a.cache.unlock(&file, 1, 0, 49).await;
+    let one = LockOwner::record(1);
+    a.cache.unlock(&file, one, 0, 49).await;
     assert_eq!(a.range(&file, range(1, 50, 59, Read)).await, 0);
     assert_eq!(b.range(&seen, range(3, 0, 49, Write)).await, 0);
     assert_eq!(b.range(&seen, range(3, 50, 59, Read)).await, 0);
@@ -195,7 +236,7 @@ async fn ranges_keep_programs_of_two_machines_apart() {
     // Who waits gets it.
     let (user, wanted) = (&b.user, range(4, 60, 99, Write));
     let wait = b.cache.wait_for_lock(user, &seen, wanted, || false);
-    let (waited, ()) = tokio::join!(wait, a.cache.unlock(&file, 1, 0, 99));
+    let (waited, ()) = tokio::join!(wait, a.cache.unlock(&file, one, 0, 99));
     waited.expect("locked");
     a.unlock(&file, 2).await;
     for owner in 1..5 {

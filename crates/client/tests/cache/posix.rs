@@ -47,6 +47,38 @@ async fn a_file_that_is_removed_while_it_is_open_has_no_names() {
 }
 
 #[tokio::test]
+async fn a_directory_that_is_removed_while_it_is_open_has_no_links() {
+    let bench = Bench::start();
+    let a = bench.client().await;
+    let make = async |name: &[u8]| {
+        let made = a.cache.make_dir(&a.user, &a.root, name, 0o755).await;
+        made.expect("made")
+    };
+    let (removed, old, replaced) = (make(b"a").await, make(b"b").await, make(b"c").await);
+    a.stat(&removed).await;
+    let gone = a.cache.remove_dir(&a.user, &a.root, b"a").await;
+    gone.expect("removed");
+    let (from, to) = ((&a.root, &b"b"[..]), (&a.root, &b"c"[..]));
+    a.cache.rename(&a.user, from, to).await.expect("renamed");
+    for directory in [&removed, &replaced] {
+        for _ in 0..2 {
+            assert_eq!(a.stat(directory).await.link_count, 0);
+        }
+        let made = a.cache.make_dir(&a.user, directory, b"in", 0o755).await;
+        assert_eq!(errno(&made.expect_err("it is gone")), 2);
+    }
+    assert_eq!(a.stat(&old).await.link_count, 2);
+    // Another machine removes one: nothing is made up for it.
+    let b = bench.client().await;
+    let gone = b.cache.remove_dir(&b.user, &b.root, b"c").await;
+    gone.expect("removed");
+    a.cache.distrust(old.fid().volume);
+    let stat = a.cache.attributes(&a.user, &old).await;
+    assert_eq!(errno(&stat.expect_err("gone")), 2);
+    bench.end();
+}
+
+#[tokio::test]
 async fn a_name_that_goes_changes_the_file_s_time() {
     let bench = Bench::start();
     let a = bench.client().await;

@@ -168,14 +168,15 @@ impl Requests {
 
     pub(crate) async fn release(&self, handle: u64) {
         if handle & QUIET != 0 {
-            for one in self.owners.take_of(handle) {
-                let back = self.cache.unlock_process(&one.vnode, one.owner, one.pid);
-                back.await;
-            }
+            self.owners.forget(handle);
         }
         let Some(file) = self.files.lock().remove(&handle) else {
             return;
         };
+        // Those by flock(2), and those of the open file (F_OFD_SETLK): the kernel does not say
+        // whose they are.
+        let back = self.cache.unlock_open_file(file.handle.vnode(), handle);
+        back.await;
         if let Some(inode) = file.counted {
             self.passthrough.close(inode);
         }

@@ -1,0 +1,111 @@
+//! The kernel's requests for locks: fcntl(2) and flock(2), which it sends with the same request.
+
+use cellar_client::cache::{Lock, LockFamily, LockKind, LockOwner};
+use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLock, Request};
+
+use super::Filesystem;
+use crate::caller::Caller;
+use crate::ring;
+
+/// Kinds of locks. Source: fcntl(2).
+const F_RDLCK: i32 = 0;
+const F_WRLCK: i32 = 1;
+const F_UNLCK: i32 = 2;
+
+/// What the kernel asks about a lock.
+pub(super) struct Asked {
+    pub(super) handle: FileHandle,
+    pub(super) owner: fuser::LockOwner,
+    /// The first and the last byte.
+    pub(super) range: (u64, u64),
+    pub(super) kind: i32,
+    pub(super) pid: u32,
+    /// It is one by flock(2).
+    pub(super) flock: bool,
+}
+
+impl Asked {
+    fn owner(&self) -> LockOwner {
+        let family = match self.flock {
+            true => LockFamily::Flock,
+            false => LockFamily::Record,
+        };
+        let number = self.owner.0;
+        LockOwner { family, number }
+    }
+
+    /// The lock that is meant; `None`: none.
+    fn lock(&self) -> Option<Lock> {
+        let kind = match self.kind {
+            F_RDLCK => LockKind::Read,
+            F_WRLCK => LockKind::Write,
+            _ => return None,
+        };
+        let (first, last) = self.range;
+        Some(Lock {
+            owner: self.owner(),
+            open_file: self.handle.0,
+            pid: self.pid,
+            first,
+            last,
+            kind,
+        })
+    }
+}
+
+impl Filesystem {
+    /// What is in the way of a lock.
+    pub(super) fn get_lock(&self, request: &Request, asked: Asked, reply: ReplyLock) {
+        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        self.run(async move {
+            let Some(lock) = asked.lock() else {
+                return reply.error(Errno::EINVAL);
+            };
+            let test = requests.test_lock(asked.handle.0, lock);
+            match requests.within(caller, test).await {
+                Ok(None) => reply.locked(lock.first, lock.last, F_UNLCK, 0),
+                Ok(Some(found)) => {
+                    let kind = match found.kind {
+                        LockKind::Read => F_RDLCK,
+                        LockKind::Write => F_WRLCK,
+                    };
+                    reply.locked(found.first, found.last, kind, found.pid);
+                }
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    /// Sets a lock, with `sleep` as soon as nothing is in the way, or gives one back.
+    pub(super) fn set_lock(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        asked: Asked,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (requests, thread) = (self.requests.clone(), request.pid());
+        // Who finds none gets what is free, but does not wait.
+        let place = sleep.then(ring::place).flatten();
+        self.run(async move {
+            let handle = asked.handle.0;
+            // No longest time: who waits can be interrupted, and servers are not waited for.
+            let done = match asked.lock() {
+                Some(lock) => {
+                    let file = (number, handle);
+                    let set = requests.set_lock(file, thread, lock, place.is_some());
+                    set.await
+                }
+                None => requests.unlock(handle, asked.owner(), asked.range).await,
+            };
+            match done {
+                Ok(()) => reply.ok(),
+                Err(errno) if sleep && errno.code() == Errno::EAGAIN.code() => {
+                    reply.error(Errno::ENOLCK);
+                }
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+}
