@@ -12,6 +12,10 @@ pub struct Config {
     /// Epoch of our client connections: random, the same for all endpoints of one process.
     /// Bit 31 is set and bit 30 cleared when used, as OpenAFS does for random epochs.
     pub epoch: u32,
+    /// Where the serials of server connections begin: random, from a generator whose numbers cannot
+    /// be told from earlier ones, as an ACK that names one proves that its sender has received it.
+    /// `None`: from the endpoint's seed, for simulations.
+    pub serial_base: Option<fn() -> u32>,
     /// Our client connections get cids with `(cid >> 2) % cid_shards == cid_shard`.
     pub cid_shard: u32,
     /// Number of endpoints that share one port; at least 1.
@@ -123,6 +127,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             epoch: 0x8000_0001,
+            serial_base: None,
             cid_shard: 0,
             cid_shards: 1,
             unix_start_micros: 0,

@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) reach_check: bool,
     pub(crate) first_checksum: u16,
     pub(crate) serial: u32,
+    /// The serial before our first packet's.
+    pub(crate) serial_base: u32,
     pub(crate) channels: [Channel; 4],
     pub(crate) error: Option<i32>,
     pub(crate) used_at: Time,
@@ -109,6 +111,12 @@ impl Connection {
     pub(crate) fn next_serial(&mut self) -> u32 {
         self.serial = self.serial.wrapping_add(1).max(1);
         self.serial
+    }
+
+    /// Whether one of our newest `window` packets had this serial.
+    pub(crate) const fn sent_serial(&self, serial: u32, window: u32) -> bool {
+        let age = self.serial.wrapping_sub(serial);
+        serial != 0 && age < window && age < self.serial.wrapping_sub(self.serial_base)
     }
 
     /// A header towards the peer; takes a serial.

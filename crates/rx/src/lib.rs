@@ -19,6 +19,7 @@
 //! What a stock peer sees is what OpenAFS 1.8 would send, with the better manners that rx-wire facts
 //! 2.2 and 2.3 ask for; what two Cellar endpoints do beyond is in `docs/protocol/rx-extensions.md`.
 
+mod allowance;
 mod call;
 pub mod code;
 mod config;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::allowance::{Allowance, Proof};
 use crate::congestion::PathModel;
 use crate::mtu::PathMtu;
 use crate::packet::Trailer;
@@ -26,9 +27,11 @@ pub(crate) struct Peer {
     pub(crate) path: Option<PathModel>,
     pub(crate) share: Share,
     pub(crate) heard_at: Time,
-    /// Until then the address is proven to be reachable.
-    pub(crate) proven_until: Time,
-    /// Calls that wait for that: slot and number.
+    /// That the address receives.
+    pub(crate) proof: Proof,
+    /// What may be sent to it without.
+    pub(crate) allowance: Allowance,
+    /// Calls that wait for the proof: slot and number.
     pub(crate) waiting: Vec<(u32, u32)>,
     pub(crate) packets_sent: u32,
     pub(crate) packets_resent: u32,
@@ -52,7 +55,8 @@ impl Peer {
             path: None,
             share: Share::default(),
             heard_at: now,
-            proven_until: Time::ZERO,
+            proof: Proof::default(),
+            allowance: Allowance::default(),
             waiting: Vec::new(),
             packets_sent: 0,
             packets_resent: 0,
@@ -60,6 +64,18 @@ impl Peer {
             bytes_received: 0,
             window_packets: 0,
         }
+    }
+
+    /// A call goes on when the address is proven to receive.
+    pub(crate) fn awaits_proof(&mut self, slot: u32, number: u32) {
+        if self.waiting.contains(&(slot, number)) {
+            return;
+        }
+        if self.waiting.len() >= WAITING_MAX {
+            // Those whose calls are long over.
+            self.waiting.remove(0);
+        }
+        self.waiting.push((slot, number));
     }
 
     /// Largest packet (not jumbogram) to send.
@@ -97,6 +113,9 @@ impl Peer {
     }
 }
 
+/// Calls of one peer that wait for its address to be proven. One pushed out goes on by its own next
+/// packet.
+const WAITING_MAX: usize = 256;
 /// Most packets in a jumbogram.
 pub(crate) const MAX_JUMBO: u8 = 6;
 const ETHERNET: u16 = 1444;

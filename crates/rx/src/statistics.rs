@@ -71,6 +71,8 @@ pub struct Statistics {
     pub bytes_sent: u64,
     /// Sends that the driver reported as failed.
     pub send_failures: u32,
+    /// Packets withheld from addresses that have not proved that they receive.
+    pub withheld: u32,
     /// Path MTU probes that were answered.
     pub mtu_growths: u32,
     /// Paths on which packets had to become smaller.
@@ -135,7 +137,7 @@ impl Statistics {
             bytes_sent,
             send_failures
         );
-        add!(send_buffered, mtu_growths, mtu_shrinks);
+        add!(send_buffered, mtu_growths, mtu_shrinks, withheld);
     }
 
     /// The 284 bytes that RXSTATS answers (rx-wire facts 4.5).

@@ -170,6 +170,7 @@ impl Driver {
         let (cid_shards, cid_shard) = receive::cid_choice(setup.number, setup.count, setup.seed);
         let config = Config {
             epoch: setup.epoch,
+            serial_base: Some(rand::random),
             cid_shard,
             cid_shards,
             unix_start_micros: setup.clock.unix_start_micros(),

@@ -10,8 +10,6 @@ use crate::id::CallId;
 use crate::packet::{Ack, AckReason, Flags, Header};
 use crate::time::Time;
 
-/// An answered ping proves an address for this long, microseconds.
-const REACH_LIFE: u64 = 60_000_000;
 /// A channel said to be busy is avoided for this long, microseconds.
 const BUSY_TIME: u64 = 2_000_000;
 
@@ -20,6 +18,7 @@ impl Endpoint {
         let Some(ack) = Ack::decode(payload) else {
             return;
         };
+        self.look_for_proof(now, slot, ack.serial);
         let Some(call_slot) = self.current_call(slot, header) else {
             return;
         };
@@ -102,21 +101,7 @@ impl Endpoint {
         call.ping = None;
         let rtt = now.micros_since(ping.sent_at);
         peer.rtt.sample(rtt);
-        peer.proven_until = now.plus_micros(REACH_LIFE);
-        let waiting = std::mem::take(&mut peer.waiting);
         self.count_rtt(rtt);
-        self.present_waiting(now, &waiting);
-    }
-
-    /// Calls that waited for an address to be proven.
-    pub(super) fn present_waiting(&mut self, now: Time, waiting: &[(u32, u32)]) {
-        for &(slot, number) in waiting {
-            if let Some(call) = self.calls.get(slot)
-                && call.number == number
-            {
-                self.try_present(now, call.connection, slot);
-            }
-        }
     }
 
     fn count_rtt(&mut self, micros: u64) {
@@ -180,7 +165,7 @@ impl Endpoint {
     }
 
     fn after_progress(&mut self, now: Time, slot: u32, finished: bool) {
-        let bounds = self.send_bounds();
+        let bounds = self.send_bounds(slot);
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };

@@ -147,8 +147,8 @@ impl Endpoint {
         data: Bytes,
     ) -> Result<WriteOutcome, CallError> {
         let now = self.advance(now);
-        let bounds = self.send_bounds();
         let slot = call.slot;
+        let bounds = self.send_bounds(slot);
         let call = self.held(call)?;
         let limit = bounds.of(call);
         if call.send.finished() || (!call.server && call.turned) {
@@ -173,11 +173,20 @@ impl Endpoint {
         Ok(WriteOutcome::Accepted)
     }
 
-    /// How much calls may hold written and unacknowledged at this moment.
-    pub(super) fn send_bounds(&self) -> SendBounds {
+    /// How much a call may hold written and unacknowledged at this moment.
+    pub(super) fn send_bounds(&self, call: u32) -> SendBounds {
         let limits = &self.config.limits;
+        let free = limits.send_buffers.saturating_sub(self.send_buffered);
+        let connection = self
+            .calls
+            .get(call)
+            .and_then(|call| self.connections.get(call.connection));
+        let held_back = connection.is_some_and(|connection| {
+            connection.server && !self.is_verified(self.now, connection.peer)
+        });
         SendBounds {
-            free: limits.send_buffers.saturating_sub(self.send_buffered),
+            // Most of a reply waits with its handler until its address is verified.
+            free: if held_back { 0 } else { free },
             least: limits.send_buffer,
             most: limits.send_buffer_long_path,
         }
@@ -432,15 +441,11 @@ impl Endpoint {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let Some(connection) = self.connections.get_mut(call.connection) else {
-            return;
-        };
         call.aborted_at = now;
-        let code = call.abort;
-        let header = connection.header(PacketType::ABORT, call.channel, call.number);
-        let (to, local) = (connection.address, connection.local);
+        let (connection, channel, number) = (call.connection, call.channel, call.number);
+        let code = call.abort.to_be_bytes();
         self.statistics.aborts_sent = self.statistics.aborts_sent.wrapping_add(1);
-        self.send_control(to, local, &header, &code.to_be_bytes());
+        self.send_ready(connection, PacketType::ABORT, channel, number, &code);
     }
 
     /// The peer goes on with a call that we aborted.

@@ -59,6 +59,7 @@ impl Endpoint {
             reach_check: false,
             first_checksum: 0,
             serial: 0,
+            serial_base: 0,
             channels: Connection::NO_CHANNELS,
             error: None,
             used_at: now,

@@ -131,13 +131,8 @@ impl Endpoint {
     }
 
     pub(super) fn send_busy(&mut self, slot: u32, channel: u8, call_number: u32) {
-        let Some(connection) = self.connections.get_mut(slot) else {
-            return;
-        };
-        let header = connection.header(PacketType::BUSY, channel, call_number);
-        let (to, local) = (connection.address, connection.local);
         self.statistics.busies_sent = self.statistics.busies_sent.wrapping_add(1);
-        self.send_control(to, local, &header, &[]);
+        self.send_ready(slot, PacketType::BUSY, channel, call_number, &[]);
     }
 
     /// Data for a call that is over here: it is acknowledged, or its abort is repeated.
@@ -299,15 +294,11 @@ impl Endpoint {
         }
         if connection.reach_check
             && let Some(peer) = self.peers.get_mut(connection.peer)
-            && peer.proven_until < now
+            && !peer.proof.holds(now)
         {
             if call.reach_at.is_none() {
                 self.statistics.calls_waited = self.statistics.calls_waited.wrapping_add(1);
-                if peer.waiting.len() >= WAITING_MAX {
-                    // Those whose calls are long over.
-                    peer.waiting.remove(0);
-                }
-                peer.waiting.push((slot, call.number));
+                peer.awaits_proof(slot, call.number);
                 call.ping_wanted = true;
                 call.reach_at = Some(now.plus_micros(REACH_REPEAT));
                 self.queue(slot);
@@ -362,8 +353,5 @@ pub(super) const UNTOLD_WINDOW: u32 = 16;
 const CELLAR_INITIAL_WINDOW: u32 = 512;
 /// Reachability pings are repeated after this, microseconds.
 pub(super) const REACH_REPEAT: u64 = 2_000_000;
-/// Calls of one peer that wait for its address to be proven. One pushed out is presented by its own
-/// next packet.
-const WAITING_MAX: usize = 256;
 /// A reply packet younger than this is not sent again for a repeated request, microseconds.
 const REPLY_AGE: u64 = 100_000;

@@ -219,6 +219,7 @@ impl Endpoint {
             unix_seconds: self.unix_seconds(now),
         };
         let security = class.accept(&identity);
+        let serial = self.serial_base();
         let connection = Connection {
             epoch: header.epoch,
             cid: header.cid & !3,
@@ -233,7 +234,8 @@ impl Endpoint {
             security: Security::Server(security),
             reach_check,
             first_checksum: header.checksum,
-            serial: 0,
+            serial,
+            serial_base: serial,
             channels: Connection::NO_CHANNELS,
             error: None,
             used_at: now,
@@ -335,6 +337,9 @@ impl Endpoint {
         if let Some(peer) = self.peers.get_mut(connection.peer) {
             peer.heard_at = now;
             peer.bytes_received += datagram.len() as u64;
+            if !peer.proof.holds(now) {
+                peer.allowance.received(datagram.len());
+            }
         }
         if error.is_some() {
             if header.packet_type != PacketType::ABORT {

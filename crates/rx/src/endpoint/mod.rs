@@ -1,8 +1,9 @@
 //! The endpoint: every connection, call and peer behind one UDP port.
 //!
 //! `input` takes datagrams apart and finds their connection; `data` and `acknowledge` treat what belongs to
-//! calls; `secure` authenticates; `calls` and `connections` are what the driver does; `transmit`
-//! and `run` make packets; `timeout` does what is due; `show` answers `rxdebug`.
+//! calls; `secure` authenticates; `unverified` is what addresses get that have proved nothing;
+//! `calls` and `connections` are what the driver does; `transmit` and `run` make packets;
+//! `timeout` does what is due; `show` answers `rxdebug`.
 
 mod acknowledge;
 mod calls;
@@ -14,6 +15,7 @@ mod secure;
 mod show;
 mod timeout;
 mod transmit;
+mod unverified;
 
 pub use show::Path;
 

@@ -50,6 +50,8 @@ struct Run<'a> {
     /// Congestion window and pacing allowance, bytes.
     window: u64,
     allowance: u64,
+    /// Most datagrams; an address that is not verified gets few.
+    most_datagrams: usize,
     /// Datagrams so far, and packets in the present one.
     datagrams: usize,
     packets: usize,
@@ -65,8 +67,15 @@ struct Run<'a> {
 }
 
 impl Endpoint {
-    /// Fills `out` with a run of DATA packets; false if there is nothing that may go now.
-    pub(super) fn put_data(&mut self, now: Time, slot: u32, out: &mut TransmitBuffer) -> bool {
+    /// Fills `out` with a run of at most `most` datagrams of DATA packets; false if there is nothing
+    /// that may go now. With fewer than `usize::MAX` each packet asks for an acknowledgement.
+    pub(super) fn put_data(
+        &mut self,
+        now: Time,
+        slot: u32,
+        most: usize,
+        out: &mut TransmitBuffer,
+    ) -> bool {
         let Some(call) = self.calls.get_mut(slot) else {
             return false;
         };
@@ -86,6 +95,7 @@ impl Endpoint {
             &mut self.statistics,
             out,
         );
+        run.most_datagrams = most;
         let filled = run.fill();
         run.seal();
         if let Err(code) = filled {
@@ -149,6 +159,7 @@ impl<'a> Run<'a> {
             jumbo,
             window,
             allowance,
+            most_datagrams: usize::MAX,
             datagrams: 0,
             packets: 0,
             first_length: 0,
@@ -213,7 +224,7 @@ impl<'a> Run<'a> {
         let room = usize::from(self.overhead.header) + usize::from(self.overhead.trailer);
         let size = HEADER_SIZE + room + usize::from(packet.length);
         self.jumbo == 1
-            && self.datagrams < self.out.max_segments
+            && self.datagrams < self.out.max_segments.min(self.most_datagrams)
             && packet.length <= self.first_length
             && self.out.bytes.len() + size <= self.out.max_bytes
     }
@@ -228,7 +239,8 @@ impl<'a> Run<'a> {
         if packet.last {
             header.flags.0 |= Flags::LAST_PACKET;
         }
-        if !ends_reply && (packet.resend || self.peer.rtt.samples == 0) {
+        let asks = packet.resend || self.peer.rtt.samples == 0 || self.most_datagrams < usize::MAX;
+        if !ends_reply && asks {
             header.flags.0 |= Flags::REQUEST_ACK;
         }
         let bytes = &mut self.out.bytes;

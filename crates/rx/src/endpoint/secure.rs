@@ -24,8 +24,6 @@ const CHALLENGE_REPEAT: u64 = 2_000_000;
 const CHALLENGES: u8 = 50;
 /// Before a failed authentication is told, microseconds.
 const ABORT_DELAY: u64 = 1_000_000;
-/// What a good RESPONSE proves about the address, microseconds.
-const REACH_LIFE: u64 = 60_000_000;
 
 impl Endpoint {
     /// Sends the CHALLENGE unless one is on its way.
@@ -60,9 +58,7 @@ impl Endpoint {
             next_at: now.plus_micros(CHALLENGE_REPEAT),
         });
         if !payload.is_empty() {
-            let header = connection.header(PacketType::CHALLENGE, 0, 0);
-            let (to, local) = (connection.address, connection.local);
-            self.send_control(to, local, &header, &payload);
+            self.send_ready(slot, PacketType::CHALLENGE, 0, 0, &payload);
         }
         self.arm_connection(slot);
     }
@@ -97,11 +93,7 @@ impl Endpoint {
             return;
         };
         match class.respond(&identity, payload) {
-            Ok(response) => {
-                let header = connection.header(PacketType::RESPONSE, 0, 0);
-                let (to, local) = (connection.address, connection.local);
-                self.send_control(to, local, &header, &response);
-            }
+            Ok(response) => self.send_ready(slot, PacketType::RESPONSE, 0, 0, &response),
             Err(code) => self.fail_connection(now, slot, code, true),
         }
     }
@@ -133,9 +125,7 @@ impl Endpoint {
             channel.number = channel.number.max(number.saturating_sub(1));
         }
         let waiting = connection.channels.map(|channel| channel.call);
-        if let Some(peer) = self.peers.get_mut(connection.peer) {
-            peer.proven_until = now.plus_micros(REACH_LIFE);
-        }
+        let peer = connection.peer;
         for (slot_of_call, oldest) in waiting.into_iter().zip(claimed) {
             let call = self.calls.get(slot_of_call);
             if call.is_some_and(|call| call.number < oldest) {
@@ -145,6 +135,7 @@ impl Endpoint {
                 self.try_present(now, slot, slot_of_call);
             }
         }
+        self.proven(now, peer);
     }
 
     fn refuse_authentication(&mut self, now: Time, slot: u32, code: i32) {
@@ -190,10 +181,8 @@ impl Endpoint {
             return;
         };
         let Some(code) = connection.error else { return };
-        let header = connection.header(PacketType::ABORT, 0, 0);
-        let (to, local) = (connection.address, connection.local);
         self.statistics.aborts_sent = self.statistics.aborts_sent.wrapping_add(1);
-        self.send_control(to, local, &header, &code.to_be_bytes());
+        self.send_ready(slot, PacketType::ABORT, 0, 0, &code.to_be_bytes());
     }
 
     /// A packet came for a connection in error.

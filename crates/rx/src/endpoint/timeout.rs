@@ -197,6 +197,8 @@ impl Endpoint {
             if resend_due(now, call, peer) {
                 self.statistics.mtu_shrinks += 1;
             }
+            // The packets may not be repeated there; the answer to a ping allows it.
+            call.ping_wanted |= call.server && !peer.proof.holds(now);
             wanted = true;
         }
         if call.reach_at.is_some_and(|at| at <= now) {

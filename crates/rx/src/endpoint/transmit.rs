@@ -52,13 +52,19 @@ impl Endpoint {
     }
 
     fn transmit_call(&mut self, now: Time, slot: u32, out: &mut TransmitBuffer) -> bool {
-        let Some(call) = self.calls.get_mut(slot) else {
+        let Some(call) = self.calls.get(slot) else {
             return false;
         };
         let Some(connection) = self.connections.get(call.connection) else {
             return false;
         };
         out.start(connection.address, connection.local);
+        if connection.server && !self.is_verified(now, connection.peer) {
+            return self.transmit_unverified(now, slot, out);
+        }
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
         if let Some(serial) = call.ack.pong.take() {
             self.put_ack(now, slot, AckReason::PING_RESPONSE, serial, None, out);
             return true;
@@ -68,7 +74,7 @@ impl Endpoint {
             self.put_ack(now, slot, AckReason::REQUESTED, serial, None, out);
             return true;
         }
-        if call.alive() && call.send.has_work() && self.put_data(now, slot, out) {
+        if call.alive() && call.send.has_work() && self.put_data(now, slot, usize::MAX, out) {
             return true;
         }
         let Some(call) = self.calls.get_mut(slot) else {
@@ -112,7 +118,7 @@ impl Endpoint {
     }
 
     /// Appends an ACK. `size`: pad to this many bytes in all.
-    fn put_ack(
+    pub(super) fn put_ack(
         &mut self,
         now: Time,
         slot: u32,

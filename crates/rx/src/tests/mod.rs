@@ -8,3 +8,4 @@ mod secure;
 mod stock;
 mod storms;
 mod throughput;
+mod unverified;

@@ -315,6 +315,28 @@ fn challenges_are_repeated_fifty_times() {
     assert_eq!(desk.endpoint.statistics().calls_waiting, 0);
 }
 
+/// One datagram with a forged address draws one challenge, one ping, and nothing else.
+#[test]
+fn a_forged_address_is_challenged_once() {
+    let mut desk = Desk::server(Config::default());
+    desk.endpoint.add_service(ServiceConfig {
+        id: SERVICE,
+        security: vec![(2, Arc::new(Toy::default()))],
+        reach_check: true,
+        idle_dead_time: None,
+    });
+    let header = Header {
+        security_index: 2,
+        checksum: 5,
+        ..Desk::header(PacketType::DATA, 1, 1, 1)
+    };
+    let mut seen = desk.put(header, b"x");
+    seen.extend(desk.pass(Duration::from_secs(600)));
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert_eq!(seen[0].header.packet_type, PacketType::CHALLENGE);
+    assert_eq!(seen[1].ack().reason, packet::AckReason::PING);
+}
+
 #[test]
 fn a_client_is_no_oracle() {
     let (mut world, connection, responses) = world(4, Link::default(), 9);
