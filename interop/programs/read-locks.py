@@ -47,37 +47,37 @@ def end(pid):
     os.waitpid(pid, 0)
 
 
-def wanted():
-    """Whether another process can have it to write now."""
+def wanted(how=fcntl.lockf):
+    """Whether another process can have it to write now. Locks by flock(2) and by fcntl(2) are not in each other's way."""
     pid = os.fork()
     if pid == 0:
         file = os.open(path, os.O_RDWR)
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            how(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os._exit(75)
         os._exit(0)
     return os.waitpid(pid, 0)[1] == 0
 
 
-def within(seconds):
+def within(seconds, how=fcntl.lockf):
     end = time.monotonic() + seconds
-    while not wanted():
+    while not wanted(how):
         if time.monotonic() > end:
             return False
         time.sleep(0.02)
     return True
 
 
-def stays(what):
+def stays(what, how=fcntl.lockf):
     for _ in range(8):
-        if wanted():
+        if wanted(how):
             sys.exit(f"{what}: it is gone")
         time.sleep(0.1)
 
 
-def goes(what):
-    if not within(1):
+def goes(what, how=fcntl.lockf):
+    if not within(1, how):
         sys.exit(f"{what}: it stays")
 
 
@@ -127,9 +127,9 @@ def ways():
     # Not the process's: whoever set it may go.
     file = opened()
     subprocess.run(["flock", "-s", "-n", str(file)], pass_fds=[file], check=True)
-    stays("flock(2) by a child that has ended")
+    stays("flock(2) by a child that has ended", fcntl.flock)
     os.close(file)
-    goes("flock(2), closed")
+    goes("flock(2), closed", fcntl.flock)
     file = opened()
     if os.fork() == 0:
         fcntl.fcntl(file, OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
