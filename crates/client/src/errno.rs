@@ -68,6 +68,10 @@ pub(crate) fn of_call(cause: &CallError) -> i32 {
         AbortCode::RXKADEXPIRED | AbortCode::VICETOKENDEAD => EKEYEXPIRED,
         AbortCode::RXKADUNKNOWNKEY | AbortCode::RXKADBADTICKET | AbortCode::RXKADNOAUTH => EACCES,
         AbortCode::RXGEN_OPCODE => EINVAL,
+        AbortCode::VRESTRICTED => EACCES,
+        // What is left of the codes of volumes: VIO, and what no call of a client is answered with. As errno
+        // numbers they would mean something else (112 is EHOSTDOWN).
+        AbortCode(101..=113) => EIO,
         AbortCode(plain @ 1..=ERRNO_MAX) => plain,
         _ => EIO,
     }
@@ -91,5 +95,14 @@ mod tests {
         assert_eq!(file(CallError::Aborted(AbortCode::VOVERQUOTA)), EDQUOT);
         assert_eq!(file(CallError::Aborted(AbortCode::VNOVNODE)), ENOENT);
         assert_eq!(file(CallError::Aborted(AbortCode(-7))), EIO);
+        for (code, told) in [
+            (AbortCode::VIO, EIO),
+            (AbortCode::EIO, EIO),
+            (AbortCode::EIO.for_host(true), EIO),
+            (AbortCode::VVOLEXISTS, EIO),
+            (AbortCode::VRESTRICTED, EACCES),
+        ] {
+            assert_eq!(file(CallError::Aborted(code)), told, "{code:?}");
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! The one place that picks an abort code.
 //!
 //! Handlers fail with a [`Refusal`]: what was wrong, not a number. Here it becomes the number that
-//! clients of AFS expect, and, for a host that understands them, its universal form.
+//! clients of AFS expect, and, for a host that understands them, its universal form. The volume
+//! server's codes are here too.
 //!
 //! Source: observed of OpenAFS 1.8's file server, call by call.
 
 use cellar_volume::Error;
+use cellar_wire::afsvol::WRONG_BASE;
 use cellar_wire::ids::Fid;
 use cellar_wire::{AbortCode, uae};
 
@@ -135,15 +137,43 @@ pub(crate) fn store_code(error: &Error) -> AbortCode {
         Error::DirectoryFull | Error::FileTooBig => AbortCode::EFBIG,
         Error::OverQuota => AbortCode::VOVERQUOTA,
         Error::DiskFull => AbortCode::VDISKFULL,
-        // Without object storage its bytes are out of reach.
-        Error::InObjects(_) => AbortCode::EIO,
         Error::ReadOnly => AbortCode::EROFS,
-        Error::Io { .. } | Error::Partition(_) => AbortCode::EIO,
-        Error::Format(_) => AbortCode::VSALVAGE,
-        Error::Stopped(_) => AbortCode::EROFS,
-        // Everything that could block was tried on a thread that may; a new kind of error is
-        // something of ours. Both: ask again.
-        _ => AbortCode::VBUSY,
+        // The caller asks again. Everything that could block was tried on a thread that may.
+        Error::WouldBlock | Error::Busy(_) | Error::Stale(_) => AbortCode::VBUSY,
+        // The machine failed, or what it has is damaged (Io, ObjectIo, Partition, Format), the partition
+        // takes no more changes after a failed write (Stopped), or the bytes are out of reach (InObjects of
+        // a server without object storage). Stock clients pass EIO on to their programs. A code of volumes
+        // (VSALVAGE, VOFFLINE) would make them give up the whole volume for one damaged file; EROFS would
+        // hide the fault. A kind of error that is new and has no line here is a fault of ours.
+        _ => AbortCode::EIO,
+    }
+}
+
+/// What the volume server ends a dump with, or a delta.
+pub(crate) fn dump_code(error: &Error) -> AbortCode {
+    match error {
+        // The reader of a dump sees where it ends, and needs to know that it is not whole.
+        Error::Io { .. } | Error::Partition(_) | Error::Format(_) => AbortCode::VOLSERDUMPERROR,
+        other => store_code(other),
+    }
+}
+
+/// What the volume server refuses a restore with: the volume is as it was.
+pub(crate) fn restore_code(error: &Error) -> AbortCode {
+    match error {
+        Error::WrongBase(_) => WRONG_BASE,
+        // OpenAFS has one code for all that a dump can be at fault for.
+        Error::Unsound(_)
+        | Error::Invalid(_)
+        | Error::NoVnode(_)
+        | Error::NotDirectory
+        | Error::IsDirectory
+        | Error::FileTooBig
+        | Error::TooManyLinks
+        | Error::DirectoryFull
+        | Error::NameTooLong => AbortCode::VOLSERREAD_DUMPERROR,
+        Error::Busy(_) => AbortCode::VOLSERVOLBUSY,
+        other => store_code(other),
     }
 }
 
@@ -176,6 +206,8 @@ mod tests {
             (Refusal::Store(Error::NoVolume(VolumeId(1))), 103),
             (Refusal::Store(Error::DiskFull), 108),
             (Refusal::Store(Error::OverQuota), 109),
+            (Refusal::Store(Error::WouldBlock), 110),
+            (Refusal::Store(Error::Busy(VolumeId(1))), 110),
             (Refusal::NoVolume, 103),
             (Refusal::Offline, 106),
             (Refusal::Busy, 110),
@@ -197,6 +229,19 @@ mod tests {
             (Refusal::Store(Error::IsDirectory), 21, 20),
             (Refusal::Store(Error::CrossDevice), 18, 17),
             (Refusal::Store(Error::ReadOnly), 30, 29),
+            (Refusal::Store(Error::Stopped("a sync failed".into())), 5, 4),
+            (
+                Refusal::Store(Error::Partition("a read failed".into())),
+                5,
+                4,
+            ),
+            (
+                Refusal::Store(Error::Format("a record is damaged".into())),
+                5,
+                4,
+            ),
+            (Refusal::Store(Error::InObjects(Fid::new(1, 2, 3))), 5, 4),
+            (Refusal::Objects(AbortCode::EIO), 5, 4),
             (Refusal::Store(Error::DirectoryFull), 27, 26),
             (Refusal::Store(Error::NameTooLong), 36, 35),
             (Refusal::Store(Error::Loop), 90, 39),
@@ -211,6 +256,29 @@ mod tests {
         for (refusal, plain, place) in translated {
             assert_eq!(refusal.code(false).0, plain, "{refusal:?}");
             assert_eq!(refusal.code(true).0 - uae::BASE, place, "{refusal:?}");
+        }
+    }
+    /// An I/O error is EIO everywhere, but for readers of dumps, who have a code of their own for it.
+    #[test]
+    fn faults_of_the_machine_are_eio() {
+        let fid = Fid::new(1, 2, 3);
+        let cause = || "a disk failed".to_owned();
+        let read = [
+            Error::Io {
+                fid,
+                cause: cause(),
+            },
+            Error::Partition(cause()),
+            Error::Format(cause()),
+        ];
+        for error in &read {
+            assert_eq!(store_code(error), AbortCode::EIO, "{error:?}");
+            assert_eq!(restore_code(error), AbortCode::EIO, "{error:?}");
+            assert_eq!(dump_code(error), AbortCode::VOLSERDUMPERROR, "{error:?}");
+        }
+        let stopped = Error::Stopped(cause());
+        for code in [store_code, restore_code, dump_code] {
+            assert_eq!(code(&stopped), AbortCode::EIO);
         }
     }
 }

@@ -41,13 +41,14 @@ impl Device {
         self.soft_delete.load(Ordering::Relaxed)
     }
 
-    /// Its room. Asks the system.
+    /// Its room: nothing is free on a device that takes no more changes. Asks the system.
     pub(crate) fn space(&self) -> Result<Space, Refusal> {
         let usage = self.store.usage()?;
+        let takes_changes = self.store.stopped().is_none();
         Ok(Space {
             osd: self.id,
             total: usage.total,
-            free: usage.free,
+            free: if takes_changes { usage.free } else { 0 },
             objects: usage.objects,
         })
     }

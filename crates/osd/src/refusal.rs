@@ -46,9 +46,10 @@ fn store_code(error: &Error) -> AbortCode {
         Error::FileTooBig => AbortCode::EFBIG,
         Error::DiskFull => AbortCode::ENOSPC,
         Error::Invalid(_) => AbortCode::EINVAL,
-        Error::Stopped(_) => AbortCode::EROFS,
         // Everything that could block was tried on a thread that may.
         Error::WouldBlock => AbortCode::VBUSY,
+        // The machine failed, or what it has is damaged. A device that takes no more writes answers EIO
+        // too, and says in its heartbeats that it cannot be written.
         _ => AbortCode::EIO,
     }
 }

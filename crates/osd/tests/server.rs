@@ -8,7 +8,9 @@ use std::time::Duration;
 use cellar_rpc::CallError;
 use cellar_volume::disk::Fault;
 use cellar_wire::AbortCode;
-use cellar_wire::object::{Capability, CapabilityBody, MAY_ALL, MAY_READ, MAY_WRITE, device_only};
+use cellar_wire::object::{
+    Capability, CapabilityBody, MAY_ALL, MAY_READ, MAY_WRITE, ObjectId, device_only,
+};
 use cellar_wire::osd::{
     Checksum, Copy, Examine, GetSpace, GetStatistics, LIST_REMOVED, ListObjects, Needed, Prune,
     Purge, REMOVE_SOFT, Remove, SUM_CRC32C, SUM_MD5, SUM_SHA256, Scrub, ScrubStatus, Truncate,
@@ -137,6 +139,42 @@ fn a_write_that_cannot_be_is_told_so_before_all_has_come() {
         assert_eq!(aborted::<()>(Err(told.unwrap())), AbortCode::EIO);
         assert_eq!(cell.read(&all, id(1), 10, 0, 9).await.unwrap(), b"bytes");
     });
+}
+
+/// After a failed write the device takes no more changes: EIO, not "read-only". Reads go on.
+#[test]
+fn a_device_whose_disk_failed_refuses_changes_with_eio() {
+    for fault in [Fault::Sync(1), Fault::Dead(1)] {
+        let cell = Cell::start();
+        cell.run_till_a_disk_fails(async |cell| {
+            let all = capability_for(&cell.keys, &body(1, id(1), MAY_ALL));
+            let whole = capability_for(&cell.keys, &body(1, ObjectId::default(), MAY_ALL));
+            cell.write(&all, id(1), 0, 10, 0, b"bytes").await.unwrap();
+            cell.disk.set_fault(fault);
+            for version in 11..14 {
+                let written = cell.write(&all, id(1), 10, version, 0, b"others").await;
+                assert_eq!(aborted(written), AbortCode::EIO, "a write after {fault:?}");
+            }
+            let cut = Truncate {
+                capability: all.clone(),
+                object: id(1),
+                base: 10,
+                version: 20,
+                length: 2,
+            };
+            assert_eq!(aborted(cell.osd.call(&cut).await), AbortCode::EIO);
+            let remove = Remove {
+                capability: whole,
+                objects: List::from_iter_cut([id(1)]),
+                flags: REMOVE_SOFT,
+            };
+            assert_eq!(aborted(cell.osd.call(&remove).await), AbortCode::EIO);
+            assert_eq!(cell.read(&all, id(1), 10, 0, 9).await.unwrap(), b"bytes");
+            // Nothing new is to be placed there, at once and not after the next heartbeat.
+            let space = cell.osd.call(&GetSpace {}).await.unwrap();
+            assert_eq!(space.devices[0].free, 0);
+        });
+    }
 }
 
 #[test]

@@ -395,7 +395,7 @@ fn after(next: &Layout, failed: &[Failed]) -> Result<Layout, Refusal> {
     if holds_everything(&layout) {
         Ok(layout)
     } else {
-        Err(Refusal::Code(AbortCode::EIO))
+        Err(Refusal::Objects(AbortCode::EIO))
     }
 }
 

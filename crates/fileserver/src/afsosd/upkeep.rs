@@ -52,7 +52,7 @@ pub(super) async fn move_object(server: &Arc<Server>, call: &mut IncomingCall) -
     match outcome {
         Outcome::Made(..) => {}
         Outcome::Nothing | Outcome::Busy | Outcome::Away => return Err(Refusal::Busy),
-        Outcome::Failed => return Err(Refusal::Code(AbortCode::EIO)),
+        Outcome::Failed => return Err(Refusal::Objects(AbortCode::EIO)),
     }
     call.reply(&MoveObjectReply { osd });
     Ok(())

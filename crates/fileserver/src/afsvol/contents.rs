@@ -7,11 +7,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cellar_volume::{AccessList, Error, FileType, StateId, VnodeImage, VolumeInfo, VolumeKind};
+use cellar_volume::{AccessList, FileType, StateId, VnodeImage, VolumeInfo, VolumeKind};
 use cellar_wire::acl::ByteOrder;
-use cellar_wire::afsvol::{
-    DELTA_VERSION, DeltaHead, RestoreCookie, VolumeName, VolumeState, WRONG_BASE,
-};
+use cellar_wire::afsvol::{DELTA_VERSION, DeltaHead, RestoreCookie, VolumeName, VolumeState};
 use cellar_wire::delta::DeltaVnode;
 use cellar_wire::dump::{DumpHeader, InObjects, VnodeAttributes, VnodeRecord, VolumeHeader};
 use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
@@ -354,32 +352,4 @@ pub(super) fn from_wire(state: VolumeState) -> Option<StateId> {
         lineage,
         epoch: state.epoch,
     })
-}
-
-/// What a restore is refused with: the volume is as it was.
-pub(super) fn restore_code(error: &Error) -> AbortCode {
-    match error {
-        Error::WrongBase(_) => WRONG_BASE,
-        // OpenAFS has one code for all that a dump can be at fault for.
-        Error::Unsound(_)
-        | Error::Invalid(_)
-        | Error::NoVnode(_)
-        | Error::NotDirectory
-        | Error::IsDirectory
-        | Error::FileTooBig
-        | Error::TooManyLinks
-        | Error::DirectoryFull
-        | Error::NameTooLong => AbortCode::VOLSERREAD_DUMPERROR,
-        Error::Busy(_) => AbortCode::VOLSERVOLBUSY,
-        other => super::code(other.clone()),
-    }
-}
-
-/// What a dump ends with when the store fails.
-pub(super) fn dump_code(error: &Error) -> AbortCode {
-    match error {
-        Error::NoVolume(_) => AbortCode::VNOVOL,
-        Error::Io { .. } | Error::Partition(_) | Error::Format(_) => AbortCode::VOLSERDUMPERROR,
-        other => super::code(other.clone()),
-    }
 }

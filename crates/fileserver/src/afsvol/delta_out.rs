@@ -12,9 +12,10 @@ use cellar_wire::afsvol::{BASE_DATE, BASE_NOTHING, BASE_STATE, DeltaHead, Volume
 use cellar_wire::delta::{Origin, Writer};
 use cellar_wire::ids::AfsTime;
 
-use super::contents::{delta_head, delta_vnode, dump_code, from_wire};
+use super::contents::{delta_head, delta_vnode, from_wire};
 use super::dump::in_objects;
 use super::stream::{Next, Source};
+use crate::abort_map::dump_code;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
 use crate::objects::lending::Lender;
 

@@ -22,11 +22,12 @@ use cellar_wire::afsvol::{
 use cellar_wire::dump::write;
 use cellar_wire::ids::{AfsTime, Fid};
 
-use super::contents::{dump_code, dump_header, record, volume_header, with_objects};
+use super::contents::{dump_header, record, volume_header, with_objects};
 use super::object_bytes::InObjects;
 use super::stream::{Next, Source, Stream};
 use super::transaction::InUse;
 use super::{Answered, on_disk, superuser};
+use crate::abort_map::dump_code;
 use crate::audit;
 use crate::limits::VOLUME_STREAM_PIECE_BYTES;
 use crate::objects::lending::Lender;

@@ -23,10 +23,11 @@ use cellar_wire::dump::{Item, Reader, VnodeRecord, VolumeHeader};
 use cellar_wire::ids::VolumeId;
 use tracing::info;
 
-use super::contents::{image, restore_code, restored_from_dump};
+use super::contents::{image, restored_from_dump};
 use super::stream::{Sink, Stream};
 use super::transaction::InUse;
 use super::{Answered, on_disk, superuser};
+use crate::abort_map::restore_code;
 use crate::audit;
 use crate::objects::lending::Borrower;
 use crate::server::Server;

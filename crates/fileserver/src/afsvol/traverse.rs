@@ -14,9 +14,9 @@ use cellar_wire::afsvol::{
 use cellar_wire::object::{Layout, Placed, Scheme};
 use cellar_wire::{AbortCode, List};
 
-use super::contents::dump_code;
 use super::list::partition_of;
 use super::{Answered, code, on_disk, superuser};
+use crate::abort_map::dump_code;
 use crate::server::Server;
 
 pub(super) async fn traverse(server: &Arc<Server>, call: &mut IncomingCall) -> Answered {

@@ -231,7 +231,7 @@ impl Objects {
     /// The same for a call that needs it.
     pub(crate) fn needed(&self) -> Result<&Storage, Refusal> {
         self.storage()
-            .ok_or(Refusal::Code(cellar_wire::AbortCode::EIO))
+            .ok_or(Refusal::Objects(cellar_wire::AbortCode::EIO))
     }
 
     /// A version that no object has had, higher than `last`: microseconds since 1970, if that is higher.

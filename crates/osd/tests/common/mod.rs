@@ -132,14 +132,25 @@ impl Cell {
 
     /// Runs a test, and stops everything.
     pub(crate) fn run(self, test: impl AsyncFnOnce(&Self)) {
+        for stopped in self.run_and_stop(test) {
+            stopped.unwrap();
+        }
+    }
+
+    /// The same for a test after which the first device cannot be closed cleanly.
+    pub(crate) fn run_till_a_disk_fails(self, test: impl AsyncFnOnce(&Self)) {
+        let stopped = self.run_and_stop(test);
+        assert!(stopped[0].is_err(), "the first device's disk did not fail");
+        stopped[1].as_ref().unwrap();
+    }
+
+    fn run_and_stop(self, test: impl AsyncFnOnce(&Self)) -> Vec<cellar_volume::Result<()>> {
         let threads = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         threads.unwrap().block_on(test(&self));
         self.runtime.shutdown();
-        for server in &self.servers {
-            server.stop().unwrap();
-        }
+        self.servers.iter().map(OsdServer::stop).collect()
     }
 
     pub(crate) async fn write(
