@@ -4,14 +4,15 @@
 //!    counts it: a call never waits for the log. The next line that is written says how many are missing.
 //! 2. The file is appended to, mode 0600. Before each batch the writer looks whether the name still leads
 //!    to the open file, and opens a new one if not: renaming is all that rotation needs.
+//!    A symbolic link is not followed.
 //! 3. What anonymous callers are refused is recorded at a bounded rate, since anybody can call as often as
 //!    the network carries: a hundred at once, one a second over time. The next line says how many are missing.
 //! 4. The last clone of an [`Audit`] that goes away waits until what is queued has been written.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -238,11 +239,7 @@ struct LogFile {
 
 impl LogFile {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)?;
+        let file = cellar_private::log(path)?;
         let metadata = file.metadata()?;
         Ok(Self {
             path: path.to_owned(),
@@ -286,7 +283,7 @@ impl LogFile {
     }
 
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        let here = match fs::metadata(&self.path) {
+        let here = match fs::symlink_metadata(&self.path) {
             Ok(metadata) => Some((metadata.dev(), metadata.ino())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),

@@ -6,9 +6,9 @@
 //!    a careless editor must not lock everybody out. The failure is logged once a stamp.
 //! 3. Our own changes are atomic: a new file of mode 0600 beside, synced, renamed.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -155,25 +155,7 @@ fn read_stamped(path: &Path) -> Result<(Stamp, Zeroizing<Vec<u8>>)> {
 
 /// Puts a file of mode 0600 with these bytes in the place of `path`, whole or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new.{}", std::process::id()));
-    let beside = path.with_file_name(name);
-    let written = (|| {
-        let _ = fs::remove_file(&beside);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        directory_of(path)?.sync_all()
-    })();
-    written.map_err(|error| {
-        let _ = fs::remove_file(&beside);
-        Error::file(path, error)
-    })
+    cellar_private::replace(path, bytes).map_err(|error| Error::file(path, error))
 }
 
 fn directory_of(path: &Path) -> io::Result<File> {

@@ -322,13 +322,26 @@ fn a_renamed_audit_log_is_opened_anew() {
 
 #[test]
 fn records_that_cannot_be_written_are_counted() {
-    let audit = Audit::open(Path::new("/dev/full")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let precious = directory.path().join("precious");
+    fs::write(&precious, "kept").unwrap();
+    let audit = Audit::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&precious, &path).unwrap();
     audit.record(record(0));
     let begin = std::time::Instant::now();
     while audit.lost() == 0 && begin.elapsed().as_secs() < 10 {
         std::thread::yield_now();
     }
     assert_eq!(audit.lost(), 1);
+    drop(audit);
+    assert_eq!(
+        fs::read(&precious).unwrap(),
+        b"kept",
+        "no log behind a link"
+    );
+    assert!(Audit::open(&path).is_err());
     let none = Audit::none();
     none.record(record(0));
     assert_eq!(none.lost(), 0);

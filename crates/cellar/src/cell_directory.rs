@@ -9,13 +9,15 @@
 //! DIR/callbacks        promises and locks, over a clean restart
 //! DIR/server-etc/      KeyFileExt, UserList, krb.conf: whom the servers trust; only the owner may look
 //! DIR/audit.log        who did what administrative act
-//! DIR/client-etc/      CellServDB, ThisCell, cacheinfo for stock clients and tools
+//! DIR/client-etc/      CellServDB, ThisCell, cacheinfo for stock clients; a copy of cell.json
 //! ```
+//!
+//! All accounts may read `client-etc`; the rest is for the account of the server alone
+//! (docs/operating/files.md).
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cellar_client::{Cell, CellName, Ports};
@@ -24,9 +26,6 @@ use serde_json::{Value, json};
 
 /// Where a cell is made when nothing else is said.
 pub(crate) const DEFAULT: &str = "cell-data";
-
-/// The mode of files that clients may read, less the umask.
-const PUBLIC: u32 = 0o666;
 
 /// A cell's directory.
 #[derive(Clone, Debug)]
@@ -142,80 +141,84 @@ impl CellDirectory {
         self.0.join("client-etc")
     }
 
+    /// What clients of other accounts may know of the cell, in the form of `cell.json`.
+    pub(crate) fn public_identity_file(&self) -> PathBuf {
+        self.client_etc().join("cell.json")
+    }
+
     /// Reads who the cell is; `None` if there is none here yet.
     pub(crate) fn identity(&self) -> Result<Option<Identity>, DirectoryError> {
-        let path = self.identity_file();
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(cause) => return Err(DirectoryError::Io { path, cause }),
-        };
-        match parse(&text) {
-            Some(identity) => Ok(Some(identity)),
-            None => Err(DirectoryError::Damaged(path)),
+        read_identity(self.identity_file())
+    }
+
+    /// The same for a client, which may run under another account than the servers.
+    pub(crate) fn known_identity(&self) -> Result<Option<Identity>, DirectoryError> {
+        match self.identity() {
+            Err(DirectoryError::Io { cause, .. })
+                if cause.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                read_identity(self.public_identity_file())
+            }
+            other => other,
         }
     }
 
-    /// Writes who the cell is, and what stock clients need to know of it.
+    /// Writes who the cell is, and what clients need to know of it.
     pub(crate) fn write_identity(&self, identity: &Identity) -> Result<(), DirectoryError> {
-        replace_file(&self.identity_file(), print(identity).as_bytes(), PUBLIC)?;
+        let text = print(identity);
+        replace_file(&self.identity_file(), text.as_bytes())?;
         let etc = self.client_etc();
-        fs::create_dir_all(&etc).map_err(|cause| DirectoryError::Io {
-            path: etc.clone(),
-            cause,
-        })?;
-        let cell = &identity.cell;
-        Self::write_cell(&etc, cell)?;
+        cellar_private::public_directory(&etc).map_err(at(&etc))?;
+        publish(&self.public_identity_file(), text.as_bytes())?;
+        for (name, text) in cell_files(&identity.cell) {
+            publish(&etc.join(name), text.as_bytes())?;
+        }
         let cacheinfo = b"/afs:/var/cache/openafs:100000\n";
-        replace_file(&etc.join("cacheinfo"), cacheinfo, PUBLIC)
+        publish(&etc.join("cacheinfo"), cacheinfo)
     }
 
     /// Writes which cell the servers belong to beside their keys, where OpenAFS's commands look for it
     /// with `-localauth -config`.
     pub(crate) fn write_server_etc(&self, identity: &Identity) -> Result<(), DirectoryError> {
-        Self::write_cell(&self.server_etc(), &identity.cell)
-    }
-
-    fn write_cell(etc: &Path, cell: &Cell) -> Result<(), DirectoryError> {
-        let this_cell = format!("{}\n", cell.name);
-        replace_file(
-            &etc.join("CellServDB"),
-            cell.cell_serv_db().as_bytes(),
-            PUBLIC,
-        )?;
-        replace_file(&etc.join("ThisCell"), this_cell.as_bytes(), PUBLIC)
+        for (name, text) in cell_files(&identity.cell) {
+            replace_file(&self.server_etc().join(name), text.as_bytes())?;
+        }
+        Ok(())
     }
 }
 
-/// Replaces a small file in one step: old or new after a crash, never half. It has `mode` from its first byte on.
-pub(crate) fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DirectoryError> {
-    let at = |cause| DirectoryError::Io {
-        path: path.to_owned(),
-        cause,
+/// What stock programs read about a cell, by name of the file.
+fn cell_files(cell: &Cell) -> [(&'static str, String); 2] {
+    [
+        ("CellServDB", cell.cell_serv_db()),
+        ("ThisCell", format!("{}\n", cell.name)),
+    ]
+}
+
+fn read_identity(path: PathBuf) -> Result<Option<Identity>, DirectoryError> {
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(DirectoryError::Io { path, cause }),
     };
-    let new = path.with_extension("new");
-    // One that a crash has left may have another mode.
-    match fs::remove_file(&new) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(at(cause)),
-        _ => {}
+    match parse(&text) {
+        Some(identity) => Ok(Some(identity)),
+        None => Err(DirectoryError::Damaged(path)),
     }
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&new)
-        .map_err(at)?;
-    file.write_all(bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(at)?;
-    fs::rename(&new, path).map_err(at)?;
-    if let Some(parent) = path.parent() {
-        fs::File::open(parent)
-            .and_then(|dir| dir.sync_all())
-            .map_err(at)?;
-    }
-    Ok(())
+}
+
+/// Replaces a private file in one step: old or new after a crash, never half.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), DirectoryError> {
+    cellar_private::replace(path, bytes).map_err(at(path))
+}
+
+fn publish(path: &Path, bytes: &[u8]) -> Result<(), DirectoryError> {
+    cellar_private::publish(path, bytes).map_err(at(path))
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> DirectoryError {
+    let path = path.to_owned();
+    move |cause| DirectoryError::Io { path, cause }
 }
 
 fn print(identity: &Identity) -> String {

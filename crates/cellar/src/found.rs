@@ -43,7 +43,11 @@ fn somebody_elses(directory: &CellDirectory, user: u32) -> io::Result<Option<Pat
             return Ok(Some(path.to_owned()));
         }
     }
-    for used in [directory.identity_file(), directory.admin_socket()] {
+    for used in [
+        directory.identity_file(),
+        directory.public_identity_file(),
+        directory.admin_socket(),
+    ] {
         if if_there(fs::symlink_metadata(&used))?.is_some_and(|about| !trusted(&about)) {
             return Ok(Some(used));
         }

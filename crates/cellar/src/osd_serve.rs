@@ -17,7 +17,7 @@ use clap::Parser;
 
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
-use crate::up::{durability, join, lock, osds, roles, upkeep, wait_for_signal};
+use crate::up::{durability, join, lock, narrow, osds, roles, upkeep, wait_for_signal};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -89,8 +89,10 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     let directory = CellDirectory::new(&options.dir);
     let at =
         |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", options.dir.display()));
-    roles::private_directory(directory.path()).map_err(|cause| at(&cause))?;
+    cellar_private::directory(directory.path()).map_err(|cause| at(&cause))?;
+    narrow::directory(&directory)?;
     let _lock = lock::take(&directory.lock_file())?;
+    narrow::contents(&directory)?;
     let etc = directory.server_etc();
     if let Some(from) = &options.join {
         join::copy(from, &etc)?;
@@ -119,7 +121,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     for &id in &options.ids {
         let path = options.dir.join(format!("osd{id}"));
         osds::check_mounted(&options.dir, &path)?;
-        roles::private_directory(&path).map_err(|cause| at(&cause))?;
+        cellar_private::directory(&path).map_err(|cause| at(&cause))?;
         osds::set_number(&path, id)?;
         devices.push((id, osds::store(&path, options.durability)?));
         osds::note_used(&options.dir, &path)?;

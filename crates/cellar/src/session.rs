@@ -250,7 +250,7 @@ impl CellOptions {
         let list_named = named_list().is_some();
         if self.dir.is_some() || !list_named {
             let candidate = found::directory(self.dir.as_deref())?;
-            match candidate.identity()? {
+            match candidate.known_identity()? {
                 Some(identity) => {
                     cells.push(identity.cell);
                     directory = Some((candidate, identity.part));
@@ -312,7 +312,7 @@ impl CellOptions {
         }
         // A cell on this machine is known with its ports, and its socket may be used.
         let local = found::directory(self.dir.as_deref())?;
-        let identity = local.identity()?.filter(|identity| {
+        let identity = local.known_identity()?.filter(|identity| {
             let cell = &identity.cell;
             wanted.as_ref().is_none_or(|name| *name == cell.name)
                 && (!port_named || ports.location == cell.ports.location)

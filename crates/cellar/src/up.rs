@@ -1,7 +1,7 @@
 //! `cellar up`: a whole cell in one process, in the foreground; with `--join`, one more file server of a
 //! cell that is there.
 //!
-//! 1. The directory is locked; a second `up` on it is refused.
+//! 1. The directory is locked; a second `up` on it is refused. Other accounts lose their rights.
 //! 2. Who the cell is stands in `cell.json`. The first time it is decided here and written.
 //! 3. Databases and partitions are opened: the replay of what their journals hold, no scan.
 //! 4. The first time, the first volumes are made. The steps can be repeated, so a crash among them
@@ -18,6 +18,7 @@ mod elsewhere;
 mod family;
 pub(crate) mod join;
 pub(crate) mod lock;
+pub(crate) mod narrow;
 pub(crate) mod osds;
 mod partitions;
 mod protection;
@@ -125,13 +126,15 @@ pub(crate) fn wall_clock() -> Duration {
 pub(crate) fn run(options: Options) -> Outcome {
     let start = Instant::now();
     let directory = found::directory(options.dir.as_deref())?;
-    std::fs::create_dir_all(directory.path()).map_err(|cause| {
+    cellar_private::passage(directory.path()).map_err(|cause| {
         Failure::new(format!(
             "cannot make {}: {cause}",
             directory.path().display()
         ))
     })?;
+    narrow::directory(&directory)?;
     let _lock = lock::take(&directory.lock_file())?;
+    narrow::contents(&directory)?;
     let known = directory.identity()?;
     let is_new = known.as_ref().is_none_or(|identity| !identity.complete);
     let mut identity = decide(&options, known.as_ref())?;
@@ -156,7 +159,8 @@ pub(crate) fn run(options: Options) -> Outcome {
     let partitions = roles.partitions();
     let running = roles.start(&directory, &identity)?;
     // Only now: an address that cannot be bound must not be what the next start tries.
-    if known.as_ref() != Some(&identity) {
+    let told = directory.public_identity_file().exists();
+    if known.as_ref() != Some(&identity) || !told {
         directory.write_identity(&identity)?;
     }
     // Whoever started us may not read; the cell serves all the same.

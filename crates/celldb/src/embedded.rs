@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use redb::backends::FileBackend;
 use redb::{
     Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend,
     StorageError, TableDefinition, TableError,
@@ -100,7 +101,14 @@ impl Embedded {
             _ => {}
         }
         drop(Self::start(
-            Database::builder().create(&unfinished),
+            cellar_private::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(&unfinished)
+                .map_err(DatabaseError::from)
+                .and_then(FileBackend::new)
+                .and_then(|file| Database::builder().create_with_backend(file)),
             Path::new(&unfinished),
         )?);
         let directory = path

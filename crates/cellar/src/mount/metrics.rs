@@ -15,8 +15,6 @@ use crate::failure::Failure;
 
 /// How long somebody who asks may take; they are answered one after the other.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Who may wait for an answer at a time.
-const WAITING_MAX: i32 = 16;
 /// The longest request.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
@@ -80,24 +78,7 @@ impl Metrics {
 }
 
 fn listen(path: &Path) -> std::io::Result<UnixListener> {
-    use std::os::unix::fs::FileTypeExt;
-
-    use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    // What a process that has gone left there. The kernel refuses to connect to a plain file, too.
-    let is_socket = |data: std::fs::Metadata| data.file_type().is_socket();
-    if std::fs::symlink_metadata(path).is_ok_and(is_socket)
-        && std::os::unix::net::UnixStream::connect(path)
-            .is_err_and(|cause| cause.kind() == std::io::ErrorKind::ConnectionRefused)
-    {
-        std::fs::remove_file(path)?;
-    }
-    // Linux makes the name with the mode that the socket has: there is no moment in which others may connect.
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
-    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    net::listen(&socket, WAITING_MAX)?;
-    UnixListener::from_std(socket.into())
+    UnixListener::from_std(cellar_private::socket(path)?)
 }
 
 async fn tell(listener: Listener, cache: Weak<Cache>) {
@@ -151,25 +132,6 @@ async fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn only_a_dead_socket_is_replaced() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("it");
-        let alive = listen(&path).expect("new");
-        let mode = std::fs::metadata(&path).expect("there").permissions();
-        assert_eq!(
-            std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
-            0o600
-        );
-        assert!(listen(&path).is_err(), "somebody answers there");
-        drop(alive);
-        drop(listen(&path).expect("nobody does any more"));
-        std::fs::remove_file(&path).expect("removed");
-        std::fs::write(&path, "somebody's").expect("written");
-        assert!(listen(&path).is_err(), "it is no socket");
-        assert_eq!(std::fs::read(&path).expect("it is there"), b"somebody's");
-    }
 
     #[test]
     fn places() {

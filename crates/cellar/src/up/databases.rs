@@ -18,7 +18,7 @@ use super::bootstrap;
 use super::elsewhere::Elsewhere;
 use super::osds::OsdTable;
 use super::protection::{OwnLocations, OwnProtection};
-use super::roles::{private_directory, v4_address};
+use super::roles::v4_address;
 use super::trust::Trust;
 use super::wall_clock;
 use crate::cell_directory::{CellDirectory, Identity, Part};
@@ -142,7 +142,7 @@ impl OwnDatabases {
         let at = |cause: &dyn std::fmt::Display| {
             Failure::new(format!("{}: {cause}", databases.display()))
         };
-        private_directory(&databases).map_err(|cause| at(&cause))?;
+        cellar_private::directory(&databases).map_err(|cause| at(&cause))?;
         let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
         let db = Arc::new(db);
         let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;

@@ -12,7 +12,6 @@ use std::path::Path;
 use cellar_client::cell::parse_cell_serv_db;
 use cellar_client::{Cell, CellName, Ports};
 
-use super::roles::private_directory;
 use crate::cell_directory::replace_file;
 use crate::failure::{Failure, Outcome};
 
@@ -26,9 +25,6 @@ const FILES: [&str; 7] = [
     "krb.conf",
     "krb.excl",
 ];
-
-/// The mode of keys.
-const PRIVATE: u32 = 0o600;
 
 /// Which cell a server's configuration directory is of, and where its databases are.
 pub(crate) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
@@ -58,7 +54,7 @@ pub(crate) fn cell_of(server_etc: &Path, ports: Ports) -> Outcome<Cell> {
 
 /// Copies a configuration directory. What is there already is replaced.
 pub(crate) fn copy(from: &Path, to: &Path) -> Outcome {
-    private_directory(to)
+    cellar_private::directory(to)
         .map_err(|cause| Failure::new(format!("cannot make {}: {cause}", to.display())))?;
     if fs::canonicalize(from).ok() == fs::canonicalize(to).ok() {
         return Ok(());
@@ -68,7 +64,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Outcome {
         match fs::read(&source) {
             Ok(bytes) => {
                 let copied = zeroize::Zeroizing::new(bytes);
-                replace_file(&to.join(name), &copied, PRIVATE)?;
+                replace_file(&to.join(name), &copied)?;
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => return Err(Failure::new(format!("{}: {cause}", source.display()))),

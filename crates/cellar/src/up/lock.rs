@@ -1,11 +1,12 @@
 //! One server a directory: a file that the running one holds locked. The kernel lets go of it when
 //! the process ends, however it ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Outcome};
@@ -13,12 +14,12 @@ use crate::failure::{Failure, Outcome};
 /// Takes the lock for as long as the answer lives.
 pub(crate) fn take(path: &Path) -> Outcome<File> {
     let at = |cause: std::io::Error| Failure::new(format!("{}: {cause}", path.display()));
-    let mut options = OpenOptions::new();
-    let mut file = options
+    let mut file = cellar_private::options()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)
         .map_err(at)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -32,7 +32,6 @@ use cellar_wire::osddb::{
 use cellar_wire::package::Procedure;
 use cellar_wire::{AbortCode, AfsString, List};
 
-use super::roles::private_directory;
 use super::wall_clock;
 use crate::cell_directory::{Identity, replace_file};
 use crate::failure::{Failure, Outcome};
@@ -41,8 +40,6 @@ use crate::failure::{Failure, Outcome};
 const NUMBER_FILE: &str = "number";
 /// The file in a server's directory with the names of the devices that were used.
 const USED_FILE: &str = "osds-used";
-/// The mode of these.
-const PUBLIC: u32 = 0o644;
 /// Weight of a new device in the choice of devices, as the original gives it.
 const PRIORITY: u32 = 64;
 /// Bytes of a device's journal file: pieces of large objects fill it slowly.
@@ -191,13 +188,13 @@ pub(crate) fn open(
             Failure::new(format!("device {}: {cause}", place.path.display()))
         };
         check_mounted(directory, &place.path)?;
-        private_directory(&place.path).map_err(|cause| at(&cause))?;
+        cellar_private::directory(&place.path).map_err(|cause| at(&cause))?;
         let number = match known_number(&place.path)? {
             Some(number) => number,
             None => {
                 let number = enter(&place, identity, table).map_err(|cause| at(&cause))?;
                 let text = format!("{number}\n");
-                replace_file(&place.path.join(NUMBER_FILE), text.as_bytes(), PUBLIC)?;
+                replace_file(&place.path.join(NUMBER_FILE), text.as_bytes())?;
                 number
             }
         };
@@ -228,9 +225,14 @@ pub(crate) fn config(authority: &Authority, keys: Arc<CapabilityKeys>) -> Config
     Config::new(authority.clone(), keys, clock)
 }
 
+/// The file in a server's directory with the names of the devices that were used.
+pub(crate) fn used_file(directory: &Path) -> PathBuf {
+    directory.join(USED_FILE)
+}
+
 /// The names of the devices in a server's directory that were used.
 fn used(directory: &Path) -> Outcome<Vec<String>> {
-    let file = directory.join(USED_FILE);
+    let file = used_file(directory);
     match fs::read_to_string(&file) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -263,7 +265,7 @@ pub(crate) fn note_used(directory: &Path, device: &Path) -> Outcome {
     if !all.contains(&name) {
         all.push(name);
         let text = all.join("\n") + "\n";
-        replace_file(&directory.join(USED_FILE), text.as_bytes(), PUBLIC)?;
+        replace_file(&directory.join(USED_FILE), text.as_bytes())?;
     }
     Ok(())
 }
@@ -294,11 +296,7 @@ pub(crate) fn set_number(path: &Path, number: u32) -> Outcome {
         ))),
         None => {
             let text = format!("{number}\n");
-            Ok(replace_file(
-                &path.join(NUMBER_FILE),
-                text.as_bytes(),
-                PUBLIC,
-            )?)
+            Ok(replace_file(&path.join(NUMBER_FILE), text.as_bytes())?)
         }
     }
 }

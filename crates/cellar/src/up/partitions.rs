@@ -7,7 +7,6 @@ use cellar_volume::disk::FileDisk;
 use cellar_volume::{Durability, Options as StoreOptions, Partition};
 use cellar_wire::ids::PartitionId;
 
-use super::roles::private_directory;
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
 
@@ -20,7 +19,7 @@ pub(super) fn open(
     if found.is_empty() {
         let first = PartitionId::try_from(0).map_err(Failure::new)?;
         let path = directory.partition(first);
-        private_directory(&path).map_err(|cause| at(directory, first, &cause))?;
+        cellar_private::directory(&path).map_err(|cause| at(directory, first, &cause))?;
         found.push(first);
     }
     let mut opened = Vec::with_capacity(found.len());

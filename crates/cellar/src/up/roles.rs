@@ -327,16 +327,6 @@ pub(super) fn v4_address(identity: &Identity) -> Option<u32> {
     }
 }
 
-/// Makes a directory that only its owner may look into: access lists decide about what is in it, not
-/// who has an account on this machine.
-pub(crate) fn private_directory(path: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-}
-
 pub(crate) fn port_failure(cause: &std::io::Error, address: SocketAddr) -> Failure {
     let hint = match cause.kind() {
         std::io::ErrorKind::AddrInUse => {

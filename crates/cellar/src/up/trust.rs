@@ -27,7 +27,7 @@ impl Trust {
         let etc = directory.server_etc();
         let at =
             |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", etc.display()));
-        super::roles::private_directory(&etc).map_err(|cause| at(&cause))?;
+        cellar_private::directory(&etc).map_err(|cause| at(&cause))?;
         // Of a file server that has joined, that directory is the cell's, and only read.
         if identity.part == Part::Whole {
             directory.write_server_etc(identity)?;

@@ -4,10 +4,10 @@
 //! whole can be handed to the kernel as it is, and taking a part out is making a hole. Small ones share files (`slots.rs`).
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::ops::Deref;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -530,9 +530,9 @@ fn made(path: &Path) -> io::Result<File> {
         // Who was killed makes none.
         return tempfile::tempfile();
     }
-    let mut options = OpenOptions::new();
+    let mut options = cellar_private::options();
     options.read(true).write(true).create(true).truncate(false);
-    options.mode(0o600).open(path)
+    options.open(path)
 }
 
 /// Where a write of so many bytes goes.

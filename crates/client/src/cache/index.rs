@@ -22,9 +22,8 @@
 //! Small files share files, of which `slots.rs` says why the same holds.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,13 +118,10 @@ impl Index {
     /// # Errors
     /// The directory cannot be written.
     pub(crate) fn open(directory: &Path, boot: [u8; 16], space: Arc<Space>) -> io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700);
         for number in 0..PARTS {
-            builder.create(directory.join(format!("{number:02x}")))?;
+            cellar_private::directory(&directory.join(format!("{number:02x}")))?;
         }
-        builder.create(directory.join(ASIDE))?;
+        cellar_private::directory(&directory.join(ASIDE))?;
         let mut bytes = Vec::new();
         match File::open(directory.join(LOG)) {
             Ok(mut file) => {
@@ -157,10 +153,9 @@ impl Index {
         let slots = Slots::open(directory)?;
         let next = sweep(directory, &slots, &mut replayed.entries)?;
         let mut state = State {
-            log: OpenOptions::new()
+            log: cellar_private::options()
                 .append(true)
                 .create(true)
-                .mode(0o600)
                 .open(directory.join(LOG))?,
             bytes: 0,
             rewrite_at: 0,
@@ -377,12 +372,7 @@ impl Index {
             return Ok(());
         }
         let next = self.directory.join(NEXT_LOG);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&next)?;
+        let mut file = cellar_private::create(&next)?;
         file.write_all(&bytes)?;
         // Tests of crashes say themselves what came to the disk.
         if !cfg!(test) {
@@ -489,12 +479,7 @@ impl Index {
         if !alive() {
             return Ok(aside);
         }
-        let mut about = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(aside.with_added_extension("txt"))?;
+        let mut about = cellar_private::create(&aside.with_added_extension("txt"))?;
         about.write_all(text.as_bytes())?;
         about.sync_data()?;
         if alive() {
@@ -668,7 +653,7 @@ fn sweep(directory: &Path, slots: &Slots, entries: &mut HashMap<u64, Entry>) -> 
 }
 
 fn cut(path: &Path, end: u64) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(path);
+    let file = File::options().write(true).open(path);
     file.and_then(|file| file.set_len(end))
 }
 

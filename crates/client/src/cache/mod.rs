@@ -568,22 +568,26 @@ fn own_uuid(directory: &Path) -> std::io::Result<[u8; 16]> {
         return Ok(uuid);
     }
     let uuid = *uuid::Uuid::new_v4().as_bytes();
-    std::fs::write(&path, uuid)?;
+    cellar_private::replace(&path, &uuid)?;
     Ok(uuid)
 }
 
 /// Makes a directory usable, for us alone. One that holds something else is left as it is.
 fn prepare(directory: &Path) -> std::io::Result<File> {
-    use std::os::unix::fs::DirBuilderExt;
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    builder.create(directory)?;
+    cellar_private::directory(directory)?;
     let mark = directory.join(MARK);
     let refuse = |why: &str| Err(std::io::Error::other(why));
     if !mark.exists() && std::fs::read_dir(directory)?.next().is_some() {
         return refuse("it is not empty, and not the cache of a mount");
     }
-    let lock = File::create(&mark)?;
+    // Not before it is known that the directory is ours.
+    if let Some(found) = cellar_private::narrow(directory)? {
+        tracing::warn!(
+            directory = %directory.display(), %found,
+            "other accounts could use this; their rights are taken away"
+        );
+    }
+    let lock = cellar_private::create(&mark)?;
     if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
         return refuse("another mount uses it");
     }

@@ -18,9 +18,8 @@
 //! 5. *A pack in which nothing is left goes as a whole.*
 
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,10 +60,8 @@ impl Slots {
     /// # Errors
     /// The directory cannot be read or written.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
         let directory = directory.join(PACKS);
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(&directory)?;
+        cellar_private::directory(&directory)?;
         let mut slots = Self {
             works: makes_holes(&directory.join(TRIAL))?,
             directory,
@@ -209,9 +206,9 @@ impl Slots {
 }
 
 fn open(path: &Path) -> io::Result<Descriptor> {
-    let mut options = OpenOptions::new();
+    let mut options = cellar_private::options();
     options.read(true).write(true).create(true).truncate(false);
-    Ok(Descriptor::new(options.mode(0o600).open(path)?))
+    Ok(Descriptor::new(options.open(path)?))
 }
 
 /// The slots of a pack in which something was written.

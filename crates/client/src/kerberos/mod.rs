@@ -17,7 +17,7 @@ mod service;
 
 use std::cmp::Reverse;
 use std::io::Read;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cellar_auth::{KerberosCredential, Token};
@@ -411,8 +411,8 @@ impl PrivateFile {
             let outer = tempfile::Builder::new()
                 .prefix("cellar-")
                 .tempdir_in(place)?;
-            let inner = outer.path().join("his");
-            std::fs::DirBuilder::new().mode(0o700).create(&inner)?;
+            // Mode 0700, as the outer one has at first.
+            let inner = tempfile::tempdir_in(outer.path())?.keep();
             std::os::unix::fs::chown(&inner, Some(user), None)?;
             std::fs::set_permissions(outer.path(), std::fs::Permissions::from_mode(0o711))?;
             // Nothing of his is removed by us, who could remove what he cannot.

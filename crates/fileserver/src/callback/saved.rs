@@ -285,12 +285,7 @@ impl Rest<'_> {
 
 /// Writes the file, whole or not at all.
 pub(crate) fn save(path: &Path, state: &SavedState) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let file = std::fs::File::create(&new)?;
-    io::Write::write_all(&mut &file, &state.to_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    sync_directory(path)
+    cellar_private::replace(path, &state.to_bytes())
 }
 
 /// Reads the file and deletes it; the deletion is durable before anything of it is used.
@@ -301,20 +296,13 @@ pub(crate) fn take(path: &Path) -> io::Result<Option<SavedState>> {
         Err(cause) => return Err(cause),
     };
     std::fs::remove_file(path)?;
-    sync_directory(path)?;
+    cellar_private::sync_name(path)?;
     match SavedState::from_bytes(&bytes) {
         Some(state) => Ok(Some(state)),
         None => Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "not saved callback state",
         )),
-    }
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => std::fs::File::open(parent)?.sync_all(),
-        _ => std::fs::File::open(".")?.sync_all(),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,9 +42,7 @@ impl Listener {
         services: Vec<Arc<dyn Service>>,
     ) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
-        let listener = bind_path(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
+        let listener = cellar_private::socket(&path)?;
         let directory = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
@@ -75,20 +73,6 @@ impl fmt::Debug for Listener {
         f.debug_struct("Listener")
             .field("path", &self.path)
             .finish_non_exhaustive()
-    }
-}
-
-fn bind_path(path: &Path) -> io::Result<StdListener> {
-    match StdListener::bind(path) {
-        Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => {
-            if StdStream::connect(path).is_ok() {
-                let text = format!("a server listens at {} already", path.display());
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-            }
-            std::fs::remove_file(path)?;
-            StdListener::bind(path)
-        }
-        other => other,
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod direct;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -28,14 +28,22 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Opens the directory, making it if it is missing.
+    /// Opens the directory, making it if it is missing. It and the files in it are for the account
+    /// of this process alone: rights of others are taken away.
     ///
-    /// Fails with `ResourceBusy` if another process has it open.
+    /// Fails with `ResourceBusy` if another process has it open, with `PermissionDenied` if it, or
+    /// a file in it, belongs to another account.
     pub fn open(folder: impl AsRef<Path>) -> io::Result<Arc<Self>> {
         let folder = folder.as_ref().to_path_buf();
-        std::fs::create_dir_all(&folder)?;
+        cellar_private::directory(&folder)?;
+        if let Some(found) = cellar_private::narrow(&folder)? {
+            tracing::warn!(
+                folder = %folder.display(), %found,
+                "other accounts could use this; their rights are taken away"
+            );
+        }
         let handle = File::open(&folder)?;
-        let lock = OpenOptions::new()
+        let lock = cellar_private::options()
             .read(true)
             .write(true)
             .create(true)
@@ -62,7 +70,7 @@ impl FileDisk {
 impl Disk for FileDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.folder.join(name);
-        let file = OpenOptions::new()
+        let file = cellar_private::options()
             .read(true)
             .write(true)
             .create(true)

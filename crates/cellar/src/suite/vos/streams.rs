@@ -61,8 +61,9 @@ impl Vos<'_> {
             _ => None,
         };
         let mut target = match file {
-            Some(path) => File::create(path)
-                .await
+            // A reader of the file reads the volume.
+            Some(path) => cellar_private::create(path.as_ref())
+                .map(File::from_std)
                 .map_err(|cause| Failure::new(format!("cannot write {path}: {cause}")))?,
             None => own(std::io::stdout().as_fd())?,
         };

@@ -244,7 +244,7 @@ impl Log {
     async fn open(path: &Path) -> Result<Self, AbortCode> {
         let path = PathBuf::from(path);
         let opened = blocking(move || {
-            let file = File::open(path)?;
+            let file = cellar_private::read(&path)?;
             let left = file.metadata()?.len();
             Ok::<_, io::Error>((file, left))
         });

@@ -10,7 +10,7 @@
 //! Large objects go this way too: through the cache each of their bytes takes fresh memory, which costs more than all else
 //! that is done with it, and pushes out what others use.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) struct Direct {
 impl Direct {
     /// Opens the file that `known` is. `None` where that does not work: on some file systems.
     pub(super) fn open(path: &Path, known: &File) -> Option<Self> {
-        let file = OpenOptions::new()
+        let file = File::options()
             .read(true)
             .write(true)
             .custom_flags(OFlags::DIRECT.bits() as i32)
