@@ -17,7 +17,7 @@ use clap::Parser;
 
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
-use crate::up::{durability, join, lock, narrow, osds, roles, upkeep, wait_for_signal};
+use crate::up::{damaged, durability, join, lock, narrow, osds, roles, upkeep, wait_for_signal};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -64,6 +64,8 @@ struct Options {
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = durability)]
     durability: cellar_volume::Durability,
     #[command(flatten)]
+    damaged: damaged::Damaged,
+    #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
     /// Network threads; default: one a processor.
     #[arg(long, value_name = "N")]
@@ -93,6 +95,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     narrow::directory(&directory)?;
     let _lock = lock::take(&directory.lock_file())?;
     narrow::contents(&directory)?;
+    options.damaged.check(directory.path())?;
     let etc = directory.server_etc();
     if let Some(from) = &options.join {
         join::copy(from, &etc)?;
@@ -123,7 +126,10 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         osds::check_mounted(&options.dir, &path)?;
         cellar_private::directory(&path).map_err(|cause| at(&cause))?;
         osds::set_number(&path, id)?;
-        devices.push((id, osds::store(&path, options.durability)?));
+        devices.push((
+            id,
+            osds::store(&path, options.durability, &options.damaged)?,
+        ));
         osds::note_used(&options.dir, &path)?;
     }
     let mut config = osds::config(&authority, keys);

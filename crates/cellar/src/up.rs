@@ -13,6 +13,7 @@
 mod banner;
 mod bootstrap;
 mod bozo;
+pub(crate) mod damaged;
 mod databases;
 mod elsewhere;
 mod family;
@@ -88,6 +89,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
     transaction_idle: u64,
     #[command(flatten)]
+    damaged: damaged::Damaged,
+    #[command(flatten)]
     keeping: upkeep::Keeping,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
@@ -135,6 +138,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     narrow::directory(&directory)?;
     let _lock = lock::take(&directory.lock_file())?;
     narrow::contents(&directory)?;
+    options.damaged.check(directory.path())?;
     let known = directory.identity()?;
     let is_new = known.as_ref().is_none_or(|identity| !identity.complete);
     let mut identity = decide(&options, known.as_ref())?;

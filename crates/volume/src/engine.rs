@@ -15,14 +15,16 @@
 //!    admitted only while there is room for that (`room`).
 //!
 //! Opening makes a table of the groups after that number: they are whole (checksum) and without a
-//! gap (numbers). It is frozen with its journal files, and the flusher carries it into the base
-//! while the partition is in use. After a failed journal write or sync, nothing is written any more: what Linux
-//! keeps in memory after a failed sync says nothing about the disk.
+//! gap (numbers), or the partition is refused (`found`). A clean stop writes a last group. The table
+//! is frozen with its journal files, and the flusher carries it into the base while the partition is
+//! in use. After a failed journal write or sync, nothing is written any more: what Linux keeps in
+//! memory after a failed sync says nothing about the disk.
 
 pub(crate) mod base;
 pub(crate) mod batch;
 mod committer;
 mod flusher;
+mod found;
 pub(crate) mod journal;
 pub(crate) mod key;
 mod read;
@@ -40,11 +42,11 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::disk::{Disk, is_full};
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::options::{Durability, Options};
 use crate::ticket::{Flight, Ticket, may_block};
-use base::{Base, View};
+use base::{Base, Mark, View};
 use batch::{Batch, Batches, Run};
 use journal::JournalFile;
 use replay::Opened;
@@ -74,11 +76,34 @@ pub(crate) struct Engine {
     /// Wakes who waits for a frozen table to be flushed, and the flusher.
     room: Condvar,
     base: Mutex<Option<Base>>,
+    /// What the base says of the journal. None while there is no room to say it.
+    mark: Mutex<Option<Mark>>,
+    pub(crate) opening: Opening,
     stopped: AtomicBool,
     stop_reason: Mutex<Option<String>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) ledger: Arc<Room>,
     pub(crate) statistics: Statistics,
+}
+
+/// How a partition or device was found when it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opening {
+    /// It was stopped cleanly: all changes were in the base table, and none is missing.
+    pub was_stopped_cleanly: bool,
+    /// Groups of changes that the journal held and the base table did not.
+    pub replayed: u64,
+    /// File of the journal and the offset in it where its sound part ends, if a file shows it. After
+    /// a kill, a group that was being written there is dropped.
+    pub end: Option<(String, u64)>,
+    /// Such a group is there and is not whole.
+    pub is_torn: bool,
+    /// Whole groups behind a damaged one, which were given up as `Options::drop_damaged_journal` says.
+    pub groups_behind: u64,
+    /// Bytes of these.
+    pub bytes_behind: u64,
+    /// Journal files that were missing or cut off, and were made again as that option says.
+    pub files_lost: Vec<String>,
 }
 
 /// Counts of what the engine did since it was opened.
@@ -110,6 +135,8 @@ struct Queue {
     free_files: Vec<JournalFile>,
     files: u32,
     frozen: usize,
+    /// The group of a clean stop is on its way, or written: no change follows.
+    ended: bool,
     closing: bool,
     committer_waits: bool,
     /// The open group is not taken before it holds this many changes, for a short while.
@@ -124,6 +151,8 @@ struct OpenGroup {
     flight: Arc<Flight>,
     released: Vec<Run>,
     wrote_blocks: bool,
+    /// That of a clean stop, without changes.
+    ends: bool,
     /// The first of a new journal file: the table it begins replaces this one.
     freezes: Option<Arc<Table>>,
 }
@@ -136,46 +165,26 @@ impl OpenGroup {
             flight: Arc::default(),
             released: Vec::new(),
             wrote_blocks: false,
+            ends: false,
             freezes: None,
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.batches.count() == 0
+        self.batches.count() == 0 && !self.ends
     }
 }
 
 impl Engine {
     /// Opens the table on `disk`, replaying its journal.
     pub(crate) fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Self>> {
-        let io = |what: &str, error: std::io::Error| {
-            Error::Partition(format!("opening {what}: {error}"))
-        };
-        let mut files: Vec<JournalFile> = Vec::new();
-        let existing = disk.list().map_err(|error| io("the journal", error))?;
-        let numbers = existing.iter().filter_map(|name| {
-            name.strip_prefix("journal.")
-                .and_then(|number| number.parse::<u32>().ok())
-        });
-        let count = numbers.filter(|&number| number < FILES_NUMBERED_MAX).max();
-        let count = count.map_or(2, |last| (last + 1).max(2));
-        for number in 0..count {
-            match JournalFile::open(disk.as_ref(), number, options.journal_bytes) {
-                Ok(file) => files.push(file),
-                // It was never filled, so it holds nothing; two will do.
-                Err(error) if is_full(&error) && files.len() >= 2 => {}
-                Err(error) => return Err(io("the journal", error)),
-            }
-        }
-        disk.sync_names()
-            .map_err(|error| io("the journal", error))?;
         let (journal_bytes, reserve) = (options.journal_bytes, options.reserve_bytes);
         let ledger = Arc::new(Room::new(Arc::clone(&disk), reserve, journal_bytes)?);
-        let opened = match Opened::open(&disk, &options, &files, &ledger) {
+        let opened = match Opened::open(&disk, &options, &ledger) {
             Err(Error::DiskFull) => {
                 tracing::warn!("no room to open the partition: giving up its reserve");
                 room::spend_reserve(disk.as_ref());
-                Opened::open(&disk, &options, &files, &ledger)
+                Opened::open(&disk, &options, &ledger)
             }
             other => other,
         };
@@ -183,16 +192,16 @@ impl Engine {
             base,
             view,
             space,
+            files,
             last,
             replayed,
+            opening,
         } = opened?;
+        let holding = replayed.iter().flat_map(|(_, files)| files);
+        let highest = files.iter().chain(holding).map(|file| file.number).max();
         let mut frozen = Vec::new();
         let mut to_flush = VecDeque::new();
         if let Some((table, used)) = replayed {
-            let (used, free) = (files.into_iter().enumerate())
-                .partition::<Vec<_>, _>(|(index, _)| used.contains(index));
-            files = free.into_iter().map(|(_, file)| file).collect();
-            let used = used.into_iter().map(|(_, file)| file).collect();
             frozen.push(Arc::clone(&table));
             to_flush.push_back((table, used));
         }
@@ -203,14 +212,17 @@ impl Engine {
                 closed: VecDeque::new(),
                 file_used: 0,
                 to_flush,
-                files: count,
+                files: highest.map_or(0, |highest| highest + 1),
                 free_files: files,
                 frozen: frozen.len(),
+                ended: false,
                 closing: false,
                 committer_waits: false,
                 wanted: 1,
                 hurry: false,
             }),
+            mark: Mutex::new(view.mark),
+            opening,
             levels: RwLock::new(Arc::new(Levels {
                 active: Arc::default(),
                 frozen,
@@ -233,7 +245,36 @@ impl Engine {
         }
         let threads = [committer::spawn(&engine)?, flusher::spawn(&engine)?];
         engine.threads.lock().extend(threads);
+        engine.take_over()?;
         Ok(engine)
+    }
+
+    /// Gives a journal its id if it has none: in a new store, and in one that an earlier version of
+    /// this program left. Notes that its files have grown.
+    fn take_over(&self) -> Result<()> {
+        let file_bytes = self.options.journal_bytes;
+        if let Some(mark) = self.mark() {
+            if mark.file_bytes < file_bytes {
+                self.set_mark(Mark { file_bytes, ..mark })?;
+            }
+            return Ok(());
+        }
+        // Groups without the id leave the journal first. All its files are free then.
+        match self.flush() {
+            Err(Error::DiskFull) => {
+                tracing::warn!("no room to take the journal over: it goes on in the old form");
+                return Ok(());
+            }
+            other => other?,
+        }
+        let [journal, _] = <[u64; 2]>::from(uuid::Uuid::new_v4().as_u64_pair());
+        let free = &self.queue.lock().free_files;
+        let files = free.iter().map(|file| 1 << file.number).sum();
+        self.set_mark(Mark {
+            journal: journal | 1,
+            files,
+            file_bytes,
+        })
     }
 
     /// Refuses early what could not be done: called before an operation changes or locks anything.
@@ -339,6 +380,9 @@ impl Engine {
         let length = batch.encoded_length();
         let mut queue = self.queue.lock();
         self.check_running()?;
+        if queue.ended {
+            return Err(Error::Stopped("closed".into()));
+        }
         let filled = journal::group_length(queue.open.batches.encoded_length() + length);
         let levels = Arc::clone(&self.levels.read());
         let full = queue.file_used + filled > self.options.journal_bytes
@@ -438,7 +482,7 @@ impl Engine {
 
     /// Flushes and takes no more changes.
     pub(crate) fn close(&self) -> Result<()> {
-        let result = self.flush();
+        let result = self.flush().and_then(|()| self.end_journal());
         self.stop_quietly("closed");
         // The threads let go of the disk before this returns, so that it can be opened again.
         for thread in std::mem::take(&mut *self.threads.lock()) {
@@ -446,6 +490,23 @@ impl Engine {
         }
         self.land_the_rest();
         result
+    }
+
+    /// Writes the group of a clean stop, if the base holds everything.
+    fn end_journal(&self) -> Result<()> {
+        let mut queue = self.queue.lock();
+        let nothing_waits = queue.open.is_empty() && queue.closed.is_empty() && queue.frozen == 0;
+        if !nothing_waits || !self.levels().active.is_empty() || self.mark().is_none() {
+            return Ok(());
+        }
+        queue.ended = true;
+        queue.open.ends = true;
+        queue.hurry = true;
+        queue.committer_waits = false;
+        let flight = Arc::clone(&queue.open.flight);
+        drop(queue);
+        self.work.notify_all();
+        Ticket::of(flight).wait()
     }
 
     fn stop_quietly(&self, reason: &str) {

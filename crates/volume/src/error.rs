@@ -121,6 +121,29 @@ pub enum Error {
     /// An I/O error not owned by one file. The operation did not happen.
     #[error("input/output error: {0}")]
     Partition(String),
+    /// The journal is damaged in the middle. What is behind the damage was acknowledged, so the
+    /// partition is not opened without it, unless
+    /// [`Options::drop_damaged_journal`](crate::Options::drop_damaged_journal) says so.
+    #[error(
+        "{file} is damaged at offset {offset}: {groups} whole groups of acknowledged changes \
+         ({bytes} bytes) lie behind the damage"
+    )]
+    DamagedJournal {
+        /// The journal file.
+        file: String,
+        /// Where in it the damaged group begins.
+        offset: u64,
+        /// Whole groups behind it, in this file and others.
+        groups: u64,
+        /// Bytes that these have.
+        bytes: u64,
+    },
+    /// A file of the journal is missing or cut off; can be opened without it as above.
+    #[error("the journal is damaged: {0}")]
+    LostJournal(String),
+    /// The base table is missing, or files are of another partition. The sentence says which.
+    #[error("the partition is damaged: {0}")]
+    Damaged(String),
     /// What is stored does not have a form this version can read.
     #[error("the partition's format: {0}")]
     Format(String),

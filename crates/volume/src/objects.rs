@@ -142,6 +142,11 @@ impl ObjectStore {
         })))
     }
 
+    /// How it was found when it was opened.
+    pub fn opening(&self) -> &crate::Opening {
+        &self.shared().engine.opening
+    }
+
     fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
     }

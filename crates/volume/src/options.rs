@@ -36,6 +36,9 @@ pub struct Options {
     /// Versions looked at a second by the background removal of clones and large files. Default
     /// 50,000.
     pub reap_rate: u32,
+    /// Opens a partition whose journal is damaged without the changes behind the damage, which are
+    /// lost then, instead of refusing it. Default false.
+    pub drop_damaged_journal: bool,
 }
 
 impl Default for Options {
@@ -49,6 +52,7 @@ impl Default for Options {
             reserve_bytes: 128 << 20,
             inline_bytes: 4096,
             reap_rate: 50_000,
+            drop_damaged_journal: false,
         }
     }
 }

@@ -221,6 +221,11 @@ impl Partition {
         })
     }
 
+    /// How it was found when it was opened.
+    pub fn opening(&self) -> &crate::Opening {
+        &self.core.engine.opening
+    }
+
     /// Counts and sizes.
     pub fn counters(&self) -> Counters {
         let statistics = &self.core.engine.statistics;

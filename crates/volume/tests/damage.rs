@@ -6,7 +6,6 @@ mod common;
 
 use std::sync::Arc;
 
-use cellar_volume::disk::SimDisk;
 use cellar_volume::{Error, Partition, StoreSpec};
 use cellar_wire::ids::Fid;
 use common::*;
@@ -102,31 +101,4 @@ fn a_flipped_bit_in_the_table_never_gives_wrong_bytes() {
     }
     assert!(opened > 20, "only {opened} opened");
     assert!(errors < opened * files.len() / 4, "{errors} errors");
-}
-
-#[test]
-fn a_damaged_journal_group_ends_the_replay_there() {
-    let disk = SimDisk::new(64 << 20);
-    let partition = Partition::open(Arc::new(disk.clone()), options()).unwrap();
-    let (owner, now) = (cellar_wire::ids::ViceId(1), cellar_wire::ids::AfsTime(1));
-    let spec = cellar_volume::VolumeSpec::new(VOLUME, "v", owner, now);
-    let volume = partition.create_volume(&spec).unwrap().wait().unwrap();
-    for n in 0..10 {
-        let name = format!("f{n}");
-        let made = volume
-            .create_file(volume.root(), name.as_bytes(), &new(), at(1))
-            .unwrap();
-        made.wait().unwrap();
-    }
-    let crashed = disk.power_cut(None);
-    // Groups are 4 KiB apart at least: the partition's record, the volume, then the files.
-    for name in ["journal.0", "journal.1"] {
-        crashed.flip_bit(name, 6 * 4096 + 100, 2);
-    }
-    let partition = Partition::open(Arc::new(crashed), options()).unwrap();
-    let volume = partition.volume(VOLUME).unwrap().unwrap();
-    let names = volume.entries(volume.root()).unwrap().len() - 2;
-    assert!((1..10).contains(&names), "{names} files");
-    let report = partition.check().unwrap();
-    assert!(report.faults.is_empty(), "{:?}", report.faults);
 }

@@ -32,6 +32,7 @@ use cellar_wire::osddb::{
 use cellar_wire::package::Procedure;
 use cellar_wire::{AbortCode, AfsString, List};
 
+use super::damaged::{Damaged, failure};
 use super::wall_clock;
 use crate::cell_directory::{Identity, replace_file};
 use crate::failure::{Failure, Outcome};
@@ -168,6 +169,7 @@ pub(crate) fn open(
     identity: &Identity,
     mut config: Config,
     durability: Durability,
+    damaged: &Damaged,
     wanted: u32,
     table: &dyn OsdTable,
 ) -> Outcome<Option<OsdServer>> {
@@ -198,7 +200,7 @@ pub(crate) fn open(
                 number
             }
         };
-        devices.push((number, store(&place.path, durability)?));
+        devices.push((number, store(&place.path, durability, damaged)?));
         note_used(directory, &place.path)?;
     }
     config.databases = identity.cell.location_servers().collect();
@@ -207,16 +209,24 @@ pub(crate) fn open(
 }
 
 /// Opens what a device holds.
-pub(crate) fn store(path: &Path, durability: Durability) -> Outcome<ObjectStore> {
+pub(crate) fn store(
+    path: &Path,
+    durability: Durability,
+    damaged: &Damaged,
+) -> Outcome<ObjectStore> {
     let at =
         |cause: &dyn std::fmt::Display| Failure::new(format!("device {}: {cause}", path.display()));
     let disk = FileDisk::open(path).map_err(|cause| at(&cause))?;
     let options = StoreOptions {
         durability,
         journal_bytes: JOURNAL_BYTES,
+        drop_damaged_journal: damaged.is_dropped(path),
         ..StoreOptions::default()
     };
-    ObjectStore::open(disk, options).map_err(|cause| at(&cause))
+    let store = ObjectStore::open(disk, options);
+    let store = store.map_err(|cause| failure("device", path, &cause))?;
+    damaged.note(path, store.opening());
+    Ok(store)
 }
 
 /// The settings of a server.
@@ -405,6 +415,7 @@ mod tests {
                 &identity,
                 config(&authority, keys.clone()),
                 Durability::Strict,
+                &Damaged::default(),
                 wanted,
                 &table,
             );

@@ -7,6 +7,7 @@ use cellar_volume::disk::FileDisk;
 use cellar_volume::{Durability, Options as StoreOptions, Partition};
 use cellar_wire::ids::PartitionId;
 
+use super::damaged::{Damaged, failure};
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
 
@@ -14,6 +15,7 @@ use crate::failure::{Failure, Outcome};
 pub(super) fn open(
     directory: &CellDirectory,
     durability: Durability,
+    damaged: &Damaged,
 ) -> Outcome<Vec<(PartitionId, Arc<Partition>)>> {
     let mut found = find(directory)?;
     if found.is_empty() {
@@ -24,13 +26,17 @@ pub(super) fn open(
     }
     let mut opened = Vec::with_capacity(found.len());
     for id in found {
-        let disk = FileDisk::open(directory.partition(id));
+        let path = directory.partition(id);
+        let disk = FileDisk::open(&path);
         let disk = disk.map_err(|cause| at(directory, id, &cause))?;
         let store = StoreOptions {
             durability,
+            drop_damaged_journal: damaged.is_dropped(&path),
             ..StoreOptions::default()
         };
-        let partition = Partition::open(disk, store).map_err(|cause| at(directory, id, &cause))?;
+        let partition = Partition::open(disk, store);
+        let partition = partition.map_err(|cause| failure("partition", &path, &cause))?;
+        damaged.note(&path, partition.opening());
         opened.push((id, partition));
     }
     Ok(opened)

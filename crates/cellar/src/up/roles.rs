@@ -72,6 +72,7 @@ impl Roles {
             identity,
             config,
             options.durability,
+            &options.damaged,
             options.osds,
             &databases,
         )?;
@@ -82,7 +83,7 @@ impl Roles {
             transaction_idle: Duration::from_secs(options.transaction_idle),
             keeping: options.keeping,
             trust,
-            partitions: partitions::open(directory, options.durability)?,
+            partitions: partitions::open(directory, options.durability, &options.damaged)?,
             runtime,
         })
     }

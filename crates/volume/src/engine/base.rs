@@ -26,6 +26,12 @@ const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("store");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const APPLIED: &str = "applied";
 const LIVE: &str = "live";
+/// The last group of a table of which the base has a part.
+const PARTIAL: &str = "partial";
+/// Rows of a [`Mark`].
+const JOURNAL: &str = "journal";
+const FILES: &str = "files";
+const FILE_BYTES: &str = "file bytes";
 /// What an entry takes beside its value, and a little more.
 const ENTRY_BYTES: u64 = 48;
 /// Pages are that full at least: those that deletes leave emptier are merged with others.
@@ -39,13 +45,37 @@ pub(crate) struct Base {
     file: Arc<dyn DiskFile>,
 }
 
+/// The journal that belongs to the base table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Random, not 0; its groups carry it.
+    pub(crate) journal: u64,
+    /// One bit for each number of a journal file that may hold groups.
+    pub(crate) files: u64,
+    /// Bytes that each of these has at least.
+    pub(crate) file_bytes: u64,
+}
+
 /// The base table as it was at one moment.
 pub(crate) struct View {
     table: ReadOnlyTable<&'static [u8], &'static [u8]>,
     /// Number of the last journal group that is in it.
     pub(crate) applied: u64,
+    /// The last group of a table of which a part is in it; the rest may be in the journal only.
+    pub(crate) partial: u64,
+    /// None in a new store, and in one that an earlier version of this program left.
+    pub(crate) mark: Option<Mark>,
     /// Bytes of all entries, where that was counted from the first one on.
     live: Option<u64>,
+}
+
+/// How far the base is after a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// It has all changes up to this group.
+    UpTo(u64),
+    /// It has a part of the changes of a table, of which this is the last group.
+    PartOf(u64),
 }
 
 /// Entries of a view in key order.
@@ -102,11 +132,19 @@ impl Base {
                 .set_cache_size(cache_bytes)
                 .create_with_backend(Backend(Arc::clone(&file)))?;
             let there = database.begin_read()?;
-            if there.open_table(TABLE).is_ok() && there.open_table(META).is_ok() {
-                drop(there);
+            let found = match (there.open_table(TABLE), there.open_table(META)) {
+                (Err(redb::TableError::TableDoesNotExist(_)), _)
+                | (_, Err(redb::TableError::TableDoesNotExist(_))) => false,
+                (table, meta) => {
+                    table?;
+                    meta?;
+                    true
+                }
+            };
+            drop(there);
+            if found {
                 return Ok(database);
             }
-            drop(there);
             let mut transaction = database.begin_write()?;
             transaction.set_quick_repair(true);
             transaction.open_table(TABLE)?;
@@ -126,13 +164,56 @@ impl Base {
             let transaction = self.database.begin_read()?;
             let meta = transaction.open_table(META)?;
             let number = |name| Ok::<_, redb::Error>(meta.get(name)?.map(|v| v.value()));
+            let mark = match (number(JOURNAL)?, number(FILES)?, number(FILE_BYTES)?) {
+                (None, None, None) => None,
+                (Some(journal), Some(files), Some(file_bytes)) if journal != 0 => Some(Mark {
+                    journal,
+                    files,
+                    file_bytes,
+                }),
+                _ => {
+                    return Err(redb::Error::Corrupted(
+                        "no sound mark of the journal".into(),
+                    ));
+                }
+            };
             Ok(View {
                 table: transaction.open_table(TABLE)?,
                 applied: number(APPLIED)?.unwrap_or(0),
+                partial: number(PARTIAL)?.unwrap_or(0),
+                mark,
                 live: number(LIVE)?,
             })
         })
         .map_err(|error| failed(&error))
+    }
+
+    /// Notes which journal belongs to the table, durably.
+    ///
+    /// After an error the base must be opened again.
+    pub(crate) fn set_mark(&self, mark: Mark) -> Result<()> {
+        guarded(|| {
+            let transaction = self.begin()?;
+            {
+                let mut meta = transaction.open_table(META)?;
+                meta.insert(JOURNAL, mark.journal)?;
+                meta.insert(FILES, mark.files)?;
+                meta.insert(FILE_BYTES, mark.file_bytes)?;
+            }
+            transaction.commit()?;
+            Ok(())
+        })
+        .map_err(|error| failed(&error))
+    }
+
+    /// Begins a durable transaction.
+    fn begin(&self) -> Result<redb::WriteTransaction, redb::Error> {
+        let mut transaction = self.database.begin_write()?;
+        transaction
+            .set_durability(Durability::Immediate)
+            .map_err(redb::Error::from)?;
+        transaction.set_quick_repair(true);
+        Ok(transaction)
     }
 
     /// Bytes of the file system that the file has and no entry needs: what the table can still grow
@@ -144,21 +225,17 @@ impl Base {
         used.saturating_sub(live.saturating_mul(FULL_PART) + OWN_BYTES)
     }
 
-    /// Applies changes in key order in one durable transaction, and with the last ones of a journal
-    /// file records its last group's number.
+    /// Applies changes in key order in one durable transaction. The last ones of a table record
+    /// the number of its last group.
     ///
-    /// After `DiskFull` nothing has changed, but the base must be opened anew.
+    /// After `DiskFull` nothing has changed, but the base must be opened again.
     pub(crate) fn apply<'a>(
         &self,
         changes: impl Iterator<Item = (&'a Key, &'a Option<Bytes>)>,
-        applied: Option<u64>,
+        applied: Applied,
     ) -> Result<()> {
         guarded(|| {
-            let mut transaction = self.database.begin_write()?;
-            transaction
-                .set_durability(Durability::Immediate)
-                .map_err(redb::Error::from)?;
-            transaction.set_quick_repair(true);
+            let transaction = self.begin()?;
             {
                 let mut table = transaction.open_table(TABLE)?;
                 let mut meta = transaction.open_table(META)?;
@@ -180,9 +257,10 @@ impl Base {
                 if counts {
                     meta.insert(LIVE, live)?;
                 }
-                if let Some(applied) = applied {
-                    meta.insert(APPLIED, applied)?;
-                }
+                match applied {
+                    Applied::UpTo(group) => meta.insert(APPLIED, group)?,
+                    Applied::PartOf(group) => meta.insert(PARTIAL, group)?,
+                };
             }
             transaction.commit()?;
             Ok(())

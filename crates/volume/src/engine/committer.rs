@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::journal::{self, JournalFile};
+use super::journal::{self, Header, JournalFile};
 use super::{Engine, OpenGroup, Queue};
-use crate::disk::{Aligned, is_full};
+use crate::disk::Aligned;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 
@@ -157,7 +157,13 @@ impl Engine {
                 .map_err(|error| failed("syncing blocks", error))?;
             self.statistics.block_syncs.fetch_add(1, Ordering::Relaxed);
         }
-        journal::seal(&group.batches, group.number, &mut position.sheet);
+        let header = Header {
+            journal: self.mark().map_or(0, |mark| mark.journal),
+            number: group.number,
+            payload: 0,
+            ends: group.ends && group.batches.count() == 0,
+        };
+        journal::seal(&group.batches, header, &mut position.sheet);
         let bytes = position.sheet.bytes();
         if position.file.is_none() {
             position.file = Some(self.free_file()?);
@@ -189,17 +195,12 @@ impl Engine {
                 let number = queue.files;
                 queue.files += 1;
                 drop(queue);
-                let made =
-                    JournalFile::open(self.disk.as_ref(), number, self.options.journal_bytes)
-                        .and_then(|file| self.disk.sync_names().map(|()| file));
-                match made {
+                match self.make_journal_file(number) {
                     Ok(file) => return Ok(file),
-                    Err(error) if is_full(&error) => {
+                    Err(Error::DiskFull) => {
                         tracing::warn!("no room for a journal file: waiting for a flush");
                     }
-                    Err(error) => {
-                        return Err(Error::Partition(format!("a new journal file: {error}")));
-                    }
+                    Err(error) => return Err(error),
                 }
                 queue = self.queue.lock();
                 continue;

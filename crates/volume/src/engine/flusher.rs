@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::base::{Base, View};
+use super::base::{Applied, Base, Mark, View};
 use super::journal::JournalFile;
 use super::key::Key;
 use super::room::entry_cost;
 use super::table::Table;
 use super::{Engine, Levels};
+use crate::disk::is_full;
 use crate::error::{Error, Result};
 
 /// How long the flusher sleeps at most before it looks whether the partition still exists, and
@@ -91,8 +92,11 @@ pub(super) fn apply_part(
             sum > budget
         });
         match end {
-            Some((end, _)) => base.apply(rest().take_while(|(key, _)| *key < end), None)?,
-            None => base.apply(rest().chain(map()), Some(table.last_group()))?,
+            Some((end, _)) => {
+                let part = rest().take_while(|(key, _)| *key < end);
+                base.apply(part, Applied::PartOf(table.last_group()))?;
+            }
+            None => base.apply(rest().chain(map()), Applied::UpTo(table.last_group()))?,
         }
         Ok(end.map(|(key, _)| *key))
     })
@@ -101,8 +105,7 @@ pub(super) fn apply_part(
 impl Engine {
     /// Makes a third journal file when the first is full, so that the committer need not.
     fn make_spare_file(&self) {
-        let bytes = self.options.journal_bytes;
-        let Some(_promise) = self.ledger.grow(bytes) else {
+        let Some(_promise) = self.ledger.grow(self.options.journal_bytes) else {
             return;
         };
         let number = {
@@ -113,13 +116,43 @@ impl Engine {
             queue.files += 1;
             queue.files - 1
         };
-        let made = JournalFile::open(self.disk.as_ref(), number, bytes)
-            .and_then(|file| self.disk.sync_names().map(|()| file));
-        match made {
+        match self.make_journal_file(number) {
             Ok(file) => self.queue.lock().free_files.push(file),
             // There are two others; the committer waits for one of them.
             Err(error) => tracing::warn!(%error, "no room for another journal file"),
         }
+    }
+
+    /// Makes the journal file of a number, and notes in the base that it may be used from now on.
+    pub(super) fn make_journal_file(&self, number: u32) -> Result<JournalFile> {
+        let bytes = self.options.journal_bytes;
+        let made = JournalFile::open(self.disk.as_ref(), number, bytes)
+            .and_then(|file| self.disk.sync_names().map(|()| file));
+        let file = made.map_err(|error| match is_full(&error) {
+            true => Error::DiskFull,
+            false => Error::Partition(format!("a new journal file: {error}")),
+        })?;
+        if let Some(mark) = self.mark() {
+            let files = mark.files | 1 << number;
+            self.set_mark(Mark { files, ..mark })?;
+        }
+        Ok(file)
+    }
+
+    /// The note of the journal in the base.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        *self.mark.lock()
+    }
+
+    /// Changes that note, durably.
+    pub(super) fn set_mark(&self, mark: Mark) -> Result<()> {
+        let mut slot = self.base.lock();
+        // After a failed transaction a flush opens the base again. No note is taken until then.
+        let base = slot.take().ok_or(Error::DiskFull)?;
+        base.set_mark(mark)?;
+        *slot = Some(base);
+        *self.mark.lock() = Some(mark);
+        Ok(())
     }
 
     fn flush_table(&self, table: &Arc<Table>) -> Result<()> {

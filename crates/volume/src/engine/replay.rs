@@ -3,65 +3,98 @@
 //! These are whole (checksum) and without a gap (numbers). Their changes become a table, which the
 //! flusher carries into the base while the partition is in use: an opening costs the reading of
 //! the journal, however large the base is and wherever in it the changes lie.
+//!
+//! A partition whose journal is damaged is refused: see `found` for what proves that.
 
 use std::sync::Arc;
 
-use super::base::{Base, View};
-use super::journal::JournalFile;
+use super::base::{Applied, Base, Mark, View};
+use super::found::{self, Found};
+use super::journal::{self, JournalFile};
 use super::room::Room;
 use super::space::Space;
 use super::table::Table;
-use crate::disk::Disk;
+use super::{FILES_NUMBERED_MAX, Opening};
+use crate::disk::{Disk, is_full};
 use crate::error::{Error, Result};
 use crate::options::Options;
+
+/// What is logged of a start after a kill or a power cut.
+const UNCLEAN: &str = "the partition was not stopped cleanly";
+/// Name of the base table's file.
+const BASE_FILE: &str = "base";
+/// Its name until it is whole.
+const NEW_BASE_FILE: &str = "base.new";
 
 /// The base, the block map after the journal's last group, and what the base lacks.
 pub(super) struct Opened {
     pub(super) base: Base,
     pub(super) view: View,
     pub(super) space: Arc<Space>,
+    /// The journal files that hold nothing of `replayed`.
+    pub(super) files: Vec<JournalFile>,
     /// Number of the last group.
     pub(super) last: u64,
-    /// The changes of the groups that the base does not hold, and which journal files have them.
-    pub(super) replayed: Option<(Arc<Table>, Vec<usize>)>,
+    /// The changes of the groups that the base does not hold, and the journal files that have them.
+    pub(super) replayed: Option<(Arc<Table>, Vec<JournalFile>)>,
+    pub(super) opening: Opening,
+}
+
+fn failed(what: &str, error: &std::io::Error) -> Error {
+    Error::Partition(format!("opening {what}: {error}"))
 }
 
 impl Opened {
     pub(super) fn open(
         disk: &Arc<dyn Disk>,
         options: &Options,
-        files: &[JournalFile],
         ledger: &Arc<Room>,
     ) -> Result<Self> {
-        let file = disk
-            .open("base")
-            .and_then(|file| disk.sync_names().map(|()| file))
-            .map_err(|error| Error::Partition(format!("opening the base table: {error}")))?;
-        let base = Base::open(file, options.base_cache_bytes)?;
-        let view = base.view()?;
+        let names = disk.list().map_err(|error| failed("the disk", &error))?;
+        let base = open_base(disk.as_ref(), &names, options)?;
+        let mut view = base.view()?;
+        let (mut files, files_lost) = open_journal(disk.as_ref(), &names, options, view.mark)?;
+        let journal = view.mark.map_or(0, |mark| mark.journal);
+        let found = found::find(&files, journal, view.applied)?;
+        let mut last = view.applied + found.groups.len() as u64;
+        let opening = Opening {
+            files_lost,
+            ..describe(&found, &files, &view)
+        };
+        if !found.behind.is_empty() {
+            give_up(&found, &files, &opening, options)?;
+        }
+        if view.partial > last {
+            return Err(Error::Damaged(format!(
+                "the base table has a part of the changes up to group {}, of which the journal \
+                 holds those up to {last} only: restore the partition's volumes elsewhere",
+                view.partial
+            )));
+        }
+        if found.was_clean && last == view.applied + 1 {
+            // From now on it counts as in use.
+            base.apply(std::iter::empty(), Applied::UpTo(last))?;
+            view = base.view()?;
+        }
+        last = last.max(view.applied);
         let room = Arc::clone(ledger);
         let space = Arc::new(Space::open(Arc::clone(disk), room, &|key| view.get(key))?);
-        let mut groups = Vec::new();
-        for (index, file) in files.iter().enumerate() {
-            let read = file.read(view.applied)?;
-            groups.extend(read.into_iter().map(|group| (index, group)));
-        }
-        groups.sort_by_key(|(_, group)| group.number);
         let table = Table::default();
-        let mut last = view.applied;
         let mut used = Vec::new();
-        for (index, group) in groups {
-            if group.number != last + 1 {
-                break;
+        if let Some(group) = found.groups.last() {
+            // The one group that a process which was killed may have written and not synced, or of
+            // which the sync failed. From now on later groups build on it.
+            files[group.file].store_again(group.offset, group.bytes())?;
+        }
+        for group in &found.groups {
+            if group.header.number <= view.applied {
+                continue;
             }
-            last = group.number;
-            if !used.contains(&index) {
-                // A process that was killed may have written what it did not sync. From now on
-                // later groups build on it.
-                files[index].sync()?;
-                used.push(index);
+            if !used.contains(&group.file) {
+                files[group.file].sync()?;
+                used.push(group.file);
             }
-            for batch in group.batches()? {
+            for batch in journal::batches_of(group.header.number, &group.payload)? {
                 space.apply(&batch.taken, &batch.released, &|key| view.get(key))?;
                 ledger.enter_table(&table, batch.entries);
             }
@@ -72,14 +105,190 @@ impl Opened {
             space.end_replay();
             table.set_last_group(last);
             tracing::info!(groups = last - view.applied, "replayed the journal");
-            replayed = Some((Arc::new(table), used));
+            let (holding, free) = (files.into_iter().enumerate())
+                .partition::<Vec<_>, _>(|(index, _)| used.contains(index));
+            files = free.into_iter().map(|(_, file)| file).collect();
+            let holding = holding.into_iter().map(|(_, file)| file).collect();
+            replayed = Some((Arc::new(table), holding));
         }
         Ok(Self {
             base,
             view,
             space,
+            files,
             last,
             replayed,
+            opening,
         })
     }
+}
+
+/// Opens the base table, or makes one, whole or not at all, if no journal is in use.
+fn open_base(disk: &dyn Disk, names: &[String], options: &Options) -> Result<Base> {
+    let failed = |error| failed("the base table", &error);
+    let is_there = names.iter().any(|name| name == BASE_FILE);
+    if is_there {
+        let file = disk.open(BASE_FILE).map_err(failed)?;
+        if file.length().map_err(failed)? > 0 {
+            return Base::open(file, options.base_cache_bytes);
+        }
+    }
+    for number in journal_numbers(names) {
+        let file = JournalFile::open(disk, number, 0).map_err(failed)?;
+        if found::is_used(&file)? {
+            let state = if is_there { "empty" } else { "missing" };
+            return Err(Error::Damaged(format!(
+                "its file '{BASE_FILE}' is {state}, and {} is in use: restore that file, or the \
+                 partition's volumes elsewhere",
+                file.name
+            )));
+        }
+    }
+    let file = disk.open(NEW_BASE_FILE).map_err(failed)?;
+    file.set_length(0).map_err(failed)?;
+    let base = Base::open(file, options.base_cache_bytes)?;
+    disk.rename(NEW_BASE_FILE, BASE_FILE).map_err(failed)?;
+    disk.sync_names().map_err(failed)?;
+    Ok(base)
+}
+
+fn journal_numbers(names: &[String]) -> impl Iterator<Item = u32> {
+    let numbers = names.iter().filter_map(|name| {
+        name.strip_prefix("journal.")
+            .and_then(|number| number.parse::<u32>().ok())
+    });
+    numbers.filter(|&number| number < FILES_NUMBERED_MAX)
+}
+
+/// Opens the journal's files: those of the mark, which must be there with their full size, or makes
+/// two. The names are of those that were not, and were made again.
+fn open_journal(
+    disk: &dyn Disk,
+    names: &[String],
+    options: &Options,
+    mark: Option<Mark>,
+) -> Result<(Vec<JournalFile>, Vec<String>)> {
+    let mut lost = Vec::new();
+    let in_use = |number: &u32| mark.is_some_and(|mark| mark.files >> number & 1 == 1);
+    let wanted: Vec<u32> = match mark {
+        Some(_) => (0..FILES_NUMBERED_MAX).filter(in_use).collect(),
+        None => {
+            let count = journal_numbers(names).max().map_or(2, |last| last + 1);
+            (0..count.max(2)).collect()
+        }
+    };
+    let mut files: Vec<JournalFile> = Vec::new();
+    for number in wanted {
+        if let Some(mark) = mark {
+            lost.extend(check_file(disk, names, number, mark, options)?);
+        }
+        match JournalFile::open(disk, number, options.journal_bytes) {
+            Ok(file) => files.push(file),
+            // It was never filled, so it holds nothing; two will do.
+            Err(error) if is_full(&error) && files.len() >= 2 && mark.is_none() => {}
+            Err(error) => return Err(failed("the journal", &error)),
+        }
+    }
+    disk.sync_names()
+        .map_err(|error| failed("the journal", &error))?;
+    if let Some(mark) = mark {
+        (files.iter()).try_for_each(|file| found::check_owner(file, mark.journal))?;
+    }
+    Ok((files, lost))
+}
+
+/// That a journal file in use is there with its size; its name if it is not and is to be made
+/// again.
+fn check_file(
+    disk: &dyn Disk,
+    names: &[String],
+    number: u32,
+    mark: Mark,
+    options: &Options,
+) -> Result<Option<String>> {
+    let name = journal::name_of(number);
+    let length = match names.contains(&name) {
+        true => Some(
+            disk.open(&name)
+                .and_then(|file| file.length())
+                .map_err(|error| failed("the journal", &error))?,
+        ),
+        false => None,
+    };
+    let fault = match length {
+        None => format!("{name} is missing"),
+        Some(length) if length < mark.file_bytes => {
+            format!("{name} has {length} of {} bytes", mark.file_bytes)
+        }
+        Some(_) => return Ok(None),
+    };
+    if options.drop_damaged_journal {
+        tracing::warn!("{fault}: changes that it held are dropped");
+        return Ok(Some(name));
+    }
+    Err(Error::LostJournal(format!(
+        "{fault}: acknowledged changes may be missing with it"
+    )))
+}
+
+/// Refuses the groups behind a gap, or gives them up if that is wanted.
+fn give_up(
+    found: &Found,
+    files: &[JournalFile],
+    opening: &Opening,
+    options: &Options,
+) -> Result<()> {
+    let (file, offset) = opening.end.clone().unwrap_or_default();
+    let (groups, bytes) = (opening.groups_behind, opening.bytes_behind);
+    if !options.drop_damaged_journal {
+        return Err(Error::DamagedJournal {
+            file,
+            offset,
+            groups,
+            bytes,
+        });
+    }
+    found.erase_rejected(files)?;
+    tracing::warn!(
+        file,
+        offset,
+        groups,
+        bytes,
+        "dropped what follows the damage in the journal; files may be unreadable: scrub them"
+    );
+    Ok(())
+}
+
+/// What is told of an opening; logs what a kill may have cut off.
+fn describe(found: &Found, files: &[JournalFile], view: &View) -> Opening {
+    let named = |(file, offset): (usize, u64)| (files[file].name.clone(), offset);
+    let opening = Opening {
+        was_stopped_cleanly: found.was_clean,
+        replayed: found
+            .groups
+            .iter()
+            .filter(|group| !group.header.ends)
+            .count() as u64,
+        end: found.end.map(named),
+        is_torn: found.is_torn,
+        groups_behind: found.behind.len() as u64,
+        bytes_behind: found.behind.iter().map(found::Group::bytes).sum(),
+        files_lost: Vec::new(),
+    };
+    let (file, offset) = opening.end.clone().unwrap_or_default();
+    if opening.is_torn {
+        tracing::warn!(
+            file,
+            offset,
+            "dropped the journal's last group, which is not whole: the partition was not stopped \
+             cleanly while it was written"
+        );
+    } else if !opening.was_stopped_cleanly && view.mark.is_some() && found.behind.is_empty() {
+        let groups = opening.replayed;
+        match opening.end {
+            Some(_) => tracing::info!(groups, file, offset, "{UNCLEAN}: the journal ends here"),
+            None => tracing::info!("{UNCLEAN}: the journal has no more than the base table"),
+        }
+    }
+    opening
 }

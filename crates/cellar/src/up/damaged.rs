@@ -1,0 +1,64 @@
+//! Partitions and devices that are opened although their journal is damaged, because the command
+//! line says so.
+
+use std::path::Path;
+
+use cellar_volume::{Error, Opening};
+
+use crate::failure::{Failure, Outcome};
+
+/// The switch.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Damaged {
+    /// Open this partition or device (vicepb, osd2) without the acknowledged changes that lie behind
+    /// damage in its journal: they are lost. Only for a start that was refused because of it.
+    #[arg(long = "drop-damaged-journal", value_name = "NAME")]
+    dropped: Vec<String>,
+}
+
+fn name_of(path: &Path) -> &str {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.unwrap_or_default()
+}
+
+impl Damaged {
+    /// Refuses names of what is not in the directory.
+    pub(crate) fn check(&self, directory: &Path) -> Outcome {
+        let is_store = |name: &String| {
+            (name.starts_with("vicep") || name.starts_with("osd")) && directory.join(name).is_dir()
+        };
+        match self.dropped.iter().find(|name| !is_store(name)) {
+            None => Ok(()),
+            Some(name) => Err(Failure::usage(format!(
+                "--drop-damaged-journal {name}: {} has no partition or device of that name",
+                directory.display()
+            ))),
+        }
+    }
+
+    /// Whether the store in that directory is to be opened without what is behind the damage.
+    pub(crate) fn is_dropped(&self, path: &Path) -> bool {
+        self.dropped.iter().any(|name| name == name_of(path))
+    }
+
+    /// After the store was opened: says so if the switch was not needed.
+    pub(crate) fn note(&self, path: &Path, opening: &Opening) {
+        if self.is_dropped(path) && opening.groups_behind == 0 && opening.files_lost.is_empty() {
+            let path = path.display();
+            tracing::warn!(%path, "its journal is sound: start without --drop-damaged-journal");
+        }
+    }
+}
+
+/// Why a store could not be opened, and what can be done.
+pub(crate) fn failure(what: &str, path: &Path, cause: &Error) -> Failure {
+    let hint = match cause {
+        Error::DamagedJournal { .. } | Error::LostJournal(_) => format!(
+            ". Restore the file if there is a copy of it, or start once with \
+             --drop-damaged-journal {} to lose those changes, and scrub it then",
+            name_of(path)
+        ),
+        _ => String::new(),
+    };
+    Failure::new(format!("{what} {}: {cause}{hint}", path.display()))
+}

@@ -1,0 +1,343 @@
+//! What the journal files hold when a partition is opened.
+//!
+//! A group is written only after the sync of the one before it has succeeded, in either mode of
+//! durability. So a crash, of the process or of the machine, tears the last group at most, and a
+//! whole group behind one that is missing or does not match its checksum proves damage. Groups are
+//! looked for at every place where one can begin: whether more follow does not depend on what the
+//! damaged place says. Stale groups of a recycled file have numbers that the base holds already;
+//! stale parts of them, which users may have written, do not carry the journal's id.
+//!
+//! After a clean stop there is one group more than the base holds, at the start of a file, and it
+//! says that no other follows. Nothing else is looked at then.
+
+use bytes::Bytes;
+
+use super::journal::{BLOCK, HEADER, Header, JournalFile, padded};
+use crate::error::{Error, Result};
+
+/// Bytes of a journal file that are read at a time.
+const READ_BYTES: u64 = 1 << 20;
+
+/// A group that is whole.
+pub(super) struct Group {
+    /// Place of its file among those that were read.
+    pub(super) file: usize,
+    pub(super) offset: u64,
+    pub(super) header: Header,
+    pub(super) payload: Bytes,
+}
+
+impl Group {
+    fn end(&self) -> u64 {
+        self.offset + self.bytes()
+    }
+
+    /// Bytes that it takes in its file.
+    pub(super) fn bytes(&self) -> u64 {
+        padded(HEADER as u64 + u64::from(self.header.payload))
+    }
+}
+
+/// The header of a group of this journal whose checksum is wrong, or that is cut off.
+struct Broken {
+    file: usize,
+    offset: u64,
+    number: u64,
+}
+
+/// The groups that the base lacks.
+pub(super) struct Found {
+    /// Those that follow the base without a gap.
+    pub(super) groups: Vec<Group>,
+    /// Where the next one would be, if anything shows where: file and offset.
+    pub(super) end: Option<(usize, u64)>,
+    /// The last group was begun and is not whole: it lies at `end`.
+    pub(super) is_torn: bool,
+    /// What lies behind a gap.
+    pub(super) behind: Vec<Group>,
+    /// All that is not to be taken for part of the journal if `behind` is given up.
+    rejected: Vec<(usize, u64)>,
+    /// The last group is that of a clean stop.
+    pub(super) was_clean: bool,
+}
+
+/// Reads the groups of a journal that follow number `applied`.
+pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<Found> {
+    if let Some(found) = clean_stop(files, journal, applied)? {
+        return Ok(found);
+    }
+    let (mut groups, mut broken) = (Vec::new(), Vec::new());
+    for index in 0..files.len() {
+        scan(files, index, journal, applied, &mut groups, &mut broken)?;
+    }
+    groups.sort_by_key(|group: &Group| group.header.number);
+    groups.dedup_by_key(|group| group.header.number);
+    let follow = (applied + 1..).zip(&groups);
+    let chain = follow.take_while(|(number, group)| group.header.number == *number);
+    let count = chain.count();
+    let behind = groups.split_off(count);
+    let last = applied + count as u64;
+    broken.retain(|broken: &Broken| broken.number > last);
+    let rejected = behind.iter().map(|group| (group.file, group.offset));
+    let rejected = rejected.chain(broken.iter().map(|at| (at.file, at.offset)));
+    let rejected = rejected.collect();
+    let torn = broken.iter().find(|broken| broken.number == last + 1);
+    let after = groups.last().map(|group| (group.file, group.end()));
+    let end = match (torn, behind.first()) {
+        (Some(torn), _) => Some((torn.file, torn.offset)),
+        (None, Some(next)) => Some(gap_before(next, after)),
+        (None, None) => after,
+    };
+    Ok(Found {
+        groups,
+        end,
+        is_torn: torn.is_some() && behind.is_empty(),
+        behind,
+        rejected,
+        was_clean: false,
+    })
+}
+
+/// Where the group before `next` is missing; `after` is the end of the last one that is there.
+fn gap_before(next: &Group, after: Option<(usize, u64)>) -> (usize, u64) {
+    match after {
+        Some((file, offset)) if file == next.file && offset < next.offset => (file, offset),
+        // It begins the file, unless the missing one lies at the end of the file before.
+        Some(after) if next.offset == 0 => after,
+        _ => (next.file, 0),
+    }
+}
+
+/// The group of a clean stop, if there is one: nothing was written after it.
+fn clean_stop(files: &[JournalFile], journal: u64, applied: u64) -> Result<Option<Found>> {
+    for (index, file) in files.iter().enumerate() {
+        if let Ok(group) = read_group(file, index, 0)?
+            && group.header.journal == journal
+            && group.header.number == applied + 1
+            && group.header.ends
+        {
+            return Ok(Some(Found {
+                end: Some((index, group.end())),
+                groups: vec![group],
+                is_torn: false,
+                behind: Vec::new(),
+                rejected: Vec::new(),
+                was_clean: true,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses a file that begins with a whole group of another journal.
+pub(super) fn check_owner(file: &JournalFile, journal: u64) -> Result<()> {
+    match read_group(file, 0, 0)? {
+        Ok(group) if ![0, journal].contains(&group.header.journal) => Err(Error::Damaged(format!(
+            "{} holds changes of another partition than the table 'base' does",
+            file.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file begins with a whole group of any journal.
+pub(super) fn is_used(file: &JournalFile) -> Result<bool> {
+    Ok(read_group(file, 0, 0)?.is_ok())
+}
+
+/// Looks for groups of the journal with numbers above `applied` at every place of a file.
+fn scan(
+    files: &[JournalFile],
+    index: usize,
+    journal: u64,
+    applied: u64,
+    groups: &mut Vec<Group>,
+    broken: &mut Vec<Broken>,
+) -> Result<()> {
+    let file = &files[index];
+    let length = file.length()?;
+    let (mut at, mut skip_to) = (0, 0);
+    while at < length {
+        let mut bytes = vec![0; READ_BYTES.min(length - at) as usize];
+        file.read(&mut bytes, at)?;
+        for (block, offset) in bytes
+            .chunks(BLOCK as usize)
+            .zip((at..).step_by(BLOCK as usize))
+        {
+            let Some((header, _)) = Header::parse(block) else {
+                continue;
+            };
+            if offset < skip_to || header.journal != journal || header.number <= applied {
+                continue;
+            }
+            match read_group(file, index, offset)? {
+                Ok(group) => {
+                    skip_to = group.end();
+                    groups.push(group);
+                }
+                Err(NoGroup) => broken.push(Broken {
+                    file: index,
+                    offset,
+                    number: header.number,
+                }),
+            }
+        }
+        at += READ_BYTES;
+    }
+    Ok(())
+}
+
+/// There is no whole group.
+struct NoGroup;
+
+fn read_group(file: &JournalFile, index: usize, offset: u64) -> Result<Result<Group, NoGroup>> {
+    let mut bytes = [0; HEADER];
+    let length = file.length()?;
+    if offset + HEADER as u64 > length {
+        return Ok(Err(NoGroup));
+    }
+    file.read(&mut bytes, offset)?;
+    let Some((header, checksum)) = Header::parse(&bytes) else {
+        return Ok(Err(NoGroup));
+    };
+    let start = offset + HEADER as u64;
+    if start + u64::from(header.payload) > length {
+        return Ok(Err(NoGroup));
+    }
+    let mut payload = vec![0; header.payload as usize];
+    file.read(&mut payload, start)?;
+    if !Header::is_whole(&bytes, &payload, checksum) {
+        return Ok(Err(NoGroup));
+    }
+    Ok(Ok(Group {
+        file: index,
+        offset,
+        header,
+        payload: payload.into(),
+    }))
+}
+
+impl Found {
+    /// Overwrites the starts of all groups behind the gap, so that none is taken for part of the
+    /// journal when the numbers have come to it.
+    pub(super) fn erase_rejected(&self, files: &[JournalFile]) -> Result<()> {
+        let zeros = [0; BLOCK as usize];
+        for (file, offset) in &self.rejected {
+            files[*file].write(&zeros, *offset)?;
+        }
+        files.iter().try_for_each(JournalFile::sync)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Aligned, SimDisk};
+    use crate::engine::batch::{Batch, Batches};
+    use crate::engine::journal::{batches_of, seal};
+    use crate::engine::key::Key;
+
+    const JOURNAL: u64 = 77;
+
+    fn group_of(journal: u64, number: u64, value: Vec<u8>) -> Vec<u8> {
+        let mut batch = Batch::new();
+        batch.put(Key::volume(number as u32), value.into());
+        let mut batches = Batches::default();
+        batches.add(&batch);
+        let mut sheet = Aligned::default();
+        let header = Header {
+            journal,
+            number,
+            payload: 0,
+            ends: false,
+        };
+        seal(&batches, header, &mut sheet);
+        sheet.bytes().to_vec()
+    }
+
+    fn group(number: u64) -> Vec<u8> {
+        group_of(JOURNAL, number, vec![1])
+    }
+
+    /// A disk with two files, each with these bytes at these blocks.
+    fn files(contents: [&[(u64, Vec<u8>)]; 2]) -> (SimDisk, Vec<JournalFile>) {
+        let disk = SimDisk::new(8 << 20);
+        let mut files = Vec::new();
+        for (number, groups) in contents.into_iter().enumerate() {
+            let file = JournalFile::open(&disk, number as u32, 2 << 20).unwrap();
+            for (block, bytes) in groups {
+                file.write(bytes, block * BLOCK).unwrap();
+            }
+            files.push(file);
+        }
+        (disk, files)
+    }
+
+    fn numbers(groups: &[Group]) -> Vec<u64> {
+        groups.iter().map(|group| group.header.number).collect()
+    }
+
+    fn found(files: &[JournalFile], applied: u64) -> Found {
+        find(files, JOURNAL, applied).unwrap()
+    }
+
+    #[test]
+    fn stale_groups_end_the_journal_and_a_torn_one_is_told() {
+        // The last one spans two blocks, and more than is read at a time lies before it.
+        let large = group_of(JOURNAL, 9, vec![7; 5000]);
+        let stale = [(0, group(7)), (1, group(8)), (2, group(3))];
+        let (disk, files) = files([&stale, &[(400, large)]]);
+        let all = found(&files, 6);
+        assert_eq!(numbers(&all.groups), [7, 8, 9]);
+        assert_eq!(all.end, Some((1, 402 * BLOCK)));
+        let first = &all.groups[0];
+        assert_eq!(batches_of(7, &first.payload).unwrap().len(), 1);
+        assert_eq!(numbers(&found(&files, 8).groups), [9]);
+        disk.flip_bit("journal.1", 401 * BLOCK + 40, 3);
+        let torn = found(&files, 6);
+        assert_eq!(numbers(&torn.groups), [7, 8]);
+        assert!(torn.is_torn && torn.behind.is_empty());
+        assert_eq!(torn.end, Some((1, 400 * BLOCK)));
+    }
+
+    #[test]
+    fn a_whole_group_behind_a_gap_is_damage_wherever_it_lies() {
+        let here = [7, 8, 9, 10].map(|number| (number - 7, group(number)));
+        let (disk, both) = files([&here, &[]]);
+        disk.flip_bit("journal.0", 2 * BLOCK + 20, 0);
+        let gap = found(&both, 6);
+        assert_eq!(numbers(&gap.groups), [7, 8]);
+        assert_eq!(numbers(&gap.behind), [10]);
+        // Its id is hit: its place follows from the groups around it.
+        assert_eq!((gap.end, gap.is_torn), (Some((0, 2 * BLOCK)), false));
+        gap.erase_rejected(&both).unwrap();
+        assert!(found(&both, 6).behind.is_empty());
+
+        let elsewhere = |blocks: [&[(u64, Vec<u8>)]; 2]| {
+            let gap = found(&files(blocks).1, 6);
+            (numbers(&gap.behind), gap.end)
+        };
+        let end = Some((0, 2 * BLOCK));
+        let next = [(0, group(10))];
+        assert_eq!(elsewhere([&here[..2], &next]), (vec![10], end));
+        let next = [(5, group(10))];
+        assert_eq!(elsewhere([&[], &next]), (vec![10], Some((1, 0))));
+    }
+
+    #[test]
+    fn what_users_stored_is_no_group() {
+        // A group that holds, at a place where one could begin, what looks like a later one.
+        let before = BLOCK as usize - (HEADER + 12 + 6 + 5);
+        let mut value = vec![0; before];
+        value.extend_from_slice(&group_of(0, 99, vec![1]));
+        let mut outer = group_of(JOURNAL, 7, value);
+        assert!(Header::parse(&outer[BLOCK as usize..]).is_some());
+        let (_, both) = files([&[(0, outer.clone())], &[]]);
+        let sound = found(&both, 6);
+        assert_eq!((numbers(&sound.groups), sound.behind.len()), (vec![7], 0));
+        outer[50] ^= 1;
+        let (_, both) = files([&[(0, outer)], &[]]);
+        let torn = found(&both, 6);
+        assert!(torn.groups.is_empty() && torn.behind.is_empty() && torn.is_torn);
+    }
+}
