@@ -19,7 +19,7 @@ use crate::mount_point::{MountPoint, VolumeKind, choose, leads_on};
 use crate::objects::CellDevices;
 use crate::path::{Follow, Node, Tree, walk};
 use crate::reach::Reach;
-use crate::rxafscb::{CallbackService, Promises};
+use crate::rxafscb::{CallbackService, Promises, Settled};
 use crate::servers::{Administrator, Renewal, Servers};
 use crate::volume::Volume;
 use crate::volume_location::{Family, Locations};
@@ -295,12 +295,16 @@ pub fn volume_of(family: &Family, kind: VolumeKind) -> Arc<Volume> {
 }
 
 impl Promises for Directories {
-    fn broken(&self, fid: Fid) {
-        self.forget(fid);
+    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
+        for fid in fids {
+            self.forget(*fid);
+        }
+        Box::pin(std::future::ready(()))
     }
 
-    fn all_broken(&self, _server: SocketAddr) {
+    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
         self.forget_all();
+        Box::pin(std::future::ready(()))
     }
 }
 

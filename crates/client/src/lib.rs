@@ -50,7 +50,7 @@ pub use latency::{LATENCY_BOUNDS, Latency};
 pub use mount_point::{MountPoint, VolumeKind};
 pub use objects::{Download, Upload, UploadStep};
 pub use path::{Follow, Node};
-pub use rxafscb::{CallbackService, Promises};
+pub use rxafscb::{CallbackService, Promises, Settled};
 pub use servers::{Administrator, Renewal, Servers};
 pub use stop::Stop;
 pub use store::Source;

@@ -21,16 +21,15 @@ use cellar_wire::package::{Package, Procedure};
 use cellar_wire::rxafscb::{self, *};
 use parking_lot::Mutex;
 
-/// What is told when promises end.
+/// Done when the end of promises has been acted upon: the server is answered then.
+pub type Settled<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// What is told when promises end. They have ended when a method returns.
 pub trait Promises: Send + Sync + 'static {
-    /// The promise for this fid is broken; vnode 0 means every vnode of the volume.
-    fn broken(&self, fid: Fid);
+    /// The promises for these fids are broken; vnode 0 means every vnode of the volume.
+    fn broken(&self, fids: &[Fid]) -> Settled<'_>;
     /// Every promise of this server is gone.
-    fn all_broken(&self, server: SocketAddr);
-    /// Done when what was told has been acted upon: the server is answered then. By default at once.
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(std::future::ready(()))
-    }
+    fn all_broken(&self, server: SocketAddr) -> Settled<'_>;
 }
 
 /// Answers for one client.
@@ -78,22 +77,17 @@ impl CallbackService {
         match call.opcode().await? {
             CallBack::OPCODE => {
                 let arguments: CallBack = call.arguments().await?;
-                for fid in arguments.fids.iter() {
-                    self.promises.broken(*fid);
-                }
-                self.promises.settled().await;
+                self.promises.broken(&arguments.fids).await;
                 call.reply(&CallBackReply {});
             }
             InitCallBackState::OPCODE => {
                 let _: InitCallBackState = call.arguments().await?;
-                self.promises.all_broken(call.peer().address);
-                self.promises.settled().await;
+                self.promises.all_broken(call.peer().address).await;
                 call.reply(&InitCallBackStateReply {});
             }
             InitCallBackState3::OPCODE => {
                 let _: InitCallBackState3 = call.arguments().await?;
-                self.promises.all_broken(call.peer().address);
-                self.promises.settled().await;
+                self.promises.all_broken(call.peer().address).await;
                 call.reply(&InitCallBackState3Reply {});
             }
             Probe::OPCODE => {

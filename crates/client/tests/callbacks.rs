@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cellar_client::{CallbackService, Promises};
+use cellar_client::{CallbackService, Promises, Settled};
 use cellar_rpc::{CallError, Connection, PortConfig, Runtime, Security};
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::{AfsUuid, Fid};
@@ -18,12 +18,14 @@ struct Told {
 }
 
 impl Promises for Told {
-    fn broken(&self, fid: Fid) {
-        self.broken.lock().push(fid);
+    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
+        self.broken.lock().extend_from_slice(fids);
+        Box::pin(std::future::ready(()))
     }
 
-    fn all_broken(&self, _server: SocketAddr) {
+    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
         *self.all.lock() += 1;
+        Box::pin(std::future::ready(()))
     }
 }
 

@@ -65,7 +65,7 @@ impl Gift<'_> {
         let given = std::mem::take(&mut self.given);
         for one in given {
             if one.vnode.breaks() != one.breaks {
-                self.requests.cache.tell(&one.vnode, true);
+                self.requests.cache.take_back(&one.vnode);
             }
         }
         self.requests.answered(&self.seen);

@@ -104,7 +104,10 @@ impl Filesystem {
         let work = work(requests.clone());
         self.run(async move {
             match requests.within(caller, work).await {
-                Ok(entry) => give(reply, &entry),
+                Ok(entry) => {
+                    give(reply, &entry);
+                    requests.entered(&entry);
+                }
                 Err(errno) => reply.error(errno),
             }
         });
@@ -169,7 +172,6 @@ impl fuser::Filesystem for Filesystem {
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
-            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             // Else each write(2) asks for the extended attribute of capabilities first.
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // What an older kernel lacks, it lacks: it asks more often then.
@@ -209,7 +211,10 @@ impl fuser::Filesystem for Filesystem {
             };
             let lookup = requests.lookup(uid, parent, &name, &seen);
             match requests.within(caller, lookup).await {
-                Ok(entry) => give(reply, &entry),
+                Ok(entry) => {
+                    give(reply, &entry);
+                    requests.entered(&entry);
+                }
                 Err(errno) => {
                     let is_absent = errno.code() == Errno::ENOENT.code();
                     let time = is_absent.then(|| requests.absent(parent, &name, &seen));
@@ -433,13 +438,16 @@ impl fuser::Filesystem for Filesystem {
         self.run(async move {
             let created = requests.create(uid, parent, &name, mode, flags);
             match requests.within(caller, created).await {
-                Ok((entry, open)) => reply.created(
-                    &entry.entry_time.min(entry.attr_time),
-                    &entry.attr,
-                    Generation(entry.generation),
-                    FileHandle(open.handle),
-                    open.flags(),
-                ),
+                Ok((entry, open)) => {
+                    reply.created(
+                        &entry.entry_time.min(entry.attr_time),
+                        &entry.attr,
+                        Generation(entry.generation),
+                        FileHandle(open.handle),
+                        open.flags(),
+                    );
+                    requests.entered(&entry);
+                }
                 Err(errno) => reply.error(errno),
             }
         });

@@ -1,10 +1,14 @@
 //! Notices to the kernel: what it keeps and must not use any more.
 //!
+//! When one is owed is said in `cellar_client::cache`, `coherence.rs`. Here is how it gets there.
+//!
 //! 1. They are written by threads of their own. A notice about a name waits in the kernel for the lock of
 //!    its directory, and one about pages for the pages, which a request of ours may hold that waits for a server;
-//!    so nobody waits for a notice longer than [`SETTLE_TIME`], all told.
-//! 2. What is waiting is a set of vnodes: a vnode that changes often is told once. One thread at a time tells of a
-//!    vnode, so that what is told of it last came last.
+//!    so no server waits for a notice longer than [`SETTLE_TIME`], all told.
+//! 2. What is waiting is a set of vnodes: a vnode that changes often is told once. One thread at a
+//!    time tells of a vnode, so that what is told of it last came last: of its attributes and
+//!    pages first, then of its length, then of names. A question about attributes may wait for the
+//!    former ([`Watcher::told`]), and never for names: it may hold the lock of the directory.
 //! 3. There are [`WRITERS`], and one volume occupies [`WRITERS_PER_VOLUME`] of them: notices about files of a silent server
 //!    delay one another, and none about files elsewhere.
 //! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
@@ -23,10 +27,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use cellar_client::cache::{Key, Vnode, Watcher};
+use cellar_client::cache::{Key, Length, Notice, SETTLE_TIME, Vnode, Watcher};
 use cellar_wire::ids::VolumeId;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
@@ -37,9 +41,6 @@ use crate::inodes::Inodes;
 pub(crate) const WRITERS: usize = 16;
 /// Of these for one volume.
 const WRITERS_PER_VOLUME: usize = 2;
-
-/// How long a file server waits for the kernel to have acted on a break.
-const SETTLE_TIME: Duration = Duration::from_millis(250);
 
 /// `FUSE_NOTIFY_INVAL_INODE` and `FUSE_NOTIFY_INVAL_ENTRY`. Source: linux/fuse.h.
 const INVALIDATE_INODE: i32 = 2;
@@ -58,12 +59,28 @@ const INVALID: i32 = 22;
 const HEADER: usize = 16;
 
 /// What is to be told of a vnode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Change {
     contents: bool,
     directory: bool,
+    /// After that.
+    length: Option<Length>,
     /// Which of all that were ever put in.
     number: u64,
+}
+
+impl Change {
+    fn add(&mut self, notice: Notice) {
+        match notice {
+            Notice::Attributes => {}
+            Notice::Contents => {
+                self.contents = true;
+                // Of what the file was before.
+                self.length = None;
+            }
+            Notice::Length(length) => self.length = Some(length),
+        }
+    }
 }
 
 /// A vnode that is being told of.
@@ -72,6 +89,8 @@ struct Busy {
     key: Key,
     number: u64,
     since: Instant,
+    /// Only names are left.
+    inode_told: bool,
 }
 
 impl Busy {
@@ -122,7 +141,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn put(&mut self, key: Key, contents: bool, directory: bool) {
+    fn put(&mut self, key: Key, directory: bool, notice: Notice) {
         self.told += 1;
         let number = self.told;
         let volume = self.volumes.entry((key.0, key.1.volume)).or_default();
@@ -131,10 +150,11 @@ impl Waiting {
             Change {
                 contents: false,
                 directory,
+                length: None,
                 number,
             }
         });
-        change.contents |= contents;
+        change.add(notice);
     }
 
     fn take(&mut self) -> Option<(Key, Change)> {
@@ -144,8 +164,33 @@ impl Waiting {
         let number = change.number;
         volume.order.remove(&number);
         let since = Instant::now();
-        volume.busy.push(Busy { key, number, since });
+        volume.busy.push(Busy {
+            key,
+            number,
+            since,
+            inode_told: false,
+        });
         Some((key, change))
+    }
+
+    fn inode_told(&mut self, key: Key) {
+        let volume = self.volumes.get_mut(&(key.0, key.1.volume));
+        let mut busy = volume.into_iter().flat_map(|volume| &mut volume.busy);
+        if let Some(busy) = busy.find(|busy| busy.key == key) {
+            busy.inode_told = true;
+        }
+    }
+
+    /// Whether something up to that number is still to be told of a vnode, but for names.
+    fn is_telling(&self, key: Key, told: u64) -> bool {
+        let Some(volume) = self.volumes.get(&(key.0, key.1.volume)) else {
+            return false;
+        };
+        let waits = volume.changes.get(&key);
+        let is_told = |busy: &Busy| busy.key == key && busy.number <= told && !busy.inode_told;
+        !self.ended
+            && (waits.is_some_and(|change| change.number <= told)
+                || volume.busy.iter().any(is_told))
     }
 
     fn done(&mut self, key: Key) {
@@ -229,10 +274,18 @@ impl Notices {
 
     /// Writes notices to `device` until [`Notices::end`]. Blocks: one of [`WRITERS`] threads.
     pub(crate) fn run(&self, kernel: &Kernel, inodes: &Inodes) {
-        self.tell(|key, contents, directory| {
+        let inode = |key, change: &Change| {
             for number in inodes.of(key) {
-                kernel.inode(number, contents && !directory);
-                if directory {
+                kernel.inode(number, change.contents && !change.directory);
+                let last = change.length.as_ref().and_then(Length::last);
+                if let Some((at, byte)) = last {
+                    kernel.give_at(number, at, &[byte]);
+                }
+            }
+        };
+        let names = |key, change: &Change| {
+            for number in inodes.of(key) {
+                if change.directory && change.contents {
                     for name in inodes.take_names(number) {
                         kernel.entry(number, &name);
                     }
@@ -243,10 +296,11 @@ impl Notices {
                     }
                 }
             }
-        });
+        };
+        self.tell(inode, names);
     }
 
-    fn tell(&self, tell: impl Fn(Key, bool, bool)) {
+    fn tell(&self, inode: impl Fn(Key, &Change), names: impl Fn(Key, &Change)) {
         let mut waiting = self.waiting.lock();
         while !waiting.ended {
             let Some((key, change)) = waiting.take() else {
@@ -254,7 +308,10 @@ impl Notices {
                 continue;
             };
             drop(waiting);
-            tell(key, change.contents, change.directory);
+            inode(key, &change);
+            self.waiting.lock().inode_told(key);
+            self.done.send_replace(());
+            names(key, &change);
             waiting = self.waiting.lock();
             waiting.done(key);
             // Another of that volume may have its turn now.
@@ -263,10 +320,10 @@ impl Notices {
         }
     }
 
-    fn put(&self, key: Key, contents: bool, directory: bool) {
+    fn put(&self, key: Key, directory: bool, notice: Notice) {
         let mut waiting = self.waiting.lock();
         if !waiting.ended {
-            waiting.put(key, contents, directory);
+            waiting.put(key, directory, notice);
             self.more.notify_one();
         }
     }
@@ -287,8 +344,24 @@ impl Watcher for Notices {
         }
     }
 
-    fn changed(&self, vnode: &Arc<Vnode>, contents: bool) {
-        self.put(vnode.key(), contents, vnode.is_directory());
+    fn changed(&self, vnode: &Arc<Vnode>, notice: Notice) {
+        self.put(vnode.key(), vnode.is_directory(), notice);
+    }
+
+    fn is_telling(&self, vnode: &Vnode) -> bool {
+        self.waiting.lock().is_telling(vnode.key(), u64::MAX)
+    }
+
+    fn told<'a>(&'a self, vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        let told = self.waiting.lock().told;
+        let mut done = self.done.subscribe();
+        Box::pin(async move {
+            while self.waiting.lock().is_telling(vnode.key(), told) {
+                if done.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
     }
 
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
@@ -337,8 +410,15 @@ impl Kernel {
 
     /// Gives it the first bytes of a file. Waits for nobody where it has no pages of the file.
     pub(crate) fn give(&self, number: u64, bytes: &[u8]) {
+        self.give_at(number, 0, bytes);
+    }
+
+    /// Gives it bytes of a file, which is so long at least from then on. Waits for the pages that
+    /// they are in.
+    fn give_at(&self, number: u64, at: u64, bytes: &[u8]) {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&number.to_ne_bytes());
+        body[8..16].copy_from_slice(&at.to_ne_bytes());
         body[16..20].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
         self.write_parts(STORE, &body, bytes, &[]);
     }
@@ -405,6 +485,8 @@ impl Kernel {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use cellar_wire::ids::Fid;
 
     use super::*;
@@ -418,6 +500,8 @@ mod tests {
         notices: Arc<Notices>,
         told: Arc<Mutex<Vec<(Key, bool)>>>,
         held: Arc<AtomicBool>,
+        /// And one that keeps the threads that tell of names.
+        names_held: Arc<AtomicBool>,
         writers: Vec<std::thread::JoinHandle<()>>,
     }
 
@@ -427,20 +511,27 @@ mod tests {
                 notices: Notices::new(),
                 told: Arc::default(),
                 held: Arc::default(),
+                names_held: Arc::default(),
                 writers: Vec::new(),
             };
             for _ in 0..WRITERS {
                 let (notices, told) = (bench.notices.clone(), bench.told.clone());
-                let held = bench.held.clone();
+                let (held, names_held) = (bench.held.clone(), bench.names_held.clone());
                 bench.writers.push(std::thread::spawn(move || {
-                    notices.tell(|key, contents, _| {
+                    let inode = |key: Key, change: &Change| {
                         if key.1.volume.0 == 1 {
                             while held.load(Ordering::Acquire) {
                                 std::thread::sleep(Duration::from_millis(1));
                             }
                         }
-                        told.lock().push((key, contents));
-                    });
+                        told.lock().push((key, change.contents));
+                    };
+                    let names = |_: Key, _: &Change| {
+                        while names_held.load(Ordering::Acquire) {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                    };
+                    notices.tell(inode, names);
                 }));
             }
             bench
@@ -465,20 +556,46 @@ mod tests {
         let bench = Bench::start();
         bench.held.store(true, Ordering::Release);
         for vnode in 1..100 {
-            bench.notices.put(key(1, vnode), true, false);
+            bench.notices.put(key(1, vnode), false, Notice::Contents);
         }
         // All that may wait for it do.
         tokio::time::sleep(SETTLE_TIME * 2).await;
         let begun = Instant::now();
         for vnode in 1..100 {
-            bench.notices.put(key(2, vnode), true, false);
+            bench.notices.put(key(2, vnode), false, Notice::Contents);
             bench.notices.settled().await;
             assert_eq!(bench.told(key(2, vnode)), [true]);
         }
         assert!(begun.elapsed() < SETTLE_TIME * 4, "{:?}", begun.elapsed());
         assert_eq!(bench.told.lock().len(), 99);
         bench.held.store(false, Ordering::Release);
-        bench.notices.put(key(2, 1), false, false);
+        bench.notices.put(key(2, 1), false, Notice::Attributes);
+        bench.notices.settled().await;
+        bench.end();
+    }
+
+    /// Whether a question about a vnode would wait, now and until all that was put so far is told.
+    #[tokio::test]
+    async fn a_question_waits_for_its_vnode_s_notices_and_not_for_names() {
+        let bench = Bench::start();
+        bench.held.store(true, Ordering::Release);
+        bench.names_held.store(true, Ordering::Release);
+        let waits = |key| {
+            let waiting = bench.notices.waiting.lock();
+            waiting.is_telling(key, u64::MAX)
+        };
+        bench.notices.put(key(1, 1), false, Notice::Attributes);
+        assert!(waits(key(1, 1)) && !waits(key(1, 3)) && !waits(key(2, 1)));
+        std::thread::sleep(SETTLE_TIME);
+        assert!(waits(key(1, 1)), "it has begun, and is not done");
+        bench.held.store(false, Ordering::Release);
+        while waits(key(1, 1)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(bench.told(key(1, 1)), [false]);
+        let begun = !bench.notices.waiting.lock().volumes.is_empty();
+        assert!(begun, "names are still being told");
+        bench.names_held.store(false, Ordering::Release);
         bench.notices.settled().await;
         bench.end();
     }
@@ -487,13 +604,13 @@ mod tests {
     async fn what_changes_while_it_is_told_is_told_again_afterwards() {
         let bench = Bench::start();
         bench.held.store(true, Ordering::Release);
-        bench.notices.put(key(1, 1), true, false);
+        bench.notices.put(key(1, 1), false, Notice::Contents);
         let begun = Instant::now();
         bench.notices.settled().await;
         assert!(begun.elapsed() >= SETTLE_TIME, "it is waited for");
         // By nobody beside the one who does.
-        bench.notices.put(key(1, 1), false, false);
-        bench.notices.put(key(1, 1), false, false);
+        bench.notices.put(key(1, 1), false, Notice::Attributes);
+        bench.notices.put(key(1, 1), false, Notice::Attributes);
         std::thread::sleep(SETTLE_TIME / 5);
         assert_eq!(bench.told(key(1, 1)), [false; 0]);
         bench.held.store(false, Ordering::Release);

@@ -81,6 +81,8 @@ pub(crate) struct Entry {
     pub(crate) generation: u64,
     pub(crate) attr_time: Duration,
     pub(crate) entry_time: Duration,
+    /// Where it leads, and how many promises about that had been broken.
+    shown: Option<(Arc<Vnode>, u64)>,
 }
 
 pub(crate) fn code(error: Error) -> Errno {
@@ -143,7 +145,7 @@ impl Requests {
     /// For how long the kernel may keep names of a directory: as long as the directory's promise; and not
     /// at all where somebody who has the mount may not see them, who must be asked for by name.
     pub(crate) fn entry_time(&self, directory: &Vnode) -> Duration {
-        match directory.attributes() {
+        match directory.attributes_with_names() {
             Some(Attributes { status, .. })
                 if self.all_users && !status.anonymous_access.contains(Rights::LOOKUP) =>
             {
@@ -157,6 +159,7 @@ impl Requests {
     /// `seen`: the directory before it was asked for the name.
     fn entry(&self, parent: INodeNo, name: &[u8], found: &Found, seen: &Seen) -> Answer<Entry> {
         let vnode = &found.vnode;
+        let breaks = vnode.breaks();
         let attributes = vnode.attributes().ok_or(Errno::EIO)?;
         // Before the directory is looked at: who is told of it from now on is told of this name.
         let number = self
@@ -186,6 +189,7 @@ impl Requests {
             generation: vnode.key().1.uniquifier.0.into(),
             attr_time,
             entry_time,
+            shown: Some((vnode.clone(), breaks)),
         })
     }
 
@@ -219,7 +223,17 @@ impl Requests {
     /// believes then: it is told again.
     pub(crate) fn answered(&self, seen: &Seen) {
         if let Some((directory, _)) = seen.directory.as_ref().filter(|_| seen.is_over()) {
-            self.cache.tell(directory, false);
+            self.cache.take_back(directory);
+        }
+    }
+
+    /// The kernel was answered with an entry. A notice that came before the answer found no inode,
+    /// if the kernel had none: it is sent again.
+    pub(crate) fn entered(&self, entry: &Entry) {
+        if let Some((vnode, breaks)) = &entry.shown
+            && vnode.breaks() != *breaks
+        {
+            self.cache.take_back(vnode);
         }
     }
 
@@ -244,6 +258,7 @@ impl Requests {
                 generation: cellar_wire::ids::Uniquifier::ROOT.0.into(),
                 attr_time: Duration::ZERO,
                 entry_time: CROSSING_TIME,
+                shown: None,
             });
         }
         let user = self.user(uid).await?;
@@ -272,6 +287,7 @@ impl Requests {
             generation: 0,
             attr_time: CROSSING_TIME,
             entry_time: CROSSING_TIME,
+            shown: None,
         }
     }
 
@@ -479,7 +495,7 @@ impl Requests {
         let handle = self.handle(handle)?;
         let start = handle.append(data).await.map_err(code)?;
         if start != offset {
-            self.cache.tell(handle.vnode(), true);
+            self.cache.take_back(handle.vnode());
         }
         Ok(data.len() as u32)
     }

@@ -271,16 +271,13 @@ impl Cache {
             vnodes.values().filter(its).cloned().collect()
         };
         for vnode in all {
-            let held = vnode.attributes().is_some_and(|a| !a.valid.is_zero());
-            vnode.broken();
+            let owed = vnode.broken();
             self.lease_ends(&vnode);
             if server.is_none() {
                 // Rights to read objects are this machine's by its address.
                 vnode.places.forget();
             }
-            if held {
-                self.tell(&vnode, true);
-            }
+            self.pay(&vnode, owed);
         }
     }
 

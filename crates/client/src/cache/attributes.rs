@@ -207,7 +207,7 @@ impl Cache {
         tracing::info!(fid = %vnode.fid(), %error, "attributes are not what they were set to");
         vnode.body.lock().attributes_stored(set, None);
         vnode.state.lock().refused = error.code();
-        self.tell(vnode, false);
+        self.take_back_attributes(vnode);
     }
 }
 

@@ -375,8 +375,13 @@ impl Cache {
             self.directory_changed(user, new_dir, &reply.new_dir_status, |listing| {
                 listing.insert(name, fid);
             });
-            // Its parent is another now, and of a directory the bytes changed.
-            moved.broken();
+            if moved.is_directory() {
+                // Its bytes changed with its parent.
+                let owed = moved.broken();
+                self.pay(&moved, owed);
+            } else {
+                moved.moved_to(new_dir.fid());
+            }
         }
         if let Some(file) = replaced.filter(|_| !was_open) {
             self.unlinked(user, &file, reply.new_dir_status.server_mod_time)

@@ -74,6 +74,7 @@ impl Cache {
         wanted: Rights,
         cut: bool,
     ) -> Result<Handle> {
+        self.audience.told(vnode).await;
         let status = self.status(user, vnode).await?;
         if status.file_type == FileType::Directory {
             return Err(refused("opening a directory", AbortCode::EISDIR));
@@ -88,6 +89,10 @@ impl Cache {
         }
         self.may(user, vnode, wanted).await?;
         let handle = self.opened(user, vnode);
+        if !cut {
+            self.lengthen(user, vnode).await;
+        }
+        self.audience.told(vnode).await;
         if cut {
             let now = self.now();
             let changed = self
@@ -103,7 +108,11 @@ impl Cache {
 
     /// A handle of a file that its user has just made.
     pub fn opened(self: &Arc<Self>, user: &Arc<User>, vnode: &Arc<Vnode>) -> Handle {
-        vnode.state.lock().opens += 1;
+        {
+            let mut state = vnode.state.lock();
+            state.opens += 1;
+            state.opener = Some(user.clone());
+        }
         Handle {
             cache: self.clone(),
             user: user.clone(),
@@ -156,7 +165,7 @@ impl Cache {
         if set != AfsStoreStatus::default() {
             self.set(user, vnode, set).await?;
         }
-        self.attributes(user, vnode).await
+        self.attributes_now(user, vnode).await
     }
 
     /// The room in a volume.
@@ -197,6 +206,7 @@ impl Handle {
     /// # Errors
     /// The server's; our own cache's.
     pub async fn read(&self, start: u64, length: u64) -> Result<Vec<u8>> {
+        self.vnode.hold_contents();
         self.cache
             .read_file(&self.user, &self.vnode, &self.course, start, length)
             .await
@@ -206,6 +216,7 @@ impl Handle {
     /// change it meanwhile. Answers whether it was given, and is still what it was then: whoever has it is told of what comes later.
     pub fn give_small(&self, most: u64, give: impl FnOnce(&[u8])) -> bool {
         let (cache, user, vnode) = (&self.cache, &self.user, &self.vnode);
+        vnode.hold_contents();
         let Some(status) = vnode.promised(user) else {
             return false;
         };
@@ -227,7 +238,7 @@ impl Handle {
         let is_same = (vnode.breaks(), vnode.contents()) == (breaks, contents);
         let holds = is_same && vnode.promised(user).is_some();
         if !holds {
-            cache.tell(vnode, true);
+            cache.take_back(vnode);
         }
         holds
     }
@@ -240,6 +251,7 @@ impl Handle {
         if start.saturating_add(bytes.len() as u64) > LENGTH_MAX {
             return Err(refused("a write", AbortCode::from_errno(27)));
         }
+        self.vnode.hold_contents();
         self.cache.has_room_for(&self.vnode)?;
         let now = self.cache.now();
         self.cache
@@ -257,6 +269,7 @@ impl Handle {
     /// As [`Handle::write`]; the server's, when it is asked.
     pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
         let (cache, vnode) = (&self.cache, &self.vnode);
+        vnode.hold_contents();
         cache.has_room_for(vnode)?;
         cache.status(&self.user, vnode).await?;
         if vnode.body.lock().has_to_judge() {

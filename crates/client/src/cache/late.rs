@@ -110,7 +110,7 @@ impl Cache {
                 return told;
             }
             // They are as the server has them.
-            self.tell(directory, false);
+            self.take_back_attributes(directory);
         }
         {
             let mut waiting = self.early.late.lock();

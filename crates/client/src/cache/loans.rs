@@ -51,6 +51,7 @@ impl Handle {
         if !vnode.volume().is_read_only() {
             return None;
         }
+        vnode.hold_contents();
         let attributes = vnode.attributes()?;
         let length = attributes.status.length;
         let space = cache.space.clone();

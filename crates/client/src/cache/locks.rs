@@ -280,7 +280,21 @@ impl Cache {
         {
             self.unlock(vnode, lock.owner, 0, u64::MAX).await;
         }
-        set
+        set?;
+        self.look_under_lock(user, vnode).await;
+        Ok(())
+    }
+
+    /// What another machine stored before it gave a lock back is seen by who gets the lock next:
+    /// the kernel holds nothing older than this lock ([`super::coherence`], rule 5).
+    async fn look_under_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
+        self.audience.told(vnode).await;
+        if let Err(error) = self.status(user, vnode).await {
+            tracing::info!(fid = %vnode.fid(), %error, "what was locked is not known to be as it is here");
+            self.take_back(vnode);
+        }
+        self.lengthen(user, vnode).await;
+        self.audience.told(vnode).await;
     }
 
     async fn try_lock(&self, user: &Arc<User>, vnode: &Arc<Vnode>, lock: Lock) -> Result<()> {

@@ -90,7 +90,7 @@ impl Cache {
     }
 
     fn forget(&self, vnode: &Arc<Vnode>) {
-        vnode.broken();
+        let _all = vnode.broken();
         {
             let mut state = vnode.state.lock();
             // What was made here and not told stands nowhere else.
@@ -100,7 +100,7 @@ impl Cache {
             }
         }
         vnode.body.lock().forget_clean();
-        self.tell(vnode, true);
+        self.take_back(vnode);
     }
 
     /// A cell is known from now on, or is where this says.

@@ -7,9 +7,9 @@
 //!
 //! 1. *A break that races an answer wins*: breaks are counted, and an answer that was under way when one
 //!    came promises nothing (`Vnode::heard`).
-//! 2. *Whoever shows the cache to the kernel is told* of each break and each change that did not come from
-//!    him ([`Watcher`]), and the server's break is answered after he has acted on it, or a moment later:
-//!    the kernel may hold a lock that only an answer of the same server releases.
+//! 2. *The kernel is told* what it may hold and is no longer true ([`Watcher`]), and the server's
+//!    break is answered after that, or a moment later: the kernel may hold a lock that only an
+//!    answer of the same server releases. `coherence.rs` has the rule and its argument.
 //! 3. *Dirty bytes are never dropped* while the file exists: a store that fails leaves them dirty, and they
 //!    are tried again.
 //! 4. *A directory's cache outlives the process* (`index.rs`): bytes of a version that the server still has are
@@ -22,7 +22,6 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -37,7 +36,7 @@ use crate::client::own_address;
 use crate::dns::Dns;
 use crate::error::{Error, Result};
 use crate::reach::Reach;
-use crate::rxafscb::{CallbackService, Promises};
+use crate::rxafscb::{CallbackService, Promises, Settled};
 use crate::volume::Volume;
 
 mod alive;
@@ -47,6 +46,7 @@ mod behind;
 mod body;
 mod brim;
 mod change;
+mod coherence;
 #[cfg(test)]
 mod crashes;
 mod direct;
@@ -70,6 +70,7 @@ mod ranges;
 mod read;
 mod record;
 mod removed;
+mod renew;
 mod settings;
 mod slots;
 mod status;
@@ -84,6 +85,8 @@ use backing::Backing;
 use behind::Behind;
 use body::{Body, Space};
 use brim::Brim;
+use coherence::Audience;
+pub use coherence::{Length, Notice, SETTLE_TIME, Watcher};
 use early::Early;
 pub use files::{Handle, Usage, Wanted};
 use full::Full;
@@ -95,6 +98,7 @@ pub use manage::Waiting;
 use metrics::Counts;
 pub use names::{Found, Root};
 use range_locks::RangeLocks;
+use renew::Renewals;
 use settings::Settings;
 pub use settings::{SIZE_MIN, SYSNAMES_MAX};
 use user::Users;
@@ -136,19 +140,6 @@ pub enum Leases {
     Files,
     /// Directories and links, too, and the modes and times of directories: the server is told within a second.
     All,
-}
-
-/// Who shows the cache to programs, and must know what is no longer true.
-pub trait Watcher: Send + Sync {
-    /// Nothing promised about this vnode holds any more; `contents`: nor are its bytes what they were.
-    fn changed(&self, vnode: &Arc<Vnode>, contents: bool);
-    /// Done when all that was told before has been acted upon, or a moment later.
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// More is remembered than may be. These were not asked about for long, and whoever shows them has them in use: he lets
-    /// go, by and by, of those that no program uses.
-    fn crowded(&self, vnodes: Vec<Arc<Vnode>>) {
-        drop(vnodes);
-    }
 }
 
 /// The clock for times that are stored with files.
@@ -193,7 +184,7 @@ pub struct Cache {
     ticks: AtomicU64,
     /// Of the directory's files.
     index: Option<Arc<Index>>,
-    watcher: OnceLock<Arc<dyn Watcher>>,
+    audience: Audience,
     /// Of the directory, for as long as this lives.
     _lock: Option<File>,
     me: Weak<Self>,
@@ -278,7 +269,7 @@ impl Cache {
             strays: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             index,
-            watcher: OnceLock::new(),
+            audience: Audience::default(),
             _lock: lock,
             me: me.clone(),
         });
@@ -302,9 +293,7 @@ impl Cache {
 
     /// Who is told what is no longer true. The first call counts.
     pub fn watch(&self, watcher: Arc<dyn Watcher>) {
-        if self.watcher.set(watcher).is_err() {
-            tracing::debug!("the cache has a watcher already");
-        }
+        self.audience.set(watcher);
     }
 
     /// The cells that are known by now.
@@ -415,10 +404,8 @@ impl Cache {
         let (most, few) = (self.options.vnodes_max, self.options.vnodes_max / 8);
         let crowd = most.max(vnodes.len() + few);
         self.crowd.store(crowd, Ordering::Relaxed);
-        if vnodes.len() + few > most
-            && let Some(watcher) = self.watcher.get()
-        {
-            watcher.crowded(held);
+        if vnodes.len() + few > most {
+            self.audience.crowded(held);
         }
         if let Some(index) = &self.index {
             // Their files rest; there may be too many of them.
@@ -488,18 +475,19 @@ impl Cache {
     /// What was promised about these may no longer be true, without anybody telling.
     pub(crate) fn doubt(&self, vnodes: &[&Arc<Vnode>]) {
         for vnode in vnodes {
-            vnode.broken();
-            self.tell(vnode, false);
+            let owed = vnode.broken();
+            self.pay(vnode, owed);
         }
     }
 
     /// Nothing that is known of a volume is believed any more: its files are asked about again.
     pub fn distrust(&self, volume: VolumeId) {
-        Breaks(self.me.clone()).broken(Fid {
+        let all = Fid {
             volume,
             vnode: VnodeId(0),
             uniquifier: Uniquifier(0),
-        });
+        };
+        let _broken = self.break_promises(all);
     }
 
     /// What names lead to is asked for again.
@@ -511,11 +499,30 @@ impl Cache {
         self.doubt(&directories.iter().collect::<Vec<_>>());
     }
 
-    /// Tells the watcher.
-    pub fn tell(&self, vnode: &Arc<Vnode>, contents: bool) {
-        if let Some(watcher) = self.watcher.get() {
-            watcher.changed(vnode, contents);
+    /// Ends what was promised about a vnode, or about all of a volume. Answers those that are known.
+    fn break_promises(&self, fid: Fid) -> Vec<Arc<Vnode>> {
+        self.counts.breaks.fetch_add(1, Ordering::Relaxed);
+        let broken: Vec<_> = {
+            let vnodes = self.vnodes.lock();
+            if fid.vnode == VnodeId(0) {
+                let of_it = vnodes.values().filter(|v| v.key.1.volume == fid.volume);
+                of_it.cloned().collect()
+            } else {
+                let cells = 0..self.cells.len() as u32;
+                cells
+                    .filter_map(|cell| vnodes.get(&(cell, fid)).cloned())
+                    .collect()
+            }
+        };
+        if broken.is_empty() {
+            self.strays.fetch_add(1, Ordering::AcqRel);
         }
+        for vnode in &broken {
+            let owed = vnode.broken();
+            self.lease_ends(vnode);
+            self.pay(vnode, owed);
+        }
+        broken
     }
 
     /// Stores what is dirty, as long as that works, gives back locks, and takes leave of the file servers.
@@ -597,50 +604,34 @@ fn prepare(directory: &Path) -> std::io::Result<File> {
 /// What file servers tell of promises.
 struct Breaks(Weak<Cache>);
 
+impl Breaks {
+    async fn settled(&self) {
+        if let Some(cache) = self.0.upgrade() {
+            cache.audience.settled().await;
+        }
+    }
+}
+
 impl Promises for Breaks {
-    fn broken(&self, fid: Fid) {
-        let Some(cache) = self.0.upgrade() else {
-            return;
-        };
-        cache.counts.breaks.fetch_add(1, Ordering::Relaxed);
-        let broken: Vec<_> = {
-            let vnodes = cache.vnodes.lock();
-            if fid.vnode == VnodeId(0) {
-                let of_it = vnodes.values().filter(|v| v.key.1.volume == fid.volume);
-                of_it.cloned().collect()
-            } else {
-                let cells = 0..cache.cells.len() as u32;
-                cells
-                    .filter_map(|cell| vnodes.get(&(cell, fid)).cloned())
-                    .collect()
+    fn broken(&self, fids: &[Fid]) -> Settled<'_> {
+        let mut renewals = Renewals::default();
+        if let Some(cache) = self.0.upgrade() {
+            for fid in fids {
+                for vnode in cache.break_promises(*fid) {
+                    renewals.renew(&cache, &vnode);
+                }
             }
-        };
-        if broken.is_empty() {
-            cache.strays.fetch_add(1, Ordering::AcqRel);
         }
-        for vnode in broken {
-            vnode.broken();
-            cache.lease_ends(&vnode);
-            cache.tell(&vnode, true);
-        }
-    }
-
-    fn all_broken(&self, _server: SocketAddr) {
-        let Some(cache) = self.0.upgrade() else {
-            return;
-        };
-        // It may call from another of its addresses than those that we call: all are asked again.
-        cache.promises_end(None);
-    }
-
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async move {
-            let Some(cache) = self.0.upgrade() else {
-                return;
-            };
-            if let Some(watcher) = cache.watcher.get() {
-                watcher.settled().await;
-            }
+            tokio::join!(self.settled(), renewals.done());
         })
+    }
+
+    fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
+        if let Some(cache) = self.0.upgrade() {
+            // It may call from another of its addresses than those that we call: all are asked again.
+            cache.promises_end(None);
+        }
+        Box::pin(self.settled())
     }
 }

@@ -330,6 +330,8 @@ impl Cache {
     /// # Errors
     /// The server's.
     pub async fn link_text(&self, user: &Arc<User>, link: &Arc<Vnode>) -> Result<Bytes> {
+        // The kernel keeps it.
+        link.hold_contents();
         let status = self.status(user, link).await?;
         if status.file_type != FileType::Symlink {
             return Err(refused("not a symbolic link", AbortCode::EINVAL));

@@ -118,14 +118,16 @@ impl Cache {
                     server_mod_time: status.server_mod_time.max(at),
                     ..status
                 };
-                file.heard(user.id(), &status, None);
+                let owed = file.heard(user.id(), &status, None);
+                self.pay(file, owed);
             }
             // Another client may have given it another name, of which we have not been told: what waits is not thrown away
             // before the server says that the file is gone.
             _ if waits && !self.is_gone_at_server(user, file).await => {}
             _ => {
                 file.state.lock().removed = true;
-                file.vanished();
+                // The kernel removed the name itself.
+                let _known = file.vanished();
                 if file.state.lock().opens == 0 {
                     file.body.lock().abandon();
                     self.unstored.lock().remove(&file.key);
@@ -254,6 +256,7 @@ impl Cache {
             let name = String::from_utf8_lossy(&name).into_owned();
             tracing::warn!(%name, %error, "a removed file stays under this name");
         }
-        file.vanished();
+        // The kernel has closed it.
+        let _known = file.vanished();
     }
 }

@@ -11,6 +11,7 @@ use cellar_wire::rxafs::{self, AfsFetchStatus, Callback, FileType};
 use tokio::time::Instant;
 
 use super::Cache;
+use super::coherence::Question;
 use super::user::User;
 use super::vnode::{Attributes, Vnode};
 use crate::error::{Error, Result};
@@ -75,9 +76,8 @@ impl Cache {
         promise: Option<(Callback, Asked)>,
     ) {
         let promise = promise.map(|promise| self.judged(promise));
-        if vnode.heard(user.id(), status, promise) {
-            self.tell(vnode, true);
-        }
+        let owed = vnode.heard(user.id(), status, promise);
+        self.pay(vnode, owed);
         // Afterwards: whoever ends what a server promised finds this one.
         if let Some((callback, asked)) = &promise {
             self.alive.promised(vnode, callback, asked);
@@ -93,7 +93,8 @@ impl Cache {
         promise: Option<(Callback, Asked)>,
     ) {
         let promise = promise.map(|promise| self.judged(promise));
-        directory.heard_grown(user.id(), grown, promise);
+        let owed = directory.heard_grown(user.id(), grown, promise);
+        self.pay(directory, owed);
         if let Some((callback, asked)) = &promise {
             self.alive.promised(directory, callback, asked);
         }
@@ -119,7 +120,7 @@ impl Cache {
                 let state = vnode.state.lock();
                 state.removed || state.removing > 0 || state.leftover.is_some()
             };
-            vnode.vanished();
+            let owed = vnode.vanished();
             let lost = {
                 let mut body = vnode.body.lock();
                 let lost = body.left_over().is_some() || (body.is_changed() && !by_us);
@@ -135,7 +136,7 @@ impl Cache {
                 vnode.state.lock().refused = Some(AbortCode::from_errno(2));
             }
             self.unstored.lock().remove(&vnode.key);
-            self.tell(vnode, true);
+            self.pay(vnode, owed);
         }
     }
 
@@ -172,11 +173,12 @@ impl Cache {
         Ok(reply.status)
     }
 
-    /// What `stat` tells, and for how long.
+    /// What `stat` tells, and for how long, for a kernel that asks.
     ///
     /// # Errors
     /// As [`Cache::status`].
     pub async fn attributes(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Attributes> {
+        let question = Question::begin(self, vnode).await;
         let status = match self.status(user, vnode).await {
             Err(error) if error.code() == Some(AbortCode::VNOVNODE) => {
                 let status = vnode.removed_directory().ok_or(error)?;
@@ -185,13 +187,28 @@ impl Cache {
             }
             status => status?,
         };
-        Ok(match vnode.attributes() {
+        question.settle(user).await;
+        Ok(self.attributes_with(vnode, status))
+    }
+
+    /// The same for a kernel that changes something meanwhile: no notice is waited for.
+    pub(crate) async fn attributes_now(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+    ) -> Result<Attributes> {
+        let status = self.status(user, vnode).await?;
+        Ok(self.attributes_with(vnode, status))
+    }
+
+    fn attributes_with(&self, vnode: &Vnode, status: AfsFetchStatus) -> Attributes {
+        match vnode.attributes() {
             Some(attributes) => attributes,
             None => Attributes {
                 status: vnode.with_own_changes(status),
                 valid: std::time::Duration::ZERO,
             },
-        })
+        }
     }
 
     /// Asks for those of these vnodes of one directory whose status is not promised, at most

@@ -6,9 +6,9 @@
 //!    ([`super::behind`]). Beyond [`BACKGROUND_BYTES`] of one file the store begins while the program still writes.
 //! 3. What failed stays dirty and is tried again every [`RETRY`]; in a cache directory it is then synced, so that
 //!    a crash of the machine loses nothing either. Only when the file is gone there is nobody to take it.
-//! 4. A program that has a file open and reads what the kernel keeps of it asks nobody. When the promise runs
-//!    out, of which no server tells, the kernel is told within [`EXPIRY_TIME`]: that much earlier a
-//!    promise ends here than there.
+//! 4. A program that has a file open and reads what the kernel keeps of it makes no request. When
+//!    the promise is about to run out, of which no server tells, it is given up, and the kernel is
+//!    told ([`super::coherence`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +22,7 @@ use super::Cache;
 use super::attributes::without_attributes;
 use super::behind::RETRY;
 use super::body::{Piece, STORE_BYTES};
+use super::coherence::Owed;
 use super::files::LENGTH_MAX;
 use super::kept::checksums;
 use super::locks::EXTEND_TIME;
@@ -36,7 +37,8 @@ use crate::store::store;
 
 /// Dirty bytes of a file from which on they are stored while it is still written.
 const BACKGROUND_BYTES: u64 = 2 * STORE_BYTES;
-/// How often it is looked for open files whose promise has run out.
+/// How often it is looked for open files whose promise is about to run out; less than
+/// [`TOLD_EARLIER`](super::coherence::TOLD_EARLIER).
 const EXPIRY_TIME: Duration = Duration::from_secs(5);
 
 /// A piece that is being stored.
@@ -48,10 +50,9 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        if let Some(piece) = self.piece.take()
-            && self.vnode.body.lock().not_stored(&piece)
-        {
-            self.cache.tell(self.vnode, true);
+        if let Some(piece) = self.piece.take() {
+            let owed = self.vnode.not_stored(&piece);
+            self.cache.pay(self.vnode, owed);
         }
     }
 }
@@ -153,13 +154,11 @@ impl Cache {
             return match stored {
                 Ok((status, sums)) => {
                     under_way.piece = None;
-                    let others = vnode.stored(user.id(), &piece, &status, &sums);
+                    let owed = vnode.stored(user.id(), &piece, &status, &sums);
                     self.brim.stored(vnode);
                     let shown = Some(&status);
                     vnode.body.lock().attributes_stored(&piece.set, shown);
-                    if others {
-                        self.tell(vnode, true);
-                    }
+                    self.pay(vnode, owed);
                     Ok(false)
                 }
                 Err(error) => {
@@ -338,17 +337,16 @@ impl Cache {
         );
     }
 
-    /// Rule 4: whoever shows open files is told that nothing is promised about them by `now`.
+    /// Rule 4: of open files whose promise is to be given up by `now`, the kernel is told.
     pub fn tell_expired(&self, now: Instant) {
-        let all = self.vnodes.lock();
-        let expired: Vec<_> = all
-            .values()
-            .filter(|vnode| vnode.ran_out(now))
-            .cloned()
-            .collect();
-        drop(all);
-        for vnode in expired {
-            self.tell(&vnode, true);
+        let owed: Vec<_> = {
+            let all = self.vnodes.lock();
+            let owed = all.values().map(|vnode| (vnode, vnode.ran_out(now)));
+            let owed = owed.filter(|(_, owed)| *owed != Owed::NOTHING);
+            owed.map(|(vnode, owed)| (vnode.clone(), owed)).collect()
+        };
+        for (vnode, owed) in owed {
+            self.pay(&vnode, owed);
         }
     }
 }

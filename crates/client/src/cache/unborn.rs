@@ -618,7 +618,7 @@ impl Cache {
         let Sent { vnode, asked, .. } = one;
         let asked = asked.answered_by(by);
         let user = &queue.user;
-        let shown = vnode.attributes().map(|shown| shown.status);
+        let shown = vnode.shown_status();
         {
             let mut state = vnode.state.lock();
             state.unborn = None;
@@ -642,7 +642,7 @@ impl Cache {
         if vnode.is_directory() && vnode.breaks.load(Ordering::Acquire) != asked.breaks {
             self.lease_ends(vnode);
         }
-        let now = vnode.attributes().map(|now| now.status);
+        let now = vnode.shown_status();
         let differ = |a: &AfsFetchStatus, b: &AfsFetchStatus| {
             (a.owner, a.group, a.unix_mode, a.caller_access)
                 != (b.owner, b.group, b.unix_mode, b.caller_access)
@@ -650,7 +650,7 @@ impl Cache {
         if let (Some(shown), Some(now)) = (shown, now)
             && differ(&shown, &now)
         {
-            self.tell(vnode, false);
+            self.take_back_attributes(vnode);
         }
     }
 
@@ -690,7 +690,7 @@ impl Cache {
                 Arc::make_mut(listing).remove(&name);
             }
             drop(state);
-            self.tell(&one.directory, true);
+            self.take_back(&one.directory);
         }
         let waiting = {
             let mut line = queue.line.lock();
@@ -735,7 +735,8 @@ impl Cache {
             shrank(&item.vnode, &item.directory);
         }
         self.unstored.lock().remove(&vnode.key);
-        vnode.vanished();
+        let owed = vnode.vanished();
+        self.pay(vnode, owed);
         true
     }
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::body::{Body, Piece};
+use super::coherence::{Held, Owed, TOLD_EARLIER};
 use super::direct::Places;
 use super::late::Late;
 use super::leases::{Busy, Lease};
@@ -80,6 +81,10 @@ pub(crate) struct State {
     pub(crate) status: Option<AfsFetchStatus>,
     /// Until when the status may be believed.
     expires: Option<Instant>,
+    /// When the promise of an open file is given up.
+    given_up: Option<Instant>,
+    /// What the kernel was given and may still hold.
+    pub(crate) held: Held,
     /// Whose promise that is.
     promised_by: Option<SocketAddr>,
     rights: Vec<(u32, Rights)>,
@@ -87,6 +92,8 @@ pub(crate) struct State {
     pub(crate) link: Option<(u64, Bytes)>,
     /// Files: how often it is open.
     pub(crate) opens: u32,
+    /// Who opened it last: the server is asked again for this user.
+    pub(crate) opener: Option<Arc<User>>,
     /// Who wrote last: the store is his.
     pub(crate) writer: Option<Arc<User>>,
     /// The name it got when its last name was removed while it was open: gone when it is closed.
@@ -138,6 +145,13 @@ pub struct Attributes {
     pub status: AfsFetchStatus,
     /// For how long it may be believed without asking.
     pub valid: Duration,
+}
+
+impl State {
+    /// Until when the status may be believed.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.expires
+    }
 }
 
 impl Vnode {
@@ -201,16 +215,15 @@ impl Vnode {
         })
     }
 
-    /// What `stat` tells, if it is known.
-    pub fn attributes(&self) -> Option<Attributes> {
-        let (status, expires) = {
-            let state = self.state.lock();
-            (self.with_changes_in(&state, state.status?), state.expires)
-        };
-        let valid = expires.map_or(Duration::ZERO, |at| {
-            at.saturating_duration_since(Instant::now())
-        });
-        Some(Attributes { status, valid })
+    /// The last status that was heard, with what programs here did since.
+    pub(crate) fn shown_status(&self) -> Option<AfsFetchStatus> {
+        let state = self.state.lock();
+        Some(self.with_changes_in(&state, state.status?))
+    }
+
+    /// How long a file is, with what programs here did to it.
+    pub(crate) fn length(&self) -> u64 {
+        self.body.lock().length()
     }
 
     /// A status of the server's with what programs here did since.
@@ -228,7 +241,11 @@ impl Vnode {
 
     /// The same, of the status that is in `state`, or a newer one. What is stored is in that first, and then no longer a change of
     /// ours: whoever looked at one before and at the other after would find neither, and a file that is shorter than it was.
-    fn with_changes_in(&self, state: &State, mut status: AfsFetchStatus) -> AfsFetchStatus {
+    pub(crate) fn with_changes_in(
+        &self,
+        state: &State,
+        mut status: AfsFetchStatus,
+    ) -> AfsFetchStatus {
         if state.leftover.is_some() || (state.removed && self.is_directory()) {
             // Its last name was removed, as far as programs know.
             status.link_count = 0;
@@ -241,7 +258,7 @@ impl Vnode {
     }
 
     /// A server answered `status` for a user, to a question or, without a promise, to a change of our own.
-    /// Answers whether contents that were here are no longer true.
+    /// Answers what the kernel is to be told.
     ///
     /// Answers may overtake each other. What our own change came to is newer than any lower version; a
     /// promise given before it holds all the same, as others would have broken it.
@@ -250,7 +267,7 @@ impl Vnode {
         user: u32,
         status: &AfsFetchStatus,
         promise: Option<(Callback, Asked)>,
-    ) -> bool {
+    ) -> Owed {
         self.hear(&mut self.state.lock(), user, status, promise)
     }
 
@@ -261,7 +278,7 @@ impl Vnode {
         user: u32,
         (count, status): (u64, &AfsFetchStatus),
         promise: Option<(Callback, Asked)>,
-    ) {
+    ) -> Owed {
         let mut state = self.state.lock();
         match &mut state.listing {
             Some((version, _)) if version.wrapping_add(count) == status.data_version => {
@@ -273,10 +290,10 @@ impl Vnode {
             link_count: status.link_count + state.untold_directories,
             ..*status
         };
-        self.hear(&mut state, user, &status, promise);
+        self.hear(&mut state, user, &status, promise)
     }
 
-    /// The server took a piece of what was to be stored. Answers whether contents that were here are no longer true.
+    /// The server took a piece of what was to be stored. Answers what the kernel is to be told.
     ///
     /// One step: an answer to a question of before, heard between the two, would be taken for news of others, and what was cut
     /// off for something that they have put behind it.
@@ -286,11 +303,26 @@ impl Vnode {
         piece: &Piece,
         status: &AfsFetchStatus,
         sums: &[(u64, u64, u32)],
-    ) -> bool {
+    ) -> Owed {
         let mut state = self.state.lock();
+        let before = self.length();
         let others = self.body.lock().stored(piece, status, sums);
         state.failed = None;
-        self.hear(&mut state, user, status, None) || others
+        let heard = self.hear(&mut state, user, status, None);
+        match others && heard == Owed::NOTHING {
+            true => state.held.news((before, self.length())),
+            false => heard,
+        }
+    }
+
+    /// The server did not take a piece. Answers what the kernel is to be told.
+    pub(crate) fn not_stored(&self, piece: &Piece) -> Owed {
+        let mut state = self.state.lock();
+        let before = self.length();
+        match self.body.lock().not_stored(piece) {
+            true => state.held.news((before, self.length())),
+            false => Owed::NOTHING,
+        }
     }
 
     fn hear(
@@ -299,7 +331,7 @@ impl Vnode {
         user: u32,
         status: &AfsFetchStatus,
         promise: Option<(Callback, Asked)>,
-    ) -> bool {
+    ) -> Owed {
         let overtaken = match &promise {
             Some((_, asked)) => self.own.load(Ordering::Acquire) != asked.own,
             None => {
@@ -310,11 +342,14 @@ impl Vnode {
         let known = state.status.map(|known| known.data_version);
         let older = overtaken && known.is_some_and(|known| known > status.data_version);
         if older && promise.is_none() {
-            return false;
+            return Owed::NOTHING;
         }
-        let mut stale = false;
+        let mut owed = Owed::NOTHING;
         if !older {
-            stale = status.file_type == FileType::File && self.body.lock().meet(status);
+            let before = self.length();
+            if status.file_type == FileType::File && self.body.lock().meet(status) {
+                owed = state.held.news((before, self.length()));
+            }
             state.status = Some(*status);
             state.gone = false;
             let from_before = |asked: Asked| asked.breaks != self.breaks.load(Ordering::Acquire);
@@ -343,9 +378,11 @@ impl Vnode {
             let lifetime = Duration::from_secs(callback.expires_in_secs.into());
             let lifetime = lifetime.saturating_sub(MARGIN.min(lifetime / 10));
             state.expires = given.then(|| asked.at + lifetime);
+            let earlier = TOLD_EARLIER.min(lifetime / 2);
+            state.given_up = given.then(|| asked.at + (lifetime - earlier));
             state.promised_by = asked.by;
         }
-        stale
+        owed
     }
 
     /// The server that last promised something.
@@ -359,11 +396,20 @@ impl Vnode {
         state.expires.is_some() && state.promised_by.is_none_or(|by| by == server)
     }
 
-    /// The promise is broken.
-    pub(crate) fn broken(&self) {
+    /// The promise is broken. Answers what the kernel is to be told.
+    pub(crate) fn broken(&self) -> Owed {
         self.breaks.fetch_add(1, Ordering::AcqRel);
         let mut state = self.state.lock();
         state.expires = None;
+        state.held.end()
+    }
+
+    /// We have moved a file to another directory.
+    pub(crate) fn moved_to(&self, directory: Fid) {
+        if let Some(status) = &mut self.state.lock().status {
+            status.parent_vnode = directory.vnode;
+            status.parent_uniquifier = directory.uniquifier;
+        }
     }
 
     /// How many promises were broken so far. What was true before [`Vnode::breaks`] became another number need
@@ -372,14 +418,17 @@ impl Vnode {
         self.breaks.load(Ordering::Acquire)
     }
 
-    /// Whether it is open, and its promise has run out by `now`: that is said once of each promise.
-    pub(crate) fn ran_out(&self, now: Instant) -> bool {
+    /// If it is open, and its promise is to be given up by `now`, that is done. Answers what the
+    /// kernel is to be told. Of what is not open the kernel believes nothing beyond that time by
+    /// itself, and its pages are compared when it is opened.
+    pub(crate) fn ran_out(&self, now: Instant) -> Owed {
         let mut state = self.state.lock();
-        let out = state.opens > 0 && state.expires.is_some_and(|at| at <= now);
-        if out {
-            state.expires = None;
+        let promised = state.expires.and(state.given_up);
+        if state.opens == 0 || promised.is_none_or(|at| at > now) {
+            return Owed::NOTHING;
         }
-        out
+        state.expires = None;
+        state.held.end()
     }
 
     /// If no program has it open, no descriptor is kept for it.
@@ -400,18 +449,20 @@ impl Vnode {
         self.state.lock().gone
     }
 
-    /// The server says that there is no such vnode any more.
-    pub(crate) fn vanished(&self) {
+    /// There is no such vnode any more. Answers what the kernel is to be told, if it does not know.
+    pub(crate) fn vanished(&self) -> Owed {
         let mut state = self.state.lock();
         state.expires = None;
         state.gone = true;
+        state.held.end()
     }
 
     /// We have removed the name of this directory, and with it the directory.
     pub(crate) fn directory_removed(&self) {
         // An answer from before that is under way promises nothing.
         self.breaks.fetch_add(1, Ordering::AcqRel);
-        self.vanished();
+        // The kernel has removed it itself.
+        let _known = self.vanished();
         self.state.lock().removed = true;
     }
 
@@ -505,27 +556,27 @@ pub(super) mod tests {
     fn an_answer_from_before_our_own_change_does_not_undo_it() {
         let vnode = vnode();
         let early = Asked::about(&vnode);
-        vnode.heard(USER, &status(4, 10, 0o644), promise(early));
+        let _nothing = vnode.heard(USER, &status(4, 10, 0o644), promise(early));
         let asked = Asked::about(&vnode);
         // We store meanwhile, and are answered first.
-        vnode.heard(USER, &status(5, 20, 0o644), None);
-        vnode.heard(USER, &status(4, 10, 0o644), promise(asked));
+        let _nothing = vnode.heard(USER, &status(5, 20, 0o644), None);
+        let _nothing = vnode.heard(USER, &status(4, 10, 0o644), promise(asked));
         assert_eq!(known(&vnode), (5, 20, 0o644, true));
         // The other way round it is newer.
-        vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
+        let _nothing = vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
         assert_eq!(known(&vnode), (6, 30, 0o644, true));
         // A change of the mode leaves the version: which of both is newer cannot be said.
         let asked = Asked::about(&vnode);
-        vnode.heard(USER, &status(6, 30, 0o600), None);
-        vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
+        let _nothing = vnode.heard(USER, &status(6, 30, 0o600), None);
+        let _nothing = vnode.heard(USER, &status(6, 30, 0o644), promise(asked));
         assert!(!known(&vnode).3);
     }
 
     #[test]
     fn answers_to_our_own_changes_may_overtake_each_other() {
         let vnode = vnode();
-        vnode.heard(USER, &status(5, 20, 0o644), None);
-        vnode.heard(USER, &status(4, 10, 0o600), None);
+        let _nothing = vnode.heard(USER, &status(5, 20, 0o644), None);
+        let _nothing = vnode.heard(USER, &status(4, 10, 0o600), None);
         assert_eq!(known(&vnode), (5, 20, 0o644, false));
     }
 }

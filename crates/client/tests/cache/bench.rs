@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellar_client::cache::{
-    self, Attributes, Cache, Handle, Identities, User, Vnode, Wanted, Watcher,
+    self, Attributes, Cache, Handle, Identities, Notice, User, Vnode, Wanted, Watcher,
 };
 use cellar_client::{CellName, Renewal};
 use cellar_rpc::Security;
@@ -235,8 +235,16 @@ pub(crate) async fn held(calls: &Held, count: usize) {
 pub(crate) struct Told(pub(crate) AtomicUsize);
 
 impl Watcher for Told {
-    fn changed(&self, _vnode: &Arc<Vnode>, _contents: bool) {
+    fn changed(&self, _vnode: &Arc<Vnode>, _notice: Notice) {
         self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn is_telling(&self, _vnode: &Vnode) -> bool {
+        false
+    }
+
+    fn told<'a>(&'a self, _vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(std::future::ready(()))
     }
 
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

@@ -349,6 +349,10 @@ async fn who_has_a_file_open_is_told_when_its_promise_has_run_out() {
     let now = tokio::time::Instant::now();
     a.cache.tell_expired(now);
     assert_eq!(count(), before);
+    // What the kernel may believe: of what it was never given there is nothing to tell.
+    for file in [&open, &closed] {
+        assert!(!file.attributes().expect("known").valid.is_zero());
+    }
     let later = now + Duration::from_secs(1_000_000);
     a.cache.tell_expired(later);
     a.cache.tell_expired(later);

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use cellar_client::cache::{Anonymous, Cache, User, Wanted, Watcher};
+use cellar_client::cache::{Anonymous, Cache, Notice, User, Vnode, Wanted, Watcher};
 use cellar_testcell::{NOW, TestCell};
 use cellar_wire::acl::Rights;
 use parking_lot::Mutex;
@@ -47,8 +47,16 @@ async fn client_on(cell: &TestCell, port: cellar_testcell::Port) -> Client {
 struct Told(Mutex<Vec<cellar_wire::ids::Fid>>);
 
 impl Watcher for Told {
-    fn changed(&self, vnode: &Arc<Vnode>, _contents: bool) {
+    fn changed(&self, vnode: &Arc<Vnode>, _notice: Notice) {
         self.0.lock().push(vnode.fid());
+    }
+
+    fn is_telling(&self, _vnode: &Vnode) -> bool {
+        false
+    }
+
+    fn told<'a>(&'a self, _vnode: &'a Vnode) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(std::future::ready(()))
     }
 
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

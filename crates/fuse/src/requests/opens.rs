@@ -137,7 +137,7 @@ impl Requests {
                 .was(inode, Some(vnode.contents()))
                 .is_some()
         {
-            self.cache.tell(vnode, true);
+            self.cache.take_back(vnode);
         }
         // It drops the pages that it has.
         self.inodes.pages_are(inode, NO_CONTENTS);

@@ -1,0 +1,143 @@
+//! Asking again about files that programs have open, when a server has ended its promise.
+//!
+//! 1. sendfile(2), splice(2), copy_file_range(2) and a mapping use the length that the kernel has,
+//!    and do not ask for another. So the kernel is told the length of an open file that grew,
+//!    before the server that broke the promise is answered (`coherence.rs`, rule 6).
+//! 2. No notice carries a length. But one that gives the kernel a byte behind the end makes the
+//!    file so long: the last byte of the file is given. A file that shrank needs none: the kernel
+//!    takes the length from the first read that comes to the end.
+//! 3. A server of OpenAFS answers no question about a file before its break was answered; a far one
+//!    would keep the writer waiting. These are asked as well, and nothing waits for it.
+//! 4. A kernel that asks for nothing is told [`UNASKED_MAX`] times; then the promise stays broken,
+//!    and stores of others need not wait for this client any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellar_wire::rxafs;
+use tokio::task::JoinSet;
+
+use super::Cache;
+use super::coherence::{Length, SETTLE_TIME};
+use super::user::User;
+use super::vnode::Vnode;
+use crate::error::Result;
+
+/// How often the server is asked again about a file of which the kernel asks nothing.
+const UNASKED_MAX: u32 = 8;
+/// Open files of one break that are asked about.
+const RENEWED_MAX: usize = 16;
+/// A server whose round trip is longer is not waited for: the writer would wait as long.
+const NEAR: Duration = Duration::from_millis(40);
+/// Bytes before the end that are fetched with the last one.
+const TAIL: u64 = 64 << 10;
+/// How often the length is told again, of a file that changes meanwhile.
+const TRIES: u32 = 4;
+
+/// Questions to servers that a break waits for.
+#[derive(Default)]
+pub(super) struct Renewals {
+    waited_for: JoinSet<()>,
+    count: usize,
+}
+
+impl Renewals {
+    /// Asks about a vnode whose promise was just broken, if a program has it open.
+    pub(super) fn renew(&mut self, cache: &Arc<Cache>, vnode: &Arc<Vnode>) {
+        if self.count >= RENEWED_MAX {
+            return;
+        }
+        let user = {
+            let mut state = vnode.state.lock();
+            let user = state.opener.clone().filter(|_| state.opens > 0);
+            user.filter(|_| state.held.may_renew(UNASKED_MAX))
+        };
+        let Some(user) = user else {
+            return;
+        };
+        self.count += 1;
+        let is_near = is_near(&user, vnode);
+        let (cache, vnode) = (cache.clone(), vnode.clone());
+        let renewed = async move {
+            match cache.status(&user, &vnode).await {
+                Ok(_) => cache.lengthen(&user, &vnode).await,
+                Err(error) => tracing::debug!(fid = %vnode.fid(), %error, "not asked again"),
+            }
+        };
+        if is_near {
+            self.waited_for.spawn(renewed);
+        } else {
+            tokio::spawn(renewed);
+        }
+    }
+
+    /// Done when the answers are there, or after [`SETTLE_TIME`]. They come all the same.
+    pub(super) async fn done(mut self) {
+        let all = async { while self.waited_for.join_next().await.is_some() {} };
+        let _late = tokio::time::timeout(SETTLE_TIME, all).await;
+        self.waited_for.detach_all();
+    }
+}
+
+/// Whether the server is one of Cellar's, which answer while they break promises, and near.
+fn is_near(user: &User, vnode: &Vnode) -> bool {
+    let servers = user.client().servers();
+    let path = vnode.promised_by().and_then(|server| {
+        let connection = servers.connection(&vnode.volume.cell, server, &rxafs::PACKAGE);
+        connection.network_path()
+    });
+    path.is_some_and(|path| path.wide && path.round_trip <= NEAR)
+}
+
+impl Cache {
+    /// Tells the kernel the length of a file that is longer than it was told.
+    pub(crate) async fn lengthen(&self, user: &Arc<User>, vnode: &Arc<Vnode>) {
+        for _ in 0..TRIES {
+            if !vnode.state.lock().held.is_longer() {
+                return;
+            }
+            match self.last_byte(user, vnode).await {
+                Ok(Some(length)) => {
+                    self.tell_length(vnode, length.clone());
+                    self.audience.told(vnode).await;
+                    let mut state = vnode.state.lock();
+                    if length.last().is_some() {
+                        state.held.length_told();
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(fid = %vnode.fid(), %error, "its length is not told");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The last byte of a file; `None` if the file changes meanwhile.
+    async fn last_byte(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Result<Option<Length>> {
+        self.status(user, vnode).await?;
+        let breaks = vnode.breaks();
+        let length = vnode.length();
+        let Some(at) = length.checked_sub(1) else {
+            vnode.state.lock().held.length_told();
+            return Ok(None);
+        };
+        if vnode.body.lock().lacks(at, length) {
+            let start = length.saturating_sub(TAIL);
+            let (pieces, status) = self.fetch(user, vnode, start, length).await?;
+            let fill = |body: &mut super::Body| body.fill(&status, start..length, &pieces);
+            self.with_room(vnode, start..length, fill)?;
+        }
+        let last = {
+            let mut body = vnode.body.lock();
+            if body.length() != length || !body.gaps(at, length).is_empty() {
+                return Ok(None);
+            }
+            body.read(at, length)
+        };
+        let last = last.map_err(|cause| super::read::local(vnode, cause))?;
+        let length = |last: &u8| Length::new(vnode, length, *last, breaks);
+        Ok(last.first().map(length))
+    }
+}
