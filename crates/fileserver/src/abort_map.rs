@@ -32,6 +32,9 @@ pub(crate) enum Refusal {
     Offline,
     /// The volume or the server is busy; the client asks again.
     Busy,
+    /// A policy may send the file to devices, and neither these nor the policies are known since
+    /// the start.
+    NotKnownYet,
     /// The volume moved to another server.
     Moved,
     /// The host cannot be called back.
@@ -101,7 +104,7 @@ impl Refusal {
             Self::Invalid | Self::NoFid => AbortCode::EINVAL,
             Self::NoVolume => AbortCode::VNOVOL,
             Self::Offline => AbortCode::VOFFLINE,
-            Self::Busy | Self::Leased(..) => AbortCode::VBUSY,
+            Self::Busy | Self::NotKnownYet | Self::Leased(..) => AbortCode::VBUSY,
             // Not VMOVED: to OpenAFS's clients the two are the same, and Linux's (7.3) waits for ever after
             // it: it keeps itself from the question to the VLDB that it means to wait for.
             Self::Moved => AbortCode::VNOVOL,
@@ -211,6 +214,7 @@ mod tests {
             (Refusal::NoVolume, 103),
             (Refusal::Offline, 106),
             (Refusal::Busy, 110),
+            (Refusal::NotKnownYet, 110),
             (Refusal::Moved, 103),
             (Refusal::HostSilent, -1),
             (Refusal::NoProtection, -1001),

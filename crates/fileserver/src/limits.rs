@@ -212,6 +212,21 @@ pub const OBJECT_PATIENCE: Duration = Duration::from_secs(1);
 /// How often the list of devices, and the policies, are asked for.
 pub const DEVICES_INTERVAL: Duration = Duration::from_secs(3);
 
+/// How long a store of a file that a policy may send to devices waits for the list of devices, the
+/// policies and the devices' states, where they are not known since the start; then the client
+/// comes again (VBUSY). A database that was just started knows all states after 8 s.
+pub const STATES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time after the start from which such stores fail (EIO) when the list or the policies were never
+/// to be had.
+pub const STATES_DEADLINE: Duration = Duration::from_secs(90);
+
+/// How often the list is asked for while a store waits for it.
+pub const STATES_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long one such question may take.
+pub const STATES_ASK_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How long a capability holds that this server makes for itself; half of it before it makes another.
 pub const SERVER_CAPABILITY_LIFE: Duration = Duration::from_secs(600);
 

@@ -185,6 +185,13 @@ impl FileServer {
         self.0.locations.set(locations);
     }
 
+    /// [`FileServer::use_objects`] follows in a moment. A server that answers calls before that
+    /// must know it: files that a policy sends to devices wait for the devices then, and do not
+    /// lie on the local disk.
+    pub fn expect_objects(&self) {
+        self.0.objects.known.expect();
+    }
+
     /// Uses the object storage of the cell from now on; the first call counts. Devices are called from
     /// `port`. Returns the devices, which follow the database's list.
     pub fn use_objects(

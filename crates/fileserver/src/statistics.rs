@@ -384,7 +384,7 @@ impl Refusal {
             | Self::NotSupported => RefusalKind::Invalid,
             Self::NoFid => RefusalKind::NoFid,
             Self::NoVolume | Self::Offline | Self::Moved => RefusalKind::Volume,
-            Self::Busy | Self::Leased(..) => RefusalKind::Busy,
+            Self::Busy | Self::NotKnownYet | Self::Leased(..) => RefusalKind::Busy,
             Self::HostSilent => RefusalKind::HostSilent,
             Self::NoProtection => RefusalKind::NoProtection,
             Self::Locked | Self::TooManyLocks => RefusalKind::Locked,

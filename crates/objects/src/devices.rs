@@ -41,6 +41,9 @@ pub const DEAD_TIME: Duration = Duration::from_secs(10);
 /// Silence of a server that is alive after which a call has failed: its disk hangs.
 pub const IDLE_TIME: Duration = Duration::from_secs(30);
 
+/// The `silence` of a device that the database has not heard since its start.
+const NEVER_HEARD: u32 = u32::MAX;
+
 /// Calls in progress to one device from one shard.
 const CALLS_MAX: usize = 128;
 
@@ -312,6 +315,13 @@ impl Devices {
         }
     }
 
+    /// A device answers, and cannot be used now: it is suspect, as after a failure.
+    pub fn suspect(&self, osd: u32) {
+        if let Some(device) = self.0.devices.write().get_mut(&osd) {
+            device.suspect_until = Some(Instant::now() + SUSPECT_TIME);
+        }
+    }
+
     /// Readers are to pass over a device that was silent, which [`Self::failed`] knows already; whether this is news.
     /// One that has another address is asked there first.
     pub(crate) fn pass_over(&self, osd: u32) -> bool {
@@ -385,7 +395,17 @@ fn put(devices: &mut HashMap<u32, Device>, listed: &OsdListed) {
                 device.connections.clear();
                 device.clear();
             }
-            device.listed = listed.clone();
+            let is_heard = |listed: &OsdListed| !listed.dead && listed.state.silence != NEVER_HEARD;
+            // The database was started a moment ago: what it said before counts until it has heard
+            // the device again, or calls it dead.
+            let state = match !listed.dead && !is_heard(listed) && is_heard(&device.listed) {
+                true => device.listed.state,
+                false => listed.state,
+            };
+            device.listed = OsdListed {
+                state,
+                ..listed.clone()
+            };
         }
         None => {
             let device = Device {

@@ -15,9 +15,9 @@ use cellar_wire::List;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::object::ObjectId;
 use cellar_wire::osd::{
-    self, Checksum, ChecksumReply, Copy, CopyReply, Examine, ExamineReply, ObjectInfo, Prune,
-    PruneReply, Read, ReadReply, Remove, RemoveReply, Truncate, TruncateReply, VersionInfo, Write,
-    WriteReply,
+    self, Checksum, ChecksumReply, Copy, CopyReply, Examine, ExamineReply, GetSpace, GetSpaceReply,
+    ObjectInfo, Prune, PruneReply, Read, ReadReply, Remove, RemoveReply, Space, Truncate,
+    TruncateReply, VersionInfo, Write, WriteReply,
 };
 use cellar_wire::osddb::{OsdEntry, OsdListed, OsdState};
 use cellar_wire::package::{Package, Procedure};
@@ -44,8 +44,20 @@ pub enum Fault {
     Writes(AbortCode),
     /// Writes are done after this time, reads at once.
     SlowWrites(Duration),
+    /// The disk has failed: changes end with EIO, nothing is free, reads do not fail.
+    Stopped,
     /// What gives versions or objects up is done after this time, also when nobody waits for it any more.
     SlowPrunes(Duration),
+}
+
+impl Fault {
+    /// The fault that a change meets.
+    fn of_changes(self) -> Self {
+        match self {
+            Self::Stopped => Self::Writes(AbortCode::EIO),
+            other => other,
+        }
+    }
 }
 
 type Versions = BTreeMap<u64, Vec<u8>>;
@@ -149,7 +161,8 @@ impl Service for FakeService {
                 Fault::Slow(time) => tokio::time::sleep(time).await,
                 Fault::Abort(code) => return Err(code),
                 Fault::None | Fault::Midway(_) => {}
-                Fault::Writes(_) | Fault::SlowWrites(_) | Fault::SlowPrunes(_) => {}
+                Fault::Writes(_) | Fault::SlowWrites(_) => {}
+                Fault::Stopped | Fault::SlowPrunes(_) => {}
             }
             match call.opcode().await? {
                 Read::OPCODE => self.read(call, fault).await,
@@ -160,6 +173,7 @@ impl Service for FakeService {
                 Examine::OPCODE => self.examine(call).await,
                 Prune::OPCODE => self.prune(call, fault).await,
                 Remove::OPCODE => self.remove(call, fault).await,
+                GetSpace::OPCODE => self.get_space(call, fault).await,
                 _ => Err(AbortCode::RXGEN_OPCODE),
             }
         })
@@ -167,6 +181,20 @@ impl Service for FakeService {
 }
 
 impl FakeService {
+    async fn get_space(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
+        let GetSpace {} = call.arguments().await?;
+        let space = Space {
+            osd: self.0.id,
+            total: 1 << 40,
+            free: if fault == Fault::Stopped { 0 } else { 1 << 39 },
+            objects: 0,
+        };
+        call.reply(&GetSpaceReply {
+            devices: List::from_iter_cut([space]),
+        });
+        Ok(())
+    }
+
     async fn read(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
         let arguments: Read = call.arguments().await?;
         let bytes = {
@@ -194,7 +222,7 @@ impl FakeService {
         let mut bytes = Vec::new();
         call.read_exact(arguments.length, |piece| bytes.extend_from_slice(&piece))
             .await?;
-        if let Fault::Midway(code) | Fault::Writes(code) = fault {
+        if let Fault::Midway(code) | Fault::Writes(code) = fault.of_changes() {
             return Err(code);
         }
         if let Fault::SlowWrites(time) = fault {
@@ -217,7 +245,7 @@ impl FakeService {
 
     async fn truncate(&self, call: &mut IncomingCall, fault: Fault) -> Result<(), AbortCode> {
         let arguments: Truncate = call.arguments().await?;
-        if let Fault::Midway(code) | Fault::Writes(code) = fault {
+        if let Fault::Midway(code) | Fault::Writes(code) = fault.of_changes() {
             return Err(code);
         }
         let (object, base, version) = (arguments.object, arguments.base, arguments.version);

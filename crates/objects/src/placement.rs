@@ -8,6 +8,9 @@
 //! 3. Objects are given out one after the other. Each goes to one of the devices with the least in common with
 //!    those chosen: first with the other copies of its stripe (host, then rack), then with all. Among these
 //!    chance decides, by priority times free space. No two objects ever share a device.
+//! 4. A device that would be usable if it did not fail is *away*. Where too few are usable, copies
+//!    and parity go to devices that are away, from where they are repaired, and data to fewer
+//!    stripes ([`choose_degraded`]).
 
 use std::collections::HashSet;
 
@@ -56,6 +59,17 @@ pub struct NoPlace {
     pub usable: usize,
 }
 
+/// Devices for a file of which some are away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Degraded {
+    /// The shape that was wished, with fewer stripes if it had more than there are devices.
+    pub shape: Shape,
+    /// Devices for all objects, in the order of the layout. The last ones are away.
+    pub devices: Vec<u32>,
+    /// How many of them are away.
+    pub missing: usize,
+}
+
 /// A device that may be chosen.
 struct Candidate<'a> {
     id: u32,
@@ -81,18 +95,72 @@ pub fn choose(devices: &[OsdListed], wish: &Wish, rng: &mut impl Rng) -> Result<
     let mut candidates = candidates(devices, wish, wanted)?;
     let mut chosen: Vec<usize> = Vec::with_capacity(wanted);
     for place in 0..wanted {
-        let fellows: Vec<usize> = (0..place)
-            .filter(|other| are_fellows(&wish.shape, place, *other))
-            .map(|other| chosen[other])
-            .collect();
-        let best = draw(&candidates, &fellows, &chosen, rng).ok_or(NoPlace {
+        let best = best(&wish.shape, place, &mut candidates, &chosen, rng);
+        chosen.push(best.ok_or(NoPlace {
             wanted,
             usable: place,
-        })?;
-        candidates[best].taken = true;
-        chosen.push(best);
+        })?);
     }
     Ok(chosen.iter().map(|at| candidates[*at].id).collect())
+}
+
+/// Devices for all objects of a file where [`choose`] finds too few because some are away: dead,
+/// suspected ([`Wish::avoid`]) or read-only. What can be stored now is stored, and repaired later.
+///
+/// * The data go to devices that are there. Of stripes there are as many as such devices, at most.
+/// * The objects that can be done without (copies, parity) go to the other devices that are there,
+///   then to devices that are away. The store finds these dead, and marks the objects as stale.
+///
+/// # Errors
+/// [`NoPlace`]: with all devices that are away there would be too few too, or the data have no
+/// place.
+pub fn choose_degraded(
+    devices: &[OsdListed],
+    wish: &Wish,
+    rng: &mut impl Rng,
+) -> Result<Degraded, NoPlace> {
+    let mut wish = wish.clone();
+    let usable = usable(devices, &wish).len();
+    let failed = NoPlace {
+        wanted: wish.shape.objects(),
+        usable,
+    };
+    let away = away(devices, &wish);
+    if usable + away.len() < failed.wanted {
+        return Err(failed);
+    }
+    if wish.shape.scheme == Scheme::Striped {
+        let stripes = u32::try_from(usable).unwrap_or(u32::MAX);
+        wish.shape.stripes = wish.shape.stripes.min(stripes);
+    }
+    let (wanted, data) = (wish.shape.objects(), wish.shape.stripes as usize);
+    if usable == 0 || usable < data {
+        return Err(failed);
+    }
+    let present = usable.min(wanted);
+    let mut candidates = candidates(devices, &wish, present)?;
+    let first_away = candidates.len();
+    candidates.extend(away.into_iter().map(|device| candidate(device, true)));
+    let mut chosen: Vec<usize> = Vec::with_capacity(wanted);
+    for place in 0..wanted {
+        if place == present {
+            for candidate in &mut candidates[first_away..] {
+                candidate.taken = false;
+            }
+        }
+        chosen.push(best(&wish.shape, place, &mut candidates, &chosen, rng).ok_or(failed)?);
+    }
+    Ok(Degraded {
+        shape: wish.shape,
+        devices: chosen.iter().map(|at| candidates[*at].id).collect(),
+        missing: chosen.iter().filter(|at| **at >= first_away).count(),
+    })
+}
+
+/// How many devices would take a file of that size if they were there.
+#[must_use]
+pub fn away_count(devices: &[OsdListed], wish: &Wish) -> usize {
+    away(devices, wish).len()
 }
 
 /// Another device for the object at `place` of a file whose objects are on the devices `present` (in the order
@@ -131,17 +199,45 @@ pub fn choose_one(
     Ok(candidates[best].id)
 }
 
+/// Takes the best candidate for the object at `place`, after those of the places before.
+fn best(
+    shape: &Shape,
+    place: usize,
+    candidates: &mut [Candidate<'_>],
+    chosen: &[usize],
+    rng: &mut impl Rng,
+) -> Option<usize> {
+    let fellows: Vec<usize> = (0..place)
+        .filter(|other| are_fellows(shape, place, *other))
+        .map(|other| chosen[other])
+        .collect();
+    let best = draw(candidates, &fellows, chosen, rng)?;
+    candidates[best].taken = true;
+    Some(best)
+}
+
 /// Whether a device takes new objects of some file: everything but size, class and what is to be avoided.
 #[must_use]
 pub fn takes_objects(device: &OsdListed) -> bool {
-    let never = OSD_ARCHIVAL | OSD_DRAINING | OSD_OBSOLETE;
-    device.entry.id != LOCAL_DISK
-        && device.entry.flags & never == 0
-        && device.entry.allocation_priority > 0
+    is_for_objects(device)
+        && device.entry.flags & OSD_OBSOLETE == 0
         && !device.entry.addresses.is_empty()
-        && !device.dead
-        && device.state.writable
+        && !is_away(device)
         && !is_full(device)
+}
+
+/// Whether a device takes new objects while it is there, or did before it was taken out of use.
+fn is_for_objects(device: &OsdListed) -> bool {
+    let is_being_emptied = device.entry.flags & (OSD_DRAINING | OSD_OBSOLETE) == OSD_DRAINING;
+    device.entry.id != LOCAL_DISK
+        && device.entry.flags & OSD_ARCHIVAL == 0
+        && !is_being_emptied
+        && device.entry.allocation_priority > 0
+}
+
+/// Whether a device is silent, or its disk has failed, or the database has not heard of it yet.
+fn is_away(device: &OsdListed) -> bool {
+    device.dead || !device.state.writable
 }
 
 /// Whether more than [`FULL_PER_MILLE`] of a device is used, and less than [`ROOM_BYTES`] are left.
@@ -163,31 +259,53 @@ fn are_fellows(shape: &Shape, place: usize, other: usize) -> bool {
     }
 }
 
+/// Whether a device is for files of that size and class.
+fn suits(entry: &OsdEntry, wish: &Wish) -> bool {
+    let size = size_of(wish);
+    (wish.class.is_empty() || entry.class.as_bytes() == wish.class.as_bytes())
+        && (entry.max_size == 0 || size <= entry.max_size)
+        && size >= entry.min_size
+}
+
+fn size_of(wish: &Wish) -> u64 {
+    if wish.size == 0 {
+        SIZE_UNKNOWN
+    } else {
+        wish.size
+    }
+}
+
+/// The devices that take the file now.
+fn usable<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
+    let size = size_of(wish);
+    let largest = length_at(&wish.shape, 0, size).max(1);
+    debug_assert!(largest <= size.max(Striping::of(&wish.shape).unit));
+    let takes = |device: &&OsdListed| {
+        takes_objects(device)
+            && !wish.avoid.contains(&device.entry.id)
+            && suits(&device.entry, wish)
+            && device.state.free > largest
+    };
+    devices.iter().filter(takes).collect()
+}
+
+/// The devices that would take the file if they were there. How full they are is not known.
+fn away<'a>(devices: &'a [OsdListed], wish: &Wish) -> Vec<&'a OsdListed> {
+    let would_take = |device: &&OsdListed| {
+        is_for_objects(device)
+            && suits(&device.entry, wish)
+            && (is_away(device) || wish.avoid.contains(&device.entry.id))
+    };
+    devices.iter().filter(would_take).collect()
+}
+
 /// The devices to choose from: at least `wanted`.
 fn candidates<'a>(
     devices: &'a [OsdListed],
     wish: &Wish,
     wanted: usize,
 ) -> Result<Vec<Candidate<'a>>, NoPlace> {
-    let size = if wish.size == 0 {
-        SIZE_UNKNOWN
-    } else {
-        wish.size
-    };
-    let largest = length_at(&wish.shape, 0, size).max(1);
-    debug_assert!(largest <= size.max(Striping::of(&wish.shape).unit));
-    let usable: Vec<&OsdListed> = devices
-        .iter()
-        .filter(|device| {
-            let entry = &device.entry;
-            takes_objects(device)
-                && !wish.avoid.contains(&entry.id)
-                && (wish.class.is_empty() || entry.class.as_bytes() == wish.class.as_bytes())
-                && (entry.max_size == 0 || size <= entry.max_size)
-                && size >= entry.min_size
-                && device.state.free > largest
-        })
-        .collect();
+    let usable = usable(devices, wish);
     let failed = NoPlace {
         wanted,
         usable: usable.len(),

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use cell::{Cell, File, erasure, striped};
 use cellar_objects::fake::Fault;
+use cellar_objects::placement::{Wish, choose, choose_degraded};
 use cellar_objects::repair::{Pace, Target, rebuild};
 use cellar_objects::{Condition, DEAD_TIME, Error, ReadOptions, Reader};
 use cellar_wire::abort::AbortCode;
-use cellar_wire::object::Shape;
+use cellar_wire::object::{Scheme, Shape};
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -448,4 +449,63 @@ async fn who_has_nothing_to_send_for_long_stores_all_the_same() {
     let written = writer.finish().await.unwrap();
     file.take(written);
     compare(&cell, &file, &bytes).await;
+}
+
+/// A new file while a device of its layout is dead: stored on the others, whole after a repair,
+/// and safe against the next death.
+#[tokio::test]
+async fn a_new_file_is_stored_without_a_dead_device_and_repaired_later() {
+    for shape in [
+        striped(3, 1, 4096),
+        striped(2, 2, 4096),
+        erasure(2, 1, 4096),
+    ] {
+        let objects = shape.objects() as u32;
+        for dead in 2..2 + objects {
+            let cell = Cell::start(objects);
+            let mut listed: Vec<_> = cell.osds.iter().map(|osd| osd.listed()).collect();
+            listed[dead as usize - 2].dead = true;
+            cell.devices.update(&listed);
+            let wish = Wish {
+                shape,
+                ..Wish::default()
+            };
+            choose(&listed, &wish, &mut rand::rng()).unwrap_err();
+            let made = choose_degraded(&listed, &wish, &mut rand::rng()).unwrap();
+            let mut file = File::new(&cell, made.shape);
+            for (placed, osd) in file
+                .layout
+                .objects
+                .as_mut_slice()
+                .iter_mut()
+                .zip(&made.devices)
+            {
+                placed.osd = *osd;
+            }
+            let bytes = pattern(50_000);
+            file.write(&cell, 0, &bytes).await.unwrap();
+            compare(&cell, &file, &bytes).await;
+            assert_eq!(cell.osd(dead).calls(), 0, "who is dead is not asked");
+            let stale = |file: &File| file.layout.objects.iter().position(|placed| placed.stale);
+            let alone = shape.scheme == Scheme::Striped && shape.copies == 1;
+            assert_eq!(stale(&file).is_none(), alone);
+            let Some(place) = stale(&file) else { continue };
+            listed[dead as usize - 2].dead = false;
+            cell.devices.update(&listed);
+            let set = file.set(file.layout.clone());
+            let (target, pace) = (
+                Target {
+                    osd: dead,
+                    serial: 99,
+                },
+                Pace::new(0),
+            );
+            let made = rebuild(&cell.devices, &set, place, target, file.length, &pace).await;
+            file.layout.objects.as_mut_slice()[place] = made.unwrap();
+            // Now any other one can die.
+            let other = file.layout.objects[(place + 1) % objects as usize].osd;
+            cell.osd(other).kill();
+            compare(&cell, &file, &bytes).await;
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! The same code that a file server uses answers: the compiled policies, and the choice of devices.
 
-use cellar_objects::placement::{LOCAL_DISK, Wish, choose};
+use cellar_objects::placement::{Degraded, LOCAL_DISK, Wish, choose, choose_degraded};
 use cellar_policy::{Facts, Form, Place, Policies, Reason, Verdict};
 use serde::Serialize;
 
@@ -58,6 +58,8 @@ pub struct Preview {
     pub rules: Vec<Decided>,
     /// Devices that could have been chosen now.
     pub devices: Vec<u32>,
+    /// What is less than the policies say, because devices are away.
+    pub less: Option<String>,
     /// Why none could.
     pub problem: Option<String>,
     /// Files up to that size stay local where the size decides, in bytes.
@@ -108,6 +110,9 @@ impl Preview {
             let devices: Vec<String> = self.devices.iter().map(u32::to_string).collect();
             text.push_str(&format!("Devices, for example: {}.\n", devices.join(" ")));
         }
+        if let Some(less) = &self.less {
+            text.push_str(&format!("Devices are away: {less}.\n"));
+        }
         text
     }
 }
@@ -146,10 +151,13 @@ impl Osds<'_> {
             ..Wish::default()
         };
         let chosen = in_objects.then(|| choose(&devices, &wish, &mut rand::rng()));
-        let (devices, problem) = match chosen {
-            None => (Vec::new(), None),
-            Some(Ok(devices)) => (devices, None),
-            Some(Err(none)) => (Vec::new(), Some(none.to_string())),
+        let (devices, less, problem) = match chosen {
+            None => (Vec::new(), None, None),
+            Some(Ok(devices)) => (devices, None, None),
+            Some(Err(none)) => match choose_degraded(&devices, &wish, &mut rand::rng()) {
+                Ok(made) => (made.devices.clone(), Some(less_than(&wish, &made)), None),
+                Err(_) => (Vec::new(), None, Some(none.to_string())),
+            },
         };
         Ok(Preview {
             in_objects,
@@ -158,10 +166,24 @@ impl Osds<'_> {
             class: verdict.class.clone().filter(|_| in_objects),
             rules: decided(policies, &verdict),
             devices,
+            less,
             problem,
             threshold,
         })
     }
+}
+
+/// What is stored instead of what was wished.
+fn less_than(wish: &Wish, made: &Degraded) -> String {
+    let (wanted, stripes) = (wish.shape.stripes, made.shape.stripes);
+    let mut parts = Vec::new();
+    if stripes < wanted {
+        parts.push(format!("the file gets {stripes} of {wanted} stripes"));
+    }
+    if made.missing > 0 {
+        parts.push(format!("{} of its objects are made later", made.missing));
+    }
+    parts.join(", ")
 }
 
 fn decided(policies: &Policies, verdict: &Verdict) -> Vec<Decided> {

@@ -243,6 +243,9 @@ impl Services {
         let mut opened = Vec::new();
         for (name, number, services) in plan {
             let address = SocketAddr::new(identity.bind, number);
+            if number == ports.fileserver {
+                fileserver.expect_objects();
+            }
             let mut config = PortConfig::new(address);
             config.services = services.into_iter().cloned().collect();
             config = config.security(RXKAD_INDEX, self.rxkad.clone());

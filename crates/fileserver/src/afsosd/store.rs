@@ -30,9 +30,11 @@ use super::{Grant, NOT_IN_OBJECTS, access, store_rights};
 use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::limits::{OBJECT_MOVE_MAX, STORE_SLACK_BLOCKS, UNMAKE_PATIENCE};
+use crate::objects::alive;
+use crate::objects::known::when_known;
+use crate::objects::layouts::{self, NewFile};
 use crate::objects::policies::{Place, Wanted};
 use crate::objects::store::{self, Storing};
-use crate::objects::{alive, layouts};
 use crate::rxafs::common::{Touched, collect, finish, look, run};
 use crate::server::Server;
 use crate::service::Answered;
@@ -115,7 +117,7 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
     let Ok(Some(turn)) = turn else {
         return Err(Refusal::Code(AbortCode::EBUSY));
     };
-    let (allowed, old, serial, place) = {
+    let look = async || {
         let (server, session) = (server.clone(), session.clone());
         blocking(move || {
             let allowed = check(&server, &session, fid)?;
@@ -136,8 +138,9 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
             let allowed = Allowed { status, ..allowed };
             Ok::<_, Refusal>((allowed, old, serial, place))
         })
-        .await?
+        .await
     };
+    let (allowed, old, serial, place) = when_known(&server.objects.known, look).await?;
     let Place::Objects(wanted) = place else {
         return Err(NOT_IN_OBJECTS);
     };
@@ -153,8 +156,14 @@ pub(super) async fn begin_store(server: &Arc<Server>, call: &mut IncomingCall) -
         let next = match old.as_ref().filter(|_| is_own) {
             Some(old) => layouts::next(server, fid, old, length, info.borrowed)?,
             None => {
-                let last = (serial, info.borrowed);
-                let fresh = alive::fresh(server, info.id, &wanted, length, last).await?;
+                let file = NewFile {
+                    volume: info.id,
+                    wanted: &wanted,
+                    size: length,
+                    serial,
+                    borrowed: info.borrowed,
+                };
+                let fresh = alive::fresh(server, &file).await?;
                 fresh.ok_or(NOT_IN_OBJECTS)?
             }
         };

@@ -9,7 +9,7 @@ use cellar_objects::placement::{self, Wish};
 use cellar_objects::{Condition, Devices};
 use cellar_wire::List;
 use cellar_wire::ids::{Fid, VolumeId};
-use cellar_wire::object::{Layout, Placed};
+use cellar_wire::object::{Layout, Placed, Shape};
 use cellar_wire::osddb::OsdListed;
 use tracing::info;
 
@@ -18,52 +18,112 @@ use super::{LOCAL_DISK, Objects, Storage};
 use crate::abort_map::Refusal;
 use crate::server::Server;
 
-/// No device takes the file.
-const NO_PLACE: Refusal = Refusal::Store(cellar_volume::Error::DiskFull);
+/// Why a new file has no place in objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// The cell has too few devices for such a file, or those that it has are full.
+    NoDevices,
+    /// Devices are away, and some of them the database has not heard since its start.
+    Unheard,
+    /// Devices are away.
+    Away,
+}
 
-/// A layout whose objects are not made yet: all versions are 0, and `version` is that to write. `None`: no
-/// devices take a file of that size, and only its size had it wanted there. The last serial number that the
-/// file had, and the last version that the volume knows from elsewhere, are below those of the layout.
-pub(crate) fn fresh(
+/// What a new file is, and what of the old one its layout must be above.
+#[derive(Clone, Copy)]
+pub(crate) struct NewFile<'a> {
+    pub(crate) volume: VolumeId,
+    pub(crate) wanted: &'a Wanted,
+    pub(crate) size: u64,
+    /// The last serial number that the file had.
+    pub(crate) serial: u32,
+    /// The last version that the volume knows from elsewhere.
+    pub(crate) borrowed: u64,
+}
+
+/// A layout whose objects are not made yet: all versions are 0, and `version` is that to write. It
+/// is the shape that is wanted, on devices that are there. Devices that failed a moment ago are
+/// used if too few others are left, unless `trusts_suspects` is false.
+pub(crate) fn whole(
     server: &Server,
-    volume: VolumeId,
-    wanted: &Wanted,
-    size: u64,
-    (last_serial, borrowed): (u32, u64),
-) -> Result<Option<Layout>, Refusal> {
-    let storage = server.objects.needed()?;
-    let mut wish = wish(storage, wanted, size);
+    storage: &Storage,
+    file: &NewFile<'_>,
+    trusts_suspects: bool,
+) -> Result<Layout, Lack> {
+    let mut wish = wish(storage, file.wanted, file.size);
+    if !trusts_suspects {
+        wish.avoid = all_suspects(&storage.devices).0;
+    }
     let devices = storage.devices.list();
     let mut rng = rand::rng();
-    let chosen = match placement::choose(&devices, &wish, &mut rng) {
-        Ok(chosen) => chosen,
-        Err(_) if wanted.by_size => return Ok(None),
-        Err(_) => {
-            // Whoever asks for objects by name gets them, whatever sizes the devices are for.
-            wish.size = 0;
-            placement::choose(&devices, &wish, &mut rng).map_err(|cause| {
-                info!(%cause, size, "no place for a file in objects");
-                match devices.iter().any(not_heard_yet) {
-                    true => Refusal::Busy,
-                    false => NO_PLACE,
-                }
-            })?
-        }
+    let mut chosen = placement::choose(&devices, &wish, &mut rng);
+    if chosen.is_err() && !file.wanted.by_size {
+        // Files that are to be in objects whatever their size go to devices for other sizes too.
+        wish.size = 0;
+        chosen = placement::choose(&devices, &wish, &mut rng);
+    }
+    match chosen {
+        Ok(chosen) => Ok(layout_on(server, file, file.wanted.shape, &chosen)),
+        Err(none) => Err(lack(&devices, &wish, &none)),
+    }
+}
+
+/// The same where devices are away: with fewer stripes, or copies and parity on devices that are
+/// away. Devices that failed a moment ago are away too, unless `trusts_suspects`.
+pub(crate) fn degraded(
+    server: &Server,
+    storage: &Storage,
+    file: &NewFile<'_>,
+    trusts_suspects: bool,
+) -> Result<Layout, Lack> {
+    let mut wish = wish(storage, file.wanted, file.size);
+    wish.avoid = match trusts_suspects {
+        true => Vec::new(),
+        false => all_suspects(&storage.devices).0,
     };
-    let serial = first_serial(server, last_serial, chosen.len());
-    let placed = chosen.iter().zip(serial..).map(|(&osd, serial)| Placed {
+    let devices = storage.devices.list();
+    let mut rng = rand::rng();
+    let mut chosen = placement::choose_degraded(&devices, &wish, &mut rng);
+    if chosen.is_err() && !file.wanted.by_size {
+        wish.size = 0;
+        chosen = placement::choose_degraded(&devices, &wish, &mut rng);
+    }
+    let made = chosen.map_err(|none| lack(&devices, &wish, &none))?;
+    info!(
+        size = file.size,
+        stripes = made.shape.stripes,
+        missing = made.missing,
+        "devices are away: a new file has fewer stripes, or objects that are made later"
+    );
+    Ok(layout_on(server, file, made.shape, &made.devices))
+}
+
+fn lack(devices: &[OsdListed], wish: &Wish, none: &placement::NoPlace) -> Lack {
+    if none.usable + placement::away_count(devices, wish) < none.wanted {
+        info!(cause = %none, size = wish.size, "no place for a file in objects");
+        Lack::NoDevices
+    } else if devices.iter().any(not_heard_yet) {
+        Lack::Unheard
+    } else {
+        Lack::Away
+    }
+}
+
+fn layout_on(server: &Server, file: &NewFile<'_>, shape: Shape, devices: &[u32]) -> Layout {
+    let serial = first_serial(server, file.serial, devices.len());
+    let placed = devices.iter().zip(serial..).map(|(&osd, serial)| Placed {
         osd,
         serial,
         version: 0,
         stale: false,
     });
-    Ok(Some(Layout {
-        shape: wanted.shape,
-        version: server.objects.next_version(server.wall(), borrowed),
-        serial: serial + (chosen.len() as u32 - 1),
-        volume,
+    Layout {
+        shape,
+        version: server.objects.next_version(server.wall(), file.borrowed),
+        serial: serial + (devices.len() as u32 - 1),
+        volume: file.volume,
         objects: List::from_iter_cut(placed),
-    }))
+    }
 }
 
 /// Whether the cell's database was started a moment ago, and its device has not told it yet that it is there.
@@ -133,6 +193,15 @@ pub(crate) fn wish(storage: &Storage, wanted: &Wanted, size: u64) -> Wish {
 
 /// Devices that failed a moment ago, as long as enough others are left.
 fn suspects(devices: &Devices, needed: usize) -> Vec<u32> {
+    let (mut suspects, well) = all_suspects(devices);
+    if well < needed {
+        suspects.clear();
+    }
+    suspects
+}
+
+/// Devices that failed a moment ago, and how many others there are.
+fn all_suspects(devices: &Devices) -> (Vec<u32>, usize) {
     let all = devices.list();
     let (mut suspects, mut well) = (Vec::new(), 0);
     for listed in all.iter().filter(|listed| placement::takes_objects(listed)) {
@@ -141,10 +210,7 @@ fn suspects(devices: &Devices, needed: usize) -> Vec<u32> {
             _ => suspects.push(listed.entry.id),
         }
     }
-    if well < needed {
-        suspects.clear();
-    }
-    suspects
+    (suspects, well)
 }
 
 /// The first of so many new serial numbers.

@@ -23,12 +23,14 @@ use cellar_wire::ids::Fid;
 use cellar_wire::object::{Capability, CapabilityBody, Layout, MAY_ALL};
 use cellar_wire::osddb::{GetRevisions, ListPolicies, PolicyEntry};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::abort_map::Refusal;
 use crate::afsosd::leases::Leases;
 use crate::limits::{
-    DEVICES_INTERVAL, LOCAL_SIZE_DEFAULT, SERVER_CAPABILITY_LIFE, STORE_LEASES_INTERVAL,
+    DEVICES_INTERVAL, LOCAL_SIZE_DEFAULT, SERVER_CAPABILITY_LIFE, STATES_ASK_PATIENCE,
+    STATES_INTERVAL, STORE_LEASES_INTERVAL,
 };
 use crate::protection::BoxFuture;
 use crate::server::Server;
@@ -38,6 +40,7 @@ pub(crate) mod cell;
 mod collect;
 pub(crate) mod fetch;
 mod garbage;
+pub(crate) mod known;
 pub(crate) mod layouts;
 pub(crate) mod lending;
 pub(crate) mod making;
@@ -51,6 +54,7 @@ pub(crate) mod turns;
 
 use alive::Alive;
 use cell::Upkeep;
+use known::{Known, has_none};
 use making::Makings;
 use ownership::Claims;
 use policies::PolicyBook;
@@ -114,6 +118,7 @@ impl std::fmt::Debug for ObjectConfig {
 #[derive(Default)]
 pub(crate) struct Objects {
     storage: OnceLock<Storage>,
+    pub(crate) known: Known,
     pub(crate) policies: PolicyBook,
     pub(crate) turns: Turns,
     pub(crate) readings: Readings,
@@ -160,6 +165,8 @@ pub(crate) struct Storage {
     /// Capabilities that allow everything, one for each device, with the end of their life.
     own: Arc<Mutex<std::collections::HashMap<u32, (Capability, u64)>>>,
     clock: crate::config::WallClock,
+    /// When the list of devices came last.
+    listed: Mutex<Option<Instant>>,
 }
 
 impl Storage {
@@ -178,6 +185,27 @@ impl Storage {
             capabilities: Capabilities::Made(Arc::new(move |osd| {
                 own_capability(&config, &own, &clock, osd)
             })),
+        }
+    }
+
+    /// Asks for the list of devices.
+    async fn ask(&self) -> Result<(), CallError> {
+        self.devices.refresh(&*self.config.devices).await?;
+        *self.listed.lock() = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Asks for the list of devices now, for a moment, unless it is new; without an answer the old
+    /// one stays.
+    pub(crate) async fn look(&self) {
+        let listed = *self.listed.lock();
+        if listed.is_some_and(|listed| listed.elapsed() < STATES_INTERVAL) {
+            return;
+        }
+        match tokio::time::timeout(STATES_ASK_PATIENCE, self.ask()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(cause)) => debug!(%cause, "the list of devices was not to be had"),
+            Err(_) => debug!("the list of devices was not to be had in time"),
         }
     }
 
@@ -268,23 +296,17 @@ impl Objects {
             devices: devices.clone(),
             own: Arc::default(),
             clock: server.config.clock.clone(),
+            listed: Mutex::default(),
             config,
         };
-        let list = storage.config.devices.clone();
+        server.objects.known.expect();
         let policies = storage.config.policies.clone();
         if server.objects.storage.set(storage).is_err() {
             return devices;
         }
         {
-            let (devices, server) = (devices.clone(), server.clone());
-            runtime.spawn(0, || async move {
-                while !server.is_stopping() {
-                    if let Err(cause) = devices.refresh(&*list).await {
-                        debug!(%cause, "the list of object storage devices was not to be had");
-                    }
-                    tokio::time::sleep(DEVICES_INTERVAL).await;
-                }
-            });
+            let server = server.clone();
+            runtime.spawn(0, || async move { server.keep_devices().await });
         }
         let kept = server.clone();
         runtime.spawn(0, || async move { kept.keep_policies(&*policies).await });
@@ -324,7 +346,24 @@ impl Objects {
 }
 
 impl Server {
+    async fn keep_devices(self: Arc<Self>) {
+        let known = &self.objects.known;
+        while let Some(storage) = self.objects.storage().filter(|_| !self.is_stopping()) {
+            match storage.ask().await {
+                Ok(()) => known.has_devices(),
+                Err(cause) => {
+                    debug!(%cause, "the list of object storage devices was not to be had");
+                    if has_none(&cause) {
+                        known.has_devices();
+                    }
+                }
+            }
+            tokio::time::sleep(known.pause(DEVICES_INTERVAL)).await;
+        }
+    }
+
     async fn keep_policies(self: Arc<Self>, list: &dyn PolicyList) {
+        let heard = &self.objects.known;
         let mut known = u64::MAX;
         while !self.is_stopping() {
             match list.policies(known).await {
@@ -332,6 +371,7 @@ impl Server {
                     Ok(policies) => {
                         self.objects.policies.set(policies);
                         known = revision;
+                        heard.has_policies();
                     }
                     // The database has checked them: what it holds is older or newer than we are.
                     Err(cause) => {
@@ -340,9 +380,14 @@ impl Server {
                     }
                 },
                 Ok(None) => {}
-                Err(cause) => debug!(%cause, "the cell's policies were not to be had"),
+                Err(cause) => {
+                    debug!(%cause, "the cell's policies were not to be had");
+                    if has_none(&cause) {
+                        heard.has_policies();
+                    }
+                }
             }
-            tokio::time::sleep(DEVICES_INTERVAL).await;
+            tokio::time::sleep(heard.pause(DEVICES_INTERVAL)).await;
         }
     }
 }

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 
 use super::ObjectFigures;
 use super::alive;
-use super::layouts;
+use super::layouts::{self, NewFile};
 use super::making::Making;
 use super::policies::{Place, Wanted};
 use super::turns::Turn;
@@ -81,6 +81,10 @@ pub(crate) fn place(
     kept: u64,
 ) -> Result<Place, Refusal> {
     let Some(storage) = server.objects.storage() else {
+        // At the start, where storage will be used, for a moment.
+        if volume.policy() != 0 {
+            server.objects.known.check()?;
+        }
         return Ok(Place::Here);
     };
     let layout = volume.layout(status.fid)?;
@@ -97,6 +101,9 @@ pub(crate) fn place(
             class: None,
             by_size: false,
         }));
+    }
+    if volume.policy() != 0 {
+        server.objects.known.check()?;
     }
     let (ids, threshold) = (identity.cps.ids(), storage.threshold());
     let place = &server.objects.policies;
@@ -126,8 +133,14 @@ impl Storing {
         let ((before, old), serial, info) = looked;
         let kept = before.length.min(spec.file_length);
         let length = kept.max(spec.position + announced);
-        let last = (serial, info.borrowed);
-        let fresh = || alive::fresh(server, info.id, wanted, length, last);
+        let file = NewFile {
+            volume: info.id,
+            wanted,
+            size: length,
+            serial,
+            borrowed: info.borrowed,
+        };
+        let fresh = || alive::fresh(server, &file);
         let anew = match kept {
             0 => Some(fresh().await),
             _ => None,
@@ -169,8 +182,14 @@ impl Storing {
         serial: u32,
     ) -> Result<Option<Self>, Refusal> {
         let info = volume.info();
-        let last = (serial, info.borrowed);
-        let next = alive::fresh(server, info.id, wanted, before.length, last).await?;
+        let file = NewFile {
+            volume: info.id,
+            wanted,
+            size: before.length,
+            serial,
+            borrowed: info.borrowed,
+        };
+        let next = alive::fresh(server, &file).await?;
         still_taken(volume).await?;
         Ok(next.map(|next| Self {
             making: server.objects.makings.store(before.fid, &next),

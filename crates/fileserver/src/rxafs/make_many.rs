@@ -165,6 +165,7 @@ fn is_of_call(refusal: &Refusal) -> bool {
         Refusal::NoVolume
             | Refusal::Offline
             | Refusal::Busy
+            | Refusal::NotKnownYet
             | Refusal::Moved
             | Refusal::Leased(..)
             | Refusal::Store(
@@ -326,7 +327,7 @@ impl Job {
 
     /// Whether bytes are stored after the making: they may have to become objects.
     fn bytes_later(&self, attached: &Attached) -> bool {
-        self.server.objects.storage().is_some() && attached.volume.policy() != 0
+        self.server.objects.known.is_expected() && attached.volume.policy() != 0
     }
 
     /// One thing was not made: notes why not, or that it is there already.

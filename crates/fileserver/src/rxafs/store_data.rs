@@ -35,6 +35,7 @@ use crate::abort_map::Refusal;
 use crate::access::Access;
 use crate::callback::Pending;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
+use crate::objects::known::when_known;
 use crate::objects::policies::Place;
 use crate::objects::store::{self, Source, Storing};
 use crate::server::Server;
@@ -292,29 +293,33 @@ async fn gathered(
     asked: Asked,
     data: Arc<[Bytes]>,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let work = {
+    let store = async || {
         let (server, session, data) = (server.clone(), session.clone(), data.clone());
-        move || {
-            // Again: rights may have changed while the bytes came.
-            let allowed = check(&server, &session, &asked)?;
-            if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
-                return Err(Refusal::Store(Error::InObjects(asked.fid)));
+        let work = {
+            let (server, session) = (server.clone(), session.clone());
+            move || {
+                // Again: rights may have changed while the bytes came.
+                let allowed = check(&server, &session, &asked)?;
+                if let Place::Objects(_) = allowed.place(&server, &session, &asked)? {
+                    return Err(Refusal::Store(Error::InObjects(asked.fid)));
+                }
+                let Changed { outcome, durable } = allowed.attached.volume.store(
+                    asked.fid,
+                    &allowed.spec,
+                    &data,
+                    session.context(),
+                )?;
+                allowed.count(&session);
+                let changed = Changed {
+                    outcome: (outcome, allowed),
+                    durable,
+                };
+                Ok((changed, Touched::changed([asked.fid])))
             }
-            let Changed { outcome, durable } = allowed.attached.volume.store(
-                asked.fid,
-                &allowed.spec,
-                &data,
-                session.context(),
-            )?;
-            allowed.count(&session);
-            let changed = Changed {
-                outcome: (outcome, allowed),
-                durable,
-            };
-            Ok((changed, Touched::changed([asked.fid])))
-        }
+        };
+        change(&server, &session, work).await
     };
-    match change(server, session, work).await {
+    match when_known(&server.objects.known, store).await {
         Err(Refusal::Store(Error::InObjects(_))) if server.objects.storage().is_some() => {}
         outcome => {
             let (status, allowed) = outcome?;
@@ -442,7 +447,7 @@ async fn large(
     asked: Asked,
     left: &mut u64,
 ) -> Result<(VnodeStatus, Access), Refusal> {
-    let (store, allowed) = {
+    let begin = async || {
         let (server, session) = (server.clone(), session.clone());
         run(&server.clone(), move || {
             let allowed = check(&server, &session, &asked)?;
@@ -453,8 +458,9 @@ async fn large(
             let store = volume.begin_store(asked.fid, &allowed.spec, asked.length)?;
             Ok((Some(store), allowed))
         })
-        .await?
+        .await
     };
+    let (store, allowed) = when_known(&server.objects.known, begin).await?;
     let Some(mut store) = store else {
         // Whoever sends slowly does not keep others waiting with the beginning; whoever sends fast does not
         // wait for the end of it either.

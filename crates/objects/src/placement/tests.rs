@@ -229,3 +229,98 @@ fn what_is_full_has_little_room_and_little_of_its_own() {
     assert!(!with(16 << 30, 2 << 30), "2 GiB of 16");
     assert!(with(16 << 30, 1 << 29), "half a GiB of 16");
 }
+
+/// What a file is stored on when devices fail, for every shape and every number of them.
+#[test]
+fn a_file_has_a_place_while_there_are_devices_for_its_data() {
+    let mut rng = StdRng::seed_from_u64(13);
+    for (wish, spare) in [
+        (striped(1, 1), 0),
+        (striped(4, 1), 0),
+        (striped(1, 3), 2),
+        (striped(3, 2), 3),
+        (erasure(4, 2), 2),
+        (erasure(1, 1), 1),
+    ] {
+        let wanted = wish.shape.objects();
+        let (data, scheme) = (wish.shape.stripes as usize, wish.shape.scheme);
+        for more in 0..3 {
+            for dead in 0..=wanted + more {
+                let mut devices: Vec<OsdListed> = (0..wanted + more)
+                    .map(|at| device(at as u32 + 2, at as u32 % 3, at as u32))
+                    .collect();
+                let well = devices.len() - dead;
+                for (at, device) in devices.iter_mut().take(dead).enumerate() {
+                    match at % 3 {
+                        0 => device.dead = true,
+                        1 => device.state.writable = false,
+                        // Taken out of use after it had died.
+                        _ => {
+                            device.dead = true;
+                            device.entry.flags = OSD_OBSOLETE;
+                        }
+                    }
+                    device.state.free = 0;
+                }
+                let is_well = |osd: &u32| *osd as usize >= 2 + dead;
+                let made = choose_degraded(&devices, &wish, &mut rng);
+                let what = format!("{:?}: {dead} of {} dead", wish.shape, devices.len());
+                let enough = match scheme {
+                    Scheme::Striped => well >= 1,
+                    Scheme::Erasure => well >= data,
+                };
+                assert_eq!(made.is_ok(), enough, "{what}: {made:?}");
+                let Ok(made) = made else { continue };
+                assert_eq!(made.devices.len(), made.shape.objects(), "{what}");
+                let different: BTreeSet<u32> = made.devices.iter().copied().collect();
+                assert_eq!(different.len(), made.devices.len(), "{what}");
+                assert_eq!(made.shape.stripes as usize, data.min(well), "{what}");
+                assert_eq!(made.shape.copies, wish.shape.copies, "{what}");
+                let first = made.shape.stripes as usize;
+                assert!(
+                    made.devices[..first].iter().all(is_well),
+                    "{what}: the data"
+                );
+                let missing = made.devices.iter().filter(|osd| !is_well(osd)).count();
+                assert_eq!(missing, made.missing, "{what}");
+                let less = made.shape.objects().saturating_sub(well);
+                assert_eq!(missing, less, "{what}: no more than have to be");
+                assert!(missing <= spare || first < data, "{what}");
+                let whole = choose(&devices, &wish, &mut rng).is_ok();
+                assert_eq!(whole, made.missing == 0 && first == data, "{what}");
+            }
+        }
+    }
+}
+
+/// Devices that are full, are being emptied or were never made are not away: nothing is stored
+/// with less safety than was asked for because of them.
+#[test]
+fn only_devices_that_fail_are_done_without() {
+    let mut rng = StdRng::seed_from_u64(14);
+    let wish = erasure(2, 1);
+    let three = || -> Vec<OsdListed> { (0..3).map(|at| device(at + 2, at, at)).collect() };
+    let edited = |edit: &dyn Fn(&mut OsdListed)| {
+        let mut devices = three();
+        edit(&mut devices[0]);
+        devices
+    };
+    for devices in [
+        edited(&|device| device.state.free = 2 << 30),
+        edited(&|device| device.entry.flags = OSD_DRAINING),
+        edited(&|device| device.entry.flags = OSD_ARCHIVAL),
+        edited(&|device| device.entry.allocation_priority = 0),
+        edited(&|device| device.entry.max_size = 1 << 10),
+        three()[..2].to_vec(),
+    ] {
+        let refused = choose_degraded(&devices, &wish, &mut rng);
+        assert_eq!(refused.map_err(|none| none.usable), Err(2));
+        assert_eq!(away_count(&devices, &wish), 0);
+    }
+    let suspected = Wish {
+        avoid: vec![2],
+        ..wish.clone()
+    };
+    let made = choose_degraded(&three(), &suspected, &mut rng).unwrap();
+    assert_eq!((made.devices[2], made.missing), (2, 1));
+}
