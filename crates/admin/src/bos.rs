@@ -1,8 +1,12 @@
 //! What runs on a server machine, and who may do everything there: the operations of `bos`.
 
+mod act;
+mod restart_time;
+
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
+use bytes::Bytes;
 use cellar_client::{Cell, Client};
 use cellar_rpc::{CallError, Connection};
 use cellar_wire::AbortCode;
@@ -10,14 +14,20 @@ use cellar_wire::bozo;
 use cellar_wire::ids::AfsTime;
 use serde::Serialize;
 
+pub use act::{Act, COMMANDS_MAX};
+pub use restart_time::RestartTime;
+
 use crate::date::ctime;
-use crate::error::{Error, Result};
+use crate::error::{Error, Form, Result};
 
 /// Instances, command lines or hosts asked for: bounds a server that never says "end".
 const ITEMS_MAX: i32 = 1000;
 
 /// Bytes of a log that are taken.
 const LOG_MAX: usize = 1 << 30;
+
+/// The number that asks for the notifier of an instance.
+const NOTIFIER: i32 = 999;
 
 /// What ListSUsers answers past the last one.
 const NO_MORE_USERS: AbortCode = AbortCode(1);
@@ -45,10 +55,46 @@ pub struct Instance {
     /// When it last ended, 0 for never.
     #[serde(serialize_with = "crate::json::time")]
     pub ended: AfsTime,
+    /// How it last ended unasked; none if it never did.
+    pub last_error: Option<LastError>,
     /// `FLAG_*`.
     pub flags: i32,
     /// Command lines.
     pub commands: Vec<String>,
+    /// A program that is told when it ends.
+    pub notifier: Option<String>,
+}
+
+/// How an instance ended unasked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LastError {
+    /// When.
+    #[serde(serialize_with = "crate::json::time")]
+    pub ended: AfsTime,
+    /// Which of its processes; empty where the overseer does not say.
+    pub process: String,
+    /// The exit status.
+    pub code: i32,
+    /// The signal that ended it, 0 for none.
+    pub signal: i32,
+}
+
+/// The signal that asks a process to end.
+const SIGTERM: i32 = 15;
+
+impl LastError {
+    fn line(&self) -> String {
+        let by = match self.process.as_str() {
+            "" => String::new(),
+            process => format!("by {process}, "),
+        };
+        let how = match self.signal {
+            0 => format!("by exiting with code {}", self.code),
+            SIGTERM => "due to shutdown request".to_owned(),
+            signal => format!("due to signal {signal}"),
+        };
+        format!("    Last error exit at {}, {by}{how}\n", ctime(self.ended))
+    }
 }
 
 impl Instance {
@@ -89,8 +135,14 @@ impl Instance {
             if self.ended.0 != 0 {
                 let _ = writeln!(text, "    Last exit at {}", ctime(self.ended));
             }
+            if let Some(error) = &self.last_error {
+                text.push_str(&error.line());
+            }
             for (index, command) in self.commands.iter().enumerate() {
                 let _ = writeln!(text, "    Command {} is '{command}'", index + 1);
+            }
+            if let Some(notifier) = &self.notifier {
+                let _ = writeln!(text, "    Notifier  is '{notifier}'");
             }
             text.push('\n');
         }
@@ -154,14 +206,18 @@ impl<'a> Overseer<'a> {
         servers.connection(&self.cell.name, peer, &bozo::PACKAGE)
     }
 
-    fn refused(&self, cause: CallError) -> Error {
-        let what = format!("the overseer of {}", self.server);
-        Error::refused(what, cause)
+    /// What is said of a call that failed; of an overseer that does not answer, which it is.
+    fn failed(&self, what: &str, cause: CallError, form: Form) -> Error {
+        match cause {
+            CallError::Aborted(_) => Error::formed(what, cause, form),
+            _ => Error::formed(format!("{what} on {}", self.server), cause, form),
+        }
     }
 
-    async fn call<P: cellar_wire::Procedure>(&self, arguments: &P) -> Result<P::Reply> {
+    /// A call whose refusal is said after these words.
+    async fn call<P: cellar_wire::Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
         let answer = self.connection().call(arguments).await;
-        answer.map_err(|cause| self.refused(cause))
+        answer.map_err(|cause| self.failed(what, cause, Form::Brackets))
     }
 
     /// The names of its instances.
@@ -171,7 +227,8 @@ impl<'a> Overseer<'a> {
     pub async fn instances(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for index in 0..ITEMS_MAX {
-            match self.call(&bozo::EnumerateInstance { index }).await {
+            let what = "failed to contact host's bosserver";
+            match self.call(&bozo::EnumerateInstance { index }, what).await {
                 Ok(reply) => names.push(reply.instance.to_string()),
                 Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
                 Err(error) => return Err(error),
@@ -186,32 +243,37 @@ impl<'a> Overseer<'a> {
     /// There is none of that name, or it does not answer.
     pub async fn instance(&self, name: &str, long: bool) -> Result<Instance> {
         let instance = text(name)?;
-        let status = self
-            .call(&bozo::GetStatus {
-                instance: instance.clone(),
-            })
-            .await?;
-        let info = self
-            .call(&bozo::GetInstanceInfo {
-                instance: instance.clone(),
-            })
-            .await?;
-        let mut commands = Vec::new();
-        for number in 0..ITEMS_MAX {
-            if !long {
-                break;
+        let arguments = bozo::GetInstanceInfo {
+            instance: instance.clone(),
+        };
+        let what = format!("failed to get instance info for '{name}'");
+        let info = self.call(&arguments, &what).await?;
+        let arguments = bozo::GetStatus {
+            instance: instance.clone(),
+        };
+        let what = format!("failed to get status for instance '{name}'");
+        let status = self.call(&arguments, &what).await?;
+        let time = |seconds: i32| AfsTime(seconds.max(0) as u32);
+        let (mut commands, mut notifier, mut last_error) = (Vec::new(), None, None);
+        if long {
+            for number in 0..ITEMS_MAX {
+                match self.parameter(&instance, number).await {
+                    Some(command) => commands.push(command),
+                    None => break,
+                }
             }
-            let arguments = bozo::GetInstanceParm {
-                instance: instance.clone(),
-                number,
-            };
-            match self.call(&arguments).await {
-                Ok(reply) => commands.push(reply.parameter.to_string()),
-                Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
-                Err(error) => return Err(error),
+            notifier = self.parameter(&instance, NOTIFIER).await;
+            if info.status.last_error_exit != 0 {
+                let arguments = bozo::GetInstanceStrings { instance };
+                let strings = self.connection().call(&arguments).await;
+                last_error = Some(LastError {
+                    ended: time(info.status.last_error_exit),
+                    process: strings.map_or(String::new(), |s| s.error.to_string()),
+                    code: info.status.error_code,
+                    signal: info.status.error_signal,
+                });
             }
         }
-        let time = |seconds: i32| AfsTime(seconds.max(0) as u32);
         Ok(Instance {
             name: name.to_owned(),
             r#type: info.bnode_type.to_string(),
@@ -222,9 +284,35 @@ impl<'a> Overseer<'a> {
             started: time(info.status.start_time),
             starts: info.status.starts,
             ended: time(info.status.last_any_exit),
+            last_error,
             flags: info.status.flags,
             commands,
+            notifier,
         })
+    }
+
+    /// A command line of an instance, or its notifier; none where there is no such.
+    async fn parameter(&self, instance: &bozo::BozoString, number: i32) -> Option<String> {
+        let arguments = bozo::GetInstanceParm {
+            instance: instance.clone(),
+            number,
+        };
+        let reply = self.connection().call(&arguments).await.ok()?;
+        Some(reply.parameter.to_string())
+    }
+
+    /// Whether an instance is to run now; none if there is no such instance.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn is_to_run(&self, name: &str) -> Result<Option<bool>> {
+        let instance = text(name)?;
+        let what = format!("failed to get instance info for '{name}'");
+        match self.call(&bozo::GetInstanceInfo { instance }, &what).await {
+            Ok(info) => Ok(Some(info.status.goal != bozo::GOAL_SHUTDOWN)),
+            Err(error) if error.code() == Some(AbortCode::BZNOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The cell's name and its database servers.
@@ -232,10 +320,13 @@ impl<'a> Overseer<'a> {
     /// # Errors
     /// It does not answer.
     pub async fn hosts(&self) -> Result<(String, Vec<String>)> {
-        let name = self.call(&bozo::GetCellName {}).await?.name.to_string();
+        let what = "failed to get cell name";
+        let name = self.call(&bozo::GetCellName {}, what).await?.name;
+        let name = name.to_string();
         let mut hosts = Vec::new();
         for index in 0..ITEMS_MAX as u32 {
-            match self.call(&bozo::GetCellHost { index }).await {
+            let what = format!("failed to get cell host {index}");
+            match self.call(&bozo::GetCellHost { index }, &what).await {
                 Ok(reply) => hosts.push(reply.name.to_string()),
                 Err(error) if error.code() == Some(AbortCode::BZDOM) => break,
                 Err(error) => return Err(error),
@@ -251,31 +342,14 @@ impl<'a> Overseer<'a> {
     pub async fn superusers(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for index in 0..ITEMS_MAX {
-            match self.call(&bozo::ListSUsers { index }).await {
+            let what = "failed to retrieve super-user list";
+            match self.call(&bozo::ListSUsers { index }, what).await {
                 Ok(reply) => names.push(reply.name.to_string()),
                 Err(error) if error.code() == Some(NO_MORE_USERS) => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(names)
-    }
-
-    /// Adds a superuser.
-    ///
-    /// # Errors
-    /// It is one already, or the caller may not.
-    pub async fn add_superuser(&self, name: &str) -> Result<()> {
-        let name = text(name)?;
-        self.call(&bozo::AddSUser { name }).await.map(drop)
-    }
-
-    /// Takes a superuser off the list.
-    ///
-    /// # Errors
-    /// It is none, or the caller may not.
-    pub async fn remove_superuser(&self, name: &str) -> Result<()> {
-        let name = text(name)?;
-        self.call(&bozo::DeleteSUser { name }).await.map(drop)
     }
 
     /// The versions of the cell's keys, and when they were changed if the server says so.
@@ -285,7 +359,9 @@ impl<'a> Overseer<'a> {
     pub async fn keys(&self) -> Result<Vec<Key>> {
         let mut keys = Vec::new();
         for index in 0..ITEMS_MAX {
-            match self.call(&bozo::ListKeys { index }).await {
+            let answer = self.connection().call(&bozo::ListKeys { index }).await;
+            let what = " error encountered while listing keys";
+            match answer.map_err(|cause| self.failed(what, cause, Form::Before)) {
                 Ok(reply) => keys.push(Key {
                     kvno: reply.kvno,
                     checksum: reply.key_info.key_checksum,
@@ -298,12 +374,70 @@ impl<'a> Overseer<'a> {
         Ok(keys)
     }
 
-    /// Removes the keys of a version: tickets sealed with them are worth nothing from then on.
+    /// The dates of a program and of the two versions before it; 0 for what is not there.
     ///
     /// # Errors
-    /// There is none, or the caller may not.
-    pub async fn remove_key(&self, kvno: i32) -> Result<()> {
-        self.call(&bozo::DeleteKey { kvno }).await.map(drop)
+    /// It does not answer.
+    pub async fn dates(&self, path: &str) -> Result<[AfsTime; 3]> {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let what = format!("failed to check date on {name}");
+        let arguments = bozo::GetDates { path: text(path)? };
+        let reply = self.call(&arguments, &what).await?;
+        let times = [reply.new_time, reply.bak_time, reply.old_time];
+        Ok(times.map(|time| AfsTime(time.max(0) as u32)))
+    }
+
+    /// When everything is started again (`RESTART_*`).
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn restart_time(&self, restart_type: i32) -> Result<RestartTime> {
+        let what = "failed to retrieve restart information";
+        let arguments = bozo::GetRestartTime { restart_type };
+        let reply = self.call(&arguments, what).await?;
+        Ok(RestartTime::from_wire(&reply.time))
+    }
+
+    /// Whether programs may be neither installed nor run.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn is_restricted(&self) -> Result<bool> {
+        let what = "failed to get restricted mode";
+        let reply = self.call(&bozo::GetRestrictedMode {}, what).await?;
+        Ok(reply.mode != 0)
+    }
+
+    /// Puts a program in the place of one on the server; `path` is its path there.
+    ///
+    /// # Errors
+    /// The caller may not, or the overseer cannot write there.
+    pub async fn install(
+        &self,
+        name: &str,
+        path: &str,
+        mode: u32,
+        date: AfsTime,
+        contents: Vec<u8>,
+    ) -> Result<()> {
+        let what = format!("failed to install {name}");
+        let refused = |cause| self.failed(&what, cause, Form::Brackets);
+        let size = i32::try_from(contents.len())
+            .map_err(|_| Error::Usage(format!("{name}: an overseer takes less than 2 GiB")))?;
+        let arguments = bozo::Install {
+            path: text(path)?,
+            size,
+            flags: mode as i32,
+            date: date.0 as i32,
+        };
+        let mut call = self.connection().open(&arguments).await.map_err(refused)?;
+        // Where it refuses, the results say why; a write that it does not wait for says less.
+        let _written = call.write(Bytes::from(contents)).await;
+        call.finish();
+        call.results::<bozo::InstallReply>()
+            .await
+            .map(drop)
+            .map_err(refused)
     }
 
     /// A log, without its end of transfer.
@@ -312,7 +446,7 @@ impl<'a> Overseer<'a> {
     /// There is no such log, or the caller may not.
     pub async fn log(&self, name: &str) -> Result<Vec<u8>> {
         let name = text(name)?;
-        let refused = |cause| self.refused(cause);
+        let refused = |cause| self.failed(" (while reading log)", cause, Form::Before);
         let mut call = self
             .connection()
             .open(&bozo::GetLog { name })
@@ -349,8 +483,10 @@ mod tests {
             started: AfsTime(1795257673),
             starts: 3,
             ended: AfsTime(0),
+            last_error: None,
             flags: 0,
             commands: vec!["/usr/lib/openafs/dafileserver -L".to_owned()],
+            notifier: None,
         };
         assert_eq!(
             instance.status(false),
@@ -363,6 +499,23 @@ mod tests {
             long.ends_with(
                 "(3 proc starts)\n    Command 1 is '/usr/lib/openafs/dafileserver -L'\n\n"
             )
+        );
+        let failed = Instance {
+            last_error: Some(LastError {
+                ended: instance.started,
+                process: "file".to_owned(),
+                code: 0,
+                signal: 6,
+            }),
+            notifier: Some("/bin/tell".to_owned()),
+            ..instance
+        };
+        let long = failed.status(true);
+        assert!(long.contains("\n    Last error exit at "), "{long}");
+        assert!(long.contains(", by file, due to signal 6\n"), "{long}");
+        assert!(
+            long.ends_with("'\n    Notifier  is '/bin/tell'\n\n"),
+            "{long}"
         );
     }
 }

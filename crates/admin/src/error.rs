@@ -5,18 +5,22 @@ use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::VolumeId;
 
+use crate::words;
+
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A server refused, or did not answer.
-    #[error("{what}: {}", explain(cause.code().to_plain(), cause))]
+    #[error("{}", refusal(what, cause, *form))]
     Refused {
         /// What was attempted.
         what: String,
         /// The answer.
         #[source]
         cause: CallError,
+        /// In which order the two are said.
+        form: Form,
     },
     /// The client could not do its part: no cell, no database server, no such path.
     #[error(transparent)]
@@ -25,7 +29,7 @@ pub enum Error {
     #[error("User or group doesn't exist so couldn't look up id for {0}")]
     NoSuchUserOrGroup(String),
     /// The VLDB has no entry of that name or number, or none that what was attempted needs.
-    #[error("VLDB: no such entry ({0})")]
+    #[error("{}", no_entry(_0))]
     NoSuchEntry(String),
     /// The entry of a volume is locked by somebody.
     #[error("{what}: {}", locked(*volume, holder))]
@@ -60,12 +64,38 @@ pub enum Error {
     },
 }
 
+/// In which order a refusal says what was attempted and why not: the originals differ, and scripts
+/// look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `WHAT: WHY`, as `vos` does.
+    Colon,
+    /// `WHYWHAT`, as `pts` does: what was attempted begins with what joins them.
+    Before,
+    /// `WHAT (WHY)`, as `bos` does.
+    Brackets,
+}
+
 impl Error {
     /// A refused call.
     pub(crate) fn refused(what: impl Into<String>, cause: CallError) -> Self {
+        Self::formed(what, cause, Form::Colon)
+    }
+
+    /// A refused call, said in some order.
+    pub(crate) fn formed(what: impl Into<String>, cause: CallError, form: Form) -> Self {
         Self::Refused {
             what: what.into(),
             cause,
+            form,
+        }
+    }
+
+    /// Why it failed, without what was attempted.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Refused { cause, .. } => explain(cause.code().to_plain(), cause).0,
+            other => other.to_string(),
         }
     }
 
@@ -100,34 +130,56 @@ fn locked(volume: VolumeId, holder: &str) -> String {
         "" => String::new(),
         holder => format!(", {holder}"),
     };
+    let words = words::of(code).unwrap_or_default();
     format!(
-        "{code}{by}. 'vos examine {volume}' shows what it is about; a release or move that was cut off is \
+        "{words}{by}. 'vos examine {volume}' shows what it is about; a release or move that was cut off is \
          taken up by 'vos release {volume} --resume' or the same 'vos move'; 'vos unlock {volume}' ends any \
          other lock that was left behind"
     )
 }
 
-/// The sentence for an answer, and what to do where something can be done.
-fn explain(code: AbortCode, cause: &CallError) -> String {
-    match code {
+fn no_entry(of: &str) -> String {
+    let code = AbortCode::VL_NOENT;
+    let words = words::of(code).unwrap_or_default();
+    match of.parse::<u32>() {
+        Ok(_) => format!("Could not fetch the entry for volume number {of} from VLDB: {words}"),
+        Err(_) => format!("{words} ({of})"),
+    }
+}
+
+fn refusal(what: &str, cause: &CallError, form: Form) -> String {
+    let (why, more) = explain(cause.code().to_plain(), cause);
+    match form {
+        Form::Colon => format!("{what}: {why}{more}"),
+        Form::Before => format!("{why}{what}{more}"),
+        Form::Brackets => format!("{what} ({why}){more}"),
+    }
+}
+
+/// The words for an answer; and its name, and what to do where something can be done.
+fn explain(code: AbortCode, cause: &CallError) -> (String, String) {
+    let hint = match code {
         AbortCode::VL_PERM
         | AbortCode::PRPERM
         | AbortCode::VOLSERBAD_ACCESS
         | AbortCode::EACCES
         | AbortCode::EPERM
-        | AbortCode::BZACCESS => format!(
-            "{code}. Changes need an administrator with a token ('cellar login'): a superuser ('bos \
+        | AbortCode::BZACCESS => {
+            ". Changes need an administrator with a token ('cellar login'): a superuser ('bos \
              listusers'), for users and groups a member of system:administrators. Or root or the \
              owner of the cell's directory, on the server's own machine, with --dir DIR"
-        ),
-        AbortCode::VL_ENTRYLOCKED => {
-            format!("{code}. 'vos unlock' ends a lock that was left behind")
         }
-        AFSCONF_NOTFOUND => format!("there is no key of that version ({})", code.0),
-        _ => match (token_sentence(cause), cause) {
-            (Some(sentence), _) => sentence.to_owned(),
-            (None, CallError::Aborted(_)) => code.to_string(),
-            (None, cause) => cause.to_string(),
+        AbortCode::VL_ENTRYLOCKED => ". 'vos unlock' ends a lock that was left behind",
+        AFSCONF_NOTFOUND => ". There is no key of that version",
+        _ => "",
+    };
+    match (token_sentence(cause), cause) {
+        (Some(sentence), _) => (sentence.to_owned(), hint.to_owned()),
+        (None, CallError::Aborted(_)) => match (words::of(code), code.name()) {
+            (Some(words), Some(name)) => (words, format!(" ({name}, {}){hint}", code.0)),
+            (Some(words), None) => (words, format!(" ({}){hint}", code.0)),
+            (None, _) => (code.to_string(), hint.to_owned()),
         },
+        (None, cause) => (cause.to_string(), String::new()),
     }
 }

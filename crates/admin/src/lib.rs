@@ -16,6 +16,7 @@ pub mod osd;
 pub mod pts;
 pub mod table;
 pub mod vos;
+mod words;
 
 pub use error::{Error, Result};
 pub use host_names::HostNames;

@@ -3,12 +3,14 @@
 mod entry;
 
 use cellar_client::{Cell, Client};
+use cellar_rpc::CallError;
+use cellar_wire::AbortCode;
 use cellar_wire::ids::ViceId;
 use cellar_wire::pr;
 
 pub use entry::{BadAccess, Entry, LIST_HEAD, parse_access};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Form, Result};
 
 /// Ids looked up in one call.
 const NAMES_AT_ONCE: usize = 1000;
@@ -56,7 +58,9 @@ impl<'a> Protection<'a> {
             .call_protection(self.cell, arguments)
             .await
             .map_err(|error| match error {
-                cellar_client::Error::Database { cause, .. } => Error::refused(what, cause),
+                cellar_client::Error::Database { cause, .. } => {
+                    Error::formed(what, cause, Form::Before)
+                }
                 other => other.into(),
             })
     }
@@ -75,12 +79,22 @@ impl<'a> Protection<'a> {
         }
     }
 
+    /// The same for an attempt that is refused where there is no such name.
+    async fn known(&self, name_or_id: &str, what: &str) -> Result<ViceId> {
+        self.id_of(name_or_id).await.map_err(|error| match error {
+            Error::NoSuchUserOrGroup(_) => {
+                Error::formed(what, CallError::Aborted(AbortCode::PRNOENT), Form::Before)
+            }
+            other => other,
+        })
+    }
+
     /// All ids that somebody acts as: his own, and the groups he is in, directly or not.
     ///
     /// # Errors
     /// There is no such id, or the caller may not look.
     pub async fn cps(&self, id: ViceId) -> Result<Vec<ViceId>> {
-        let what = format!("cannot list what {} is a member of", id.0);
+        let what = format!(" ; unable to get the groups of (id: {})", id.0);
         let reply = self.call(&pr::GetCPS { id }, &what).await?;
         Ok(reply.list.iter().copied().collect())
     }
@@ -102,8 +116,25 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// The name or id is taken or not valid, or the caller may not.
     pub async fn create_user(&self, name: &str, id: Option<ViceId>) -> Result<ViceId> {
-        let what = format!("unable to create user {name}");
-        self.create(name, id, 0, ViceId(0), &what).await
+        check_name(name)?;
+        match id {
+            Some(ViceId(0)) => {
+                let reason = "0 isn't a valid user id; aborting";
+                return Err(Error::Usage(reason.to_owned()));
+            }
+            Some(id) if id.is_group() => {
+                return Err(Error::Usage(format!(
+                    "argument illegal or out of range because user id {} was not positive",
+                    id.0
+                )));
+            }
+            _ => {}
+        }
+        let mut what = format!(" ; unable to create user {name} ");
+        if let Some(id) = id {
+            what.push_str(&format!("with id {} ", id.0));
+        }
+        self.create(name, id, 0, ViceId(0), what.trim_end()).await
     }
 
     /// Creates a group.
@@ -116,16 +147,31 @@ impl<'a> Protection<'a> {
         owner: Option<&str>,
         id: Option<ViceId>,
     ) -> Result<ViceId> {
+        check_name(name)?;
+        match id {
+            Some(ViceId(0)) => {
+                let reason = "0 isn't a valid group id; aborting";
+                return Err(Error::Usage(reason.to_owned()));
+            }
+            Some(id) if !id.is_group() => {
+                return Err(Error::Usage(format!(
+                    "argument illegal or out of range because group id {} was not negative",
+                    id.0
+                )));
+            }
+            _ => {}
+        }
+        let mut what = format!(" ; unable to create group {name}");
+        if owner.is_some() || id.is_some() {
+            what.push_str(&format!(" with id {}", id.map_or(0, |id| id.0)));
+        }
         let owner = match owner {
-            Some(owner) => self.id_of(owner).await?,
+            Some(owner) => {
+                what.push_str(&format!(" owned by '{owner}'"));
+                self.known(owner, &what).await?
+            }
             None => ViceId(0),
         };
-        if id.is_some_and(|id| !id.is_group()) {
-            return Err(Error::Usage(
-                "the id of a group must be negative".to_owned(),
-            ));
-        }
-        let what = format!("unable to create group {name}");
         self.create(name, id, pr::PRGRP as i32, owner, &what).await
     }
 
@@ -137,8 +183,7 @@ impl<'a> Protection<'a> {
         owner: ViceId,
         what: &str,
     ) -> Result<ViceId> {
-        let argument = pr::PrNameArgument::try_from(name)
-            .map_err(|_| Error::Usage(format!("{name}: names have at most 63 bytes")))?;
+        let argument = name_argument(name, what)?;
         match id {
             Some(id) => {
                 self.call(
@@ -171,8 +216,11 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// Either does not exist, it is one already, or the caller may not.
     pub async fn add_user(&self, user: &str, group: &str) -> Result<()> {
-        let (uid, gid) = (self.id_of(user).await?, self.id_of(group).await?);
-        let what = format!("unable to add user {user} to group {group}");
+        let what = format!(" ; unable to add user {user} to group {group}");
+        let (uid, gid) = (
+            self.known(user, &what).await?,
+            self.known(group, &what).await?,
+        );
         self.call(&pr::AddToGroup { uid, gid }, &what).await?;
         Ok(())
     }
@@ -182,19 +230,21 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// Likewise.
     pub async fn remove_user(&self, user: &str, group: &str) -> Result<()> {
-        let (id, gid) = (self.id_of(user).await?, self.id_of(group).await?);
-        let what = format!("unable to remove user {user} from group {group}");
+        let what = format!(" ; unable to remove user {user} from group {group}");
+        let (id, gid) = (
+            self.known(user, &what).await?,
+            self.known(group, &what).await?,
+        );
         self.call(&pr::RemoveFromGroup { id, gid }, &what).await?;
         Ok(())
     }
 
-    /// Removes a user or group.
+    /// Removes a user or group; its name is for the refusal.
     ///
     /// # Errors
     /// It does not exist or is the system's, or the caller may not.
-    pub async fn delete(&self, name_or_id: &str) -> Result<()> {
-        let id = self.id_of(name_or_id).await?;
-        let what = format!("unable to delete {name_or_id}");
+    pub async fn delete(&self, id: ViceId, name: &str) -> Result<()> {
+        let what = format!(" deleting {name} (id: {})", id.0);
         self.call(&pr::Delete { id }, &what).await?;
         Ok(())
     }
@@ -204,7 +254,8 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// As for creating.
     pub async fn rename(&self, old: &str, new: &str) -> Result<()> {
-        let what = format!("unable to rename {old} to {new}");
+        check_name(new)?;
+        let what = format!(" ; unable to change name of {old} to {new}");
         self.change(old, Some(new), ViceId(0), ViceId(0), &what)
             .await
     }
@@ -214,8 +265,8 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// Not a group, no such owner, or the caller may not.
     pub async fn change_owner(&self, group: &str, owner: &str) -> Result<()> {
-        let owner_id = self.id_of(owner).await?;
-        let what = format!("unable to change the owner of {group} to {owner}");
+        let what = format!(" ; unable to change owner of {group} to {owner}");
+        let owner_id = self.known(owner, &what).await?;
         self.change(group, None, owner_id, ViceId(0), &what).await
     }
 
@@ -227,9 +278,8 @@ impl<'a> Protection<'a> {
         newid: ViceId,
         what: &str,
     ) -> Result<()> {
-        let id = self.id_of(entry).await?;
-        let name = pr::PrNameArgument::try_from(name.unwrap_or_default())
-            .map_err(|_| Error::Usage(format!("{what}: names have at most 63 bytes")))?;
+        let id = self.known(entry, what).await?;
+        let name = name_argument(name.unwrap_or_default(), what)?;
         self.call(
             &pr::ChangeEntry {
                 id,
@@ -247,8 +297,7 @@ impl<'a> Protection<'a> {
     ///
     /// # Errors
     /// No such entry, or the caller may not.
-    pub async fn set_fields(&self, name_or_id: &str, fields: Fields) -> Result<()> {
-        let id = self.id_of(name_or_id).await?;
+    pub async fn set_fields(&self, id: ViceId, name: &str, fields: Fields) -> Result<()> {
         let mut mask = 0;
         if fields.access.is_some() {
             mask |= pr::PR_SF_ALLBITS;
@@ -268,7 +317,7 @@ impl<'a> Protection<'a> {
             spare1: 0,
             spare2: 0,
         };
-        let what = format!("unable to set fields for {name_or_id}");
+        let what = format!(" ; unable to set fields for {name} (id: {})", id.0);
         self.call(&arguments, &what).await?;
         Ok(())
     }
@@ -278,7 +327,7 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// No such entry, or the caller may not see it.
     pub async fn examine(&self, id: ViceId) -> Result<Entry> {
-        let what = format!("unable to find entry for (id: {})", id.0);
+        let what = format!(" ; unable to find entry for (id: {})", id.0);
         Ok(from_wire(
             &self.call(&pr::ListEntry { id }, &what).await?.entry,
         ))
@@ -289,7 +338,7 @@ impl<'a> Protection<'a> {
     /// # Errors
     /// Either does not exist, or the caller may see neither one's groups nor the other's members.
     pub async fn is_member(&self, uid: ViceId, gid: ViceId) -> Result<bool> {
-        let what = format!("unable to ask for membership of (id: {})", uid.0);
+        let what = format!(" ; unable to ask for membership of (id: {})", uid.0);
         let reply = self.call(&pr::IsAMemberOf { uid, gid }, &what).await?;
         Ok(reply.flag != 0)
     }
@@ -298,8 +347,8 @@ impl<'a> Protection<'a> {
     ///
     /// # Errors
     /// No such entry, or the caller may not see it.
-    pub async fn membership(&self, id: ViceId) -> Result<Vec<ViceId>> {
-        let what = format!("unable to get membership of (id: {})", id.0);
+    pub async fn membership(&self, id: ViceId, name: &str) -> Result<Vec<ViceId>> {
+        let what = format!(" ; unable to get membership of {name} (id: {})", id.0);
         Ok(self
             .call(&pr::ListElements { id }, &what)
             .await?
@@ -311,8 +360,8 @@ impl<'a> Protection<'a> {
     ///
     /// # Errors
     /// As [`Protection::membership`].
-    pub async fn super_groups(&self, id: ViceId) -> Result<Vec<ViceId>> {
-        let what = format!("unable to get supergroups of (id: {})", id.0);
+    pub async fn super_groups(&self, id: ViceId, name: &str) -> Result<Vec<ViceId>> {
+        let what = format!(" ; unable to get supergroups of {name} (id: {})", id.0);
         Ok(self
             .call(&pr::ListSuperGroups { id }, &what)
             .await?
@@ -324,8 +373,8 @@ impl<'a> Protection<'a> {
     ///
     /// # Errors
     /// As [`Protection::membership`].
-    pub async fn owned(&self, id: ViceId) -> Result<Vec<ViceId>> {
-        let what = format!("unable to list groups owned by (id: {})", id.0);
+    pub async fn owned(&self, id: ViceId, name: &str) -> Result<Vec<ViceId>> {
+        let what = format!(" ; unable to get owner list for {name} (id: {})", id.0);
         let (mut all, mut lastp) = (Vec::new(), 0);
         for _ in 0..PAGES_MAX {
             let reply = self.call(&pr::ListOwned { id, lastp }, &what).await?;
@@ -351,7 +400,7 @@ impl<'a> Protection<'a> {
         let (mut all, mut start_index) = (Vec::new(), 0);
         for _ in 0..PAGES_MAX {
             let arguments = pr::ListEntries { flag, start_index };
-            let reply = self.call(&arguments, "unable to list entries").await?;
+            let reply = self.call(&arguments, " ; unable to list entries").await?;
             all.extend(reply.entries.iter().map(from_wire));
             if reply.next_index < 0 || reply.next_index <= start_index {
                 break;
@@ -367,7 +416,7 @@ impl<'a> Protection<'a> {
     /// The database does not answer.
     pub async fn maximum_ids(&self) -> Result<(ViceId, ViceId)> {
         let reply = self
-            .call(&pr::ListMax {}, "unable to get maximum ids")
+            .call(&pr::ListMax {}, " ; unable to get maximum ids")
             .await?;
         Ok((reply.uid, reply.gid))
     }
@@ -378,10 +427,37 @@ impl<'a> Protection<'a> {
     /// The sign is wrong, or the caller may not.
     pub async fn set_maximum(&self, id: ViceId, group: bool) -> Result<()> {
         let gflag = if group { pr::PRGRP as i32 } else { 0 };
-        self.call(&pr::SetMax { id, gflag }, "unable to set maximum id")
-            .await?;
+        let kind = if group { "Group" } else { "User" };
+        let what = format!(" so couldn't set Max {kind} Id to {}", id.0);
+        self.call(&pr::SetMax { id, gflag }, &what).await?;
         Ok(())
     }
+}
+
+/// The longest name. Source: the protocol's 64 bytes with their NUL.
+const NAME_BYTES_MAX: usize = 63;
+
+/// A name for the wire.
+fn name_argument(name: &str, what: &str) -> Result<pr::PrNameArgument> {
+    let argument = pr::PrNameArgument::try_from(name).ok();
+    argument
+        .filter(|_| name.len() <= NAME_BYTES_MAX)
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "name is too long (maximum {NAME_BYTES_MAX} characters){what}"
+            ))
+        })
+}
+
+/// Refuses names that would not be seen as they are where they are printed.
+fn check_name(name: &str) -> Result<()> {
+    if name.chars().any(char::is_control) {
+        return Err(Error::Usage(format!(
+            "Badly formed name: '{}' has control characters",
+            name.escape_debug()
+        )));
+    }
+    Ok(())
 }
 
 fn from_wire(entry: &pr::PrEntry) -> Entry {

@@ -46,7 +46,7 @@ pub use lock::{LockInfo, lock_operation};
 pub use moving::{MoveOptions, Moved};
 pub use refill::Refilled;
 pub use release::{ReleaseOptions, Released, SiteOutcome};
-pub use restore::{DateChoice, RestoreOptions, Restored};
+pub use restore::{DateChoice, RestoreOptions, Restored, check_restored_name};
 pub use scrub::{Damage, Scrubbed};
 pub use servers::Fields;
 pub use sync::{Repair, SyncReport};
@@ -144,6 +144,38 @@ impl<'a> Volumes<'a> {
             .map_err(|cause| Error::refused(what, cause))
     }
 
+    /// Refuses a partition that a server does not have, before anything is begun there.
+    ///
+    /// # Errors
+    /// There is none, or the server does not answer.
+    pub async fn check_partition(&self, at: Location) -> Result<()> {
+        let partitions = self.partitions(at.server.into()).await?;
+        if partitions.contains(&at.partition) {
+            return Ok(());
+        }
+        let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
+        Err(Error::Usage(format!(
+            "partition {} does not exist on the server {}; it has {}",
+            at.partition,
+            at.server,
+            names.join(", ")
+        )))
+    }
+
+    /// A volume at a place, which an operation is about to need there.
+    ///
+    /// # Errors
+    /// It is not there, or the server does not answer.
+    pub async fn needed(&self, at: Location, volume: VolumeId) -> Result<VolumeInfo> {
+        let found = self.volume_on(at.server.into(), at.partition, volume, false);
+        found.await.map_err(|error| match error {
+            Error::Refused { .. } => {
+                Error::Usage(format!("{error}; cannot access volume {volume} on {at}"))
+            }
+            other => other,
+        })
+    }
+
     /// The way to a volume server.
     fn connection(&self, server: IpAddr) -> cellar_rpc::Connection {
         let peer = SocketAddr::new(server, self.cell.ports.volume);
@@ -153,7 +185,12 @@ impl<'a> Volumes<'a> {
 
     /// The next `count` volume ids, the first of them.
     async fn new_volume_ids(&self, count: u32) -> Result<VolumeId> {
-        let what = "Could not get an Id for the volume";
+        self.new_volume_ids_for(count, "Could not get an Id for the volume")
+            .await
+    }
+
+    /// The same, and what a refusal says.
+    async fn new_volume_ids_for(&self, count: u32, what: &str) -> Result<VolumeId> {
         Ok(self
             .vl(&vl::GetNewVolumeId { bump: count }, what)
             .await?
@@ -161,24 +198,39 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// Refuses what cannot be the name of a read-write volume.
-pub fn check_volume_name(name: &str) -> Result<()> {
+/// Refuses what cannot be the name of a read-write volume. `what` is what the refusal calls a name
+/// that is too long: OpenAFS's commands have several words for it.
+pub fn check_volume_name(what: &str, name: &str) -> Result<()> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let problem = if name.is_empty() || !name.chars().all(legal) {
-        "use letters, digits, dots, dashes and underscores"
-    } else if name.len() > VOLUME_NAME_BYTES_MAX {
-        "at most 22 characters, so that .readonly can follow"
-    } else if name.chars().all(|c| c.is_ascii_digit()) {
-        "a number would be taken for a volume id"
-    } else if name.ends_with(".readonly") || name.ends_with(".backup") {
-        "the suffix is that of a read-only or backup volume"
+    let problem = if name.len() > VOLUME_NAME_BYTES_MAX {
+        format!("{what} {name} exceeds the size limit of {VOLUME_NAME_BYTES_MAX}")
+    } else if has_suffix(name) {
+        format!("Illegal volume name {name}, should not end in .readonly or .backup")
+    } else if is_number(name) {
+        format!("Illegal volume name {name}, should not be a number")
+    } else if name.is_empty() || !name.chars().all(legal) {
+        format!(
+            "VOLSER: error in volume name ('{}': use letters, digits, dots, dashes and underscores)",
+            name.escape_debug()
+        )
     } else {
         return Ok(());
     };
-    Err(Error::Usage(format!(
-        "'{name}' is not a name for a volume: {problem}"
-    )))
+    Err(Error::Usage(problem))
 }
+
+/// Whether a name is that of a read-only or backup volume.
+pub(crate) fn has_suffix(name: &str) -> bool {
+    name.ends_with(".readonly") || name.ends_with(".backup")
+}
+
+/// Whether a name would be taken for a volume id.
+pub(crate) fn is_number(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// What a name of a new volume that is too long is called in a refusal.
+pub const NEW_NAME: &str = "the name of the root volume";
 
 /// An entry from the wire. Sites on impossible partitions are left out.
 fn entry_from_wire(entry: &vl::NvldbEntry) -> Entry {

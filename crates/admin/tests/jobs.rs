@@ -195,10 +195,14 @@ async fn moved(party: Party, at: usize, to: (usize, i32), cellar: bool, kib: u32
     let again = volumes
         .move_volume("vol", from, to, options, quiet(&stop))
         .await;
-    assert!(
-        again.is_ok(),
-        "{case}: first {first:?}, then {again:?}; {steps:?}"
-    );
+    // A volume that has moved wholly cannot be moved from where it was.
+    let done = match &again {
+        Ok(_) => true,
+        Err(error) => error
+            .to_string()
+            .ends_with(&format!("it is on {to} already")),
+    };
+    assert!(done, "{case}: first {first:?}, then {again:?}; {steps:?}");
     let entry = world.entry("vol").await;
     assert!(settled(&entry), "{case}: {entry:?}");
     assert_eq!(entry.sites.len(), 1, "{case}");
@@ -252,6 +256,40 @@ fn a_move_of_a_large_volume_survives_everybody_s_death() {
     run(matrix(10, |party, at| {
         moved(party, at, (1, 0), false, 100_000)
     }));
+}
+
+/// What cannot be moved is refused before anything is begun: no lock, no transaction, nothing made.
+#[test]
+fn a_move_that_cannot_be_done_begins_nothing() {
+    run(async {
+        let world = World::new(false).await;
+        let id = world.create("vol").await;
+        let volumes = world.volumes();
+        let place = |server, partition| world.place(server, partition);
+        // A copy that the VLDB does not have, on another partition of a destination.
+        world.servers[2].insert(1, id, "vol");
+        let table = [
+            (place(0, 1), place(1, 0), "cannot access volume"),
+            (place(1, 0), place(0, 0), "already"),
+            (place(1, 0), place(1, 1), "the VLDB has it on"),
+            (place(0, 0), place(0, 0), "to its home partition ignored"),
+            (place(0, 0), place(1, 7), "does not exist on the server"),
+            (place(0, 7), place(1, 0), "does not exist on the server"),
+            (place(0, 0), place(2, 0), "a volume of that id is on"),
+        ];
+        for (from, to, wanted) in table {
+            let (before, entry) = (world.all(), world.entry("vol").await);
+            let stop = Stop::default();
+            let options = MoveOptions::default();
+            let moved = volumes
+                .move_volume("vol", from, to, options, quiet(&stop))
+                .await;
+            let said = moved.expect_err("refused").to_string();
+            assert!(said.contains(wanted), "{from} to {to}: {said}");
+            assert_eq!(world.all().len(), before.len(), "{from} to {to}");
+            assert_eq!(world.entry("vol").await, entry, "{from} to {to}");
+        }
+    });
 }
 
 /// Every site has the image, and nothing else is anywhere.

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 pub(crate) struct Failure {
     message: String,
     code: u8,
+    /// The code is meant as it is, whatever the command usually ends with.
+    exact: bool,
 }
 
 /// The operation failed.
@@ -26,6 +28,7 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: FAILED,
+            exact: false,
         }
     }
 
@@ -34,6 +37,7 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: USAGE,
+            exact: false,
         }
     }
 
@@ -42,6 +46,7 @@ impl Failure {
         Self {
             message: "interrupted".to_owned(),
             code: INTERRUPTED,
+            exact: true,
         }
     }
 
@@ -50,6 +55,7 @@ impl Failure {
         Self {
             message: "terminated".to_owned(),
             code: TERMINATED,
+            exact: true,
         }
     }
 
@@ -64,6 +70,27 @@ impl Failure {
         Self {
             message: String::new(),
             code,
+            exact: false,
+        }
+    }
+
+    /// Everything was said already, and this is the status whatever the command usually ends with.
+    pub(crate) fn ended(code: u8) -> Self {
+        Self::said(code).coded(code)
+    }
+
+    /// The same with this status, whatever the command usually ends with.
+    pub(crate) fn coded(mut self, code: u8) -> Self {
+        self.code = code;
+        self.exact = true;
+        self
+    }
+
+    /// The same with the status that the command usually ends with when it fails.
+    pub(crate) fn with_usual(self, code: u8) -> Self {
+        match self.exact {
+            true => self,
+            false => self.coded(code),
         }
     }
 
@@ -77,10 +104,15 @@ impl Failure {
 
     /// Prints it, after the name of the command.
     pub(crate) fn report(&self, command: &str) -> ExitCode {
+        ExitCode::from(self.report_code(command))
+    }
+
+    /// The same; answers the exit status.
+    pub(crate) fn report_code(&self, command: &str) -> u8 {
         if !self.message.is_empty() {
             eprintln!("{command}: {self}");
         }
-        ExitCode::from(self.code)
+        self.code
     }
 }
 

@@ -15,9 +15,11 @@ use std::net::{IpAddr, ToSocketAddrs};
 
 use cellar_wire::ids::PartitionId;
 use serde::Serialize;
-use syntax::{CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, flag, optional};
+use syntax::{
+    CELL_DIRECTORY, IGNORED, Invocation, Parameter, Refusal, Suite, Wrong, flag, optional,
+};
 
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{FAILED, Failure, Outcome};
 use crate::identity::IdentityOptions;
 use crate::output::{out, outln};
 use crate::session::{CellOptions, Session};
@@ -63,10 +65,23 @@ fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>>
             out!("{text}");
             Ok(None)
         }
-        Err(Refusal::Usage(text)) => {
-            eprint!("{text}");
-            Err(Failure::said(USAGE))
+        Err(Refusal::Bare(text)) => {
+            out!("{text}");
+            Err(Failure::ended(status(suite, Wrong::Bare)))
         }
+        Err(Refusal::Usage(wrong, text)) => {
+            eprint!("{text}");
+            Err(Failure::ended(status(suite, wrong)))
+        }
+    }
+}
+
+/// The exit status of a wrong command line: each of the originals has its own way.
+fn status(suite: &Suite, wrong: Wrong) -> u8 {
+    match suite.name {
+        "vos" => vos::FAILED,
+        "pts" => FAILED,
+        _ => wrong as u8,
     }
 }
 
@@ -101,9 +116,9 @@ fn server_address(text: &str) -> Outcome<IpAddr> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let found = (text, 7005)
-        .to_socket_addrs()
-        .map_err(|cause| Failure::new(format!("no such server: {text} ({cause})")))?;
+    let found = (text, 7005).to_socket_addrs().map_err(|cause| {
+        Failure::new(format!("server '{text}' not found in host table ({cause})"))
+    })?;
     let found: Vec<_> = found.collect();
     let address = found
         .iter()
@@ -111,7 +126,7 @@ fn server_address(text: &str) -> Outcome<IpAddr> {
         .or(found.first());
     address
         .map(|address| address.ip())
-        .ok_or_else(|| Failure::new(format!("server {text} has no address")))
+        .ok_or_else(|| Failure::new(format!("server '{text}' not found in host table")))
 }
 
 /// A server that is to be called. Where there is an administrator's socket, a loopback address means the server
@@ -150,7 +165,7 @@ fn quota(what: &str, text: &str) -> Outcome<i32> {
 fn partition(text: &str) -> Outcome<PartitionId> {
     PartitionId::parse(text).ok_or_else(|| {
         Failure::usage(format!(
-            "'{text}' is not a partition; write a, vicepa, /vicepa or its number"
+            "could not interpret partition name '{text}'; write a, vicepa, /vicepa or its number"
         ))
     })
 }

@@ -310,23 +310,26 @@ fn mistakes_are_said_before_they_do_harm() {
         cell.fails("vos examine misplaced")
             .contains("no such entry")
     );
-    assert!(cell.fails("bos listkeys 127.0.0.77").contains("127.0.0.77"));
+    assert!(
+        cell.fails("bos removekey 127.0.0.77 1")
+            .contains("127.0.0.77")
+    );
     assert_eq!(cell.json("vos listvldb -json")["total"], 3);
     let nobody = "ls --noauth --encrypt /afs/test.cell";
     assert!(cell.fails(nobody).contains("--encrypt needs a token"));
     let no_key = cell.fails("bos removekey 127.0.0.1 77");
     assert!(
-        no_key.contains("there is no key of that version"),
+        no_key.contains("There is no key of that version"),
         "{no_key}"
     );
     let secret = cell.fails("key retire 77");
     assert!(!secret.contains("--last"), "{secret}");
-    for wrong in [
-        "fs setquota scratch -5",
-        "vos setfields scratch -maxquota -5",
-        "bos adduser 127.0.0.1 ann bob",
+    for (wrong, status) in [
+        ("fs setquota scratch -5", 1),
+        ("vos setfields scratch -maxquota -5", 255),
+        ("bos adduser 127.0.0.1 -user", 8),
     ] {
-        assert_eq!(cell.run(wrong.split_whitespace()).status, 2, "{wrong}");
+        assert_eq!(cell.run(wrong.split_whitespace()).status, status, "{wrong}");
     }
     // The end of the list of keys is no refusal.
     cell.ok("bos listkeys 127.0.0.1");
@@ -532,11 +535,33 @@ fn a_wrong_command_line_says_what_is_wrong() {
         "up --durability fast",
         "cp onlyone",
         "ls --nosuch",
-        "vos nosuch",
     ] {
         let answer = ask(line);
         assert_eq!(answer.status, 2, "{line}: {}", answer.err);
         assert!(!answer.err.is_empty(), "{line}");
+    }
+    // As OpenAFS's commands of these names exit.
+    for (line, status, said) in [
+        ("vos nosuch", 255, "Unrecognized operation 'nosuch'"),
+        ("vos create", 255, "Missing required parameter '-server'"),
+        ("pts nosuch", 1, "Unrecognized operation 'nosuch'"),
+        ("fs nosuch", 5, "Unrecognized operation 'nosuch'"),
+        ("fs setacl x", 8, "Missing required parameter '-acl'"),
+        ("bos add 127.0.0.1 x", 5, "Ambiguous operation 'add'"),
+        (
+            "bos status x -nosuch",
+            6,
+            "Unrecognized or ambiguous switch '-nosuch'",
+        ),
+        (
+            "bos status -server x y",
+            2,
+            "Too many values after switch -server",
+        ),
+    ] {
+        let answer = ask(line);
+        assert_eq!(answer.status, status, "{line}: {}", answer.err);
+        assert!(answer.err.contains(said), "{line}: {}", answer.err);
     }
     for line in [
         "--help",

@@ -53,7 +53,7 @@ fn devices_and_policies() {
         ("osd set nine -wrprior 1", "there is no device nine"),
         ("osd examine 9", "there is no device 9"),
         ("osd list 9", "there is no device 9"),
-        ("osd create y -noauth", "permission denied"),
+        ("osd create y -noauth", "Permission denied"),
         ("osd statistics far", "has no address"),
     ] {
         let error = cell.fails(line);
@@ -116,7 +116,7 @@ fn devices_and_policies() {
         (&["set", "root", "use(9);"], "in a circle: 2 → 9 → 2"),
         (&["delete", "root"], "policy 9 uses it"),
         (&["show", "z"], "there is no policy z"),
-        (&["add", "y", "=> osd;", "-noauth"], "permission denied"),
+        (&["add", "y", "=> osd;", "-noauth"], "Permission denied"),
     ] {
         let words: Vec<&str> = ["osd", "policy"].iter().chain(words).copied().collect();
         let error = run(&words).failure(&words.join(" "));

@@ -100,15 +100,24 @@ pub const LIST_HEAD: &str = "Name                          ID  Owner Creator\n";
 
 /// Why `-access` was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{0}' are not access flags: five letters are wanted, S or s, O or -, M, m or -, A, a or -, \
-     r or -, for example S-M--"
-)]
-pub struct BadAccess(String);
+pub enum BadAccess {
+    /// Not five letters, or others than those.
+    #[error(
+        "Access bits must be of the form 'somar', not {0}. Five letters are wanted, S or s, O or -, \
+         M, m or -, A, a or -, r or -, for example S-M--"
+    )]
+    Form(String),
+    /// Five of the letters, in wrong places.
+    #[error(
+        "Access bits out of order or illegal: must be a combination of letters from 'SOMA ' or \
+         's mar' or hyphen, not {0}"
+    )]
+    Order(String),
+}
 
 /// The access bits of five letters (`SOMar`), or of an octal number, as `pts setfields` takes them.
 pub fn parse_access(text: &str) -> Result<u32, BadAccess> {
-    let bad = || BadAccess(text.to_owned());
+    let bad = || BadAccess::Form(text.to_owned());
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return u32::from_str_radix(text, 8)
             .ok()
@@ -120,6 +129,10 @@ pub fn parse_access(text: &str) -> Result<u32, BadAccess> {
         .collect::<Vec<_>>()
         .try_into()
         .map_err(|_| bad())?;
+    if !text.contains(['s', 'o', 'm', 'a', 'r', '-']) {
+        return Err(bad());
+    }
+    let bad = || BadAccess::Order(text.to_owned());
     let choices: [&[(char, u32)]; 5] = [
         &[('S', STATUS_ANY), ('s', STATUS_MEMBER), ('-', 0)],
         &[('O', OWNED_ANY), ('o', 0), ('-', 0)],
@@ -183,8 +196,17 @@ mod tests {
             );
         }
         assert_eq!(parse_access("200"), Ok(0x80));
-        for bad in ["", "S-M-", "S-M--r", "X----", "----R", "777", "9"] {
-            assert!(parse_access(bad).is_err(), "{bad}");
+        for bad in ["", "S-M-", "S-M--r", "XXXXX", "777", "9"] {
+            assert!(
+                matches!(parse_access(bad), Err(BadAccess::Form(_))),
+                "{bad}"
+            );
+        }
+        for bad in ["X----", "----R", "smoar"] {
+            assert!(
+                matches!(parse_access(bad), Err(BadAccess::Order(_))),
+                "{bad}"
+            );
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Backup volumes, and clones that are in no entry.
 
+use cellar_wire::AbortCode;
 use cellar_wire::afsvol;
 use cellar_wire::ids::VolumeId;
 use cellar_wire::vl::{VLF_BACKEXISTS, VLOP_BACKUP};
 
 use super::draft::{Draft, UNLOCK};
 use super::transaction::{NAME_BYTES_MAX, Trans};
-use super::{CloneOptions, Location, Volumes};
+use super::{CloneOptions, Location, Volumes, is_number};
 use crate::error::{Error, Result};
 
 impl Volumes<'_> {
@@ -105,7 +106,10 @@ impl Volumes<'_> {
         options: &CloneOptions,
     ) -> Result<VolumeId> {
         let name = match &options.name {
-            Some(name) => name.clone(),
+            Some(name) => {
+                check_clone_name(name)?;
+                name.clone()
+            }
             None => {
                 let info = self
                     .volume_on(at.server.into(), at.partition, volume, false)
@@ -120,11 +124,41 @@ impl Volumes<'_> {
             None => self.new_volume_ids(1).await?,
         };
         let trans = self.begin(at, volume, afsvol::IT_BUSY).await?;
-        let cloned = trans.clone_to(options.volume_type, &name, clone).await;
+        // An existing clone is updated.
+        let there = match options.id {
+            Some(id) => self.is_there(at, id).await,
+            None => Ok(None),
+        };
+        let cloned = match there {
+            Ok(Some(_)) => trans.reclone(clone).await,
+            Ok(None) => trans.clone_to(options.volume_type, &name, clone).await,
+            Err(error) => Err(error),
+        };
+        let cloned = cloned.map_err(|error| match error.code() {
+            Some(AbortCode::EXDEV) => Error::Usage(format!(
+                "{error}. Clone volume is not in the same partition as the read-write volume."
+            )),
+            _ => error,
+        });
         trans.finish(cloned).await?;
         if !options.off_line {
             self.set_service(at, clone, true).await?;
         }
         Ok(clone)
     }
+}
+
+/// Refuses what cannot be the name of a clone.
+fn check_clone_name(name: &str) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::Usage(format!(
+            "the name of the root volume {name} exceeds the size limit of {NAME_BYTES_MAX}"
+        )));
+    }
+    if is_number(name) {
+        return Err(Error::Usage(format!(
+            "Illegal volume name {name}, should not be a number"
+        )));
+    }
+    Ok(())
 }

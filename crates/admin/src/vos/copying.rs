@@ -14,7 +14,7 @@ use cellar_wire::vl::{Site, VLF_ROEXISTS, VLF_RWEXISTS, VLSF_ROVOL, VLSF_RWVOL};
 use super::draft::Draft;
 use super::job::Course;
 use super::transaction::{Trans, name_record, with_margin};
-use super::{Location, Volumes, check_volume_name};
+use super::{Location, NEW_NAME, Volumes, check_volume_name};
 use crate::error::{Error, Result};
 
 /// What the temporary clone is called. Source: `vos copy`.
@@ -81,12 +81,10 @@ impl Volumes<'_> {
         options: CopyOptions,
         course: Course<'_>,
     ) -> Result<VolumeId> {
-        check_volume_name(name)?;
-        match self.entry(name).await {
-            Ok(_) => return Err(Error::Usage(format!("Volume {name} already exists"))),
-            Err(Error::NoSuchEntry(_)) => {}
-            Err(error) => return Err(error),
-        }
+        self.check_new_name(name).await?;
+        self.check_partition(from).await?;
+        self.check_partition(to).await?;
+        self.needed(from, volume).await?;
         let copy = self.new_volume_ids(1).await?;
         let target = Target {
             at: to,
@@ -133,13 +131,15 @@ impl Volumes<'_> {
         options: &ShadowOptions,
         course: Course<'_>,
     ) -> Result<VolumeId> {
+        self.check_partition(from).await?;
+        self.check_partition(to).await?;
+        let own = self.needed(from, volume).await?.name;
         let name = match &options.name {
-            Some(name) => name.clone(),
-            None => {
-                self.volume_on(from.server.into(), from.partition, volume, false)
-                    .await?
-                    .name
+            Some(name) => {
+                check_volume_name(NEW_NAME, name)?;
+                name.clone()
             }
+            None => own,
         };
         let shadow = options.id.unwrap_or(volume);
         if from == to && shadow == volume {

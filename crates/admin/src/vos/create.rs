@@ -14,7 +14,7 @@ use cellar_wire::afsvol;
 use cellar_wire::ids::{PartitionId, VolumeId};
 use cellar_wire::vl;
 
-use super::{Location, Volumes, check_volume_name};
+use super::{Location, NEW_NAME, Volumes, check_volume_name};
 use crate::error::{Error, Result};
 
 /// How to create.
@@ -42,29 +42,23 @@ impl Volumes<'_> {
         name: &str,
         options: CreateOptions,
     ) -> Result<VolumeId> {
-        check_volume_name(name)?;
         let IpAddr::V4(address) = server else {
             return Err(Error::Usage(format!(
                 "{server}: file servers have IPv4 addresses"
             )));
         };
-        match self.entry(name).await {
-            Ok(_) => return Err(Error::Usage(format!("Volume {name} already exists"))),
-            Err(Error::NoSuchEntry(_)) => {}
-            Err(error) => return Err(error),
-        }
-        let partitions = self.partitions(server).await?;
-        if !partitions.contains(&partition) {
-            let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
+        let at = Location::new(server, partition)?;
+        self.check_partition(at).await?;
+        self.check_new_name(name).await?;
+        let [read_write, read_only, backup] = self.family_ids(name, options).await?;
+        if options.id.is_some()
+            && let Some((there, info)) = self.find_on(address, read_write).await?.first()
+        {
             return Err(Error::Usage(format!(
-                "{server} has no partition {partition}; it has {}",
-                names.join(", ")
+                "Volume ID {read_write} already exists on {there}, as {}: Volume already exists",
+                info.name
             )));
         }
-        let first = self.new_volume_ids(3).await?.0;
-        let read_write = options.id.unwrap_or(VolumeId(first));
-        let read_only = options.read_only.unwrap_or(VolumeId(first + 1));
-        let backup = VolumeId(first + 2);
         let what = format!("Failed to create the volume {name} {read_write}");
         let argument = afsvol::VolumeNameArgument::try_from(name)
             .map_err(|_| Error::Usage(format!("{name}: too long")))?;
@@ -96,7 +90,6 @@ impl Volumes<'_> {
             Ok(()) => {
                 self.end(server, trans, &what).await?;
                 if options.policy != 0 {
-                    let at = Location::new(server, partition)?;
                     let set = self.set_policy(at, read_write, options.policy).await;
                     set.map_err(|cause| Error::Partial {
                         what,
@@ -125,6 +118,69 @@ impl Volumes<'_> {
                 }
             }
         }
+    }
+
+    /// Refuses what cannot be the name of a new volume, also because there is one.
+    ///
+    /// # Errors
+    /// It is not valid, or the VLDB has it.
+    pub async fn check_new_name(&self, name: &str) -> Result<()> {
+        check_volume_name(NEW_NAME, name)?;
+        match self.entry(name).await {
+            Ok(_) => Err(Error::Usage(format!("Volume {name} already exists"))),
+            Err(Error::NoSuchEntry(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The ids of a new family: read-write, read-only, backup. Those that were not given follow the
+    /// highest that was, or are new ones.
+    async fn family_ids(&self, name: &str, options: CreateOptions) -> Result<[VolumeId; 3]> {
+        let given = options.id.filter(|id| id.0 != 0);
+        let read_only = options.read_only;
+        let ids = match (given, read_only) {
+            (None, None) => {
+                let what = format!("Could not get an Id for volume {name}");
+                let first = self.new_volume_ids_for(3, &what).await?.0;
+                return Ok([first, first + 1, first + 2].map(VolumeId));
+            }
+            (None, Some(read_only)) => {
+                let what = format!("Could not get an Id for volume {name}");
+                let first = self.new_volume_ids_for(2, &what).await?.0;
+                [first, read_only.0, first + 1]
+            }
+            (Some(id), read_only) => {
+                let last = id.0.max(read_only.map_or(0, |id| id.0));
+                let next = |last: u32| {
+                    last.checked_add(1).ok_or_else(|| {
+                        Error::Usage(format!("{last} is no volume ID that others could follow"))
+                    })
+                };
+                let read_only = match read_only {
+                    Some(read_only) => read_only.0,
+                    None => next(last)?,
+                };
+                [id.0, read_only, next(last.max(read_only))?]
+            }
+        };
+        let ids = ids.map(VolumeId);
+        if ids[0] == ids[1] {
+            let reason = "a read-only volume needs an id of its own";
+            return Err(Error::Usage(format!("Volume ID {}: {reason}", ids[0])));
+        }
+        for id in ids.into_iter().filter(|id| id.0 != 0) {
+            match self.raw_entry(id).await {
+                Err(Error::NoSuchEntry(_)) => {}
+                Err(error) => return Err(error),
+                Ok(entry) => {
+                    return Err(Error::Usage(format!(
+                        "Volume ID {id} already exists, in the entry of {}: Volume already exists",
+                        entry.name
+                    )));
+                }
+            }
+        }
+        Ok(ids)
     }
 
     async fn finish_creation(

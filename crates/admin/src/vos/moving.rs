@@ -72,12 +72,8 @@ impl<'a> Volumes<'a> {
         course: Course<'_>,
     ) -> Result<Moved> {
         let draft = self.draft_of(volume).await?;
-        if from == to {
-            return Err(Error::Usage(format!(
-                "Volume {volume} is to move from {from} to the same place"
-            )));
-        }
         let read_write = draft.read_write;
+        self.check_move(&draft, from, to).await?;
         let why = format!("move to {to}");
         self.lock_or_take_over(&draft, VLOP_MOVE, &why, &[from, to], course)
             .await?;
@@ -91,6 +87,60 @@ impl<'a> Volumes<'a> {
             to,
         };
         job.run().await
+    }
+}
+
+impl Volumes<'_> {
+    /// Refuses what cannot be moved, before anything is begun.
+    async fn check_move(&self, draft: &Draft, from: Location, to: Location) -> Result<()> {
+        self.check_partition(from).await?;
+        self.check_partition(to).await?;
+        let volume = draft.read_write;
+        if self.is_there(from, volume).await?.is_none() {
+            return self.check_finished(draft, from, to).await;
+        }
+        if from == to {
+            return Err(Error::Usage(format!(
+                "Warning: Moving volume {volume} to its home partition ignored! VOLSER: volume has moved"
+            )));
+        }
+        let there = self.on_other_partition(to, volume).await;
+        match there.filter(|there| *there != from) {
+            Some(there) => Err(Error::Usage(format!(
+                "Volume {volume} cannot be moved to {to}: a volume of that id is on {there} already, and a server \
+                 has one; 'vos zap {} {} {volume}' removes it",
+                there.server, there.partition
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// A volume that is not where it is to be moved from: only an earlier move that was cut off is
+    /// a reason to go on, and one leaves a lock, a copy that is off line, or a transaction.
+    async fn check_finished(&self, draft: &Draft, from: Location, to: Location) -> Result<()> {
+        let volume = draft.read_write;
+        let error = match self.needed(from, volume).await {
+            // It came meanwhile.
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        if draft.read_write_at() != Some(to) || from == to {
+            let at = draft.read_write_at();
+            let at = at.map_or("nowhere".to_owned(), |at| at.to_string());
+            return Err(Error::Usage(format!("{error}; the VLDB has it on {at}")));
+        }
+        let whole = self
+            .is_there(to, volume)
+            .await?
+            .is_some_and(|info| info.in_use);
+        let servers = [from.server, to.server];
+        if whole
+            && draft.operation() & VLOP_MOVE == 0
+            && !self.has_transactions(&servers, volume).await
+        {
+            return Err(Error::Usage(format!("{error}; it is on {to} already")));
+        }
+        Ok(())
     }
 }
 

@@ -143,6 +143,11 @@ impl Volumes<'_> {
         Ok(())
     }
 
+    /// Whether there is a transaction on a volume on one of these servers.
+    pub(super) async fn has_transactions(&self, servers: &[Ipv4Addr], volume: VolumeId) -> bool {
+        !self.transactions_of(servers, &[volume]).await.is_empty()
+    }
+
     /// The transactions on some volumes. Servers that do not answer have none that could be ended.
     async fn transactions_of(
         &self,

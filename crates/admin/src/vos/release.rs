@@ -152,7 +152,9 @@ fn check(draft: &Draft) -> Result<()> {
     }
     if !draft.has_read_only() {
         return Err(Error::Usage(format!(
-            "Volume {name} has no replicas - release operation is meaningless! 'vos addsite' adds one"
+            "Volume {} has no replicas - release operation is meaningless! 'vos addsite' adds one. VOLSER: illegal \
+             operation",
+            draft.read_write
         )));
     }
     Ok(())

@@ -7,20 +7,21 @@
 //!
 //! Interrupted between, the entry stays locked and names a volume that may be gone: removing it
 //! once more, after `vos unlock`, finishes. A volume that the VLDB has where it is not is taken out of
-//! the VLDB.
+//! the VLDB; one that is where the VLDB does not have it is deleted there, with a warning.
 
 use std::net::IpAddr;
 
+use cellar_rpc::CallError;
 use cellar_wire::AbortCode;
 use cellar_wire::ids::{PartitionId, VolumeId};
-use cellar_wire::vl::{VLF_BACKEXISTS, VLF_RWEXISTS, VLOP_DELETE};
+use cellar_wire::vl::{VLF_BACKEXISTS, VLF_RWEXISTS, VLOP_DELETE, VLSF_RWVOL};
 
-use super::draft::Draft;
 use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
 impl Volumes<'_> {
-    /// Removes a volume from a server and partition, and from the VLDB.
+    /// Removes a volume from a server and partition, and from the VLDB. Answers what the
+    /// administrator should know of it.
     ///
     /// # Errors
     /// It is neither there nor listed there, its entry is locked, or the caller may not.
@@ -29,59 +30,66 @@ impl Volumes<'_> {
         server: IpAddr,
         partition: PartitionId,
         volume: VolumeId,
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
         let at = Location::new(server, partition)?;
+        let mut warnings = Vec::new();
         match self.raw_entry(volume).await {
             Ok(_) => {}
-            Err(Error::NoSuchEntry(_)) => return self.zap(at, volume, false).await,
+            Err(Error::NoSuchEntry(_)) => {
+                return match self.delete_from(at, volume).await? {
+                    Some(_) => Ok(warnings),
+                    None => Err(not_there(&format!("Volume {volume} does not exist"))),
+                };
+            }
             Err(error) => return Err(error),
         }
+        let missing = || {
+            not_there(&format!(
+                "Volume {volume} does not exist on server and partition"
+            ))
+        };
+        let unlisted =
+            format!("WARNING: Volume {volume} does not exist in VLDB on server and partition");
         self.edit_entry(volume, VLOP_DELETE, "remove", async |draft| {
             let listed = self.listed(at, &draft.sites).await?;
             if volume == draft.read_write {
                 if draft.read_write_at() != Some(listed) {
-                    return Err(wrong_site(draft, at));
+                    self.delete_from(at, volume).await?.ok_or_else(missing)?;
+                    warnings.push(unlisted);
+                    return Ok(());
                 }
                 self.delete_from(at, volume).await?;
                 if draft.flags & VLF_BACKEXISTS != 0 {
                     self.delete_from(at, draft.backup).await?;
                 }
-                draft.sites.retain(|site| {
-                    !listed.is(site) || site.flags & cellar_wire::vl::VLSF_RWVOL == 0
-                });
+                draft
+                    .sites
+                    .retain(|site| !listed.is(site) || site.flags & VLSF_RWVOL == 0);
                 draft.flags &= !(VLF_RWEXISTS | VLF_BACKEXISTS);
+                if draft.has_read_only() {
+                    warnings.push("WARNING: ReadOnly copy(s) may still exist".to_owned());
+                }
             } else if volume == draft.read_only {
-                let index = draft
-                    .read_only_site_at(listed)
-                    .ok_or_else(|| wrong_site(draft, at))?;
+                let Some(index) = draft.read_only_site_at(listed) else {
+                    self.delete_from(at, volume).await?.ok_or_else(missing)?;
+                    warnings.push(unlisted);
+                    return Ok(());
+                };
                 self.delete_from(at, volume).await?;
                 draft.sites.remove(index);
                 draft.settle_read_only();
             } else {
-                if self.delete_from(at, volume).await?.is_none() {
-                    return Err(Error::refused(
-                        format!("Failed to delete volume {volume} on {at}"),
-                        cellar_rpc::CallError::Aborted(AbortCode::VNOVOL),
-                    ));
-                }
+                self.delete_from(at, volume).await?.ok_or_else(missing)?;
                 draft.flags &= !VLF_BACKEXISTS;
             }
             Ok(())
         })
         .await?;
-        Ok(())
+        Ok(warnings)
     }
 }
 
-fn wrong_site(draft: &Draft, at: Location) -> Error {
-    let sites: Vec<_> = draft
-        .sites
-        .iter()
-        .filter_map(|site| Location::of(site).map(|at| at.to_string()))
-        .collect();
-    Error::Usage(format!(
-        "Volume {} is not on {at} there; the VLDB lists it on {}",
-        draft.name,
-        sites.join(", ")
-    ))
+/// A volume that is not where it was said to be.
+fn not_there(what: &str) -> Error {
+    Error::refused(what, CallError::Aborted(AbortCode::VOLSERNOVOL))
 }

@@ -19,17 +19,21 @@ impl Volumes<'_> {
     /// There is no such volume, the new name is taken or not valid, the entry is locked, or the caller
     /// may not.
     pub async fn rename(&self, old: &str, new: &str) -> Result<Vec<Error>> {
-        check_volume_name(new)?;
-        let draft = self.draft_of(old).await?;
+        let draft = self.draft_of(old).await.map_err(|error| match error {
+            Error::NoSuchEntry(_) => {
+                Error::Usage(format!("Could not find entry for volume {old}: {error}"))
+            }
+            other => other,
+        })?;
+        check_volume_name("the new volume name", new)?;
         if old.parse::<u32>().is_err() && old != draft.name {
             return Err(Error::Usage(format!(
                 "Illegal volume name {old}, should not end in .readonly or .backup"
             )));
         }
-        if let Ok(other) = self.draft_of(new).await {
-            if other.read_write == draft.read_write {
-                return Err(Error::Usage(format!("volume {old} is named {new} already")));
-            }
+        if let Ok(other) = self.draft_of(new).await
+            && other.read_write != draft.read_write
+        {
             return Err(Error::Usage(format!(
                 "Cannot rename volume {old} ({}) to {new}; volume {new} ({}) already exists",
                 draft.read_write, other.read_write

@@ -23,7 +23,7 @@ use super::draft::Draft;
 use super::job::Course;
 use super::servers::unchanged;
 use super::transaction::{Trans, name_record};
-use super::{Location, VOLUME_NAME_BYTES_MAX, Volumes};
+use super::{Location, VOLUME_NAME_BYTES_MAX, Volumes, has_suffix};
 use crate::date::ctime;
 use crate::error::{Error, Result};
 
@@ -121,6 +121,24 @@ impl Beginning {
     }
 }
 
+/// Refuses what cannot be the name of a restored volume.
+///
+/// # Errors
+/// It is too long, or that of a read-only or backup volume.
+pub fn check_restored_name(name: &str) -> Result<()> {
+    if name.len() > VOLUME_NAME_BYTES_MAX {
+        return Err(Error::Usage(format!(
+            "the name of the volume {name} exceeds the size limit of {VOLUME_NAME_BYTES_MAX}"
+        )));
+    }
+    if has_suffix(name) {
+        return Err(Error::Usage(format!(
+            "Illegal volume name {name}, should not end in .readonly or .backup"
+        )));
+    }
+    Ok(())
+}
+
 /// The next piece of a stream.
 async fn next(
     course: Course<'_>,
@@ -141,26 +159,38 @@ impl Volumes<'_> {
         name: &str,
         options: RestoreOptions,
     ) -> Result<(Restored, VolumeId)> {
-        if name.len() > VOLUME_NAME_BYTES_MAX {
-            return Err(Error::Usage(format!(
-                "the name of the volume {name} exceeds the size limit of {VOLUME_NAME_BYTES_MAX}"
-            )));
-        }
-        if name.ends_with(".readonly") || name.ends_with(".backup") {
-            return Err(Error::Usage(format!(
-                "Illegal volume name {name}, should not end in .readonly or .backup"
-            )));
-        }
+        check_restored_name(name)?;
         let entry = match self.draft_of(name).await {
             Ok(draft) => Some(draft),
             Err(Error::NoSuchEntry(_)) => None,
             Err(error) => return Err(error),
         };
+        // The contents of another volume would be replaced, under a name that its entry does not
+        // have.
+        if let Some(id) = options.id
+            && entry.as_ref().is_none_or(|draft| {
+                ![draft.read_write, draft.read_only, draft.backup].contains(&id)
+            })
+        {
+            match self.raw_entry(id).await {
+                Err(Error::NoSuchEntry(_)) => {}
+                Err(error) => return Err(error),
+                Ok(other) => {
+                    return Err(Error::Usage(format!(
+                        "Volume ID {id} is that of {}, and not of {name}",
+                        other.name
+                    )));
+                }
+            }
+        }
         let (volume, parent) = match (&entry, options.read_only) {
             (None, _) => {
                 let id = match options.id {
                     Some(id) => id,
-                    None => self.new_volume_ids(1).await?,
+                    None => {
+                        let what = format!("Could not get an Id for the volume {name}");
+                        self.new_volume_ids_for(1, &what).await?
+                    }
                 };
                 (id, id)
             }

@@ -108,7 +108,10 @@ impl Volumes<'_> {
     /// # Errors
     /// It is not there, it is busy, or the caller may not.
     pub async fn zap(&self, at: Location, volume: VolumeId, force: bool) -> Result<()> {
-        let what = format!("Failed to delete volume {volume} on {at}");
+        let what = match force {
+            true => format!("Failed to delete volume {volume} on {at}"),
+            false => format!("Failed to start transaction on {volume} on {at}"),
+        };
         if force {
             let arguments = afsvol::NukeVolume {
                 partition: at.partition.number(),
@@ -252,10 +255,10 @@ impl Volumes<'_> {
         })
     }
 
-    /// Deletes the entry of a read-write volume, by name or number. Volumes stay where they are.
+    /// Deletes the entry of a read-write volume, by name or number, also a locked one. Volumes stay
+    /// where they are.
     ///
-    /// # Errors
-    /// There is none, it is locked, it is not the entry's read-write volume that was named, or the
+    /// # Errors There is none, it is not the entry's read-write volume that was named, or the
     /// caller may not.
     pub async fn delete_entry(&self, volume: &str) -> Result<()> {
         let draft = self.draft_of(volume).await?;
@@ -263,17 +266,20 @@ impl Volumes<'_> {
             Ok(number) => VolumeId(number) == draft.read_write,
             Err(_) => volume == draft.name,
         };
+        let what = format!(
+            "Could not delete entry for volume {volume}. You must specify a RW volume name or ID (the entire \
+             VLDB entry will be deleted)"
+        );
         if !named {
-            return Err(Error::Usage(format!(
-                "Could not delete entry for volume {volume}: you must specify a RW volume name or ID \
-                 (the entire VLDB entry will be deleted)"
-            )));
+            let cause = cellar_rpc::CallError::Aborted(AbortCode::VL_NOENT);
+            return Err(Error::refused(what, cause));
         }
-        self.lock_for(draft.read_write, vl::VLOP_DELETE, "delentry")
-            .await?;
-        let deleted = self.delete_entry_of(draft.read_write).await;
-        self.unlock_after(draft.read_write, "delentry", deleted)
-            .await
+        let arguments = vl::DeleteEntry {
+            volid: draft.read_write,
+            voltype: vl::RWVOL,
+        };
+        self.vl(&arguments, &what).await?;
+        Ok(())
     }
 
     /// The volume with an id on any partition of a server.

@@ -14,7 +14,8 @@ use super::{Location, Volumes};
 use crate::error::{Error, Result};
 
 impl Volumes<'_> {
-    /// Adds a read-only site, to be filled by the next release; `valid` says that it is filled already.
+    /// Adds a read-only site, to be filled by the next release; `valid` says that it is filled
+    /// already. Answers what the administrator should know.
     ///
     /// # Errors
     /// The server has one, the entry is full or locked, or the caller may not.
@@ -24,18 +25,10 @@ impl Volumes<'_> {
         at: Location,
         read_only: Option<VolumeId>,
         valid: bool,
-    ) -> Result<()> {
+    ) -> Result<Option<String>> {
+        self.check_partition(at).await?;
         let id = self.draft_of(volume).await?.read_write;
-        if !self
-            .partitions(at.server.into())
-            .await?
-            .contains(&at.partition)
-        {
-            return Err(Error::Usage(format!(
-                "partition {} does not exist on server {}; 'vos listpart {1}' lists those that do",
-                at.partition, at.server
-            )));
-        }
+        let mut warning = None;
         self.edit_entry(id, VLOP_DELETE, "addsite", async |draft| {
             let at = self.listed(at, &draft.sites).await?;
             if draft.sites.len() >= SITES_MAX {
@@ -49,7 +42,8 @@ impl Volumes<'_> {
                 .find(|there| there.server == at.server);
             if let Some(there) = same_server {
                 return Err(Error::Usage(format!(
-                    "RO already exists on partition {}. Multiple ROs on a single server aren't allowed",
+                    "RO already exists on partition {}. Multiple ROs on a single server aren't allowed: VOLSER: \
+                     illegal operation",
                     there.partition
                 )));
             }
@@ -61,10 +55,10 @@ impl Volumes<'_> {
                     draft.read_only = id;
                 }
                 Some(id) if id != draft.read_only => {
-                    return Err(Error::Usage(format!(
-                        "volume {volume} has the RO id {} already",
+                    warning = Some(format!(
+                        "Ignoring given RO id {id}, since volume already has RO id {}",
                         draft.read_only
-                    )));
+                    ));
                 }
                 _ => {}
             }
@@ -84,7 +78,7 @@ impl Volumes<'_> {
             Ok(())
         })
         .await?;
-        Ok(())
+        Ok(warning)
     }
 
     /// Removes a read-only site. The volume there stays. Answers the read-write id.
@@ -97,7 +91,7 @@ impl Volumes<'_> {
             let at = self.listed(at, &draft.sites).await?;
             let index = draft.read_only_site_at(at).ok_or_else(|| {
                 Error::Usage(format!(
-                    "This site {at} is not a replication site of volume {volume}"
+                    "This site is not a replication site ({at} of volume {volume}): VOLSER: illegal operation"
                 ))
             })?;
             draft.sites.remove(index);

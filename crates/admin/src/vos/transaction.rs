@@ -96,13 +96,45 @@ impl<'a> Volumes<'a> {
             parent,
             volume,
         };
-        let reply = self.server(at.server.into(), &arguments, &what).await?;
+        let reply = match self.server(at.server.into(), &arguments, &what).await {
+            Ok(reply) => reply,
+            Err(error) => return Err(self.why_not_made(error, at, volume).await),
+        };
         Ok(Trans {
             volumes: *self,
             at,
             volume,
             number: reply.trans,
         })
+    }
+
+    /// A server answers the same code for all that keeps it from making a volume; the usual cause
+    /// is one of the same id on another of its partitions.
+    async fn why_not_made(&self, error: Error, at: Location, volume: VolumeId) -> Error {
+        let unclear = [AbortCode::EIO, AbortCode::EXDEV, AbortCode::VVOLEXISTS];
+        if !error.code().is_some_and(|code| unclear.contains(&code)) {
+            return error;
+        }
+        match self.on_other_partition(at, volume).await {
+            Some(there) => Error::Usage(format!(
+                "{error}. Volume {volume} is on {there} already, and a server has one of an id; if it is not needed \
+                 there, 'vos remove {} {} {volume}' removes it",
+                there.server, there.partition
+            )),
+            None => error,
+        }
+    }
+
+    /// Another partition of a server that has a volume of an id; none also where the server does
+    /// not say.
+    pub(super) async fn on_other_partition(
+        &self,
+        at: Location,
+        volume: VolumeId,
+    ) -> Option<Location> {
+        let found = self.find_on(at.server, volume).await.ok()?;
+        let places = found.into_iter().map(|(there, _)| there);
+        places.into_iter().find(|there| *there != at)
     }
 
     /// Deletes a volume from a server; one that is not there is gone already. Answers whether it was

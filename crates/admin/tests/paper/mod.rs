@@ -110,6 +110,19 @@ impl Paper {
         open.map(|open| (open.partition, open.volume)).collect()
     }
 
+    /// A volume that no entry has there.
+    pub fn insert(&self, partition: i32, volume: VolumeId, name: &str) {
+        let stray = PaperVolume {
+            name: name.to_owned(),
+            volume_type: afsvol::READWRITE,
+            parent: volume,
+            in_service: true,
+            ..PaperVolume::default()
+        };
+        let mut state = self.state.lock();
+        state.volumes.insert((partition, volume), stray);
+    }
+
     /// A client writes a vnode.
     pub fn write(&self, partition: i32, volume: VolumeId, vnode: u32) {
         let now = self.world.clock.fetch_add(10, Ordering::SeqCst) + 10;

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::syntax::Invocation;
 use super::{cell_options, number, parse, print_json, quota};
-use crate::failure::{Failure, Failures, Outcome};
+use crate::failure::{FAILED, Failure, Failures, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
 
@@ -29,6 +29,11 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     let Some(invocation) = parse(&table::SUITE, &words)? else {
         return Ok(());
     };
+    let done = dispatch(invocation).await;
+    done.map_err(|failure| failure.with_usual(FAILED))
+}
+
+async fn dispatch(invocation: Invocation) -> Outcome {
     if invocation.command == "listunstored" {
         return unstored::list(&invocation);
     }

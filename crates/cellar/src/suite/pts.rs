@@ -1,161 +1,60 @@
 //! `cellar pts`.
+//!
+//! Exit statuses are those of OpenAFS's `pts`: a name that does not exist is said and otherwise
+//! passed over, by all that take several names; the first refusal ends what changes something,
+//! unless `-force` is given.
+
+mod script;
+mod table;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use cellar_admin::pts::{Entry, Fields, Kinds, LIST_HEAD, Protection, parse_access};
 use cellar_wire::ids::ViceId;
 use serde_json::json;
 
-use super::syntax::{
-    Command, Invocation, Suite, expands, flag, list, one, optional, optional_list,
-};
-use super::{COMMON, cell_options, number, parse, print_json};
-use crate::failure::{Failure, Failures, Outcome};
+use super::syntax::Invocation;
+use super::{cell_options, parse, print_json};
+use crate::failure::{FAILED, Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::As;
 
-static SUITE: Suite = Suite {
-    name: "pts",
-    about: "Users, groups, and who is a member of what.",
-    common: &COMMON,
-    commands: &[
-        Command {
-            name: "createuser",
-            aliases: &["cu"],
-            about: "Create users.",
-            parameters: &[
-                expands("name", "user name"),
-                optional_list("id", "user id: default: the next one"),
-            ],
-            examples: &["ann", "-name ann bob -id 1001 1002"],
-        },
-        Command {
-            name: "creategroup",
-            aliases: &["cg"],
-            about: "Create groups.",
-            parameters: &[
-                list("name", "group name: owner:name"),
-                optional("owner", "owner of the group"),
-                optional_list("id", "negative id: default: the next one"),
-            ],
-            examples: &["ann:friends -owner ann"],
-        },
-        Command {
-            name: "adduser",
-            aliases: &[],
-            about: "Add users to groups.",
-            parameters: &[list("user", "user name"), list("group", "group name")],
-            examples: &[
-                "ann ann:friends",
-                "-user ann bob -group system:administrators",
-            ],
-        },
-        Command {
-            name: "removeuser",
-            aliases: &[],
-            about: "Remove users from groups.",
-            parameters: &[list("user", "user name"), list("group", "group name")],
-            examples: &["ann ann:friends"],
-        },
-        Command {
-            name: "examine",
-            aliases: &["check"],
-            about: "Show entries.",
-            parameters: &[expands("nameorid", "user or group name or id")],
-            examples: &["ann system:administrators", "-204 -json"],
-        },
-        Command {
-            name: "membership",
-            aliases: &["groups"],
-            about: "List the members of groups, or the groups of users.",
-            parameters: &[
-                expands("nameorid", "user or group name or id"),
-                flag("supergroups", ": and the groups that groups are members of"),
-                flag("expandgroups", ": members of members too"),
-            ],
-            examples: &["ann", "system:administrators"],
-        },
-        Command {
-            name: "listentries",
-            aliases: &[],
-            about: "List all users, or groups.",
-            parameters: &[
-                flag("users", ": users (the default)"),
-                flag("groups", ": groups"),
-            ],
-            examples: &["", "-users -groups -json"],
-        },
-        Command {
-            name: "listowned",
-            aliases: &[],
-            about: "List the groups that users or groups own; 0 owns those whose owner was deleted.",
-            parameters: &[expands("nameorid", "user or group name or id")],
-            examples: &["ann"],
-        },
-        Command {
-            name: "listmax",
-            aliases: &[],
-            about: "Show the highest user and lowest group id.",
-            parameters: &[],
-            examples: &[""],
-        },
-        Command {
-            name: "setmax",
-            aliases: &[],
-            about: "Set the highest user or lowest group id.",
-            parameters: &[optional("group", "group max"), optional("user", "user max")],
-            examples: &["-user 5000"],
-        },
-        Command {
-            name: "delete",
-            aliases: &[],
-            about: "Remove users or groups.",
-            parameters: &[expands("nameorid", "user or group name or id")],
-            examples: &["ann ann:friends"],
-        },
-        Command {
-            name: "rename",
-            aliases: &[],
-            about: "Rename a user or group.",
-            parameters: &[one("oldname", "old name"), one("newname", "new name")],
-            examples: &["ann anna"],
-        },
-        Command {
-            name: "chown",
-            aliases: &[],
-            about: "Give a group another owner.",
-            parameters: &[one("name", "group name"), one("owner", "new owner")],
-            examples: &["ann:friends bob"],
-        },
-        Command {
-            name: "setfields",
-            aliases: &[],
-            about: "Change privacy flags and quotas.",
-            parameters: &[
-                list("nameorid", "user or group name or id"),
-                optional("access", "set privacy flags: five letters, as S-M--"),
-                optional("groupquota", "set limit on group creation"),
-            ],
-            examples: &["ann:friends -access SOMar", "ann -groupquota 50"],
-        },
-    ],
-};
-
-/// Runs one operation.
+/// Runs one operation, or those of a script.
 pub(crate) async fn run(words: Vec<String>) -> Outcome {
-    let Some(invocation) = parse(&SUITE, &words)? else {
+    let Some(invocation) = parse(&table::SUITE, &words)? else {
         return Ok(());
     };
+    match invocation.command {
+        "interactive" => script::standard_input().await,
+        "source" => script::file(invocation.required("file")).await,
+        _ => operation(&invocation)
+            .await
+            .map_err(|failure| failure.with_usual(FAILED)),
+    }
+}
+
+async fn operation(invocation: &Invocation) -> Outcome {
+    match invocation.command {
+        "quit" => return Ok(()),
+        "sleep" => {
+            let seconds = invocation.required("delay").parse().unwrap_or(0);
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            return Ok(());
+        }
+        _ => {}
+    }
     let who = if invocation.has("noauth") {
         As::Anybody
     } else {
         As::AdministratorIfPossible
     };
-    let session = cell_options(&invocation, None).session(None, who).await?;
+    let session = cell_options(invocation, None).session(None, who).await?;
     let pts = Pts {
         protection: Protection::new(&session.client, &session.cell),
-        invocation: &invocation,
+        invocation,
         json: invocation.has("json"),
+        force: invocation.has("force"),
     };
     match invocation.command {
         "createuser" => pts.create_users().await,
@@ -167,10 +66,7 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
         "listowned" => pts.list_owned().await,
         "listmax" => pts.list_max().await,
         "setmax" => pts.set_max().await,
-        "delete" => {
-            pts.each("nameorid", |name| pts.protection.delete(name))
-                .await
-        }
+        "delete" => pts.delete().await,
         "rename" => {
             let (old, new) = (
                 invocation.required("oldname"),
@@ -190,39 +86,44 @@ struct Pts<'a> {
     protection: Protection<'a>,
     invocation: &'a Invocation,
     json: bool,
+    /// Go on after what was refused.
+    force: bool,
+}
+
+/// A number of a switch; `what` is what it is, as the refusal calls it.
+fn number(what: &str, text: &str) -> Outcome<i32> {
+    text.parse().map_err(|_| {
+        Failure::usage(format!(
+            "argument illegal or out of range because {what} was: '{text}'"
+        ))
+    })
 }
 
 impl Pts<'_> {
-    /// Does something for each of a list, goes on after failures, and fails if any did.
-    async fn each<'n, F, T>(&'n self, parameter: &str, operation: F) -> Outcome
-    where
-        F: Fn(&'n str) -> T,
-        T: Future<Output = cellar_admin::Result<()>>,
-    {
-        let mut failures = Failures::of("pts");
-        for name in self.invocation.list(parameter) {
-            failures.note(operation(name).await.map_err(Failure::from));
+    /// What became of one of several: with `-force` a refusal is said and passed over.
+    fn done<T>(&self, outcome: cellar_admin::Result<T>) -> Outcome<Option<T>> {
+        match outcome {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if self.force => {
+                Failure::from(error).but("ignored").report("pts");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
         }
-        failures.end()
     }
 
-    fn id_at(&self, index: usize) -> Outcome<Option<ViceId>> {
-        let ids = self.invocation.list("id");
-        if !ids.is_empty() && ids.len() != self.invocation.list("name").len() {
-            return Err(Failure::usage("give as many ids as names, or none"));
-        }
-        ids.get(index)
-            .map(|id| number("-id", id).map(ViceId))
-            .transpose()
+    fn id_at(&self, what: &str, index: usize) -> Outcome<Option<ViceId>> {
+        let id = self.invocation.list("id").get(index);
+        id.map(|id| number(what, id).map(ViceId)).transpose()
     }
 
     async fn create_users(&self) -> Outcome {
         let mut made = Vec::new();
         for (index, name) in self.invocation.list("name").iter().enumerate() {
-            let id = self
-                .protection
-                .create_user(name, self.id_at(index)?)
-                .await?;
+            let id = self.id_at("id", index)?;
+            let Some(id) = self.done(self.protection.create_user(name, id).await)? else {
+                continue;
+            };
             if !self.json {
                 outln!("User {name} has id {}", id.0);
             }
@@ -235,10 +136,11 @@ impl Pts<'_> {
         let mut made = Vec::new();
         let owner = self.invocation.get("owner");
         for (index, name) in self.invocation.list("name").iter().enumerate() {
-            let id = self
-                .protection
-                .create_group(name, owner, self.id_at(index)?)
-                .await?;
+            let id = self.id_at("group id", index)?;
+            let created = self.protection.create_group(name, owner, id).await;
+            let Some(id) = self.done(created)? else {
+                continue;
+            };
             if !self.json {
                 outln!("group {name} has id {}", id.0);
             }
@@ -248,7 +150,6 @@ impl Pts<'_> {
     }
 
     async fn memberships(&self) -> Outcome {
-        let mut failures = Failures::of("pts");
         for user in self.invocation.list("user") {
             for group in self.invocation.list("group") {
                 let done = if self.invocation.command == "adduser" {
@@ -256,48 +157,65 @@ impl Pts<'_> {
                 } else {
                     self.protection.remove_user(user, group).await
                 };
-                failures.note(done.map_err(Failure::from));
+                self.done(done)?;
             }
         }
-        failures.end()
+        Ok(())
     }
 
-    /// The ids of the names that were given; those that do not exist are said and left out.
-    async fn ids(&self) -> Outcome<(Vec<ViceId>, Failures)> {
-        let (mut ids, mut failures) = (Vec::new(), Failures::of("pts"));
-        for name in self.invocation.list("nameorid") {
-            match self.protection.id_of(name).await {
-                Ok(id) => ids.push(id),
-                Err(error @ cellar_admin::Error::NoSuchUserOrGroup(_)) => {
-                    failures.note::<(), _>(Err(error));
-                }
+    /// The ids and names of those that were given: names first, then numbers. Names that do not
+    /// exist are said and left out.
+    async fn named(&self) -> Outcome<Vec<(ViceId, String)>> {
+        let (mut names, mut numbers) = (Vec::new(), Vec::new());
+        for given in self.invocation.list("nameorid") {
+            match self.protection.id_of(given).await {
+                Ok(id) if given.parse() == Ok(id.0) => numbers.push(id),
+                Ok(ViceId::ANONYMOUS) => unknown(given),
+                Ok(id) => names.push((id, given.to_ascii_lowercase())),
+                Err(cellar_admin::Error::NoSuchUserOrGroup(_)) => unknown(given),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok((ids, failures))
+        let of_numbers = self.protection.names_of(&numbers).await?;
+        names.extend(numbers.into_iter().zip(of_numbers));
+        Ok(names)
+    }
+
+    async fn delete(&self) -> Outcome {
+        for (id, name) in self.named().await? {
+            self.done(self.protection.delete(id, &name).await)?;
+        }
+        Ok(())
     }
 
     async fn examine(&self) -> Outcome {
-        let (ids, mut failures) = self.ids().await?;
+        // The last one decides, as with OpenAFS.
+        let mut last = Failure::if_any(true);
         let mut entries = Vec::new();
-        for id in ids {
-            let entry = self.protection.examine(id).await;
-            entries.extend(failures.note(entry.map_err(Failure::from)));
-        }
-        if self.json {
-            print_json(&entries)?;
-        } else {
-            let mut unlimited = false;
-            for entry in &entries {
+        let mut unlimited = false;
+        for (id, _) in self.named().await? {
+            let entry = match self.protection.examine(id).await {
+                Ok(entry) => entry,
+                Err(error) => {
+                    last = Err(Failure::said(Failure::from(error).report_code("pts")));
+                    continue;
+                }
+            };
+            last = Ok(());
+            if !self.json {
                 let names = self
                     .protection
                     .names_of(&[entry.owner, entry.creator])
                     .await?;
-                unlimited = unlimited || self.has_no_quota(entry).await?;
+                unlimited = unlimited || self.has_no_quota(&entry).await?;
                 out!("{}", entry.examined(&names[0], &names[1], unlimited));
             }
+            entries.push(entry);
         }
-        failures.end()
+        if self.json {
+            print_json(&entries)?;
+        }
+        last
     }
 
     /// Administrators may create any number of groups. (The originals go on to say so of all later
@@ -312,41 +230,46 @@ impl Pts<'_> {
     }
 
     async fn membership(&self) -> Outcome {
-        let (ids, failures) = self.ids().await?;
         let mut all = Vec::new();
-        for id in ids {
-            let expand = self.invocation.has("expandgroups");
-            let mut members = self.protection.membership(id).await?;
-            if expand {
-                members = self.expanded(id, members).await?;
+        for (id, name) in self.named().await? {
+            let shown = self.members_of(id, &name).await;
+            // Said and passed over, as the originals do.
+            if let Err(failure) = &shown {
+                failure.report("pts");
             }
-            let own = self.protection.names_of(&[id]).await?;
-            let names = self.protection.names_of(&members).await?;
-            if self.json {
-                all.push(json!({ "name": own[0], "id": id.0, "membership": names }));
-                continue;
-            }
-            let word = if expand { "Expanded " } else { "" };
-            if id.is_group() {
-                outln!("{word}Members of {} (id: {}) are:", own[0], id.0);
-            } else {
-                outln!("{word}Groups {} (id: {}) is a member of:", own[0], id.0);
-            }
-            for name in &names {
-                outln!("  {name}");
-            }
-            if self.invocation.has("supergroups") && id.is_group() {
-                let groups = self.protection.super_groups(id).await?;
-                outln!("Groups {} (id: {}) is a member of:", own[0], id.0);
-                for name in self.protection.names_of(&groups).await? {
-                    outln!("  {name}");
-                }
-            }
+            all.extend(shown.ok().flatten());
         }
+        if self.json { print_json(&all) } else { Ok(()) }
+    }
+
+    async fn members_of(&self, id: ViceId, name: &str) -> Outcome<Option<serde_json::Value>> {
+        let expand = self.invocation.has("expandgroups");
+        let mut members = self.protection.membership(id, name).await?;
+        if expand {
+            members = self.expanded(id, members).await?;
+        }
+        let names = self.protection.names_of(&members).await?;
         if self.json {
-            print_json(&all)?;
+            let shown = json!({ "name": name, "id": id.0, "membership": names });
+            return Ok(Some(shown));
         }
-        failures.end()
+        let word = if expand { "Expanded " } else { "" };
+        if id.is_group() {
+            outln!("{word}Members of {name} (id: {}) are:", id.0);
+        } else {
+            outln!("{word}Groups {name} (id: {}) is a member of:", id.0);
+        }
+        for member in &names {
+            outln!("  {member}");
+        }
+        if self.invocation.has("supergroups") && id.is_group() {
+            let groups = self.protection.super_groups(id, name).await?;
+            outln!("Groups {name} (id: {}) is a member of:", id.0);
+            for group in self.protection.names_of(&groups).await? {
+                outln!("  {group}");
+            }
+        }
+        Ok(None)
     }
 
     /// Members that are groups give way to their members; groups of a user gain the groups those
@@ -358,10 +281,11 @@ impl Pts<'_> {
             if !seen.insert(member) {
                 continue;
             }
+            let shown = member.0.to_string();
             if member.is_group() && id.is_group() {
-                todo.extend(self.protection.membership(member).await?);
+                todo.extend(self.protection.membership(member, &shown).await?);
             } else if member.is_group() {
-                todo.extend(self.protection.super_groups(member).await?);
+                todo.extend(self.protection.super_groups(member, &shown).await?);
             }
         }
         Ok(seen
@@ -377,11 +301,13 @@ impl Pts<'_> {
             (false, true) => Kinds::Groups,
             _ => Kinds::Users,
         };
+        if !self.json {
+            out!("{LIST_HEAD}");
+        }
         let entries = self.protection.list(kinds).await?;
         if self.json {
             return print_json(&entries);
         }
-        out!("{LIST_HEAD}");
         for entry in &entries {
             out!("{}", entry.line());
         }
@@ -389,28 +315,32 @@ impl Pts<'_> {
     }
 
     async fn list_owned(&self) -> Outcome {
-        let (ids, failures) = self.ids().await?;
         let mut all = Vec::new();
-        for id in ids {
-            let groups = self.protection.owned(id).await?;
-            let own = self.protection.names_of(&[id]).await?;
+        for (id, name) in self.named().await? {
+            if !self.json {
+                match id.0 {
+                    0 => outln!("Orphaned groups are:"),
+                    _ => outln!("Groups owned by {name} (id: {}) are:", id.0),
+                }
+            }
+            let groups = match self.protection.owned(id, &name).await {
+                Ok(groups) => groups,
+                // Said and passed over, as the originals do.
+                Err(error) => {
+                    Failure::from(error).report("pts");
+                    continue;
+                }
+            };
             let names = self.protection.names_of(&groups).await?;
             if self.json {
-                all.push(json!({ "name": own[0], "id": id.0, "owned": names }));
+                all.push(json!({ "name": name, "id": id.0, "owned": names }));
                 continue;
             }
-            match id.0 {
-                0 => outln!("Orphaned groups are:"),
-                _ => outln!("Groups owned by {} (id: {}) are:", own[0], id.0),
-            }
-            for name in names {
-                outln!("  {name}");
+            for group in names {
+                outln!("  {group}");
             }
         }
-        if self.json {
-            print_json(&all)?;
-        }
-        failures.end()
+        if self.json { print_json(&all) } else { Ok(()) }
     }
 
     async fn list_max(&self) -> Outcome {
@@ -425,37 +355,43 @@ impl Pts<'_> {
     async fn set_max(&self) -> Outcome {
         let (group, user) = (self.invocation.get("group"), self.invocation.get("user"));
         if group.is_none() && user.is_none() {
-            return Err(Failure::usage("give -group or -user"));
+            return Err(Failure::usage(
+                "Must specify at least one of group or user.",
+            ));
         }
-        if let Some(id) = group {
-            self.protection
-                .set_maximum(ViceId(number("-group", id)?), true)
-                .await?;
-        }
-        if let Some(id) = user {
-            self.protection
-                .set_maximum(ViceId(number("-user", id)?), false)
-                .await?;
+        for (id, is_group) in [(user, false), (group, true)] {
+            if let Some(id) = id {
+                let id = ViceId(number("id", id)?);
+                self.protection.set_maximum(id, is_group).await?;
+            }
         }
         Ok(())
     }
 
     async fn set_fields(&self) -> Outcome {
+        let named = self.named().await?;
         let access = self.invocation.get("access").map(parse_access).transpose();
         let access = access.map_err(Failure::usage)?;
         let quota = self.invocation.get("groupquota");
-        let group_quota = quota.map(|text| number("-groupquota", text)).transpose()?;
+        let group_quota = quota.map(|text| number("ngroups", text)).transpose()?;
         if access.is_none() && group_quota.is_none() {
-            return Err(Failure::usage(
-                "nothing to set; give -access or -groupquota",
-            ));
+            eprintln!("pts: nothing to set; -access and -groupquota are what can be set");
+            return Ok(());
         }
         let fields = Fields {
             access,
             group_quota,
             user_quota: None,
         };
-        self.each("nameorid", |name| self.protection.set_fields(name, fields))
-            .await
+        for (id, name) in named {
+            self.done(self.protection.set_fields(id, &name, fields).await)?;
+        }
+        Ok(())
     }
+}
+
+/// A name that does not exist.
+fn unknown(name: &str) {
+    let error = cellar_admin::Error::NoSuchUserOrGroup(name.to_owned());
+    Failure::from(error).report("pts");
 }

@@ -4,9 +4,9 @@
 //!
 //! 1. a switch has one dash and a whole word (`-server`), and any prefix that fits only one switch
 //!    of the command will do (`-ser`); two dashes are accepted as well;
-//! 2. every value also has a place: words without a switch fill the parameters in the order in
-//!    which they are declared, so `vos create srv a name` is `vos create -server srv -partition a
-//!    -name name`;
+//! 2. every value also has a place: words before the first switch with a value fill the parameters
+//!    in the order in which they are declared, so `vos create srv a name` is `vos create -server
+//!    srv -partition a -name name`; after the last of them comes the cell's name;
 //! 3. a list takes one word by place, or all that follow its switch; the last list of a command
 //!    (`Expands`) takes all remaining words by place too;
 //! 4. `-205` is a value, not a switch: groups have negative ids;
@@ -15,7 +15,9 @@
 //! 6. an operation's own switch hides one of the same name that all take (`fs mkmount -cell`), and what is
 //!    accepted without effect does not make a shortened switch ambiguous (`-c` is `-cell`, not `-config`).
 //!
-//! A suite is a table; this module parses words against it and prints the help from it.
+//! A suite is a table; this module parses words against it and prints the help from it. Refusals
+//! have the wording and, through [`Wrong`], the exit statuses of the originals: scripts look at
+//! both.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -172,8 +174,28 @@ pub(crate) struct Invocation {
 pub(crate) enum Refusal {
     /// Help was asked for: print it on standard output and succeed.
     Help(String),
+    /// There was not one word: print this on standard output and fail.
+    Bare(String),
     /// The command line is wrong: print it on standard error and fail.
-    Usage(String),
+    Usage(Wrong, String),
+}
+
+/// What is wrong with a command line. The numbers are the low bytes of libcmd's codes `CMD_*`, with
+/// which the originals `fs` and `bos` end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// A second value for a switch that takes one.
+    NotList = 2,
+    /// A value for a switch that takes none, or more words than places.
+    TooMany = 3,
+    /// No operation was named.
+    Bare = 4,
+    /// There is no such operation, or several begin so.
+    Operation = 5,
+    /// There is no such switch, or several begin so.
+    Switch = 6,
+    /// A required parameter, or the value of a switch, is missing.
+    TooFew = 8,
 }
 
 impl Invocation {
@@ -205,21 +227,64 @@ impl Suite {
     /// Parses the words after `cellar SUITE`.
     pub(crate) fn parse(&'static self, words: &[String]) -> Result<Invocation, Refusal> {
         let Some((first, rest)) = words.split_first() else {
-            return Err(Refusal::Usage(self.help()));
+            return Err(Refusal::Bare(format!(
+                "{suite}: Type 'cellar {suite} help' or 'cellar {suite} help <topic>' for help\n",
+                suite = self.name
+            )));
         };
         if is_help(first) || first == "help" {
-            return match rest.first() {
-                Some(name) if !is_help(name) => {
-                    Err(Refusal::Help(self.command_help(self.command(name)?)))
-                }
-                _ => Err(Refusal::Help(self.help())),
-            };
+            return Err(self.topics(rest));
+        }
+        if first == "apropos" {
+            return Err(self.apropos(rest));
+        }
+        if matches!(first.as_str(), "version" | "-version" | "--version") {
+            return Err(Refusal::Help(format!(
+                "cellar {}\n",
+                env!("CARGO_PKG_VERSION")
+            )));
         }
         let command = self.command(first)?;
         if rest.iter().any(|word| is_help(word)) {
             return Err(Refusal::Help(self.command_help(command)));
         }
         self.arguments(command, rest)
+    }
+
+    /// The help for each of some operations, or for the suite.
+    fn topics(&'static self, topics: &[String]) -> Refusal {
+        let topics = topics.iter().filter(|word| as_switch(word).is_none());
+        let mut text = String::new();
+        for topic in topics {
+            match self.command(topic) {
+                Ok(command) => text.push_str(&self.command_help(command)),
+                Err(_) => {
+                    let problem = format!("{}: Unknown topic '{topic}'\n", self.name);
+                    return Refusal::Usage(Wrong::Operation, problem);
+                }
+            }
+        }
+        Refusal::Help(if text.is_empty() { self.help() } else { text })
+    }
+
+    /// The operations whose name or description has a word.
+    fn apropos(&self, words: &[String]) -> Refusal {
+        let Some(word) = words.iter().find(|word| as_switch(word).is_none()) else {
+            let problem = format!("{}: Missing required parameter '-topic'\n", self.name);
+            return Refusal::Usage(Wrong::TooFew, problem);
+        };
+        let word = word.to_lowercase();
+        let has = |c: &&Command| c.name.contains(&word) || c.about.to_lowercase().contains(&word);
+        let found: String = self
+            .commands
+            .iter()
+            .filter(has)
+            .map(|c| format!("{}: {}\n", c.name, c.about))
+            .collect();
+        Refusal::Help(match found.as_str() {
+            "" => "Sorry, no commands found\n".to_owned(),
+            _ => found,
+        })
     }
 
     fn command(&'static self, word: &str) -> Result<&'static Command, Refusal> {
@@ -235,18 +300,18 @@ impl Suite {
             .iter()
             .filter(|c| c.name.starts_with(word))
             .collect();
-        match fitting[..] {
-            [only] => Ok(only),
-            [] => Err(Refusal::Usage(format!(
-                "{suite}: there is no operation '{word}'; 'cellar {suite} help' lists them\n",
-                suite = self.name
-            ))),
-            _ => Err(Refusal::Usage(format!(
-                "{}: '{word}' could be {}\n",
-                self.name,
+        let suite = self.name;
+        let problem = match fitting[..] {
+            [only] => return Ok(only),
+            [] => format!(
+                "{suite}: Unrecognized operation '{word}'; type 'cellar {suite} help' for list\n"
+            ),
+            _ => format!(
+                "{suite}: Ambiguous operation '{word}'; type 'cellar {suite} help' for list. It could be {}\n",
                 names(fitting.iter().map(|c| c.name))
-            ))),
-        }
+            ),
+        };
+        Err(Refusal::Usage(Wrong::Operation, problem))
     }
 
     fn arguments(
@@ -255,67 +320,59 @@ impl Suite {
         words: &[String],
     ) -> Result<Invocation, Refusal> {
         let mut values: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
-        // The list that the words now being read belong to.
+        // The last switch that takes values: from the first one on, words without a switch are its
+        // values.
         let mut open: Option<&'static Parameter> = None;
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
+        for word in words {
             if let Some(switch) = as_switch(word) {
                 let (name, attached) = match switch.split_once('=') {
                     Some((name, value)) => (name, Some(value.to_owned())),
                     None => (switch, None),
                 };
-                let parameter = self.switch(command, name, word.starts_with("--"))?;
+                let parameter = self.switch(command, word, name)?;
                 let entry = values.entry(parameter.name).or_default();
-                open = None;
                 match (parameter.kind, attached) {
                     (Kind::Flag, None) => {}
                     (Kind::Flag, Some(_)) => {
-                        return Err(
-                            self.usage(command, &format!("-{} takes no value", parameter.name))
-                        );
+                        let problem =
+                            format!("Switch '-{}' doesn't take an argument", parameter.name);
+                        return Err(self.usage(command, Wrong::TooMany, &problem));
                     }
-                    (_, Some(value)) => entry.push(value),
-                    (kind, None) => {
-                        let value = words.next().filter(|w| as_switch(w).is_none());
-                        let Some(value) = value else {
-                            return Err(
-                                self.usage(command, &format!("-{} needs a value", parameter.name))
-                            );
-                        };
-                        entry.push(value.clone());
-                        if kind != Kind::Single {
-                            open = Some(parameter);
-                        }
+                    (_, Some(value)) => {
+                        entry.push(value);
+                        open = Some(parameter);
                     }
+                    (_, None) => open = Some(parameter),
                 }
-            } else if let Some(parameter) = open {
-                values.entry(parameter.name).or_default().push(word.clone());
-            } else {
-                let free = command.parameters.iter().find(|p| {
-                    p.kind != Kind::Flag
-                        && (!values.contains_key(p.name) || p.kind == Kind::Expands)
-                });
-                let Some(parameter) = free else {
-                    let list = command.parameters.iter().find(|p| p.kind == Kind::List);
-                    let hint = list.map_or_else(String::new, |list| {
-                        format!("; -{} in front lets several follow", list.name)
-                    });
-                    let problem = format!("'{word}' is one word too many{hint}");
-                    return Err(self.usage(command, &problem));
-                };
-                values.entry(parameter.name).or_default().push(word.clone());
-                if parameter.kind == Kind::Expands {
-                    open = Some(parameter);
-                }
+                continue;
             }
+            let parameter = match open {
+                Some(parameter) => parameter,
+                None => self.place(command, &values)?,
+            };
+            let entry = values.entry(parameter.name).or_default();
+            if parameter.kind == Kind::Single && !entry.is_empty() {
+                let problem = format!("Too many values after switch -{}", parameter.name);
+                return Err(self.usage(command, Wrong::NotList, &problem));
+            }
+            entry.push(word.clone());
         }
-        for parameter in command.parameters {
+        let own = |p: &&Parameter| command.parameters.iter().any(|own| own.name == p.name);
+        let common = self.common.iter().filter(|p| !own(p));
+        let all = command.parameters.iter().chain(common);
+        for parameter in all.filter(|p| p.kind != Kind::Flag) {
             let given = values.get(parameter.name);
-            if parameter.required && given.is_none() {
-                return Err(self.usage(command, &format!("-{} is missing", parameter.name)));
+            if given.is_some_and(Vec::is_empty) {
+                let problem = format!("The field '-{}' isn't completed properly", parameter.name);
+                return Err(self.usage(command, Wrong::TooFew, &problem));
             }
             if parameter.kind == Kind::Single && given.is_some_and(|v| v.len() > 1) {
-                return Err(self.usage(command, &format!("-{} was given twice", parameter.name)));
+                let problem = format!("Too many values after switch -{}", parameter.name);
+                return Err(self.usage(command, Wrong::NotList, &problem));
+            }
+            if parameter.required && given.is_none() {
+                let problem = format!("Missing required parameter '-{}'", parameter.name);
+                return Err(self.usage(command, Wrong::TooFew, &problem));
             }
         }
         Ok(Invocation {
@@ -324,12 +381,35 @@ impl Suite {
         })
     }
 
+    /// The parameter that the next word without a switch is a value of. The cell's name has the
+    /// place after a command's own parameters.
+    fn place(
+        &'static self,
+        command: &'static Command,
+        values: &BTreeMap<&'static str, Vec<String>>,
+    ) -> Result<&'static Parameter, Refusal> {
+        let has_cell = !matches!(self.name, "fs" | "osd");
+        let cell = self.common.iter().filter(|p| has_cell && p.name == "cell");
+        let free = command.parameters.iter().chain(cell).find(|p| {
+            p.kind != Kind::Flag && (!values.contains_key(p.name) || p.kind == Kind::Expands)
+        });
+        free.ok_or_else(|| {
+            let list = command.parameters.iter().find(|p| p.kind == Kind::List);
+            let hint = list.map_or_else(String::new, |list| {
+                format!("; -{} in front lets several follow", list.name)
+            });
+            let problem = format!("Too many arguments{hint}");
+            self.usage(command, Wrong::TooMany, &problem)
+        })
+    }
+
     fn switch(
         &'static self,
         command: &'static Command,
+        word: &str,
         name: &str,
-        two_dashes: bool,
     ) -> Result<&'static Parameter, Refusal> {
+        let two_dashes = word.starts_with("--");
         let own_dir = command.parameters.iter().any(|p| p.name == "dir");
         let name = if name == "dir" && (two_dashes || !own_dir) {
             CELL_DIRECTORY
@@ -354,26 +434,28 @@ impl Suite {
         if fitting.iter().any(|p| p.value != IGNORED) {
             fitting.retain(|p| p.value != IGNORED);
         }
-        match fitting[..] {
-            [only] => Ok(only),
-            [] => Err(self.usage(command, &format!("there is no switch -{name}"))),
-            _ => Err(self.usage(
-                command,
-                &format!(
-                    "-{name} could be -{}",
-                    names(fitting.iter().map(|p| p.name))
-                ),
-            )),
+        let mut problem = match fitting[..] {
+            [only] => return Ok(only),
+            _ => format!(
+                "Unrecognized or ambiguous switch '{word}'; type 'cellar {} help {}' for detailed help",
+                self.name, command.name
+            ),
+        };
+        if !fitting.is_empty() {
+            let fitting = names(fitting.iter().map(|p| p.name));
+            let _ = write!(problem, ". It could be -{fitting}");
         }
+        Err(self.usage(command, Wrong::Switch, &problem))
     }
 
-    fn usage(&self, command: &Command, problem: &str) -> Refusal {
-        Refusal::Usage(format!(
-            "{suite} {name}: {problem}\nUsage: {usage}\n'cellar {suite} {name} --help' says more.\n",
+    fn usage(&self, command: &Command, wrong: Wrong, problem: &str) -> Refusal {
+        let text = format!(
+            "{suite}: {problem}\nUsage: {usage}\n'cellar {suite} {name} --help' says more.\n",
             suite = self.name,
             name = command.name,
             usage = self.usage_line(command)
-        ))
+        );
+        Refusal::Usage(wrong, text)
     }
 
     fn usage_line(&self, command: &Command) -> String {
@@ -428,8 +510,14 @@ impl Suite {
             .map(|c| c.name.len())
             .max()
             .unwrap_or(0);
-        for command in self.commands {
-            let _ = writeln!(text, "  {:width$}  {}", command.name, command.about);
+        let more = [
+            ("apropos", "Find operations by a word."),
+            ("help", "Show this, or describe operations."),
+            ("version", "Show the version."),
+        ];
+        let own = self.commands.iter().map(|c| (c.name, c.about));
+        for (name, about) in own.chain(more) {
+            let _ = writeln!(text, "  {name:width$}  {about}");
         }
         let _ = writeln!(
             text,
@@ -444,7 +532,8 @@ impl Suite {
 /// The word after its dashes, if it is a switch.
 fn as_switch(word: &str) -> Option<&str> {
     let name = word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?;
-    name.starts_with(|c: char| c.is_ascii_alphabetic())
+    // "--" alone is a switch, which no operation has.
+    (name.is_empty() && word.len() == 2 || name.starts_with(|c: char| c.is_ascii_alphabetic()))
         .then_some(name)
 }
 
@@ -564,7 +653,7 @@ mod tests {
 
     fn usage(line: &str) -> String {
         match parse(line) {
-            Err(Refusal::Usage(text)) => text,
+            Err(Refusal::Usage(_, text)) => text,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -598,7 +687,7 @@ mod tests {
         assert_eq!(parse("ex ann").expect("prefix").command, "examine");
         assert_eq!(parse("cg a:b").expect("alias").command, "creategroup");
         assert!(usage("create x").contains("creategroup or createuser"));
-        assert!(usage("nosuch").contains("no operation 'nosuch'"));
+        assert!(usage("nosuch").contains("Unrecognized operation 'nosuch'"));
         // -o fits only -owner; -c also what has no effect, which does not count.
         assert_eq!(
             parse("cg a:b -o ann -c x").expect("prefixes").get("owner"),
@@ -636,14 +725,83 @@ mod tests {
 
     #[test]
     fn refusals_say_what_is_wrong() {
-        assert!(usage("adduser ann").contains("-group is missing"));
-        assert!(usage("cg a b 3 4").contains("one word too many"));
-        assert!(usage("cg a -owner").contains("-owner needs a value"));
-        assert!(usage("cg a -name b").contains("-name was given twice"));
-        assert!(usage("cg a -nosuch b").contains("no switch -nosuch"));
-        assert!(usage("examine a -json=1").contains("takes no value"));
+        // The wording is OpenAFS's, and the numbers are what its fs and bos exit with.
+        let table = [
+            (
+                "adduser ann",
+                Wrong::TooFew,
+                "Missing required parameter '-group'",
+            ),
+            ("cg a b 3 4 5", Wrong::TooMany, "Too many arguments"),
+            (
+                "cg a -owner",
+                Wrong::TooFew,
+                "The field '-owner' isn't completed properly",
+            ),
+            (
+                "cg -owner -id 4",
+                Wrong::TooFew,
+                "Missing required parameter '-name'",
+            ),
+            (
+                "cg -name a -name b",
+                Wrong::NotList,
+                "Too many values after switch -name",
+            ),
+            (
+                "cg -name a b",
+                Wrong::NotList,
+                "Too many values after switch -name",
+            ),
+            (
+                "cg a -nosuch b",
+                Wrong::Switch,
+                "Unrecognized or ambiguous switch '-nosuch'",
+            ),
+            (
+                "examine -- a",
+                Wrong::Switch,
+                "Unrecognized or ambiguous switch '--'",
+            ),
+            (
+                "examine a -json=1",
+                Wrong::TooMany,
+                "Switch '-json' doesn't take an argument",
+            ),
+            ("create x", Wrong::Operation, "Ambiguous operation 'create'"),
+            ("help nosuch", Wrong::Operation, "Unknown topic 'nosuch'"),
+            (
+                "apropos",
+                Wrong::TooFew,
+                "Missing required parameter '-topic'",
+            ),
+        ];
+        for (line, wanted, text) in table {
+            let Err(Refusal::Usage(wrong, said)) = parse(line) else {
+                panic!("{line}");
+            };
+            assert_eq!(wrong, wanted, "{line}");
+            assert!(said.starts_with(&format!("pts: {text}")), "{line}: {said}");
+        }
+        assert!(matches!(parse(""), Err(Refusal::Bare(text)) if text.contains("pts help <topic>")));
+        // After the last place comes the cell's.
+        assert_eq!(
+            parse("cg a b 3 c.d").expect("a cell").get("cell"),
+            Some("c.d")
+        );
         assert!(matches!(parse("adduser --help"), Err(Refusal::Help(text))
             if text.contains("cellar pts adduser -user ann -group staff")));
         assert!(matches!(parse("help"), Err(Refusal::Help(_))));
+        assert!(matches!(parse("help cg adduser"), Err(Refusal::Help(text))
+            if text.contains("Creates a group.") && text.contains("Adds users")));
+        assert_eq!(
+            parse("apropos USERS").expect_err("help"),
+            Refusal::Help(
+                "adduser: Adds users to groups.\ncreateuser: Creates users.\n".to_owned()
+            )
+        );
+        assert!(
+            matches!(parse("apropos zzz"), Err(Refusal::Help(text)) if text.starts_with("Sorry"))
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! `cellar vos`.
 //!
-//! The operations are listed in [`commands`]; each is a method in one of the files beside it, which asks
-//! [`cellar_admin::vos`] and prints what it answers as OpenAFS's `vos` would, or as JSON.
+//! The operations are listed in [`commands`]; each is a method in one of the files beside it, which
+//! asks [`cellar_admin::vos`] and prints what it answers as OpenAFS's `vos` would, or as JSON.
+//! Checks are made in the order in which OpenAFS's `vos` makes them, and a refusal has its exit
+//! status: 255, or 1 from the operations that [`usual`] lists.
 
 mod commands;
 mod entries;
@@ -22,6 +24,27 @@ use super::{called_server, cell_options, parse, partition};
 use crate::failure::{Failure, Outcome};
 use crate::session::{As, Session};
 
+/// What most refused operations exit with.
+pub(super) const FAILED: u8 = u8::MAX;
+
+/// The exit status of an operation that is refused. Source: OpenAFS's `vos` 1.8.9.
+fn usual(command: &str) -> u8 {
+    match command {
+        "listvol" | "listpart" | "partinfo" | "listvldb" | "status" | "addsite" | "remsite"
+        | "changeloc" | "lock" | "unlock" | "unlockvldb" | "rename" | "restore" | "zap"
+        | "backupsys" | "syncvldb" | "syncserv" | "move" | "copy" | "shadow" => {
+            crate::failure::FAILED
+        }
+        _ => FAILED,
+    }
+}
+
+/// A wrong argument of an operation that takes a volume from one place to another: these exit with
+/// 255 then, and otherwise with 1.
+fn argument(failure: impl Into<Failure>) -> Failure {
+    failure.into().coded(FAILED)
+}
+
 /// Runs one operation.
 pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
     // An abbreviation that is no longer unambiguous, and older than what it clashes with.
@@ -39,53 +62,64 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
     let Some(invocation) = parse(&commands::SUITE, &words)? else {
         return Ok(());
     };
-    let session = session(&invocation).await?;
+    // Without a cell there is nothing that could be refused.
+    let session = session(&invocation)
+        .await
+        .map_err(|failure| failure.coded(crate::failure::FAILED))?;
     let vos = Vos {
         volumes: Volumes::new(&session.client, &session.cell),
         hosts: HostNames::new(!invocation.has("noresolve")),
         invocation: &invocation,
         session: &session,
     };
-    match invocation.command {
-        "create" => vos.create().await,
-        "remove" => vos.remove().await,
-        "move" => vos.move_volumes().await,
-        "copy" => vos.copy().await,
-        "shadow" => vos.shadow().await,
-        "backup" => vos.backup().await,
-        "clone" => vos.clone_volume().await,
-        "release" => vos.release().await,
-        "dump" => vos.dump().await,
-        "restore" => vos.restore().await,
-        "examine" => vos.examine().await,
-        "listvol" => vos.listvol().await,
-        "listvldb" => vos.listvldb().await,
-        "listpart" => vos.listpart().await,
-        "partinfo" => vos.partinfo().await,
-        "listaddrs" => vos.listaddrs().await,
-        "changeaddr" => vos.changeaddr().await,
-        "setaddrs" => vos.setaddrs().await,
-        "remaddrs" => vos.remaddrs().await,
-        "addsite" => vos.addsite().await,
-        "remsite" => vos.remsite().await,
-        "changeloc" => vos.changeloc().await,
-        "rename" => vos.rename().await,
-        "zap" => vos.zap().await,
-        "offline" => vos.offline().await,
-        "online" => vos.online().await,
-        "convertROtoRW" => vos.convert().await,
-        "syncvldb" => vos.syncvldb().await,
-        "syncserv" => vos.syncserv().await,
-        "delentry" => vos.delentry().await,
-        "lock" | "unlock" => vos.lock().await,
-        "unlockvldb" => vos.unlockvldb().await,
-        "backupsys" => vos.backupsys().await,
-        "size" => vos.size().await,
-        "traverse" => vos.traverse().await,
-        "status" => vos.status().await,
-        "scrub" => vos.scrub().await,
-        "endtrans" => vos.endtrans().await,
-        _ => vos.setfields().await,
+    let done = vos.run().await;
+    done.map_err(|failure| failure.with_usual(usual(invocation.command)))
+}
+
+impl Vos<'_> {
+    async fn run(self) -> Outcome {
+        let vos = self;
+        match vos.invocation.command {
+            "create" => vos.create().await,
+            "remove" => vos.remove().await,
+            "move" => vos.move_volumes().await,
+            "copy" => vos.copy().await,
+            "shadow" => vos.shadow().await,
+            "backup" => vos.backup().await,
+            "clone" => vos.clone_volume().await,
+            "release" => vos.release().await,
+            "dump" => vos.dump().await,
+            "restore" => vos.restore().await,
+            "examine" => vos.examine().await,
+            "listvol" => vos.listvol().await,
+            "listvldb" => vos.listvldb().await,
+            "listpart" => vos.listpart().await,
+            "partinfo" => vos.partinfo().await,
+            "listaddrs" => vos.listaddrs().await,
+            "changeaddr" => vos.changeaddr().await,
+            "setaddrs" => vos.setaddrs().await,
+            "remaddrs" => vos.remaddrs().await,
+            "addsite" => vos.addsite().await,
+            "remsite" => vos.remsite().await,
+            "changeloc" => vos.changeloc().await,
+            "rename" => vos.rename().await,
+            "zap" => vos.zap().await,
+            "offline" => vos.offline().await,
+            "online" => vos.online().await,
+            "convertROtoRW" => vos.convert().await,
+            "syncvldb" => vos.syncvldb().await,
+            "syncserv" => vos.syncserv().await,
+            "delentry" => vos.delentry().await,
+            "lock" | "unlock" => vos.lock().await,
+            "unlockvldb" => vos.unlockvldb().await,
+            "backupsys" => vos.backupsys().await,
+            "size" => vos.size().await,
+            "traverse" => vos.traverse().await,
+            "status" => vos.status().await,
+            "scrub" => vos.scrub().await,
+            "endtrans" => vos.endtrans().await,
+            _ => vos.setfields().await,
+        }
     }
 }
 
@@ -143,7 +177,9 @@ impl Vos<'_> {
         ) {
             (true, true) => self.here().map(Some),
             (false, false) => Ok(None),
-            _ => Err(Failure::usage("-server and -partition belong together")),
+            _ => Err(Failure::usage(
+                "Must specify both -server and -partition options",
+            )),
         }
     }
 
@@ -214,7 +250,7 @@ fn uuid(text: &str) -> Outcome<AfsUuid> {
         .map(AfsUuid)
         .ok_or_else(|| {
             Failure::usage(format!(
-                "'{text}' is not a UUID; 'vos listaddrs -printuuid' lists those of the servers"
+                "invalid UUID '{text}'; 'vos listaddrs -printuuid' lists those of the servers"
             ))
         })
 }
@@ -225,7 +261,7 @@ fn since(text: Option<&str>) -> Outcome<cellar_wire::ids::AfsTime> {
         None | Some("0") => Ok(cellar_wire::ids::AfsTime(0)),
         Some(text) => cellar_admin::date::parse(text).ok_or_else(|| {
             Failure::usage(format!(
-                "'{text}' is not a date; write MM/DD/YYYY or YYYY-MM-DD, with HH:MM after it if you want"
+                "failed to parse date '{text}'; write MM/DD/YYYY or YYYY-MM-DD, with HH:MM after it if you want"
             ))
         }),
     }

@@ -27,15 +27,27 @@ const NO_MORE_USERS: AbortCode = AbortCode(1);
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     name: &'static str,
+    kind: &'static str,
     description: &'static str,
     port: u16,
 }
 
 impl Instance {
-    /// A role that answers on `port`; `description` is its auxiliary status.
+    /// A role that is one process and answers on `port`; `description` is its auxiliary status.
     pub(super) fn new(name: &'static str, description: &'static str, port: u16) -> Self {
+        Self::of_kind(name, "simple", description, port)
+    }
+
+    /// The same, with the type that `bos status -long` shows.
+    pub(super) fn of_kind(
+        name: &'static str,
+        kind: &'static str,
+        description: &'static str,
+        port: u16,
+    ) -> Self {
         Self {
             name,
+            kind,
             description,
             port,
         }
@@ -117,7 +129,7 @@ impl Overseer {
             }
             GetInstanceInfo::OPCODE => {
                 let arguments: GetInstanceInfo = call.arguments().await?;
-                self.instance(&arguments.instance)?;
+                let instance = self.instance(&arguments.instance)?;
                 let status = BozoStatus {
                     goal: GOAL_NORMAL,
                     file_goal: GOAL_NORMAL,
@@ -126,7 +138,7 @@ impl Overseer {
                     ..BozoStatus::default()
                 };
                 call.reply(&GetInstanceInfoReply {
-                    bnode_type: text("simple"),
+                    bnode_type: text(instance.kind),
                     status,
                 });
             }

@@ -180,9 +180,12 @@ impl Services {
         identity: &Identity,
     ) -> Outcome<Self> {
         let ports = &identity.cell.ports;
-        let mut instances = vec![Instance::new(
+        // As OpenAFS's overseer says it of a file server with its volume server: monitors look for
+        // these words.
+        let mut instances = vec![Instance::of_kind(
             "fs",
-            "file and volume server",
+            "fs",
+            "file server running",
             ports.fileserver,
         )];
         let databases = match &roles.databases {

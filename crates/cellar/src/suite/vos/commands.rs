@@ -60,7 +60,10 @@ pub(super) static SUITE: Suite = Suite {
                     "KiB: quota, or with K, M, G or T; default 5000, 0 for none",
                 ),
                 optional("id", "volume ID: default: the next free one"),
-                optional("roid", "volume ID: of its read-only volume, later"),
+                optional(
+                    "roid",
+                    "volume ID: of its read-only volume, later; default: the one after -id; 0 for none",
+                ),
                 optional(
                     "osdpolicy",
                     "policy: which files become objects; 0 for none, 1 by size",

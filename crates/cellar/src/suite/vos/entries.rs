@@ -6,7 +6,7 @@ use cellar_admin::vos::{EntryFilter, SyncReport, lock_operation};
 use cellar_wire::ids::{PartitionId, VolumeId};
 use serde_json::json;
 
-use super::super::{called_server, number, partition, print_json, server_address};
+use super::super::{called_server, partition, print_json, server_address};
 use super::{Vos, uuid};
 use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
@@ -17,11 +17,17 @@ impl Vos<'_> {
         let at = self.here()?;
         let volume = self.invocation.required("id");
         let read_only = match self.invocation.get("roid") {
-            Some(text) => Some(VolumeId(number("-roid", text)?)),
+            Some(text) => {
+                let invalid = |_| Failure::usage(format!("invalid ro volume id '{text}'"));
+                Some(VolumeId(text.parse().map_err(invalid)?))
+            }
             None => None,
         };
         let valid = self.invocation.has("valid");
-        self.volumes.add_site(volume, at, read_only, valid).await?;
+        let added = self.volumes.add_site(volume, at, read_only, valid).await;
+        if let Some(warning) = added? {
+            eprintln!("{warning}");
+        }
         self.site_done("Added", volume, at.partition)
     }
 
@@ -68,15 +74,22 @@ impl Vos<'_> {
             .iter()
             .any(|switch| self.invocation.has(switch));
         if !named.is_empty() && by_place {
-            return Err(Failure::usage(
-                "You cannot use -server, -partition, or -prefix with the -id argument",
-            ));
+            let reason = "You cannot use -server, -partition, or -prefix with the -id argument";
+            return Err(Failure::usage(reason).coded(NO_OPTION));
         }
         let names: Vec<String> = if named.is_empty() {
             if !self.invocation.has("server") {
-                return Err(Failure::usage(
-                    "-id names entries; -prefix and -partition need -server",
-                ));
+                let with =
+                    |switch: &str| format!("You must provide -server with the {switch} argument");
+                let reason = match (
+                    self.invocation.has("prefix"),
+                    self.invocation.has("partition"),
+                ) {
+                    (true, false) => with("-prefix"),
+                    (_, true) => with("-partition"),
+                    _ => "You must specify an option".to_owned(),
+                };
+                return Err(Failure::usage(reason).coded(NO_OPTION));
             }
             let prefix = self.invocation.get("prefix").unwrap_or("");
             let entries = self.volumes.entries(self.filter(false)?).await?;
@@ -110,6 +123,10 @@ impl Vos<'_> {
             }
             match self.volumes.delete_entry(name).await {
                 Ok(()) => deleted.push(name),
+                // A name that there is not is passed over, as OpenAFS's vos does.
+                Err(error @ cellar_admin::Error::NoSuchEntry(_)) if !is_number(name) => {
+                    eprintln!("{error}");
+                }
                 Err(error) => {
                     eprintln!("{error}");
                     failed.push(name);
@@ -211,13 +228,14 @@ impl Vos<'_> {
 
     pub(super) async fn changeaddr(&self) -> Outcome {
         let old = self.invocation.required("oldaddr");
-        let address = ipv4(old)?;
+        let invalid = |_| Failure::usage("invalid host address");
+        let address = ipv4(old).map_err(invalid)?;
+        let which = "Must specify either '-newaddr <addr>' or '-remove' flag";
         match self.invocation.get("newaddr") {
-            Some(_) if self.invocation.has("remove") => {
-                return Err(Failure::usage("-newaddr and -remove exclude each other"));
-            }
+            Some(_) if self.invocation.has("remove") => return Err(Failure::usage(which)),
             Some(new) => {
-                self.volumes.change_address(address, ipv4(new)?).await?;
+                let new_address = ipv4(new).map_err(invalid)?;
+                self.volumes.change_address(address, new_address).await?;
                 if !self.json() {
                     outln!("Changed server {old} to server {new}");
                 }
@@ -228,7 +246,7 @@ impl Vos<'_> {
                     outln!("Removed server {old} from the VLDB");
                 }
             }
-            None => return Err(Failure::usage("-newaddr or -remove is missing")),
+            None => return Err(Failure::usage(which)),
         }
         match self.json() {
             true => print_json(&json!({ "old": old, "new": self.invocation.get("newaddr") })),
@@ -239,7 +257,10 @@ impl Vos<'_> {
     pub(super) async fn setaddrs(&self) -> Outcome {
         let uuid = uuid(self.invocation.required("uuid"))?;
         let hosts = self.invocation.list("host");
-        let addresses: Outcome<Vec<_>> = hosts.iter().map(|host| ipv4(host)).collect();
+        let address = |host: &String| {
+            ipv4(host).map_err(|_| Failure::usage(format!("Can't get host info for '{host}'")))
+        };
+        let addresses: Outcome<Vec<_>> = hosts.iter().map(address).collect();
         self.volumes.set_addresses(uuid, &addresses?).await?;
         match self.json() {
             true => print_json(&json!({ "uuid": uuid.to_string(), "addresses": hosts })),
@@ -249,7 +270,11 @@ impl Vos<'_> {
 
     pub(super) async fn remaddrs(&self) -> Outcome {
         let uuid = uuid(self.invocation.required("uuid"))?;
-        let listed = self.volumes.server_addresses(Ok(uuid)).await?;
+        let listed = self.volumes.server_addresses(Ok(uuid)).await;
+        let listed = listed.map_err(|error| match error {
+            cellar_admin::Error::NoSuchEntry(_) => Failure::new(format!("UUID not found: {error}")),
+            other => other.into(),
+        })?;
         let Some(IpAddr::V4(first)) = listed.addresses.first() else {
             return Err(Failure::new(format!("server {uuid} has no addresses")));
         };
@@ -382,13 +407,23 @@ impl Vos<'_> {
 
     pub(super) async fn endtrans(&self) -> Outcome {
         let server = called_server(self.session, self.invocation.required("server"))?;
-        let transaction = number("-transaction", self.invocation.required("transaction"))?;
+        let transaction = self.invocation.required("transaction").parse();
+        let transaction =
+            transaction.map_err(|_| Failure::usage("bad integer specified for transaction ID."))?;
         self.volumes.end_transaction(server, transaction).await?;
         match self.json() {
             true => print_json(&json!({ "ended": transaction })),
             false => Ok(()),
         }
     }
+}
+
+/// The exit status of a delentry that does not say which entries.
+const NO_OPTION: u8 = 254;
+
+/// Whether an entry was named by a number.
+fn is_number(volume: &str) -> bool {
+    volume.parse::<u32>().is_ok()
 }
 
 fn v4(address: IpAddr) -> Outcome<Ipv4Addr> {

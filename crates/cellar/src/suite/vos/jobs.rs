@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use cellar_admin::vos::job::{Course, Stop, Watcher};
 use cellar_admin::vos::{
-    CopyOptions, Location, MoveOptions, ReleaseOptions, Released, ShadowOptions,
+    CopyOptions, Location, MoveOptions, NEW_NAME, ReleaseOptions, Released, ShadowOptions,
 };
 use cellar_wire::ids::VolumeId;
 use serde_json::json;
 
-use super::super::{number, print_json};
+use super::super::print_json;
 use super::Vos;
 use crate::failure::{Failure, Outcome};
 use crate::output::outln;
@@ -128,7 +128,7 @@ impl Vos<'_> {
         let Some(volume) = self.invocation.get("id") else {
             if !options.resume {
                 return Err(Failure::usage(
-                    "-id is missing; only -resume goes without, for all unfinished releases",
+                    "Missing required parameter '-id'; only -resume goes without, for all unfinished releases",
                 ));
             }
             return self.resume_all(options).await;
@@ -213,9 +213,11 @@ impl Vos<'_> {
 
     pub(super) async fn copy(&self) -> Outcome {
         let volume = self.invocation.required("id");
-        let (from, to) = self.ends()?;
+        let id = self.volume(volume).await.map_err(super::argument)?;
         let name = self.invocation.required("toname");
-        let id = self.volume(volume).await?;
+        let free = self.volumes.check_new_name(name).await;
+        free.map_err(super::argument)?;
+        let (from, to) = self.ends().await?;
         let options = self.copy_options();
         let copy = self
             .show(volume, Some((from, id)), async |course| {
@@ -233,15 +235,20 @@ impl Vos<'_> {
 
     pub(super) async fn shadow(&self) -> Outcome {
         let volume = self.invocation.required("id");
-        let (from, to) = self.ends()?;
-        let id = self.volume(volume).await?;
-        let given = self.invocation.get("toid");
+        let id = self.volume(volume).await.map_err(super::argument)?;
+        let (from, to) = self.ends().await?;
+        if let Some(name) = self.invocation.get("toname") {
+            let checked = cellar_admin::vos::check_volume_name(NEW_NAME, name);
+            checked.map_err(super::argument)?;
+        }
+        let to_id = match self.invocation.get("toid") {
+            Some(shadow) => Some(self.volume(shadow).await.map_err(super::argument)?),
+            None => None,
+        };
         let options = ShadowOptions {
             copy: self.copy_options(),
             name: self.invocation.get("toname").map(str::to_owned),
-            id: given
-                .map(|text| number("-toid", text).map(VolumeId))
-                .transpose()?,
+            id: to_id,
             incremental: self.invocation.has("incremental"),
         };
         let shadow = self
@@ -266,11 +273,20 @@ impl Vos<'_> {
         }
     }
 
-    fn ends(&self) -> Outcome<(Location, Location)> {
+    /// Where a volume is and where it is to be, with partitions that there are.
+    async fn ends(&self) -> Outcome<(Location, Location)> {
         Ok((
-            self.place("fromserver", "frompartition")?,
-            self.place("toserver", "topartition")?,
+            self.end("fromserver", "frompartition").await?,
+            self.end("toserver", "topartition").await?,
         ))
+    }
+
+    /// One of the two.
+    pub(super) async fn end(&self, server: &str, partition: &str) -> Outcome<Location> {
+        let at = self.place(server, partition).map_err(super::argument)?;
+        let there = self.volumes.check_partition(at).await;
+        there.map_err(super::argument)?;
+        Ok(at)
     }
 
     /// Moves one volume, with a bar.

@@ -1,8 +1,11 @@
 //! What only looks: examine, listvol, listvldb, listpart, partinfo, listaddrs, status, size.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use cellar_admin::vos::{EntryFilter, Place, VolumeInfo, VolumeState};
+use cellar_admin::vos::{EntryFilter, Location, Place, VolumeInfo, VolumeState, entry_flags};
+use cellar_wire::AbortCode;
+use cellar_wire::ids::PartitionId;
 use serde_json::json;
 
 use super::super::{called_server, partition, print_json, server_address};
@@ -15,55 +18,68 @@ impl Vos<'_> {
         let volume = self.invocation.required("id");
         let entry = self.volumes.entry(volume).await?;
         let id = self.id_of(volume, Some(&entry))?;
+        let is_backup = id == entry.backup && id != entry.read_write;
         let wanted = super::site_flag(&entry, id);
         self.hosts
             .learn(entry.sites.iter().map(|site| site.server))
             .await;
         let extended = self.invocation.has("extended");
         let mut found = Vec::new();
+        let mut text = String::new();
         let mut failed = false;
+        let mut sites = 0;
         for site in entry.sites.iter().filter(|site| site.flags & wanted != 0) {
-            match self
+            sites += 1;
+            let info = self
                 .volumes
                 .volume_on(site.server, site.partition, id, extended)
-                .await
-            {
-                Ok(info) => found.push((site, info)),
+                .await;
+            match info {
+                Ok(info) => {
+                    let place = Place {
+                        server: site.server,
+                        partition: site.partition,
+                        hosts: &self.hosts,
+                    };
+                    text.push_str(&self.shown(&info, place));
+                    found.push(json!({ "server": site.server, "volume": info }));
+                }
                 Err(error) => {
+                    let missing = error.code() == Some(AbortCode::ENODEV);
                     eprintln!("{error}");
-                    outln!(
-                        "Volume does not exist on server {} as indicated by the VLDB",
-                        self.hosts.name(site.server)
-                    );
+                    if missing && is_backup && entry.flags & entry_flags::BACKUP_EXISTS == 0 {
+                        eprintln!("Volume {volume} does not exist");
+                    } else if missing {
+                        let host = self.hosts.name(site.server);
+                        eprintln!(
+                            "Volume does not exist on server {host} as indicated by the VLDB"
+                        );
+                    }
                     failed = true;
                 }
             }
+            text.push('\n');
+        }
+        if sites == 0 {
+            eprintln!("Volume {volume} does not exist in VLDB\n");
+            failed = true;
         }
         let lock = match entry.is_locked() {
             true => self.volumes.lock_info(entry.read_write).await?,
             false => None,
         };
         if self.json() {
-            let sites: Vec<_> = found
-                .iter()
-                .map(|(site, info)| json!({ "server": site.server, "volume": info }))
-                .collect();
-            print_json(&json!({ "entry": entry, "lock": lock, "volumes": sites }))?;
-        } else {
-            for (site, info) in &found {
-                let place = Place {
-                    server: site.server,
-                    partition: site.partition,
-                    hosts: &self.hosts,
-                };
-                out!("{}", self.shown(info, place));
-                outln!();
-            }
-            out!("{}", entry.body(&self.hosts));
-            if let Some(lock) = &lock {
-                out!("{}", lock.lines());
-            }
-            outln!();
+            print_json(&json!({ "entry": entry, "lock": lock, "volumes": found }))?;
+            return Failure::if_any(failed);
+        }
+        out!("{text}");
+        if found.is_empty() {
+            eprintln!("Dump only information from VLDB\n");
+            outln!("{} ", entry.name);
+        }
+        out!("{}", entry.body(&self.hosts));
+        if let Some(lock) = &lock {
+            out!("{}", lock.lines());
         }
         Failure::if_any(failed)
     }
@@ -82,10 +98,7 @@ impl Vos<'_> {
     pub(super) async fn listvol(mut self) -> Outcome {
         let named = self.invocation.required("server");
         let server = called_server(self.session, named)?;
-        let partitions = match self.invocation.get("partition") {
-            Some(text) => vec![partition(text)?],
-            None => self.volumes.partitions(server).await?,
-        };
+        let partitions = self.partitions_of(server).await?;
         self.hosts.learn([server]).await;
         let mut listed = BTreeMap::new();
         for partition in partitions {
@@ -107,6 +120,17 @@ impl Vos<'_> {
         } else {
             Ok(())
         }
+    }
+
+    /// The partition of -partition, or all of a server.
+    async fn partitions_of(&self, server: IpAddr) -> Outcome<Vec<PartitionId>> {
+        let Some(text) = self.invocation.get("partition") else {
+            return Ok(self.volumes.partitions(server).await?);
+        };
+        let partition = partition(text)?;
+        let at = Location::new(server, partition)?;
+        self.volumes.check_partition(at).await?;
+        Ok(vec![partition])
     }
 
     fn print_partition(&self, named: &str, place: Place<'_>, volumes: &[VolumeInfo]) {
@@ -165,8 +189,10 @@ impl Vos<'_> {
             return Ok(());
         }
         let named = self.invocation.get("server");
-        let mut filter = EntryFilter {
-            server: named.map(server_address).transpose()?,
+        let filter = EntryFilter {
+            server: named
+                .map(|server| called_server(self.session, server))
+                .transpose()?,
             partition: self
                 .invocation
                 .get("partition")
@@ -174,21 +200,7 @@ impl Vos<'_> {
                 .transpose()?,
             locked: self.invocation.has("locked"),
         };
-        // A server that was named only to find the cell by may have no volumes of its own.
-        let is_database = filter
-            .server
-            .is_some_and(|server| self.session.cell.database_servers.contains(&server));
-        let mut entries = match self.volumes.entries(filter).await {
-            Err(cellar_admin::Error::NoSuchEntry(_)) if is_database => {
-                filter.server = None;
-                self.volumes.entries(filter).await?
-            }
-            other => other?,
-        };
-        if is_database && entries.is_empty() && filter.server.is_some() {
-            filter.server = None;
-            entries = self.volumes.entries(filter).await?;
-        }
+        let entries = self.volumes.entries(filter).await?;
         if self.json() {
             return print_json(&json!({ "total": entries.len(), "entries": entries }));
         }
@@ -199,15 +211,13 @@ impl Vos<'_> {
         }
         let quiet = self.invocation.has("quiet");
         if !quiet {
-            let server = named.filter(|_| filter.server.is_some());
             let part = filter
                 .partition
                 .map(|p| format!("partition {p} "))
                 .unwrap_or_default();
-            match server {
+            match named {
                 Some(server) => outln!("VLDB entries for server {server} {part}"),
-                None if filter.partition.is_some() => outln!("VLDB entries for {part}"),
-                None => outln!("VLDB entries for all servers "),
+                None => outln!("VLDB entries for all servers {part}"),
             }
         }
         for entry in &entries {
@@ -240,10 +250,7 @@ impl Vos<'_> {
 
     pub(super) async fn partinfo(&self) -> Outcome {
         let server = called_server(self.session, self.invocation.required("server"))?;
-        let partitions = match self.invocation.get("partition") {
-            Some(text) => vec![partition(text)?],
-            None => self.volumes.partitions(server).await?,
-        };
+        let partitions = self.partitions_of(server).await?;
         let mut spaces = Vec::new();
         for partition in partitions {
             spaces.push(self.volumes.partition_space(server, partition).await?);
@@ -272,12 +279,19 @@ impl Vos<'_> {
 
     pub(super) async fn listaddrs(mut self) -> Outcome {
         let servers = match (self.invocation.get("uuid"), self.invocation.get("host")) {
-            (Some(text), _) => vec![self.volumes.server_addresses(Ok(uuid(text)?)).await?],
+            (Some(text), _) => {
+                let found = self.volumes.server_addresses(Ok(uuid(text)?)).await;
+                vec![found.map_err(|error| unlisted(&format!("UUID '{text}'"), error))?]
+            }
             (None, Some(host)) => {
-                let std::net::IpAddr::V4(address) = server_address(host)? else {
+                let address = server_address(host)
+                    .map_err(|_| Failure::usage(format!("Can't get host info for '{host}'")))?;
+                let std::net::IpAddr::V4(address) = address else {
                     return Err(Failure::usage("file servers have IPv4 addresses"));
                 };
-                vec![self.volumes.server_addresses(Err(address)).await?]
+                let found = self.volumes.server_addresses(Err(address)).await;
+                let what = format!("host '{host}' [{:#010x}]", u32::from(address));
+                vec![found.map_err(|error| unlisted(&what, error))?]
             }
             (None, None) => self.volumes.addresses().await?,
         };
@@ -338,5 +352,15 @@ impl Vos<'_> {
             outln!("dump_size: {size}");
         }
         Ok(())
+    }
+}
+
+/// A file server that the VLDB does not have.
+fn unlisted(what: &str, error: cellar_admin::Error) -> Failure {
+    match error {
+        cellar_admin::Error::NoSuchEntry(_) => {
+            Failure::new(format!("no entry for {what} found in VLDB"))
+        }
+        other => other.into(),
     }
 }

@@ -74,12 +74,27 @@ impl Vos<'_> {
         let options = MoveOptions {
             live: self.invocation.has("live"),
         };
-        let to = self.place("toserver", "topartition")?;
+        let named = self.invocation.list("id");
+        for name in named {
+            let entry =
+                self.volumes
+                    .entry(name)
+                    .await
+                    .map_err(|error| match name.parse::<u32>() {
+                        Ok(_) => error.into(),
+                        Err(_) => super::argument(error),
+                    })?;
+            if self.id_of(name, Some(&entry))? != entry.read_write {
+                return Err(Failure::new(format!(
+                    "Only RW volume can be moved, and {name} is none"
+                )));
+            }
+        }
         let from = match (
             self.invocation.has("fromserver"),
             self.invocation.has("frompartition"),
         ) {
-            (true, true) => Some(self.place("fromserver", "frompartition")?),
+            (true, true) => Some(self.end("fromserver", "frompartition").await?),
             (false, false) => None,
             _ => {
                 return Err(Failure::usage(
@@ -87,7 +102,7 @@ impl Vos<'_> {
                 ));
             }
         };
-        let named = self.invocation.list("id");
+        let to = self.end("toserver", "topartition").await?;
         let volumes: Vec<(String, Location)> = match (named, from) {
             ([], Some(from)) if self.invocation.has("all") => {
                 let filter = EntryFilter {
@@ -214,13 +229,8 @@ impl Vos<'_> {
         let entries = self.volumes.entries(filter).await?;
         let fits = |patterns: &[Pattern], name: &str| patterns.iter().any(|p| p.fits(name));
         let chosen = |entry: &Entry| {
-            let mut chosen = match (wanted.is_empty(), exclude) {
-                (true, _) => true,
-                (false, exclude) => fits(&wanted, &entry.name) != exclude,
-            };
-            if fits(&others, &entry.name) {
-                chosen = exclude;
-            }
+            let named = wanted.is_empty() || fits(&wanted, &entry.name);
+            let chosen = (named && !fits(&others, &entry.name)) != exclude;
             let at = location(entry);
             let here = at.is_some_and(|at| {
                 filter.server.is_none_or(|server| server == at.server)
@@ -229,7 +239,8 @@ impl Vos<'_> {
             chosen && here && entry.flags & cellar_admin::vos::entry_flags::RW_EXISTS != 0
         };
         let chosen: Vec<_> = entries.into_iter().filter(chosen).collect();
-        if !self.json() && (dry_run || self.invocation.has("verbose")) {
+        let by_place = self.invocation.has("server") || self.invocation.has("partition");
+        if !self.json() && (by_place || self.invocation.has("verbose")) {
             self.announce(dry_run)?;
         }
         if dry_run {
@@ -259,7 +270,10 @@ impl Vos<'_> {
             match outcome {
                 Ok(_) => done += 1,
                 Err(error) => {
-                    progress.say(&format!("Could not backup {}: {error}", entry.name));
+                    progress.say(&error.to_string());
+                    if !self.json() {
+                        outln!("Could not backup {}", entry.name);
+                    }
                     failed.push(entry.name.clone());
                 }
             }
@@ -274,40 +288,54 @@ impl Vos<'_> {
                 failed.len()
             );
         }
-        Failure::if_any(!failed.is_empty())
+        // It was said; OpenAFS's vos succeeds then, and so do scripts.
+        Ok(())
     }
 
+    /// Says what is backed up, as OpenAFS's `vos` does.
     fn announce(&self, dry_run: bool) -> Outcome {
         let mut line = match dry_run {
             true => "Would have backed up volumes".to_owned(),
             false => "Backing up volumes".to_owned(),
         };
+        let part = self.invocation.get("partition");
         if let Some(server) = self.invocation.get("server") {
             line.push_str(&format!(" on server {server}"));
+        } else if part.is_some() {
+            line.push_str(" for all servers");
         }
-        if let Some(text) = self.invocation.get("partition") {
+        if let Some(text) = part {
             line.push_str(&format!(" partition {}", partition(text)?));
         }
-        let quoted = |switch: &str| {
-            let given = self.invocation.list(switch).iter();
-            given
-                .map(|text| format!("'{text}'"))
-                .collect::<Vec<_>>()
-                .join(", ")
+        let named = |switch: &str, or: &str| {
+            let kind = |text: &String| match text.starts_with('^') {
+                true => format!("expression '{text}'"),
+                false => format!("prefix '{text}'"),
+            };
+            let given = self.invocation.list(switch).iter().map(kind);
+            given.collect::<Vec<_>>().join(&format!(" {or} "))
         };
         let exclude = self.invocation.has("exclude");
-        if self.invocation.has("prefix") {
-            let not = if exclude { "do not " } else { "" };
-            line.push_str(&format!(" which {not}match prefix {}", quoted("prefix")));
+        let (prefix, others) = (
+            self.invocation.has("prefix"),
+            self.invocation.has("xprefix"),
+        );
+        if prefix || others {
+            let first = if prefix { "prefix" } else { "xprefix" };
+            let not = exclude == prefix;
+            let or = if not { "nor" } else { "or" };
+            let not = if not { "do not " } else { "" };
+            line.push_str(&format!(" which {not}match {}", named(first, or)));
         }
-        if self.invocation.has("xprefix") {
+        if prefix && others {
             let how = if exclude { "adding" } else { "removing" };
-            line.push_str(&format!(
-                " {how} those which match prefix {}",
-                quoted("xprefix")
-            ));
+            let others = named("xprefix", "or");
+            line.push_str(&format!(" {how} those which match {others}"));
         }
-        out!("{line} .. \n");
+        out!("{line} .. ");
+        if self.invocation.has("verbose") {
+            outln!();
+        }
         Ok(())
     }
 }

@@ -6,12 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use bytes::{Bytes, BytesMut};
 use cellar_admin::vos::job::{Course, Watcher};
 use cellar_admin::vos::{DateChoice, DumpOptions, Location, RestoreOptions, site_flags};
-use cellar_wire::ids::VolumeId;
 use serde_json::json;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::super::{number, print_json};
+use super::super::{called_server, partition, print_json};
 use super::{Vos, since};
 use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
@@ -49,7 +48,20 @@ impl Vos<'_> {
                 "a dump is nothing for a terminal; -file names a file for it",
             ));
         }
-        let (id, at) = self.volume_and_place(volume).await?;
+        let (id, at) = self.volume_and_place(volume).await.map_err(|failure| {
+            // Words of its own, as OpenAFS's vos has them.
+            let given = |switch| self.invocation.get(switch);
+            let both = given("server").zip(given("partition"));
+            match both {
+                Some((server, _)) if called_server(self.session, server).is_err() => {
+                    Failure::usage(format!("Invalid server name: {failure}"))
+                }
+                Some((_, part)) if partition(part).is_err() => {
+                    Failure::usage(format!("Invalid partition name: {failure}"))
+                }
+                _ => failure,
+            }
+        })?;
         // A guess at the end; nothing is asked that would take time.
         let whole = match (options.since.0, options.metadata_only) {
             (0, false) => self
@@ -64,7 +76,12 @@ impl Vos<'_> {
             // A reader of the file reads the volume.
             Some(path) => cellar_private::create(path.as_ref())
                 .map(File::from_std)
-                .map_err(|cause| Failure::new(format!("cannot write {path}: {cause}")))?,
+                .map_err(|cause| {
+                    Failure::new(format!(
+                        "Could not create file '{path}': {}: VOLSER: illegal operation",
+                        reason(&cause)
+                    ))
+                })?,
             None => own(std::io::stdout().as_fd())?,
         };
         let progress = Progress::bytes(whole);
@@ -101,14 +118,13 @@ impl Vos<'_> {
     }
 
     pub(super) async fn restore(mut self) -> Outcome {
-        let at = self.here()?;
         let name = self.invocation.required("name");
         let file = self.invocation.get("file");
-        let given = self.invocation.get("id");
         let mut options = RestoreOptions {
-            id: given
-                .map(|text| number("-id", text).map(VolumeId))
-                .transpose()?,
+            id: match self.invocation.get("id") {
+                Some(volume) => Some(self.volume(volume).await?),
+                None => None,
+            },
             incremental: false,
             off_line: self.invocation.has("offline"),
             read_only: self.invocation.has("readonly"),
@@ -116,10 +132,21 @@ impl Vos<'_> {
             last_update: self.date_choice("lastupdate")?,
             keep_elsewhere: self.invocation.has("nodelete"),
         };
+        let overwrite = self.overwrite_choice()?;
+        let at = self.here()?;
+        self.volumes.check_partition(at).await?;
+        cellar_admin::vos::check_restored_name(name)?;
         let mut source = match file {
-            Some(path) => File::open(path)
-                .await
-                .map_err(|cause| Failure::new(format!("Can't access file {path}: {cause}")))?,
+            Some(path) => {
+                let refused = |cause: std::io::Error| {
+                    Failure::new(format!("Can't access file {path}: {}", reason(&cause)))
+                };
+                let source = File::open(path).await.map_err(refused)?;
+                if !source.metadata().await.map_err(refused)?.is_file() {
+                    return Err(refused(std::io::ErrorKind::InvalidInput.into()));
+                }
+                source
+            }
             None => own(std::io::stdin().as_fd())?,
         };
         let size = match file {
@@ -129,7 +156,7 @@ impl Vos<'_> {
                 .map(|about| about.len()),
             None => None,
         };
-        options.incremental = self.overwrite(name, at, options).await?;
+        options.incremental = self.overwrite(name, overwrite, at, options).await?;
         let plan = self.volumes.plan_restore(name, options).await?;
         self.hosts.learn([at.server.into()]).await;
         if !self.json() {
@@ -184,19 +211,27 @@ impl Vos<'_> {
         }
     }
 
+    /// What -overwrite says: a, f or i.
+    fn overwrite_choice(&self) -> Outcome<Option<char>> {
+        match self.invocation.get("overwrite") {
+            None => Ok(None),
+            Some("a" | "abort") => Ok(Some('a')),
+            Some("f" | "full") => Ok(Some('f')),
+            Some("i" | "inc" | "increment" | "incremental") => Ok(Some('i')),
+            Some(other) => Err(Failure::usage(format!(
+                "{other} is not a valid argument to -overwrite; abort, full and incremental are"
+            ))),
+        }
+    }
+
     /// What is to become of a volume that exists: whether the restore is an incremental one.
-    async fn overwrite(&self, name: &str, at: Location, options: RestoreOptions) -> Outcome<bool> {
-        let wanted = match self.invocation.get("overwrite") {
-            None => None,
-            Some("a" | "abort") => Some('a'),
-            Some("f" | "full") => Some('f'),
-            Some("i" | "inc" | "incremental") => Some('i'),
-            Some(other) => {
-                return Err(Failure::usage(format!(
-                    "{other} is not a valid argument to -overwrite; abort, full and incremental are"
-                )));
-            }
-        };
+    async fn overwrite(
+        &self,
+        name: &str,
+        wanted: Option<char>,
+        at: Location,
+        options: RestoreOptions,
+    ) -> Outcome<bool> {
         let kind = if options.read_only {
             site_flags::READ_ONLY
         } else {
@@ -254,4 +289,13 @@ impl Vos<'_> {
         std::io::stdin().read_line(&mut answer)?;
         Ok(answer.trim_start().chars().next().unwrap_or('a'))
     }
+}
+
+/// What the system says, without its number.
+fn reason(cause: &std::io::Error) -> String {
+    let text = cause.to_string();
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }

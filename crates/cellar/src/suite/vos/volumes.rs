@@ -1,25 +1,43 @@
 //! One volume: create, remove, rename, zap, offline, online, setfields, backup, clone, convertROtoRW.
 
-use std::io::IsTerminal;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use cellar_admin::osd::Osds;
-use cellar_admin::vos::{CloneOptions, CreateOptions, Fields, Location};
+use cellar_admin::vos::{CloneOptions, CreateOptions, Entry, Fields, Location, site_flags};
 use cellar_wire::afsvol;
-use cellar_wire::ids::VolumeId;
+use cellar_wire::ids::{PartitionId, VolumeId};
 use serde_json::json;
 
 use super::super::{called_server, number, partition, print_json, quota};
 use super::Vos;
+
+/// The quota of a volume that is made without one.
+const FIRST_QUOTA_KIB: i32 = 5000;
 use crate::failure::{Failure, Outcome};
 use crate::output::outln;
 
 impl Vos<'_> {
-    fn volume_id(&self, switch: &str) -> Outcome<Option<VolumeId>> {
-        let given = self.invocation.get(switch);
-        given
-            .map(|text| number(&format!("-{switch}"), text).map(VolumeId))
-            .transpose()
+    /// A volume id of a switch; `what` is what a refusal calls it.
+    fn volume_id(&self, switch: &str, what: &str) -> Outcome<Option<VolumeId>> {
+        let Some(text) = self.invocation.get(switch) else {
+            return Ok(None);
+        };
+        let id = text
+            .parse()
+            .map_err(|_| match text.bytes().all(|b| b.is_ascii_digit()) {
+                true => Failure::usage("bad integer specified for volume ID."),
+                false => Failure::usage(format!("Given {what} {text} should be numeric.")),
+            })?;
+        Ok(Some(VolumeId(id)))
+    }
+
+    /// The quota of -maxquota; none for -1, which OpenAFS's servers take for "as it is".
+    fn quota(&self, refusal: &str) -> Outcome<Option<i32>> {
+        match self.invocation.get("maxquota") {
+            None | Some("-1") => Ok(None),
+            Some(text) => quota(refusal, text).map(Some),
+        }
     }
 
     /// The number of a policy.
@@ -33,13 +51,15 @@ impl Vos<'_> {
         let address = called_server(self.session, server)?;
         let partition = partition(self.invocation.required("partition"))?;
         let name = self.invocation.required("name");
+        self.volumes
+            .check_partition(Location::new(address, partition)?)
+            .await?;
         let options = CreateOptions {
-            quota_kib: quota(
-                "-maxquota",
-                self.invocation.get("maxquota").unwrap_or("5000"),
-            )?,
-            id: self.volume_id("id")?,
-            read_only: self.volume_id("roid")?,
+            quota_kib: self
+                .quota("bad integer specified for quota.")?
+                .unwrap_or(FIRST_QUOTA_KIB),
+            id: self.volume_id("id", "volume ID")?,
+            read_only: self.volume_id("roid", "RO volume ID")?,
             policy: match self.invocation.get("osdpolicy") {
                 Some(policy) => self.policy(policy).await?,
                 None => 0,
@@ -52,6 +72,10 @@ impl Vos<'_> {
         if self.json() {
             return print_json(&json!({ "id": id.0, "name": name }));
         }
+        if self.invocation.has("verbose") {
+            outln!("Volume {name} {} created and brought online", id.0);
+            outln!("Created the VLDB entry for the volume {name} {}", id.0);
+        }
         outln!(
             "Volume {} created on partition {partition} of {server}",
             id.0
@@ -61,36 +85,56 @@ impl Vos<'_> {
 
     pub(super) async fn remove(mut self) -> Outcome {
         let volume = self.invocation.required("id");
-        let entry = self.volumes.entry(volume).await;
-        let id = self.id_of(volume, entry.as_ref().ok())?;
-        let (address, partition) = match (
-            self.invocation.get("server"),
-            self.invocation.get("partition"),
-        ) {
-            (Some(server), Some(part)) => (called_server(self.session, server)?, partition(part)?),
-            (None, None) => {
-                let entry = entry?;
-                let wanted = super::site_flag(&entry, id);
-                let mut sites = entry.sites.iter().filter(|site| site.flags & wanted != 0);
-                match (sites.next(), sites.next()) {
-                    (Some(only), None) => (only.server, only.partition),
-                    _ => {
-                        return Err(Failure::usage(
-                            "the volume has several sites; -server and -partition choose one",
-                        ));
-                    }
-                }
-            }
-            _ => return Err(Failure::usage("-server and -partition belong together")),
+        let server = match self.invocation.get("server") {
+            Some(server) => Some(called_server(self.session, server)?),
+            None => None,
         };
-        self.volumes.remove(address, partition, id).await?;
+        let part = self
+            .invocation
+            .get("partition")
+            .map(partition)
+            .transpose()?;
+        if part.is_some() && server.is_none() {
+            return Err(Failure::usage(
+                "The -partition option requires the -server option.",
+            ));
+        }
+        if let (Some(server), Some(part)) = (server, part) {
+            self.volumes
+                .check_partition(Location::new(server, part)?)
+                .await?;
+        }
+        let entry = self.volumes.entry(volume).await;
+        let entry = match (entry, volume.parse::<u32>()) {
+            (Err(error @ cellar_admin::Error::NoSuchEntry(_)), Err(_)) => {
+                return Err(Failure::new(format!(
+                    "Can't find volume name '{volume}' in VLDB: {error}"
+                )));
+            }
+            (entry, _) => entry,
+        };
+        let id = self.id_of(volume, entry.as_ref().ok())?;
+        let at = match (server, part) {
+            (Some(server), Some(part)) => Location::new(server, part)?,
+            _ => site_of(&entry?, id, server, part).ok_or_else(|| {
+                Failure::new(format!(
+                    "VLDB: Volume '{volume}' no match, or more than one: -server and -partition choose"
+                ))
+            })?,
+        };
+        let address = at.server.into();
+        let warnings = self.volumes.remove(address, at.partition, id).await?;
+        for warning in &warnings {
+            eprintln!("{warning}");
+        }
         self.hosts.learn([address]).await;
         if self.json() {
-            return print_json(&json!({ "id": id.0, "removed": true }));
+            return print_json(&json!({ "id": id.0, "removed": true, "warnings": warnings }));
         }
         outln!(
-            "Volume {} on partition {partition} server {} deleted",
+            "Volume {} on partition {} server {} deleted",
             id.0,
+            at.partition,
             self.hosts.name(address)
         );
         Ok(())
@@ -120,8 +164,13 @@ impl Vos<'_> {
 
     pub(super) async fn zap(&self) -> Outcome {
         let at = self.here()?;
+        self.volumes.check_partition(at).await?;
         let volume = self.invocation.required("id");
         let id = self.volume(volume).await?;
+        let force = self.invocation.has("force");
+        if force {
+            return self.nuke(at, id).await;
+        }
         let entry = self.volumes.entry(&id.0.to_string()).await.ok();
         if entry.is_some() {
             eprintln!(
@@ -129,7 +178,6 @@ impl Vos<'_> {
                 id.0
             );
         }
-        let force = self.invocation.has("force");
         let mut zapped = Vec::new();
         if self.invocation.has("backup") {
             let backup = match entry.filter(|entry| entry.read_write == id) {
@@ -142,14 +190,14 @@ impl Vos<'_> {
                 }
             };
             if backup.0 != 0 {
-                self.volumes.zap(at, backup, force).await?;
+                self.volumes.zap(at, backup, false).await?;
                 zapped.push(backup.0);
                 if !self.json() {
                     outln!("Backup Volume {} deleted", backup.0);
                 }
             }
         }
-        self.volumes.zap(at, id, force).await?;
+        self.volumes.zap(at, id, false).await?;
         zapped.push(id.0);
         if self.json() {
             return print_json(&json!({ "deleted": zapped }));
@@ -158,18 +206,42 @@ impl Vos<'_> {
         Ok(())
     }
 
+    /// Removes whatever there is of a volume that cannot be attached.
+    async fn nuke(&self, at: Location, id: VolumeId) -> Outcome {
+        let gone = self.volumes.zap(at, id, true).await;
+        if self.json() {
+            gone?;
+            return print_json(&json!({ "deleted": [id.0] }));
+        }
+        let first = format!(
+            "vos: forcibly removing all traces of volume {}, please wait...",
+            id.0
+        );
+        match gone {
+            Ok(()) => {
+                outln!("{first}done.");
+                Ok(())
+            }
+            Err(error) => {
+                let code = error.code().map_or(-1, |code| code.0);
+                outln!("{first}failed with code {code}.");
+                Err(Failure::from(error).coded(super::FAILED))
+            }
+        }
+    }
+
     pub(super) async fn offline(&self) -> Outcome {
         let at = self.here()?;
         let id = self.volume(self.invocation.required("id")).await?;
-        let seconds = self.invocation.get("sleep");
-        let time = match (self.invocation.has("busy"), seconds) {
+        let time = match (self.invocation.has("busy"), self.invocation.get("sleep")) {
             (true, seconds) => Some(Duration::from_secs(number(
                 "-sleep",
                 seconds.unwrap_or("0"),
             )?)),
             (false, None) => None,
             (false, Some(_)) => {
-                return Err(Failure::usage("-sleep option must be used with -busy flag"));
+                eprintln!("vos: -sleep has no effect without -busy");
+                None
             }
         };
         self.volumes.off_line(at, id, time).await?;
@@ -195,7 +267,10 @@ impl Vos<'_> {
         let volume = self.invocation.required("id");
         let given = self.invocation.get("maxquota");
         let fields = Fields {
-            quota_kib: given.map(|text| quota("-maxquota", text)).transpose()?,
+            quota_kib: match given {
+                Some(text) => Some(quota("invalid quota value", text)?),
+                None => None,
+            },
             clear_use: self.invocation.has("clearuse"),
             clear_update_counter: self.invocation.has("clearVolUpCounter"),
         };
@@ -204,7 +279,7 @@ impl Vos<'_> {
         let policy = self.invocation.get("osdpolicy");
         if !of_header && policy.is_none() {
             return Err(Failure::usage(
-                "nothing to set; -maxquota, -clearuse, -clearVolUpCounter and -osdpolicy are what can be set",
+                "Nothing to set. -maxquota, -clearuse, -clearVolUpCounter and -osdpolicy are what can be set",
             ));
         }
         let (id, at) = self.volume_and_place(volume).await?;
@@ -220,9 +295,17 @@ impl Vos<'_> {
 
     pub(super) async fn backup(&self) -> Outcome {
         let volume = self.invocation.required("id");
-        let entry = self.volumes.entry(volume).await?;
+        let entry =
+            self.volumes
+                .entry(volume)
+                .await
+                .map_err(|error| match volume.parse::<u32>() {
+                    Ok(_) => Failure::from(error).coded(crate::failure::FAILED),
+                    Err(_) => Failure::from(error),
+                })?;
         if self.id_of(volume, Some(&entry))? != entry.read_write {
-            return Err(Failure::new(format!("{volume} not RW volume")));
+            let reason = format!("{volume} not RW volume");
+            return Err(Failure::new(reason).coded(crate::failure::FAILED));
         }
         let backup = self.volumes.backup_entry(&entry).await?;
         if self.json() {
@@ -247,13 +330,16 @@ impl Vos<'_> {
             (false, true) => afsvol::READONLY,
             (false, false) => afsvol::BACKUP,
         };
+        let (id, at) = self.volume_and_place(volume).await?;
         let options = CloneOptions {
             name: self.invocation.get("toname").map(str::to_owned),
-            id: self.volume_id("toid")?,
+            id: match self.invocation.get("toid") {
+                Some(clone) => Some(self.volume(clone).await?),
+                None => None,
+            },
             volume_type,
             off_line: self.invocation.has("offline"),
         };
-        let (id, at) = self.volume_and_place(volume).await?;
         let clone = self.volumes.clone_volume(at, id, &options).await?;
         if self.json() {
             return print_json(&json!({ "id": id.0, "clone": clone.0 }));
@@ -264,10 +350,23 @@ impl Vos<'_> {
 
     pub(super) async fn convert(mut self) -> Outcome {
         let at = self.here()?;
+        self.volumes.check_partition(at).await?;
         let volume = self.invocation.required("id");
-        if let Some(old) = self.volumes.read_write_at(volume).await?
-            && !self.invocation.has("force")
+        let entry = self.volumes.entry(volume).await?;
+        let read_only = entry
+            .sites
+            .iter()
+            .find(|site| site.flags & site_flags::READ_ONLY != 0 && site.server == at.server);
+        if let Some(site) = read_only
+            && site.partition != at.partition
         {
+            eprintln!(
+                "Warning: RO volume should be in partition {} instead of {} (vldb)",
+                site.partition.number(),
+                at.partition.number()
+            );
+        }
+        if let Some(old) = self.volumes.read_write_at(volume).await? {
             self.confirm(old).await?;
         }
         self.volumes.convert_to_read_write(volume, at).await?;
@@ -277,7 +376,7 @@ impl Vos<'_> {
         Ok(())
     }
 
-    /// Asks whether the VLDB may forget a read-write volume.
+    /// Asks whether the VLDB may forget a read-write volume; -force answers.
     async fn confirm(&mut self, old: Location) -> Outcome {
         self.hosts.learn([old.server.into()]).await;
         eprintln!(
@@ -285,10 +384,8 @@ impl Vos<'_> {
             self.hosts.name(old.server.into()),
             old.partition
         );
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::new(
-                "nobody to ask; -force puts the read-only volume in its place",
-            ));
+        if self.invocation.has("force") {
+            return Ok(());
         }
         eprintln!("Overwrite this VLDB entry? [y|n] (n)");
         let mut answer = String::new();
@@ -296,7 +393,28 @@ impl Vos<'_> {
         if answer.trim_start().starts_with(['y', 'Y']) {
             Ok(())
         } else {
-            Err(Failure::new("aborted."))
+            Err(Failure::new(
+                "aborted. -force puts the read-only volume in its place",
+            ))
         }
+    }
+}
+
+/// The site that a volume is removed from, if it is the only one that fits what was said of it.
+fn site_of(
+    entry: &Entry,
+    id: VolumeId,
+    server: Option<IpAddr>,
+    partition: Option<PartitionId>,
+) -> Option<Location> {
+    let wanted = super::site_flag(entry, id);
+    let mut sites = entry.sites.iter().filter(|site| {
+        site.flags & wanted != 0
+            && server.is_none_or(|server| server == site.server)
+            && partition.is_none_or(|partition| partition == site.partition)
+    });
+    match (sites.next(), sites.next()) {
+        (Some(only), None) => Location::new(only.server, only.partition).ok(),
+        _ => None,
     }
 }
