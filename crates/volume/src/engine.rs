@@ -489,6 +489,10 @@ impl Engine {
             let _ = thread.join();
         }
         self.land_the_rest();
+        // The base stays open for reads. Its end would write to a file that may be another's by then.
+        if let Some(base) = &*self.base.lock() {
+            base.seal();
+        }
         result
     }
 

@@ -251,6 +251,26 @@ fn after_a_clean_stop_no_bit_of_the_journal_matters() {
     ));
 }
 
+/// The end of a partition that was closed comes later, and then the disk is another's.
+#[test]
+fn what_was_closed_writes_nothing_when_it_is_dropped() {
+    let World { disk, partition } = World::new();
+    make(&partition, "f0");
+    partition.close().unwrap();
+    let volume = partition.volume(VOLUME).unwrap().unwrap();
+    let again = open(&disk).unwrap();
+    make(&again, "f1");
+    again.flush().unwrap();
+    make(&again, "f2");
+    // It can be read until then.
+    assert!(volume.lookup(volume.root(), b"f0").is_ok());
+    drop(volume);
+    drop(partition);
+    assert_eq!(files(&open(&disk.power_cut(None)).unwrap()), 3);
+    again.close().unwrap();
+    assert_eq!(files(&open(&disk).unwrap()), 3);
+}
+
 #[test]
 fn a_journal_file_that_is_missing_or_cut_refuses_the_partition() {
     let disk = killed();

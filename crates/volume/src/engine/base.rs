@@ -11,6 +11,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use redb::{
@@ -43,6 +44,7 @@ const OWN_BYTES: u64 = 512 << 10;
 pub(crate) struct Base {
     database: Database,
     file: Arc<dyn DiskFile>,
+    is_sealed: Arc<AtomicBool>,
 }
 
 /// The journal that belongs to the base table.
@@ -82,27 +84,42 @@ pub(crate) enum Applied {
 pub(crate) struct Entries(redb::Range<'static, &'static [u8], &'static [u8]>);
 
 #[derive(Debug)]
-struct Backend(Arc<dyn DiskFile>);
+struct Backend {
+    file: Arc<dyn DiskFile>,
+    is_sealed: Arc<AtomicBool>,
+}
+
+impl Backend {
+    fn check_open(&self) -> Result<(), io::Error> {
+        match self.is_sealed.load(Ordering::Acquire) {
+            true => Err(io::Error::other("the base table is closed")),
+            false => Ok(()),
+        }
+    }
+}
 
 impl StorageBackend for Backend {
     fn len(&self) -> Result<u64, io::Error> {
-        self.0.length()
+        self.file.length()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
-        self.0.read_at(out, offset)
+        self.file.read_at(out, offset)
     }
 
     fn set_len(&self, length: u64) -> Result<(), io::Error> {
-        self.0.set_length(length)
+        self.check_open()?;
+        self.file.set_length(length)
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        self.0.sync()
+        self.check_open()?;
+        self.file.sync()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
-        self.0.write_at(data, offset)
+        self.check_open()?;
+        self.file.write_at(data, offset)
     }
 }
 
@@ -127,10 +144,15 @@ fn failed(error: &redb::Error) -> Error {
 impl Base {
     /// Opens the table in `file`, making it if the file is empty.
     pub(crate) fn open(file: Arc<dyn DiskFile>, cache_bytes: usize) -> Result<Self> {
+        let is_sealed = Arc::new(AtomicBool::new(false));
+        let backend = Backend {
+            file: Arc::clone(&file),
+            is_sealed: Arc::clone(&is_sealed),
+        };
         let database = guarded(|| {
             let database = Builder::new()
                 .set_cache_size(cache_bytes)
-                .create_with_backend(Backend(Arc::clone(&file)))?;
+                .create_with_backend(backend)?;
             let there = database.begin_read()?;
             let found = match (there.open_table(TABLE), there.open_table(META)) {
                 (Err(redb::TableError::TableDoesNotExist(_)), _)
@@ -155,7 +177,14 @@ impl Base {
         Ok(Self {
             database: database.map_err(|error| failed(&error))?,
             file,
+            is_sealed,
         })
+    }
+
+    /// Writes nothing more, not even at its end: the next opening finds it as after a crash, which
+    /// quick-repair makes as fast as any.
+    pub(crate) fn seal(&self) {
+        self.is_sealed.store(true, Ordering::Release);
     }
 
     /// The table as it is now.
