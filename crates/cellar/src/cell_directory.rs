@@ -15,6 +15,8 @@
 //! All accounts may read `client-etc`; the rest is for the account of the server alone
 //! (docs/operating/files.md).
 
+mod used;
+
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -23,9 +25,13 @@ use std::path::{Path, PathBuf};
 use cellar_client::{Cell, CellName, Ports};
 use cellar_wire::ids::PartitionId;
 use serde_json::{Value, json};
+pub(crate) use used::{Used, letters};
 
 /// Where a cell is made when nothing else is said.
 pub(crate) const DEFAULT: &str = "cell-data";
+
+/// The field with the checksum of `cell.json`.
+const CHECK: &str = "check";
 
 /// A cell's directory.
 #[derive(Clone, Debug)]
@@ -49,6 +55,8 @@ pub(crate) struct Identity {
     pub(crate) owner: String,
     /// Its first volumes were made: not so after a crash during the very first start.
     pub(crate) complete: bool,
+    /// Which pieces have been used. `None`: a release that did not note them wrote the file.
+    pub(crate) used: Option<Used>,
 }
 
 /// What of a cell runs out of a directory.
@@ -84,7 +92,9 @@ pub(crate) enum DirectoryError {
         #[source]
         cause: io::Error,
     },
-    #[error("{0} is not what 'cellar up' writes: restore it from a copy, or choose another --dir")]
+    #[error(
+        "{0} is damaged, or not what 'cellar up' writes: restore it from a copy (client-etc/cell.json is one), or choose another --dir"
+    )]
     Damaged(PathBuf),
 }
 
@@ -111,6 +121,10 @@ impl CellDirectory {
 
     pub(crate) fn databases(&self) -> PathBuf {
         self.0.join("db")
+    }
+
+    pub(crate) fn database_file(&self) -> PathBuf {
+        self.databases().join("cell.redb")
     }
 
     pub(crate) fn partition(&self, id: PartitionId) -> PathBuf {
@@ -231,6 +245,7 @@ fn print(identity: &Identity) -> String {
         location,
         owner,
         complete,
+        used,
     } = identity;
     let addresses: Vec<_> = cell
         .database_servers
@@ -252,6 +267,7 @@ fn print(identity: &Identity) -> String {
         "location": location,
         "owner": owner,
         "complete": complete,
+        "used": used.as_ref().map(Used::to_json),
         "ports": {
             "fileserver": cell.ports.fileserver,
             "protection": cell.ports.protection,
@@ -260,12 +276,25 @@ fn print(identity: &Identity) -> String {
             "overseer": cell.ports.overseer,
         },
     });
+    let mut value = value;
+    value[CHECK] = check(&value).into();
     format!("{value:#}\n")
 }
 
+/// The checksum of all fields but its own, which come in the order of their names.
+fn check(value: &Value) -> String {
+    format!("{:08x}", crc32c::crc32c(value.to_string().as_bytes()))
+}
+
 fn parse(text: &str) -> Option<Identity> {
-    let value: Value = serde_json::from_str(text).ok()?;
+    let mut value: Value = serde_json::from_str(text).ok()?;
     if value["format"] != 1 {
+        return None;
+    }
+    // An older release wrote none.
+    if let Some(sum) = value.as_object_mut()?.remove(CHECK)
+        && sum != check(&value)
+    {
         return None;
     }
     let port = |name: &str| u16::try_from(value["ports"][name].as_u64()?).ok();
@@ -296,7 +325,12 @@ fn parse(text: &str) -> Option<Identity> {
         Value::Null => Some(String::new()),
         text => text.as_str().map(str::to_owned),
     };
+    let used = match &value["used"] {
+        Value::Null => None,
+        used => Some(Used::from_json(used)?),
+    };
     Some(Identity {
+        used,
         part,
         address,
         location: word("location")?,
@@ -336,6 +370,15 @@ mod tests {
             location: "hq/r1".to_owned(),
             owner: "physics".to_owned(),
             complete: true,
+            used: Some(Used {
+                partitions: [(
+                    PartitionId::try_from(1).expect("b"),
+                    "00112233445566778899aabbccddeeff".parse().expect("id"),
+                )]
+                .into(),
+                database: Some("ffeeddccbbaa99887766554433221100".parse().expect("id")),
+                trust: ["KeyFileExt".to_owned()].into(),
+            }),
         }
     }
 
@@ -362,23 +405,18 @@ mod tests {
 
     #[test]
     fn a_cell_from_before_there_were_parts_is_whole() {
-        let lines = print(&identity());
-        let old: Vec<_> = lines
-            .lines()
-            .filter(|line| {
-                let new = ["part", "address", "location", "owner"];
-                // One of the ports has such a name too; its value is a number.
-                let is = |name: &&str| line.contains(&format!("\"{name}\": \""));
-                !new.iter().any(is)
-            })
-            .collect();
-        assert_eq!(old.len() + 4, lines.lines().count());
+        let mut old: Value = serde_json::from_str(&print(&identity())).expect("JSON");
+        let fields = old.as_object_mut().expect("an object");
+        for new in ["part", "address", "location", "owner", "used", "check"] {
+            assert!(fields.remove(new).is_some(), "{new}");
+        }
         let nowhere = Identity {
+            used: None,
             location: String::new(),
             owner: String::new(),
             ..identity()
         };
-        assert_eq!(parse(&old.join("\n")), Some(nowhere));
+        assert_eq!(parse(&old.to_string()), Some(nowhere));
     }
 
     #[test]
@@ -393,6 +431,10 @@ mod tests {
             good.replace("\"format\": 1", "\"format\": 2"),
             good.replace("\"whole\"", "\"half\""),
             good.replace("17000", "170000"),
+            good.replace("0011", "x"),
+            good.replace("7000", "7001"),
+            good.replace("192.0.2.1", "192.0.2.3"),
+            good.replace("ffee", "ffef"),
         ] {
             fs::write(directory.identity_file(), bad).expect("write");
             assert!(matches!(

@@ -1,14 +1,15 @@
-//! `cellar up`: a whole cell in one process, in the foreground; with `--join`, one more file server of a
-//! cell that is there.
+//! `cellar up`: a whole cell in one process, in the foreground; with `--join`, one more file
+//! server of a cell that is there.
 //!
 //! 1. The directory is locked; a second `up` on it is refused. Other accounts lose their rights.
 //! 2. Who the cell is stands in `cell.json`. The first time it is decided here and written.
-//! 3. Databases and partitions are opened: the replay of what their journals hold, no scan.
+//! 3. Databases and partitions are opened: the replay of what their journals hold, no scan. Those
+//!    that the cell has used must be there ([`pieces`]).
 //! 4. The first time, the first volumes are made. The steps can be repeated, so a crash among them
 //!    costs nothing; `complete` in `cell.json` says that they are done.
 //! 5. The ports open, the server's addresses are registered, and it says how it can be reached.
-//! 6. A signal ends it: ports first, then callback state is saved, then partitions and databases are
-//!    closed. A second signal ends it at once, which loses nothing that was acknowledged.
+//! 6. A signal ends it: ports first, then callback state is saved, then partitions and databases
+//!    are closed. A second signal ends it at once, which loses nothing that was acknowledged.
 
 mod banner;
 mod bootstrap;
@@ -22,6 +23,7 @@ pub(crate) mod lock;
 pub(crate) mod narrow;
 pub(crate) mod osds;
 mod partitions;
+mod pieces;
 mod protection;
 pub(crate) mod roles;
 mod statistics;
@@ -91,6 +93,8 @@ pub(crate) struct Options {
     #[command(flatten)]
     damaged: damaged::Damaged,
     #[command(flatten)]
+    new: pieces::New,
+    #[command(flatten)]
     keeping: upkeep::Keeping,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
@@ -140,8 +144,12 @@ pub(crate) fn run(options: Options) -> Outcome {
     narrow::contents(&directory)?;
     options.damaged.check(directory.path())?;
     let known = directory.identity()?;
-    let is_new = known.as_ref().is_none_or(|identity| !identity.complete);
     let mut identity = decide(&options, known.as_ref())?;
+    if known.is_none() {
+        // Volumes that are there are left as they are.
+        identity.complete = pieces::take_over(&directory, &options.new)?;
+    }
+    let is_new = !identity.complete;
     if identity.part == Part::Fileserver {
         let etc = directory.server_etc();
         if let Some(from) = options.join.as_deref().filter(|_| is_new) {
@@ -150,10 +158,18 @@ pub(crate) fn run(options: Options) -> Outcome {
         // The databases may have moved.
         identity.cell = join::cell_of(&etc, identity.cell.ports)?;
     }
-    if is_new {
+    if known.is_none() || is_new {
         directory.write_identity(&identity)?;
     }
     let roles = roles::Roles::open(&directory, &identity, &options)?;
+    let used = Some(roles.used(&directory));
+    if identity.used != used {
+        // Before anything is stored in them. The rest only when the ports are open.
+        identity.used.clone_from(&used);
+        let known = known.clone().filter(|_| !is_new);
+        let known = known.map(|known| Identity { used, ..known });
+        directory.write_identity(known.as_ref().unwrap_or(&identity))?;
+    }
     if is_new {
         roles.first_volumes(&identity)?;
         identity.complete = true;
@@ -163,8 +179,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     let partitions = roles.partitions();
     let running = roles.start(&directory, &identity)?;
     // Only now: an address that cannot be bound must not be what the next start tries.
-    let told = directory.public_identity_file().exists();
-    if known.as_ref() != Some(&identity) || !told {
+    if known.as_ref() != Some(&identity) {
         directory.write_identity(&identity)?;
     }
     // Whoever started us may not read; the cell serves all the same.
@@ -269,6 +284,7 @@ fn decide(options: &Options, known: Option<&Identity>) -> Outcome<Identity> {
         location: said(&options.location, known.map(|known| &known.location)),
         owner: said(&options.owner, known.map(|known| &known.owner)),
         complete: known.is_some_and(|known| known.complete),
+        used: known.and_then(|known| known.used.clone()),
     })
 }
 

@@ -16,11 +16,13 @@
 //! (`failed`), because it would build on something uncertain; reads go on from the durable state.
 //! Opening the file again decides: redb shows the last commit that is whole.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -39,6 +41,8 @@ use crate::{CellDb, Error, Revision, Table, Verdict, View, Watch};
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("_celldb");
 const REVISION: &str = "revision";
 const FORMAT: &str = "format";
+/// The halves of the id.
+const ID: [&str; 2] = ["id.high", "id.low"];
 /// Layout of rows below: one redb table a table, keys and values as they are.
 const FORMAT_VERSION: u64 = 1;
 /// Bytes of pages that redb may keep; the servers above hold what they need in memory themselves.
@@ -72,9 +76,43 @@ pub struct Embedded {
     state: Mutex<State>,
     progress: Condvar,
     history: Arc<History>,
+    id: DatabaseId,
+}
+
+/// Identifies one database: made at random with the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatabaseId(u128);
+
+impl fmt::Display for DatabaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for DatabaseId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = is_one
+            .then(|| u128::from_str_radix(text, 16).ok())
+            .flatten();
+        id.map(Self).ok_or("not 32 hexadecimal digits")
+    }
 }
 
 impl Embedded {
+    /// Opens the database at `path`, which must be there.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when it is not; else as [`Embedded::open`].
+    pub fn open_existing(path: &Path) -> Result<Self, Error> {
+        match path.try_exists().map_err(failed)? {
+            true => Self::open(path),
+            false => Err(Error::Missing(path.to_path_buf())),
+        }
+    }
+
     /// Opens or creates the database at `path`.
     ///
     /// A new one is made under the name with `.new` appended and renamed when it is whole and
@@ -141,13 +179,18 @@ impl Embedded {
             DatabaseError::Storage(StorageError::Io(error)) => failed(error),
             other => format(other.to_string()),
         })?;
-        let revision = match Self::stored(&database)? {
-            Some((FORMAT_VERSION, revision)) => revision,
-            Some((version, _)) => return Err(format(format!("format {version}"))),
+        let (revision, id) = match Self::stored(&database)? {
+            Some((FORMAT_VERSION, revision, id)) => (revision, id),
+            Some((version, ..)) => return Err(format(format!("format {version}"))),
             None => {
                 write_out(&database, &Overlay::default(), 0).map_err(failed)?;
-                0
+                (0, None)
             }
+        };
+        // An older release made none.
+        let id = match id {
+            Some(id) => id,
+            None => write_id(&database).map_err(failed)?,
         };
         let state = State {
             given: revision,
@@ -160,24 +203,31 @@ impl Embedded {
             state: Mutex::new(state),
             progress: Condvar::new(),
             history,
+            id,
         })
     }
 
-    /// Format and revision in the file; nothing in a new one.
-    fn stored(database: &Database) -> Result<Option<(u64, u64)>, Error> {
+    /// Identifies the database.
+    pub fn id(&self) -> DatabaseId {
+        self.id
+    }
+
+    /// Format, revision and id in the file; nothing in a new one.
+    fn stored(database: &Database) -> Result<Option<(u64, u64, Option<DatabaseId>)>, Error> {
         let transaction = database.begin_read().map_err(unreadable)?;
         let meta = match transaction.open_table(META) {
             Ok(meta) => meta,
             Err(TableError::TableDoesNotExist(_)) => return Ok(None),
             Err(error) => return Err(unreadable(error)),
         };
-        let number = |name| -> Result<u64, Error> {
-            Ok(meta
-                .get(name)
-                .map_err(unreadable)?
-                .map_or(0, |value| value.value()))
+        let number = |name| -> Result<Option<u64>, Error> {
+            let value = meta.get(name).map_err(unreadable)?;
+            Ok(value.map(|value| value.value()))
         };
-        Ok(Some((number(FORMAT)?, number(REVISION)?)))
+        let halves = number(ID[0])?.zip(number(ID[1])?);
+        let id = halves.map(|(high, low)| DatabaseId(u128::from(high) << 64 | u128::from(low)));
+        let format = number(FORMAT)?.unwrap_or(0);
+        Ok(Some((format, number(REVISION)?.unwrap_or(0), id)))
     }
 
     /// Runs a body on the newest state; what it wrote joins what waits. The revision to wait for.
@@ -279,6 +329,20 @@ impl CellDb for Embedded {
     fn watch(&self, tables: &[Table], from: Revision) -> Watch {
         Watch::new(Arc::clone(&self.history), tables, from)
     }
+}
+
+/// Gives the database an id.
+fn write_id(database: &Database) -> Result<DatabaseId, redb::Error> {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    {
+        let mut meta = transaction.open_table(META)?;
+        meta.insert(ID[0], high)?;
+        meta.insert(ID[1], low)?;
+    }
+    transaction.commit()?;
+    Ok(DatabaseId(u128::from(high) << 64 | u128::from(low)))
 }
 
 /// Writes changes and the revision they lead to as one redb transaction.

@@ -18,6 +18,9 @@ pub enum Error {
     /// Another process has the file open.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
+    /// There is no file, and a new one was not asked for.
+    #[error("{} is missing", .0.display())]
+    Missing(PathBuf),
     /// The file is not a cell database, or of a format that this program does not know.
     #[error("{} is not a cell database that this program can read: {reason}", path.display())]
     Format {

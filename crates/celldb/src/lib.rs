@@ -29,7 +29,7 @@ mod history;
 mod table;
 mod transaction;
 
-pub use embedded::Embedded;
+pub use embedded::{DatabaseId, Embedded};
 pub use error::Error;
 pub use history::{Change, Committed, Watch};
 pub use redb::StorageBackend;

@@ -31,9 +31,11 @@ mod read;
 mod replay;
 pub(crate) mod room;
 pub(crate) mod space;
+mod store_id;
 pub(crate) mod table;
 
 pub(crate) use read::Walk;
+pub use store_id::StoreId;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,7 +44,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, is_full};
 use crate::error::{Error, Result};
 use crate::options::{Durability, Options};
 use crate::ticket::{Flight, Ticket, may_block};
@@ -79,6 +81,8 @@ pub(crate) struct Engine {
     /// What the base says of the journal. None while there is no room to say it.
     mark: Mutex<Option<Mark>>,
     pub(crate) opening: Opening,
+    /// That of the disk, once the store has been used.
+    id: Mutex<Option<StoreId>>,
     stopped: AtomicBool,
     stop_reason: Mutex<Option<String>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -178,6 +182,7 @@ impl OpenGroup {
 impl Engine {
     /// Opens the table on `disk`, replaying its journal.
     pub(crate) fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Self>> {
+        let id = store_id::check(disk.as_ref())?;
         let (journal_bytes, reserve) = (options.journal_bytes, options.reserve_bytes);
         let ledger = Arc::new(Room::new(Arc::clone(&disk), reserve, journal_bytes)?);
         let opened = match Opened::open(&disk, &options, &ledger) {
@@ -223,6 +228,7 @@ impl Engine {
             }),
             mark: Mutex::new(view.mark),
             opening,
+            id: Mutex::new(id),
             levels: RwLock::new(Arc::new(Levels {
                 active: Arc::default(),
                 frozen,
@@ -247,6 +253,27 @@ impl Engine {
         engine.threads.lock().extend(threads);
         engine.take_over()?;
         Ok(engine)
+    }
+
+    /// Whether the disk has been used as a store before, by a release with ids.
+    pub(crate) fn was_used(&self) -> bool {
+        self.id.lock().is_some()
+    }
+
+    /// Notes on the disk that the store is used from now on: its files and first record are durable.
+    /// `None` if there was no room for that.
+    pub(crate) fn note_used(&self) -> Result<Option<StoreId>> {
+        let mut id = self.id.lock();
+        if id.is_none() {
+            match StoreId::make(self.disk.as_ref()) {
+                Ok(made) => *id = Some(made),
+                Err(error) if is_full(&error) => {
+                    tracing::warn!("no room for the id of a partition");
+                }
+                Err(error) => return Err(Error::Partition(format!("the store's id: {error}"))),
+            }
+        }
+        Ok(*id)
     }
 
     /// Gives a journal its id if it has none: in a new store, and in one that an earlier version of

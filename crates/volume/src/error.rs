@@ -141,7 +141,8 @@ pub enum Error {
     /// A file of the journal is missing or cut off; can be opened without it as above.
     #[error("the journal is damaged: {0}")]
     LostJournal(String),
-    /// The base table is missing, or files are of another partition. The sentence says which.
+    /// The base table or a file of blocks is missing, or files are of another partition. The
+    /// sentence says which.
     #[error("the partition is damaged: {0}")]
     Damaged(String),
     /// What is stored does not have a form this version can read.

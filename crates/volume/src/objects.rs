@@ -107,6 +107,9 @@ impl ObjectStore {
         let engine = Engine::open(disk, options)?;
         let device = match engine.get(&Key::partition())? {
             Some(value) => DeviceRecord::decode(&value)?,
+            None if engine.was_used() => {
+                return Err(Error::Format("the record of the device is missing".into()));
+            }
             None => {
                 let made = DeviceRecord {
                     version: DeviceRecord::VERSION,
@@ -127,6 +130,7 @@ impl ObjectStore {
                 DeviceRecord::VERSION
             )));
         }
+        engine.note_used()?;
         let shared = Arc::new(Shared {
             engine,
             cells: ObjectCells::default(),

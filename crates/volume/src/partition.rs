@@ -13,10 +13,10 @@ use crate::core::{Core, Group, GroupId};
 use crate::create::root_record;
 use crate::dir::{new_directory, trimmed};
 use crate::disk::Disk;
-use crate::engine::Engine;
 use crate::engine::batch::Batch;
 use crate::engine::key::{Key, Kind};
 use crate::engine::space::BLOCK_BYTES;
+use crate::engine::{Engine, StoreId};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::record::{CountersRecord, GroupRecord, PartitionRecord, Piece, VolumeRecord};
@@ -32,6 +32,7 @@ pub(crate) const EPOCH_MAX: u64 = u64::MAX;
 /// Dropping it closes it: what is acknowledged is durable anyway, and the rest is written.
 pub struct Partition {
     pub(crate) core: Arc<Core>,
+    id: Option<StoreId>,
     reaper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -69,7 +70,8 @@ pub struct Counters {
 }
 
 impl Partition {
-    /// Opens the partition on `disk`, making it if the disk is empty.
+    /// Opens the partition on `disk`, making it if the disk is empty. `Damaged` if the disk has
+    /// been used, and a file of the partition is not there.
     ///
     /// Costs the replay of the journal: at most a few hundred megabytes, however much is stored.
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Self>> {
@@ -77,6 +79,11 @@ impl Partition {
         options.inline_bytes = options.inline_bytes.min(16 << 10);
         let engine = Engine::open(disk, options)?;
         match engine.get(&Key::partition())? {
+            None if engine.was_used() => {
+                return Err(Error::Format(
+                    "the record of the partition is missing".into(),
+                ));
+            }
             None => {
                 let mut batch = Batch::new();
                 let record = PartitionRecord {
@@ -96,12 +103,20 @@ impl Partition {
                 }
             }
         }
+        let id = engine.note_used()?;
         let core = Arc::new(Core::new(engine));
         let reaper = crate::reap::spawn(&core)?;
         Ok(Arc::new(Self {
             core,
+            id,
             reaper: Mutex::new(Some(reaper)),
         }))
+    }
+
+    /// Identifies the partition. `None`: an older release made it, and there was no
+    /// room yet to give it an id.
+    pub fn id(&self) -> Option<StoreId> {
+        self.id
     }
 
     /// Makes a volume of any kind, the head of a group of its own: the volume that sees its newest

@@ -163,3 +163,24 @@ fn the_power_goes_while_a_partition_is_taken_over() {
         }
     }
 }
+
+#[test]
+fn a_journal_that_is_gone_before_the_first_start_is_missed() {
+    for (stored_as, image) in [("clean", CLEAN), ("killed", KILLED)] {
+        for lost in [
+            &["journal.0"][..],
+            &["journal.1"],
+            &["journal.0", "journal.1"],
+        ] {
+            let disk = stored(image);
+            for name in lost {
+                disk.remove(name).unwrap();
+            }
+            let opened = open(&disk).map(drop);
+            assert!(
+                matches!(opened, Err(Error::LostJournal(_))),
+                "{stored_as}, {lost:?}: {opened:?}"
+            );
+        }
+    }
+}

@@ -58,6 +58,11 @@ pub(crate) fn failure(what: &str, path: &Path, cause: &Error) -> Failure {
              --drop-damaged-journal {} to lose those changes, and scrub it then",
             name_of(path)
         ),
+        Error::Damaged(_) => {
+            ". If there is no copy, move the directory away, say that it is new (--new-partition; for a device, \
+             take it out of osds-used), and restore its volumes from dumps"
+                .to_owned()
+        }
         _ => String::new(),
     };
     Failure::new(format!("{what} {}: {cause}{hint}", path.display()))

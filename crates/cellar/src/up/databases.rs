@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellar_celldb::Embedded;
+use cellar_celldb::{DatabaseId, Embedded, Error as DatabaseError};
 use cellar_client::Cell;
 use cellar_dbserver::{
     Clock, Database, DiskService, Identity as Caller, OsdDb, OsdDbService, Pr, PrService, Vl,
@@ -17,6 +17,7 @@ use cellar_wire::{AbortCode, List, vl};
 use super::bootstrap;
 use super::elsewhere::Elsewhere;
 use super::osds::OsdTable;
+use super::pieces::{self, New};
 use super::protection::{OwnLocations, OwnProtection};
 use super::roles::v4_address;
 use super::trust::Trust;
@@ -37,14 +38,23 @@ impl Databases {
         identity: &Identity,
         trust: &Trust,
         runtime: &Runtime,
+        new: &New,
     ) -> Outcome<Self> {
         match identity.part {
-            Part::Whole => OwnDatabases::open(directory, identity, trust).map(Self::Here),
+            Part::Whole => OwnDatabases::open(directory, identity, trust, new).map(Self::Here),
             Part::Fileserver => {
                 let cell: &Cell = &identity.cell;
                 let elsewhere = Elsewhere::new(runtime, cell, &trust.authority)?;
                 Ok(Self::Elsewhere(Arc::new(elsewhere)))
             }
+        }
+    }
+
+    /// The id of the databases that are here.
+    pub(super) fn id(&self) -> Option<DatabaseId> {
+        match self {
+            Self::Here(own) => Some(own.id),
+            Self::Elsewhere(_) => None,
         }
     }
 
@@ -120,6 +130,7 @@ impl OsdTable for Databases {
 
 /// The databases in this process.
 pub(super) struct OwnDatabases {
+    id: DatabaseId,
     pub(super) vl: Arc<Vl>,
     pr: Arc<Pr>,
     osddb: Arc<OsdDb>,
@@ -137,19 +148,38 @@ pub(super) struct DatabaseServices {
 }
 
 impl OwnDatabases {
-    fn open(directory: &CellDirectory, identity: &Identity, trust: &Trust) -> Outcome<Self> {
+    fn open(
+        directory: &CellDirectory,
+        identity: &Identity,
+        trust: &Trust,
+        new: &New,
+    ) -> Outcome<Self> {
         let databases = directory.databases();
         let at = |cause: &dyn std::fmt::Display| {
             Failure::new(format!("{}: {cause}", databases.display()))
         };
         cellar_private::directory(&databases).map_err(|cause| at(&cause))?;
-        let db = Embedded::open(&databases.join("cell.redb")).map_err(|cause| at(&cause))?;
+        let file = directory.database_file();
+        let opened = match pieces::may_make_database(identity, new) {
+            true => Embedded::open(&file),
+            false => Embedded::open_existing(&file),
+        };
+        let db = opened.map_err(|cause| match cause {
+            DatabaseError::Missing(_) => at(&format!(
+                "{cause}, and the cell has been used: restore it from a copy. 'cellar up --new-database' makes empty \
+                 databases, without the users, groups and locations of volumes of the old ones"
+            )),
+            cause => at(&cause),
+        })?;
+        pieces::check_database(identity, new, db.id()).map_err(|cause| at(&cause))?;
+        let id = db.id();
         let db = Arc::new(db);
         let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let osddb = OsdDb::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
         let pr = pr.with_realms(trust.authority.clone());
         Ok(Self {
+            id,
             vl: Arc::new(vl),
             pr: Arc::new(pr),
             osddb: Arc::new(osddb),

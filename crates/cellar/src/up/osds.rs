@@ -397,6 +397,7 @@ mod tests {
             location: "hq/r1/rack7".to_owned(),
             owner: "physics".to_owned(),
             complete: true,
+            used: None,
         }
     }
 

@@ -8,15 +8,21 @@ use cellar_volume::{Durability, Options as StoreOptions, Partition};
 use cellar_wire::ids::PartitionId;
 
 use super::damaged::{Damaged, failure};
-use crate::cell_directory::CellDirectory;
+use super::pieces::{self, New};
+use crate::cell_directory::{CellDirectory, Identity};
 use crate::failure::{Failure, Outcome};
 
 /// Opens the partitions that are there, in their order; makes `vicepa` where there is none.
+///
+/// Those that the cell has used must be there.
 pub(super) fn open(
     directory: &CellDirectory,
+    identity: &Identity,
+    new: &New,
     durability: Durability,
     damaged: &Damaged,
 ) -> Outcome<Vec<(PartitionId, Arc<Partition>)>> {
+    pieces::check_partitions(directory, identity, new)?;
     let mut found = find(directory)?;
     if found.is_empty() {
         let first = PartitionId::try_from(0).map_err(Failure::new)?;
@@ -49,7 +55,7 @@ fn at(directory: &CellDirectory, id: PartitionId, cause: &dyn std::fmt::Display)
     ))
 }
 
-fn find(directory: &CellDirectory) -> Outcome<Vec<PartitionId>> {
+pub(super) fn find(directory: &CellDirectory) -> Outcome<Vec<PartitionId>> {
     let path = directory.path();
     let unreadable = |cause: std::io::Error| Failure::new(format!("{}: {cause}", path.display()));
     let mut found = Vec::new();

@@ -18,8 +18,8 @@ use super::databases::{DatabaseServices, Databases};
 use super::statistics::Statistics;
 use super::trust::Trust;
 use super::upkeep::Keeping;
-use super::{Options, bootstrap, osds, partitions, wall_clock};
-use crate::cell_directory::{CellDirectory, Identity};
+use super::{Options, bootstrap, osds, partitions, pieces, wall_clock};
+use crate::cell_directory::{CellDirectory, Identity, Used};
 use crate::failure::{Failure, Outcome};
 
 /// The security class of Kerberos tickets, in Rx.
@@ -53,7 +53,7 @@ impl Roles {
         identity: &Identity,
         options: &Options,
     ) -> Outcome<Self> {
-        let trust = Trust::open(directory, identity)?;
+        let trust = Trust::open(directory, identity, &options.new)?;
         let mut config = RuntimeConfig {
             name: "cellar".to_owned(),
             ..RuntimeConfig::default()
@@ -63,7 +63,7 @@ impl Roles {
         }
         let runtime = Runtime::start(config)
             .map_err(|cause| Failure::new(format!("cannot start network threads: {cause}")))?;
-        let databases = Databases::open(directory, identity, &trust, &runtime)?;
+        let databases = Databases::open(directory, identity, &trust, &runtime, &options.new)?;
         let keys = osds::keys(&trust.authority, &directory.server_etc())?;
         let mut config = osds::config(&trust.authority, keys.clone());
         options.scrubbing.set(&mut config);
@@ -83,7 +83,13 @@ impl Roles {
             transaction_idle: Duration::from_secs(options.transaction_idle),
             keeping: options.keeping,
             trust,
-            partitions: partitions::open(directory, options.durability, &options.damaged)?,
+            partitions: partitions::open(
+                directory,
+                identity,
+                &options.new,
+                options.durability,
+                &options.damaged,
+            )?,
             runtime,
         })
     }
@@ -91,6 +97,13 @@ impl Roles {
     /// The partitions that there are, in their order.
     pub(super) fn partitions(&self) -> Vec<PartitionId> {
         self.partitions.iter().map(|(id, _)| *id).collect()
+    }
+
+    /// The pieces that are in use from now on.
+    pub(super) fn used(&self, directory: &CellDirectory) -> Used {
+        let partitions = self.partitions.iter();
+        let partitions = partitions.map(|(id, partition)| (*id, partition.id()));
+        pieces::used(directory, partitions, self.databases.id())
     }
 
     /// Makes what is missing of the cell's first volumes, on the first partition. A file server that has

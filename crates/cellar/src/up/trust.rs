@@ -9,6 +9,7 @@
 use cellar_auth::audit::Audit;
 use cellar_auth::{Authority, Enctype, SecretKey};
 
+use super::pieces::{self, New};
 use crate::cell_directory::{CellDirectory, Identity, Part};
 use crate::failure::{Failure, Outcome};
 
@@ -23,8 +24,9 @@ pub(super) struct Trust {
 
 impl Trust {
     /// Reads the server's configuration directory, making what a new cell lacks.
-    pub(super) fn open(directory: &CellDirectory, identity: &Identity) -> Outcome<Self> {
+    pub(super) fn open(directory: &CellDirectory, identity: &Identity, new: &New) -> Outcome<Self> {
         let etc = directory.server_etc();
+        pieces::check_trust(directory, identity, new)?;
         let at =
             |cause: &dyn std::fmt::Display| Failure::new(format!("{}: {cause}", etc.display()));
         cellar_private::directory(&etc).map_err(|cause| at(&cause))?;
@@ -38,6 +40,12 @@ impl Trust {
         if without_key && identity.part == Part::Fileserver {
             return Err(at(&format!(
                 "no key of cell {name} there: copy KeyFileExt or rxkad.keytab from another of its servers"
+            )));
+        }
+        if without_key && !pieces::may_make_key(identity, new) {
+            return Err(at(&format!(
+                "no key of cell {name} is there, and the cell has been used: restore KeyFileExt from a copy. 'cellar up \
+                 --new-server-etc' makes a new key; other servers of the cell and its realm do not know that one"
             )));
         }
         if without_key {

@@ -123,6 +123,15 @@ impl Cell {
         second
     }
 
+    /// A server that is not started yet, in a directory that `fill` makes.
+    pub(crate) fn prepared_at(fill: impl FnOnce(&Path)) -> Self {
+        let ports = Ports::reserve();
+        let mut cell = Self::prepared(ports.first, &[]);
+        cell._ports = Some(ports);
+        fill(&cell.directory());
+        cell
+    }
+
     fn prepared(port: u16, options: &[&str]) -> Self {
         Self {
             home: tempfile::tempdir().expect("a temporary directory"),

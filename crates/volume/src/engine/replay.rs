@@ -53,7 +53,7 @@ impl Opened {
         let names = disk.list().map_err(|error| failed("the disk", &error))?;
         let base = open_base(disk.as_ref(), &names, options)?;
         let mut view = base.view()?;
-        let (mut files, files_lost) = open_journal(disk.as_ref(), &names, options, view.mark)?;
+        let (mut files, files_lost) = open_journal(disk.as_ref(), &names, options, &view)?;
         let journal = view.mark.map_or(0, |mark| mark.journal);
         let found = found::find(&files, journal, view.applied)?;
         let mut last = view.applied + found.groups.len() as u64;
@@ -166,9 +166,13 @@ fn open_journal(
     disk: &dyn Disk,
     names: &[String],
     options: &Options,
-    mark: Option<Mark>,
+    view: &View,
 ) -> Result<(Vec<JournalFile>, Vec<String>)> {
-    let mut lost = Vec::new();
+    let mark = view.mark;
+    let mut lost = match mark {
+        Some(_) => Vec::new(),
+        None => check_unmarked(disk, names, view.applied, options)?,
+    };
     let in_use = |number: &u32| mark.is_some_and(|mark| mark.files >> number & 1 == 1);
     let wanted: Vec<u32> = match mark {
         Some(_) => (0..FILES_NUMBERED_MAX).filter(in_use).collect(),
@@ -197,6 +201,45 @@ fn open_journal(
     Ok((files, lost))
 }
 
+/// The same for a store that says nothing of its journal: from an earlier version, or not made
+/// wholly. The first two files were made in their order, and are never removed.
+fn check_unmarked(
+    disk: &dyn Disk,
+    names: &[String],
+    applied: u64,
+    options: &Options,
+) -> Result<Vec<String>> {
+    let [first, second] = [0, 1].map(journal::name_of);
+    let [has_first, has_second] = [&first, &second].map(|name| names.contains(name));
+    let in_use = applied > 0
+        || match (has_first, has_second) {
+            (true, false) => {
+                let file = JournalFile::open(disk, 0, 0);
+                found::is_used(&file.map_err(|error| failed("the journal", &error))?)?
+            }
+            (false, there) => there,
+            (true, true) => false,
+        };
+    let lost = [(first, has_first), (second, has_second)];
+    let lost = lost.into_iter().filter(|(_, is_there)| in_use && !is_there);
+    lost.map(|(name, _)| {
+        lose(format!("{name} is missing"), options)?;
+        Ok(name)
+    })
+    .collect()
+}
+
+/// Refuses a journal without one of its files, or goes on without it if that is wanted.
+fn lose(fault: String, options: &Options) -> Result<()> {
+    if options.drop_damaged_journal {
+        tracing::warn!("{fault}: changes that it held are dropped");
+        return Ok(());
+    }
+    Err(Error::LostJournal(format!(
+        "{fault}: acknowledged changes may be missing with it"
+    )))
+}
+
 /// That a journal file in use is there with its size; its name if it is not and is to be made
 /// again.
 fn check_file(
@@ -222,13 +265,8 @@ fn check_file(
         }
         Some(_) => return Ok(None),
     };
-    if options.drop_damaged_journal {
-        tracing::warn!("{fault}: changes that it held are dropped");
-        return Ok(Some(name));
-    }
-    Err(Error::LostJournal(format!(
-        "{fault}: acknowledged changes may be missing with it"
-    )))
+    lose(fault, options)?;
+    Ok(Some(name))
 }
 
 /// Refuses the groups behind a gap, or gives them up if that is wanted.

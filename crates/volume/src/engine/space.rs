@@ -160,6 +160,19 @@ impl Space {
             files: Mutex::default(),
             unbacked: Mutex::default(),
         };
+        // A file is made before the first durable entry that counts a block of it.
+        let in_use = |free: &u16| u64::from(*free) != REGION_BLOCKS;
+        if let Some(last) = space.inner.lock().free.iter().rposition(in_use) {
+            for number in 0..=last as u64 / FILE_REGIONS {
+                let name = format!("blocks.{number}");
+                if !names.contains(&name) {
+                    return Err(Error::Damaged(format!(
+                        "its file '{name}' is missing: restore that file, or the partition's \
+                         volumes elsewhere"
+                    )));
+                }
+            }
+        }
         let numbers = names.iter().filter_map(|name| name.strip_prefix("blocks."));
         for number in numbers.filter_map(|number| number.parse().ok()) {
             space.open_file(number)?;
