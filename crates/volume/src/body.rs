@@ -248,7 +248,8 @@ impl Volume {
             0,
             epoch,
         );
-        let value = self.core.engine.get(&key)?;
+        let value = self.core.engine.get(&key);
+        let value = value.map_err(|error| self.unreadable(fid, error))?;
         let piece = match &value {
             Some(value) => Piece::decode(value),
             None => Err(Error::Format("its bytes are missing".into())),
@@ -268,8 +269,8 @@ impl Volume {
     pub(crate) fn piece(&self, fid: Fid, body: u32, number: u64) -> Result<Option<OldPiece>> {
         let (group, vnode) = (self.group.id.0, fid.vnode.0);
         let prefix = Key::piece_prefix(group, vnode, body, number);
-        let found = self.newest(&prefix, |view| Key::piece(group, vnode, body, number, view))?;
-        let Some((key, value)) = found else {
+        let found = self.newest(&prefix, |view| Key::piece(group, vnode, body, number, view));
+        let Some((key, value)) = found.map_err(|error| self.unreadable(fid, error))? else {
             return Ok(None);
         };
         match Piece::decode(&value) {

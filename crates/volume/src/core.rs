@@ -142,6 +142,15 @@ impl Core {
 
     /// The volume of an id, attached if it is not yet.
     pub(crate) fn volume(self: &Arc<Self>, id: VolumeId) -> Result<Option<Arc<Volume>>> {
+        let found = self.find_volume(id);
+        if let Err(error @ (Error::Partition(_) | Error::Format(_))) = &found {
+            self.events.damaged.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(volume = %id, %error, "the volume's records are damaged");
+        }
+        found
+    }
+
+    fn find_volume(self: &Arc<Self>, id: VolumeId) -> Result<Option<Arc<Volume>>> {
         let key = Key::volume(id.0);
         loop {
             if let Some(volume) = self.attached_volume(id) {

@@ -114,8 +114,10 @@ impl Volume {
                 Err(Error::NoVnode(fid))
                     if fid != old_dir && fid != new_dir && !is_nonblocking() =>
                 {
-                    if self.lookup(old_dir, old)? == fid {
-                        return Err(self.damaged(old_dir, "an entry names no vnode"));
+                    for (dir, name) in [(old_dir, old), (new_dir, new)] {
+                        if self.lookup(dir, name) == Ok(fid) {
+                            return Err(self.damaged(dir, "an entry names no vnode"));
+                        }
                     }
                     continue;
                 }

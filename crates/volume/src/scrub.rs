@@ -7,8 +7,10 @@
 //! another's.
 //!
 //! What is damaged is told by volume, fid, path and place; [`Volume::refill`] puts bytes back.
+//! `table` looks at how records belong together.
 
 mod refill;
+mod table;
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -161,7 +163,16 @@ impl<'s> Scrub<'s> {
         let prefix = Key::of_kind(Kind::Volume);
         let mut groups = std::collections::BTreeSet::new();
         let mut walk = engine.walk(&prefix, &prefix);
-        while let Some((key, value)) = walk.next()? {
+        loop {
+            let (key, value) = match walk.next() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                Err(error) => {
+                    // Volumes that are in the damaged page are not known.
+                    self.damage_of_volume(VolumeId(0), &error);
+                    break;
+                }
+            };
             self.report.progress.volumes_total += 1;
             match VolumeRecord::decode(&value) {
                 Ok(record) => {
@@ -171,9 +182,14 @@ impl<'s> Scrub<'s> {
             }
         }
         for group in groups {
-            // It may have gone since.
-            let Ok(Some(group)) = self.core.existing_group(GroupId(group)) else {
-                continue;
+            let group = match self.core.existing_group(GroupId(group)) {
+                Ok(Some(group)) => group,
+                // It has gone since.
+                Ok(None) => continue,
+                Err(error) => {
+                    self.damage_of_volume(VolumeId(0), &error);
+                    continue;
+                }
             };
             let viewers: Vec<_> = {
                 let state = group.state.read();
@@ -268,6 +284,7 @@ impl<'s> Scrub<'s> {
             epochs: epochs.clone(),
             volumes: viewers,
         };
+        let mut count = self.begin_count(group, &viewers);
         let mut ahead = None;
         let (mut last, mut unreadable) = (0, 0);
         loop {
@@ -282,6 +299,7 @@ impl<'s> Scrub<'s> {
                         Err(error) if unreadable < UNREADABLE_MAX => {
                             // A page of the table: what lies behind it may be readable again.
                             unreadable += 1;
+                            count = None;
                             let bad = vnode.unwrap_or(last) + 1;
                             self.damage_of_record(&viewers, bad, 0..1, &error);
                             versions.skip_to(Key::vnode_prefix(group.id.0, bad + 1));
@@ -304,9 +322,18 @@ impl<'s> Scrub<'s> {
             }
             let Some(vnode) = vnode else { break };
             last = vnode;
+            for look in &looks {
+                if let Some(count) = &mut count {
+                    count.add(look);
+                }
+                self.names(group, &viewers, vnode, look);
+            }
             if self.bodies(group, &viewers, vnode, &looks)?.is_break() {
                 return Ok(ControlFlow::Break(Ended));
             }
+        }
+        if let Some(count) = count {
+            self.end_count(group, &viewers, &count);
         }
         self.report.progress.volumes += viewers.volumes.len() as u64;
         Ok(ControlFlow::Continue(()))
@@ -373,7 +400,17 @@ impl<'s> Scrub<'s> {
         let mut pages = vec![0u64; looks.len()];
         let epochs = viewers.epochs.clone();
         let mut pieces = Versions::of_bodies(&engine, group.id, VnodeId(vnode), epochs);
-        while let Some(version) = pieces.next_seen()? {
+        let mut is_readable = true;
+        loop {
+            let version = match pieces.next_seen() {
+                Ok(Some(version)) => version,
+                Ok(None) => break,
+                Err(_) => {
+                    self.pieces_alone(group, viewers, vnode, looks, &mut found)?;
+                    is_readable = false;
+                    break;
+                }
+            };
             let (body, number) = (version.key.body_number(), version.key.piece_number());
             let mut wanted = false;
             for (index, look) in looks.iter().enumerate() {
@@ -417,7 +454,7 @@ impl<'s> Scrub<'s> {
                 (_, Body::Inline { .. }) => pages[index] == 1,
                 _ => true,
             };
-            if !has_all && self.is_still(group, viewers, vnode, look)? {
+            if is_readable && !has_all && self.is_still(group, viewers, vnode, look)? {
                 found.of(index);
                 found.place(0..record.length, "bytes are missing".into());
                 found.forget_last();
@@ -445,6 +482,41 @@ impl<'s> Scrub<'s> {
             });
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Verifies the pieces of a vnode each by itself, where a page of the table cannot be read.
+    fn pieces_alone(
+        &mut self,
+        group: &Arc<Group>,
+        viewers: &Viewers,
+        vnode: u32,
+        looks: &[Look],
+        found: &mut Found,
+    ) -> Result<()> {
+        let engine = Arc::clone(&self.core.engine);
+        for (index, look) in looks.iter().enumerate() {
+            let (record, epoch) = (&look.record, viewers.epochs[look.seen_by.start]);
+            for number in 0..pieces_of(record) {
+                let body = record.body_number;
+                let prefix = Key::piece_prefix(group.id.0, vnode, body, number);
+                let from = Key::piece(group.id.0, vnode, body, number, epoch);
+                found.of(index);
+                match engine.first_version(&from, &prefix) {
+                    Ok(Some((key, value))) => {
+                        let version = Version {
+                            key,
+                            value,
+                            seen_by: look.seen_by.clone(),
+                        };
+                        self.blocks(group, vnode, &version, found)?;
+                    }
+                    Ok(None) => {}
+                    Err(error) => found.place(place_of(record, number), error.to_string()),
+                }
+                found.forget_last();
+            }
+        }
+        Ok(())
     }
 
     /// Whether a record is what its viewers see now.

@@ -372,8 +372,8 @@ impl Volume {
     pub(crate) fn read_vnode(&self, fid: Fid) -> Result<Option<Loaded>> {
         let group = self.group.id.0;
         let prefix = Key::vnode_prefix(group, fid.vnode.0);
-        let found = self.newest(&prefix, |view| Key::vnode(group, fid.vnode.0, view))?;
-        let Some((key, value)) = found else {
+        let found = self.newest(&prefix, |view| Key::vnode(group, fid.vnode.0, view));
+        let Some((key, value)) = found.map_err(|error| self.unreadable(fid, error))? else {
             return Ok(None);
         };
         match VnodeRecord::decode(&value) {
@@ -413,6 +413,14 @@ impl Volume {
 
     fn is_deleted(&self) -> bool {
         self.presence.load(Ordering::Acquire) == DELETED
+    }
+
+    /// An error of the table while something of a file was looked up: that cannot be read.
+    pub(crate) fn unreadable(&self, fid: Fid, error: Error) -> Error {
+        match error {
+            Error::Partition(cause) | Error::Format(cause) => self.damaged(fid, &cause),
+            other => other,
+        }
     }
 
     /// Notes that something of a file cannot be read, and makes the error for it.
@@ -606,12 +614,10 @@ impl Volume {
         let prefix = Key::body_prefix(group, fid.vnode.0, body);
         let mut image = DirImage::default();
         let pages = record.length / cellar_wire::dir::PAGE_SIZE as u64;
-        let mut scan = self.core.engine.scan(&prefix, &prefix)?;
+        let scan = self.core.engine.scan(&prefix, &prefix);
+        let mut scan = scan.map_err(|error| self.unreadable(fid, error))?;
         while (image.count() as u64) < pages {
-            let next = scan.next().map_err(|error| match error {
-                Error::WouldBlock => error,
-                other => self.damaged(fid, &other.to_string()),
-            })?;
+            let next = scan.next().map_err(|error| self.unreadable(fid, error))?;
             let Some((key, value)) = next else { break };
             let number = key.piece_number();
             if key.epoch() > view || number < image.count() as u64 {

@@ -47,7 +47,8 @@ impl ObjectStore {
         let prefix = Key::of_kind(Kind::Object);
         let mut report = ObjectScrub::default();
         let mut walk = shared.engine.walk(&prefix, &prefix);
-        while let Some((_, value)) = walk.next()? {
+        // What is unreadable is told below.
+        while let Ok(Some((_, value))) = walk.next() {
             if let Ok(record) = ObjectRecord::decode(&value) {
                 report.total += record.blocks * BLOCK_BYTES;
             }
@@ -65,7 +66,9 @@ impl ObjectStore {
                         report.is_partial |= ended.is_break();
                         ended
                     };
-                    shared.scrub_object(&record, &mut |bytes| go_on(&mut report, bytes))?
+                    let scrubbed =
+                        shared.scrub_object(&record, &mut |bytes| go_on(&mut report, bytes));
+                    scrubbed.unwrap_or_else(|error| Some(error.to_string()))
                 }
                 Err(error) => Some(error.to_string()),
             };

@@ -101,7 +101,10 @@ fn named(damage: &Damage) -> String {
         path,
         ..
     } = damage;
-    format!("volume {volume} vnode {vnode}.{uniquifier} {path}")
+    match volume {
+        0 => "a volume that is not known".to_owned(),
+        _ => format!("volume {volume} vnode {vnode}.{uniquifier} {path}"),
+    }
 }
 
 /// What became of a damaged file.

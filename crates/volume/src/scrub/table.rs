@@ -1,0 +1,229 @@
+//! The part of a scrub that looks at how records belong together: names without a vnode, and the
+//! counters of a group.
+
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
+
+use super::{Damage, Look, Scrub, Viewers};
+use crate::core::Group;
+use crate::engine::key::Key;
+use crate::error::Error;
+use crate::record::{CountersRecord, VnodeRecord};
+use crate::types::FileType;
+
+/// What the head of a group has, and what its counters said when that was begun to be counted.
+pub(super) struct Count {
+    before: CountersRecord,
+    files: u64,
+    blocks: u64,
+}
+
+impl Scrub<'_> {
+    /// Begins to count what the head of a group has.
+    pub(super) fn begin_count(&self, group: &Group, viewers: &Viewers) -> Option<Count> {
+        let is_counted = viewers.epochs.first() == Some(&crate::partition::EPOCH_MAX);
+        let before = self.counters(group).filter(|_| is_counted)?;
+        Some(Count {
+            before,
+            files: 0,
+            blocks: 0,
+        })
+    }
+
+    fn counters(&self, group: &Group) -> Option<CountersRecord> {
+        let value = self.core.engine.get(&Key::counters(group.id.0)).ok()??;
+        CountersRecord::decode(&value).ok()
+    }
+
+    /// Compares the counters of a group with what was counted, if it has not changed meanwhile.
+    pub(super) fn end_count(&mut self, group: &Group, viewers: &Viewers, count: &Count) {
+        let Some(now) = self.counters(group) else {
+            return;
+        };
+        let counted = (count.files, count.blocks);
+        if now != count.before || counted == (now.files, now.blocks_used) {
+            return;
+        }
+        let volumes = viewers.volumes(&(0..1));
+        let Some(&volume) = volumes.first() else {
+            return;
+        };
+        let error = Error::Format(format!(
+            "{} files with {} blocks are there; the volume's counters say {} and {}",
+            count.files, count.blocks, now.files, now.blocks_used
+        ));
+        self.damage_of_volume(volume, &error);
+    }
+
+    /// Looks whether all names of a directory lead to a vnode.
+    pub(super) fn names(&mut self, group: &Group, viewers: &Viewers, vnode: u32, look: &Look) {
+        if look.record.kind != FileType::Directory {
+            return;
+        }
+        let epoch = viewers.epochs[look.seen_by.start];
+        let volumes = viewers.volumes(&(look.seen_by.start..look.seen_by.start + 1));
+        let Some(&id) = volumes.first() else {
+            return;
+        };
+        let dir = Fid {
+            volume: id,
+            vnode: VnodeId(vnode),
+            uniquifier: look.record.uniquifier,
+        };
+        // What cannot be read is told where it is read.
+        let Ok(Some(volume)) = self.core.volume(id) else {
+            return;
+        };
+        let Ok(entries) = volume.entries(dir) else {
+            return;
+        };
+        for entry in entries {
+            let child = entry.vnode.0;
+            if self.has_vnode(group, child, entry.uniquifier, epoch) {
+                continue;
+            }
+            // It may have been removed since.
+            let still = volume.lookup(dir, &entry.name);
+            let fid = Fid {
+                volume: id,
+                vnode: entry.vnode,
+                uniquifier: entry.uniquifier,
+            };
+            if still != Ok(fid) || self.has_vnode(group, child, entry.uniquifier, epoch) {
+                continue;
+            }
+            let path = self.core.path_of(dir).map(|path| {
+                let name = String::from_utf8_lossy(&entry.name);
+                match path.is_empty() {
+                    true => name.into_owned(),
+                    false => format!("{path}/{name}"),
+                }
+            });
+            self.enter(Damage {
+                fid,
+                volumes: volumes.clone(),
+                path,
+                data_version: 0,
+                length: 0,
+                places: Vec::new(),
+                cause: "its name is there, its record is missing".to_owned(),
+            });
+        }
+    }
+
+    /// Whether a vnode is there; an unreadable one is, and is told where it is read.
+    fn has_vnode(&self, group: &Group, vnode: u32, uniquifier: Uniquifier, epoch: u64) -> bool {
+        let prefix = Key::vnode_prefix(group.id.0, vnode);
+        let from = Key::vnode(group.id.0, vnode, epoch);
+        match self.core.engine.first_version(&from, &prefix) {
+            Ok(Some((_, value))) => match VnodeRecord::decode(&value) {
+                Ok(Ok(record)) => record.uniquifier == uniquifier,
+                Ok(Err(_)) => false,
+                Err(_) => true,
+            },
+            Ok(None) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+impl Count {
+    /// Counts a version if the head sees it.
+    pub(super) fn add(&mut self, look: &Look) {
+        if look.seen_by.contains(&0) {
+            self.files += 1;
+            self.blocks += look.record.blocks();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+
+    use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
+
+    use super::*;
+    use crate::disk::SimDisk;
+    use crate::engine::batch::Batch;
+    use crate::{Context, NewVnode, Options, Partition, Volume, VolumeSpec};
+
+    const AT: Context = Context {
+        author: ViceId(1),
+        now: AfsTime(5),
+    };
+
+    fn found(partition: &Partition) -> Vec<Damage> {
+        let report = partition.scrub(0, &mut |_| ControlFlow::Continue(()));
+        report.unwrap().damaged
+    }
+
+    fn make(volume: &Volume, name: &[u8]) -> Fid {
+        let new = NewVnode {
+            owner: ViceId(1),
+            group: None,
+            mode: None,
+            client_time: None,
+        };
+        let made = volume.create_file(volume.root(), name, &new, AT);
+        made.unwrap().wait().unwrap().status.fid
+    }
+
+    /// A partition with the files `one` and `other`, of which `one` has no record.
+    fn without_a_record() -> (Arc<Partition>, Fid) {
+        let disk = SimDisk::new(64 << 20);
+        let options = Options {
+            journal_bytes: 1 << 20,
+            reserve_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let open = || Partition::open(Arc::new(disk.clone()), options.clone()).unwrap();
+        let partition = open();
+        let spec = VolumeSpec::new(VolumeId(10), "vol", ViceId(1), AfsTime(1));
+        let volume = partition.create_volume(&spec).unwrap().outcome;
+        let (one, _) = (make(&volume, b"one"), make(&volume, b"other"));
+        assert_eq!(found(&partition), []);
+        let mut batch = Batch::new();
+        batch.delete(Key::vnode(volume.group.id.0, one.vnode.0, 1));
+        let removed = partition.core.engine.commit(batch);
+        removed.unwrap().wait().unwrap();
+        drop(volume);
+        partition.close().unwrap();
+        drop(partition);
+        (open(), one)
+    }
+
+    #[test]
+    fn a_name_without_a_record_and_wrong_counters_are_named() {
+        let (partition, one) = without_a_record();
+        let damaged = found(&partition);
+        let named: Vec<_> = damaged
+            .iter()
+            .map(|damage| (damage.fid.vnode, &damage.path))
+            .collect();
+        let path = Some("one".to_owned());
+        assert_eq!(named, [(one.vnode, &path), (VnodeId(0), &None)]);
+        let counts = &damaged[1].cause;
+        assert!(
+            counts.contains("2 files") && counts.contains("say 3"),
+            "{counts}"
+        );
+    }
+
+    #[test]
+    fn a_name_without_a_record_is_an_error_and_not_absence() {
+        let (partition, _) = without_a_record();
+        let volume = partition.volume(VolumeId(10)).unwrap().unwrap();
+        let root = volume.root();
+        let is_error = |error: Error| matches!(error, Error::Io { fid, .. } if fid == root);
+        assert!(is_error(volume.remove_file(root, b"one", AT).unwrap_err()));
+        assert!(is_error(
+            volume.rename(root, b"one", root, b"new", AT).unwrap_err()
+        ));
+        assert!(is_error(
+            volume.rename(root, b"other", root, b"one", AT).unwrap_err()
+        ));
+        assert_eq!(volume.lookup(root, b"three"), Err(Error::NotFound));
+        assert!(partition.counters().damaged >= 3);
+    }
+}
