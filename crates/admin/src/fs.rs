@@ -20,7 +20,7 @@ use cellar_wire::rxafs;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
-pub use acl::{Acl, AclEntry, BadAcl, parse_rights};
+pub use acl::{Acl, AclEntry, BadAcl, RightsChange, parse_rights};
 pub(crate) use objects::patiently;
 pub use objects::{Piece, Pieces, Policies};
 pub use quota::{DISK_HEAD, QUOTA_HEAD, VolumeStatus};
@@ -37,8 +37,8 @@ const PROBES: usize = 64;
 /// How `fs setacl` changes a list.
 #[derive(Clone, Debug)]
 pub struct AclChange {
-    /// Names and the rights each gets.
-    pub entries: Vec<(String, Rights)>,
+    /// Names and what becomes of the rights of each.
+    pub entries: Vec<(String, RightsChange)>,
     /// Drop everything else first.
     pub clear: bool,
     /// The entries are negative ones.
@@ -243,7 +243,7 @@ impl<'a> Files<'a> {
         };
         self.clean(&node, path, &mut acl).await?;
         for (name, rights) in &change.entries {
-            acl.set(name, *rights, change.negative);
+            acl.change(name, *rights, change.negative);
         }
         self.store_acl(&node, path, &acl).await?;
         Ok(acl)

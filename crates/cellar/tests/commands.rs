@@ -397,3 +397,36 @@ fn an_overseer_answers_as_scripts_expect() {
             .starts_with("SUsers are: ann bob carl")
     );
 }
+
+#[test]
+fn rights_are_added_and_removed() {
+    let cell = Cell::new();
+    cell.ok("pts createuser ann");
+    for (rights, listed) in [
+        ("rl", "ann rl"),
+        ("w+", "ann rlw"),
+        ("r-", "ann lw"),
+        ("rl=", "ann rl"),
+    ] {
+        cell.ok(&format!("fs setacl scratch ann {rights}"));
+        let list = cell.ok("fs listacl scratch");
+        assert!(list.contains(&format!("  {listed}\n")), "{rights}: {list}");
+    }
+    check(
+        &cell,
+        &[
+            ("fs setacl scratch ann x+", 1, "'x+' are not rights"),
+            (
+                "fs getserverprefs",
+                1,
+                "getserverprefs: not applicable because",
+            ),
+            (
+                "fs rxstatproc -enable",
+                1,
+                "rxstatproc: not applicable because",
+            ),
+            ("fs help uuid", 0, "uuid: not applicable because"),
+        ],
+    );
+}

@@ -118,6 +118,25 @@ impl Acl {
         }
     }
 
+    /// Changes the rights of one name; who has none begins with none.
+    pub fn change(&mut self, name: &str, change: RightsChange, negative: bool) {
+        let list = if negative {
+            &self.negative
+        } else {
+            &self.normal
+        };
+        let entry = list
+            .iter()
+            .find(|entry| entry.name.eq_ignore_ascii_case(name));
+        let had = entry.map_or(Rights::NONE, |entry| entry.rights);
+        let rights = match change {
+            RightsChange::Set(rights) => rights,
+            RightsChange::Add(rights) => Rights(had.0 | rights.0),
+            RightsChange::Remove(rights) => Rights(had.0 & !rights.0),
+        };
+        self.set(name, rights, negative);
+    }
+
     /// The numbers that stand where names do, each once. A server shows them for users and groups that are no more, and
     /// for all while it cannot ask who they are.
     pub fn numbers(&self) -> Vec<ViceId> {
@@ -177,12 +196,35 @@ impl Acl {
     }
 }
 
-/// Rights as `fs setacl` takes them: letters, or `read`, `write`, `mail`, `all`, `none`.
-pub fn parse_rights(text: &str) -> Result<Rights, String> {
-    Rights::parse(text).ok_or_else(|| {
+/// What becomes of the rights of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RightsChange {
+    /// These and no others.
+    Set(Rights),
+    /// These too.
+    Add(Rights),
+    /// These no more.
+    Remove(Rights),
+}
+
+/// Rights as `fs setacl` takes them: letters, or `read`, `write`, `mail`, `all`, `none`. A sign at
+/// the end says what becomes of them: `+` adds, `-` removes, `=` or none sets. Source:
+/// fs_setacl(1).
+pub fn parse_rights(text: &str) -> Result<RightsChange, String> {
+    let (letters, change): (_, fn(Rights) -> RightsChange) = match text.as_bytes().last() {
+        Some(b'+') => (&text[..text.len() - 1], RightsChange::Add),
+        Some(b'-') => (&text[..text.len() - 1], RightsChange::Remove),
+        Some(b'=') => (&text[..text.len() - 1], RightsChange::Set),
+        _ => (text, RightsChange::Set),
+    };
+    // To take or add nothing removes the entry: so OpenAFS's fs has it.
+    if letters == "none" {
+        return Ok(RightsChange::Set(Rights::NONE));
+    }
+    Rights::parse(letters).map(change).ok_or_else(|| {
         format!(
             "'{text}' are not rights: use letters of rlidwka (A to H for your own), or read, \
-             write, mail, all, none"
+             write, mail, all, none; + or - behind them adds or removes"
         )
     })
 }
@@ -192,6 +234,33 @@ mod tests {
     use super::*;
 
     const TEXT: &[u8] = b"2\n1\nsystem:administrators\t127\nsystem:anyuser\t9\nbob\t7\n\0";
+
+    #[test]
+    fn rights_are_set_added_and_removed() {
+        let mut acl = Acl::default();
+        // After each: the rights of ann; none without an entry.
+        for (rights, wanted) in [
+            ("rl", Some("rl")),
+            ("w+", Some("rlw")),
+            ("read-", Some("w")),
+            ("r-", Some("w")),
+            ("rl=", Some("rl")),
+            ("write+", Some("rlidwk")),
+            ("all-", None),
+            ("lk+", Some("lk")),
+            ("none-", None),
+            ("i-", None),
+        ] {
+            acl.change("ann", parse_rights(rights).expect(rights), false);
+            let entry = acl.normal.first().map(|entry| entry.rights.to_string());
+            assert_eq!(entry.as_deref(), wanted, "{rights}");
+        }
+        acl.change("ann", parse_rights("w+").expect("rights"), true);
+        assert_eq!((acl.normal.len(), acl.negative.len()), (0, 1));
+        for wrong in ["x+", "r+l", "+r", "rl+-", "readwrite"] {
+            assert!(parse_rights(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn both_ways() {
@@ -254,7 +323,7 @@ mod tests {
     fn entries_are_set_and_removed() {
         let mut acl = Acl::parse(TEXT).expect("acl");
         acl.set("System:AnyUser", Rights::NONE, false);
-        acl.set("ann", parse_rights("write").expect("word"), false);
+        acl.change("ann", parse_rights("write").expect("word"), false);
         acl.set("ann", Rights::NONE, true);
         let names: Vec<_> = acl.normal.iter().map(|e| e.name.as_str()).collect();
         assert_eq!(names, ["system:administrators", "ann"]);

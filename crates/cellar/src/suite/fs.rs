@@ -4,6 +4,7 @@
 //! Where the originals take a path, a volume's name does too (`scratch` instead of
 //! `/afs/demo.cell/scratch`): its root directory, read-write. In a mount a word is a file's name only.
 
+mod inapplicable;
 mod known;
 mod manager;
 mod mount_point;
@@ -26,6 +27,25 @@ use crate::session::{As, Session};
 
 /// Runs one operation.
 pub(crate) async fn run(words: Vec<String>) -> Outcome {
+    let ours = |word: &str| {
+        let mut names = table::SUITE.commands.iter();
+        names.any(|c| c.name.starts_with(word) || c.aliases.contains(&word))
+    };
+    let inapplicable = |word: &String| inapplicable::reason(word, ours);
+    match &words[..] {
+        [help, topic, ..] if help == "help" => {
+            if let Some(reason) = inapplicable(topic) {
+                outln!("{reason}");
+                return Ok(());
+            }
+        }
+        [word, ..] => {
+            if let Some(reason) = inapplicable(word) {
+                return Err(Failure::new(reason));
+            }
+        }
+        [] => {}
+    }
     let Some(invocation) = parse(&table::SUITE, &words)? else {
         return Ok(());
     };
