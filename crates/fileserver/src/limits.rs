@@ -203,6 +203,10 @@ pub const OBJECT_MOVE_MAX: u64 = 64 << 20;
 /// Bytes of a store into objects that have come before it waits for the file's turn.
 pub const OBJECT_BEGIN_BYTES: u64 = 256 << 10;
 
+/// Bytes of a store into a new file that are kept while they are written: if a device fails, which
+/// did well a moment ago, the file is stored on others.
+pub const OBJECT_REPLAY_MAX: usize = 8 << 20;
+
 /// How long a store waits for another one of the same file in objects; then the client comes again.
 pub const OBJECT_TURN_PATIENCE: Duration = Duration::from_secs(20);
 

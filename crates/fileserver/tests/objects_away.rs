@@ -304,3 +304,63 @@ fn waits_for_the_database(policy: u32) {
         assert_eq!(layout(&cell, small).is_some(), policy == 2);
     });
 }
+
+/// A device that fails while a new file is written, in different ways; no list and no answer told
+/// before.
+#[test]
+fn a_new_file_goes_elsewhere_when_its_device_fails_under_it() {
+    for (fault, policy) in [
+        (Fault::Writes(AbortCode::EIO), "=> osd;"),
+        (
+            Fault::Writes(AbortCode::ENOSPC),
+            "=> osd, stripes=2, ssize=16;",
+        ),
+        (
+            Fault::Midway(AbortCode::EIO),
+            "=> osd, stripes=2, ssize=16;",
+        ),
+    ] {
+        let cell = Cell::start();
+        let machine = Machine::new(&cell, 1);
+        run(async {
+            let osds = Osds::start(&cell, 3, &[(2, policy)]).await;
+            set_policy(&cell, OPEN, 2);
+            osds.fakes[1].set_fault(fault);
+            for number in 0..8 {
+                let fid = machine.create(Fid::root(OPEN), &format!("f{number}")).await;
+                let bytes = pattern(BIG * 5, number);
+                let stored = store_within(&machine, fid, 0, &bytes, KEEP).await;
+                assert!(stored.is_ok(), "{fault:?}: {stored:?}");
+                let on = devices_of(&layout(&cell, fid).unwrap());
+                assert!(!on.contains(&3), "{on:?}");
+                assert!(read(&machine, fid).await == bytes);
+            }
+            // All of them: the device's answer counts.
+            osds.set_fault(Fault::Writes(AbortCode::ENOSPC));
+            let fid = machine.create(Fid::root(OPEN), "full").await;
+            let stored = store_within(&machine, fid, 0, &pattern(BIG, 1), KEEP).await;
+            assert_eq!(code(stored, "full"), AbortCode::VDISKFULL.0);
+            assert_eq!(layout(&cell, fid), None);
+        });
+    }
+}
+
+/// The server of a device is gone, a moment after it answered.
+#[test]
+fn a_new_file_goes_elsewhere_when_the_server_of_its_device_has_just_gone() {
+    let cell = Cell::start();
+    let machine = Machine::new(&cell, 1);
+    run(async {
+        let osds = Osds::start(&cell, 3, &[(2, "=> osd;")]).await;
+        set_policy(&cell, OPEN, 2);
+        for (when, gone) in [("before", false), ("after", true)] {
+            for n in 0..6 {
+                let fid = machine.create(Fid::root(OPEN), &format!("{when}{n}")).await;
+                let stored = store_within(&machine, fid, 0, &pattern(BIG, n), KEEP).await;
+                assert!(stored.is_ok(), "{when}: {stored:?}");
+                assert!(!gone || devices_of(&layout(&cell, fid).unwrap()) != [3]);
+            }
+            osds.fakes[1].kill();
+        }
+    });
+}

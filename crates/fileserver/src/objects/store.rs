@@ -13,7 +13,9 @@
 //!    all that were given before (`super::lending`). So after the version was given, and before a device hears
 //!    of it, it is asked once more whether the volume takes changes: a store that came before, and whose bytes or turn
 //!    took their time, would write a version above those of the next server, and the device let those go.
-//! 4. The answer waits for the change to be durable and for everybody to be told, as of any store.
+//! 4. New objects whose device fails under the store are made on other devices, once, from the
+//!    bytes that were kept ([`Replayed`]).
+//! 5. The answer waits for the change to be durable and for everybody to be told, as of any store.
 
 use std::sync::Arc;
 
@@ -32,7 +34,7 @@ use super::making::Making;
 use super::policies::{Place, Wanted};
 use super::turns::Turn;
 use crate::abort_map::Refusal;
-use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE};
+use crate::limits::{FETCH_PIECE_BYTES, OBJECT_MOVE_MAX, OBJECT_PATIENCE, OBJECT_REPLAY_MAX};
 use crate::rxafs::common::run_apart;
 use crate::server::Server;
 
@@ -40,6 +42,55 @@ use crate::server::Server;
 pub(crate) trait Source {
     /// The next bytes; never empty. `None` when all announced bytes have come.
     async fn next(&mut self) -> Result<Option<Bytes>, Refusal>;
+}
+
+/// The bytes of a store, of which the first [`OBJECT_REPLAY_MAX`] can be had once more.
+pub(crate) struct Replayed<'a, S> {
+    source: &'a mut S,
+    taken: Vec<Bytes>,
+    bytes: usize,
+    /// How many of those taken were given out since the last return.
+    given: usize,
+    /// All that were taken are still here.
+    is_whole: bool,
+}
+
+impl<'a, S: Source> Replayed<'a, S> {
+    pub(crate) fn new(source: &'a mut S) -> Self {
+        Self {
+            source,
+            taken: Vec::new(),
+            bytes: 0,
+            given: 0,
+            is_whole: true,
+        }
+    }
+
+    /// Returns to the beginning; `false`: more was taken than is kept.
+    pub(crate) fn again(&mut self) -> bool {
+        self.given = 0;
+        self.is_whole
+    }
+}
+
+impl<S: Source> Source for Replayed<'_, S> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        if let Some(piece) = self.taken.get(self.given) {
+            self.given += 1;
+            return Ok(Some(piece.clone()));
+        }
+        let piece = self.source.next().await?;
+        if let Some(piece) = piece.as_ref().filter(|_| self.is_whole) {
+            self.bytes += piece.len();
+            self.is_whole = self.bytes <= OBJECT_REPLAY_MAX;
+            match self.is_whole {
+                true => self.taken.push(piece.clone()),
+                false => self.taken = Vec::new(),
+            }
+            self.given = self.taken.len();
+        }
+        Ok(piece)
+    }
 }
 
 /// A store into objects that is allowed and waits for its bytes.
@@ -52,7 +103,7 @@ pub(crate) struct Storing {
     old: Option<Arc<Layout>>,
     next: Layout,
     /// The objects are those that the file has; only what comes is written.
-    goes_on: bool,
+    pub(crate) goes_on: bool,
     turn: Turn,
     making: Making,
 }
@@ -239,6 +290,7 @@ impl Storing {
         let server = self.server.clone();
         let fid = self.fid;
         let outcome = self.written(spec, announced, source).await;
+        let outcome = outcome.map_err(|failure| self.told(failure));
         let figures = &server.objects.figures;
         match outcome {
             Ok((written, length)) => {
@@ -263,13 +315,30 @@ impl Storing {
         }
     }
 
+    /// The refusal of a store that failed. A device that failed a new file gets none for a moment,
+    /// whatever it answered: the next try goes elsewhere.
+    fn told(&self, failure: Failure) -> Refusal {
+        match failure {
+            Failure::Other(refusal) => refusal,
+            Failure::Writing(error) => {
+                let storage = self.server.objects.storage();
+                if let (false, Some(storage)) = (self.goes_on, storage)
+                    && let cellar_objects::Error::Device { osd, .. } = error
+                {
+                    storage.devices.suspect(osd);
+                }
+                failed(error)
+            }
+        }
+    }
+
     /// What was written, and how long the file is then.
     async fn written(
         &self,
         spec: &StoreSpec,
         announced: u64,
         source: &mut impl Source,
-    ) -> Result<(Written, u64), Refusal> {
+    ) -> Result<(Written, u64), Failure> {
         let storage = self.server.objects.needed()?;
         let kept = self.before.length.min(spec.file_length);
         let end = spec.position + announced;
@@ -279,40 +348,33 @@ impl Storing {
             ..WriteOptions::default()
         };
         let set = storage.set(self.fid, self.next.clone());
-        let mut writer =
-            Writer::new(storage.devices.clone(), set, before, options).map_err(failed)?;
+        let mut writer = Writer::new(storage.devices.clone(), set, before, options)?;
         if self.goes_on {
             if kept < before {
-                writer.truncate(kept).await.map_err(failed)?;
+                writer.truncate(kept).await?;
             }
-            writer
-                .begin(spec.position, announced)
-                .await
-                .map_err(failed)?;
+            writer.begin(spec.position, announced).await?;
             pass_on(&mut writer, source, announced).await?;
         } else {
             let mut kept_bytes = Kept::of(self, kept).await?;
             let (head, tail) = (kept.min(spec.position), kept.max(end));
             if spec.position <= kept {
                 // What is kept and what is new touch: one run.
-                writer.begin(0, tail).await.map_err(failed)?;
+                writer.begin(0, tail).await?;
                 kept_bytes.copy(&mut writer, 0..head).await?;
                 pass_on(&mut writer, source, announced).await?;
                 kept_bytes.copy(&mut writer, end.min(kept)..kept).await?;
             } else {
-                writer.begin(0, kept).await.map_err(failed)?;
+                writer.begin(0, kept).await?;
                 kept_bytes.copy(&mut writer, 0..kept).await?;
-                writer
-                    .begin(spec.position, announced)
-                    .await
-                    .map_err(failed)?;
+                writer.begin(spec.position, announced).await?;
                 pass_on(&mut writer, source, announced).await?;
             }
             if self.old.is_none() {
                 ObjectFigures::count(&self.server.objects.figures.moved_out);
             }
         }
-        let written = writer.finish().await.map_err(failed)?;
+        let written = writer.finish().await?;
         for problem in &written.problems {
             ObjectFigures::count(&self.server.objects.figures.problems);
             tracing::info!(fid = %self.fid, osd = problem.placed.osd, cause = %problem.cause,
@@ -380,6 +442,31 @@ impl Source for Nothing {
     }
 }
 
+/// Why a store did not come to its end: where it writes, or otherwise.
+enum Failure {
+    Writing(cellar_objects::Error),
+    Other(Refusal),
+}
+
+impl From<cellar_objects::Error> for Failure {
+    fn from(error: cellar_objects::Error) -> Self {
+        Self::Writing(error)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Other(refusal)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// Why the objects that a file has cannot be read.
 fn failed(error: cellar_objects::Error) -> Refusal {
     Refusal::Objects(error.code())
 }
@@ -389,12 +476,12 @@ async fn pass_on(
     writer: &mut Writer,
     source: &mut impl Source,
     announced: u64,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     let mut left = announced;
     while left > 0 {
         let bytes = source.next().await?.ok_or(Refusal::StoppedSending)?;
         left = left.saturating_sub(bytes.len() as u64);
-        writer.push(bytes).await.map_err(failed)?;
+        writer.push(bytes).await?;
     }
     Ok(())
 }
@@ -423,7 +510,7 @@ impl Kept {
         &mut self,
         writer: &mut Writer,
         range: std::ops::Range<u64>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Failure> {
         if range.is_empty() {
             return Ok(());
         }
@@ -445,7 +532,7 @@ impl Kept {
                     // Cut off meanwhile: the store would not count anyhow.
                     let piece = piece?.ok_or(Refusal::Busy)?;
                     left = left.saturating_sub(piece.len() as u64);
-                    writer.push(piece).await.map_err(failed)?;
+                    writer.push(piece).await?;
                 }
                 Ok(())
             }
@@ -460,7 +547,7 @@ impl Kept {
                 let reader = Reader::new(storage.devices.clone(), set, range, options);
                 let mut reader = reader.map_err(failed)?;
                 while let Some(piece) = reader.next().await.map_err(failed)? {
-                    writer.push(piece).await.map_err(failed)?;
+                    writer.push(piece).await?;
                 }
                 for problem in reader.problems() {
                     server.repair_after_read(*fid, layout, *whole, problem);

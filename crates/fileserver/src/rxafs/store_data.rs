@@ -37,7 +37,7 @@ use crate::callback::Pending;
 use crate::limits::{OBJECT_BEGIN_BYTES, STORE_PIECE_BYTES, STORE_SLACK_BLOCKS};
 use crate::objects::known::when_known;
 use crate::objects::policies::Place;
-use crate::objects::store::{self, Source, Storing};
+use crate::objects::store::{self, Replayed, Source, Storing};
 use crate::server::Server;
 use crate::service::Answered;
 use crate::session::Session;
@@ -364,11 +364,20 @@ async fn into_objects(
         return Err(Refusal::Busy);
     };
     let (volume, spec) = (&allowed.attached.volume, &allowed.spec);
-    let storing = Storing::begin(server, volume, asked.fid, &wanted, spec, asked.length).await?;
-    let Some(storing) = storing else {
-        return here(server, session, asked, &allowed, bytes).await;
+    let mut bytes = Replayed::new(bytes);
+    let mut is_first = true;
+    let stored = loop {
+        let storing = Storing::begin(server, volume, asked.fid, &wanted, spec, asked.length);
+        let Some(storing) = storing.await? else {
+            return here(server, session, asked, &allowed, &mut bytes).await;
+        };
+        let is_new = !storing.goes_on;
+        match storing.write(spec, asked.length, &mut bytes).await {
+            // A device failed that did well a moment ago: there may be others.
+            Err(Refusal::Objects(_)) if is_new && is_first && bytes.again() => is_first = false,
+            outcome => break Arc::new(outcome?),
+        }
     };
-    let stored = Arc::new(storing.write(spec, asked.length, bytes).await?);
     let is_refused = Arc::new(AtomicBool::new(false));
     let work = {
         let (session, allowed, stored) = (session.clone(), allowed.clone(), stored.clone());
