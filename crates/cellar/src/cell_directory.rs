@@ -127,6 +127,11 @@ impl CellDirectory {
         self.databases().join("cell.redb")
     }
 
+    /// The last copy of the databases that was whole.
+    pub(crate) fn database_copy(&self) -> PathBuf {
+        self.databases().join("cell.copy")
+    }
+
     pub(crate) fn partition(&self, id: PartitionId) -> PathBuf {
         // As AFS writes it, but below this directory.
         self.0.join(id.to_string().trim_start_matches('/'))

@@ -11,6 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 mod cell_directory;
+mod db;
 mod failure;
 mod files;
 mod found;
@@ -92,6 +93,8 @@ enum Command {
     Logout(tokens::LogoutOptions),
     /// The keys of a cell's servers.
     Key(key::Options),
+    /// Check, export or import the databases of a cell that does not run.
+    Db(db::Options),
     /// Volumes: create, remove, list and examine them (as OpenAFS's vos).
     #[command(
         disable_help_flag = true,
@@ -179,6 +182,7 @@ impl Command {
             Self::Tokens(_) => "tokens",
             Self::Logout(_) => "logout",
             Self::Key(_) => "key",
+            Self::Db(_) => "db",
             Self::Vos(_) => return "vos".to_owned(),
             Self::Pts(_) => return "pts".to_owned(),
             Self::Fs(_) => return "fs".to_owned(),
@@ -201,6 +205,7 @@ impl Command {
             Self::Tokens(options) => block_on(tokens::tokens(options)),
             Self::Logout(options) => block_on(tokens::logout(options)),
             Self::Key(options) => key::run(options),
+            Self::Db(options) => db::run(&options),
             Self::Vos(words) => block_on(suite::vos::run(words.words)),
             Self::Pts(words) => block_on(suite::pts::run(words.words)),
             Self::Fs(words) => block_on(suite::fs::run(words.words)),

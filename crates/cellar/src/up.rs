@@ -14,6 +14,7 @@
 mod banner;
 mod bootstrap;
 mod bozo;
+mod copies;
 pub(crate) mod damaged;
 mod databases;
 mod elsewhere;

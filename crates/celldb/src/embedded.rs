@@ -16,40 +16,48 @@
 //! (`failed`), because it would build on something uncertain; reads go on from the durable state.
 //! Opening the file again decides: redb shows the last commit that is whole.
 
-use std::fmt;
-use std::fs;
-use std::io;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use redb::backends::FileBackend;
 use redb::{
-    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend,
-    StorageError, TableDefinition, TableError,
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+    TableError,
 };
 
+use crate::backend::{LockedFile, Shared};
+use crate::guard::guarded;
 use crate::history::{Committed, History};
+use crate::id::DatabaseId;
+use crate::newest::Newest;
+use crate::text::Row;
 use crate::transaction::{Layered, Overlay, Transaction};
-use crate::{CellDb, Error, Revision, Table, Verdict, View, Watch};
+use crate::verify::{Summary, verify};
+use crate::{CellDb, Error, Revision, Table, Verdict, View, Watch, sealed};
 
 /// The engine's own table.
-const META: TableDefinition<'static, &str, u64> = TableDefinition::new("_celldb");
+const META: TableDefinition<'static, &str, u64> = TableDefinition::new(META_NAME);
+pub(crate) const META_NAME: &str = "_celldb";
 const REVISION: &str = "revision";
 const FORMAT: &str = "format";
 /// The halves of the id.
 const ID: [&str; 2] = ["id.high", "id.low"];
-/// Layout of rows below: one redb table a table, keys and values as they are.
-const FORMAT_VERSION: u64 = 1;
+/// Layout of rows below: one redb table a table, values with a checksum ([`sealed`]).
+pub(crate) const FORMAT_VERSION: u64 = 2;
+/// The layout before: values as they are.
+const FORMAT_UNSEALED: u64 = 1;
 /// Bytes of pages that redb may keep; the servers above hold what they need in memory themselves.
 const CACHE_BYTES: usize = 16 << 20;
 
+/// The redb table of a name.
+pub(crate) fn definition_of(name: &str) -> TableDefinition<'_, &'static [u8], &'static [u8]> {
+    TableDefinition::new(name)
+}
+
 fn definition(table: Table) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
-    TableDefinition::new(table.name())
+    definition_of(table.name())
 }
 
 /// Changes on their way to the disk.
@@ -77,120 +85,116 @@ pub struct Embedded {
     progress: Condvar,
     history: Arc<History>,
     id: DatabaseId,
+    /// Where the newest revision is noted, if the database is a file.
+    newest: Option<Newest>,
 }
 
-/// Identifies one database: made at random with the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DatabaseId(u128);
-
-impl fmt::Display for DatabaseId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl FromStr for DatabaseId {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let id = is_one
-            .then(|| u128::from_str_radix(text, 16).ok())
-            .flatten();
-        id.map(Self).ok_or("not 32 hexadecimal digits")
-    }
+/// How a database is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening {
+    /// Makes a new one if there is none.
+    pub create: bool,
+    /// Takes one that is older than it has been: a copy that was put back on purpose.
+    pub older: bool,
 }
 
 impl Embedded {
-    /// Opens the database at `path`, which must be there.
+    /// Opens or creates the database at `path`.
     ///
     /// # Errors
-    /// [`Error::Missing`] when it is not; else as [`Embedded::open`].
-    pub fn open_existing(path: &Path) -> Result<Self, Error> {
-        match path.try_exists().map_err(failed)? {
-            true => Self::open(path),
-            false => Err(Error::Missing(path.to_path_buf())),
-        }
+    /// As [`Embedded::open_as`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_as(
+            path,
+            Opening {
+                create: true,
+                older: false,
+            },
+        )
     }
 
-    /// Opens or creates the database at `path`.
+    /// Opens the database at `path`, after all that is in it was verified.
     ///
     /// A new one is made under the name with `.new` appended and renamed when it is whole and
     /// synced: a crash in between leaves nothing at `path`.
     ///
     /// # Errors
-    /// [`Error::InUse`] when another process has it open, [`Error::Format`] when it is something
-    /// else, [`Error::Failed`] when the file system refuses.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    /// [`Error::Missing`] when it is not there and must not be made, [`Error::InUse`] when another
+    /// process has it open, [`Error::Damaged`] when anything in it is not as it was written,
+    /// [`Error::Older`] when it has been newer, [`Error::Format`] when a newer program wrote it,
+    /// [`Error::Failed`] when the file system refuses.
+    pub fn open_as(path: &Path, opening: Opening) -> Result<Self, Error> {
         if !path.try_exists().map_err(failed)? {
-            Self::create(path)?;
+            if !opening.create {
+                return Err(Error::Missing(path.to_path_buf()));
+            }
+            make(path, |storage| Self::start(storage, path, true).map(drop))?;
         }
-        Self::start(
-            Database::builder().set_cache_size(CACHE_BYTES).open(path),
-            path,
-        )
-    }
-
-    fn create(path: &Path) -> Result<(), Error> {
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".new");
-        match fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        let storage = Shared(Arc::new(LockedFile::open(path, false)?));
+        let mut database = Self::start(storage, path, false)?;
+        let revision = database.state.get_mut().durable;
+        match Newest::read(path, database.id) {
+            Some(newest) if newest > revision && !opening.older => {
+                return Err(Error::Older {
+                    path: path.to_path_buf(),
+                    revision,
+                    newest,
+                });
+            }
             _ => {}
         }
-        drop(Self::start(
-            cellar_private::options()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(&unfinished)
-                .map_err(DatabaseError::from)
-                .and_then(FileBackend::new)
-                .and_then(|file| Database::builder().create_with_backend(file)),
-            Path::new(&unfinished),
-        )?);
-        let directory = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        fs::rename(&unfinished, path).map_err(failed)?;
-        let directory = fs::File::open(directory.unwrap_or(Path::new("."))).map_err(failed)?;
-        directory.sync_all().map_err(failed)
+        let newest = Newest::open(path, database.id).map_err(failed)?;
+        newest.note(revision);
+        database.newest = Some(newest);
+        Ok(database)
     }
 
     /// Opens or creates a database on a disk of the caller's: tests use one that fails. A crash
     /// while a new one is made leaves a disk that is refused.
     ///
     /// # Errors
-    /// As [`Embedded::open`].
+    /// As [`Embedded::open_as`].
     pub fn with_backend(disk: impl StorageBackend) -> Result<Self, Error> {
-        let opened = Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create_with_backend(disk);
-        Self::start(opened, Path::new("(disk)"))
+        let is_new = disk.len().map_err(failed)? == 0;
+        Self::start(Shared(Arc::new(disk)), Path::new("(disk)"), is_new)
     }
 
-    fn start(opened: Result<Database, DatabaseError>, path: &Path) -> Result<Self, Error> {
-        let format = |reason: String| Error::Format {
+    fn start(storage: Shared, path: &Path, is_new: bool) -> Result<Self, Error> {
+        let damaged = |reason| Error::Damaged {
             path: path.to_path_buf(),
             reason,
         };
-        let database = opened.map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => Error::InUse(path.to_path_buf()),
-            DatabaseError::Storage(StorageError::Io(error)) => failed(error),
-            other => format(other.to_string()),
-        })?;
-        let (revision, id) = match Self::stored(&database)? {
-            Some((FORMAT_VERSION, revision, id)) => (revision, id),
-            Some((version, ..)) => return Err(format(format!("format {version}"))),
-            None => {
-                write_out(&database, &Overlay::default(), 0).map_err(failed)?;
-                (0, None)
-            }
+        let found = match is_new {
+            true => None,
+            false => Some(verify(&storage).map_err(damaged)?),
         };
-        // An older release made none.
-        let id = match id {
-            Some(id) => id,
-            None => write_id(&database).map_err(failed)?,
+        if let Some(found) = found.as_ref().filter(|found| found.format > FORMAT_VERSION) {
+            return Err(Error::Format {
+                path: path.to_path_buf(),
+                format: found.format,
+            });
+        }
+        let opened = guarded(|| {
+            Database::builder()
+                .set_cache_size(CACHE_BYTES)
+                .create_with_backend(storage)
+        });
+        let database = opened.map_err(damaged)?;
+        let (revision, id) = match &found {
+            Some(Summary {
+                format: FORMAT_VERSION,
+                revision,
+                id: Some(id),
+                ..
+            }) => (*revision, *id),
+            // New, or of an older release.
+            other => {
+                let revision = other.as_ref().map_or(0, |found| found.revision);
+                let id = other.as_ref().and_then(|found| found.id);
+                let id = id.unwrap_or_else(DatabaseId::random);
+                guarded(|| take_up(&database, other.as_ref(), revision, id)).map_err(failed)?;
+                (revision, id)
+            }
         };
         let state = State {
             given: revision,
@@ -204,6 +208,7 @@ impl Embedded {
             progress: Condvar::new(),
             history,
             id,
+            newest: None,
         })
     }
 
@@ -212,22 +217,19 @@ impl Embedded {
         self.id
     }
 
-    /// Format, revision and id in the file; nothing in a new one.
-    fn stored(database: &Database) -> Result<Option<(u64, u64, Option<DatabaseId>)>, Error> {
-        let transaction = database.begin_read().map_err(unreadable)?;
-        let meta = match transaction.open_table(META) {
-            Ok(meta) => meta,
-            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(unreadable(error)),
-        };
-        let number = |name| -> Result<Option<u64>, Error> {
-            let value = meta.get(name).map_err(unreadable)?;
-            Ok(value.map(|value| value.value()))
-        };
-        let halves = number(ID[0])?.zip(number(ID[1])?);
-        let id = halves.map(|(high, low)| DatabaseId(u128::from(high) << 64 | u128::from(low)));
-        let format = number(FORMAT)?.unwrap_or(0);
-        Ok(Some((format, number(REVISION)?.unwrap_or(0), id)))
+    /// The durable state as it is now.
+    pub(crate) fn read(&self) -> Result<ReadTransaction, Error> {
+        guarded(|| self.database.begin_read()).map_err(unreadable)
+    }
+
+    /// The revision of a durable state.
+    pub(crate) fn revision_of(&self, transaction: &ReadTransaction) -> Result<u64, Error> {
+        let revision = guarded(|| {
+            let meta = transaction.open_table(META)?;
+            let value = meta.get(REVISION)?;
+            Ok::<_, redb::Error>(value.map_or(0, |value| value.value()))
+        });
+        revision.map_err(unreadable)
     }
 
     /// Runs a body on the newest state; what it wrote joins what waits. The revision to wait for.
@@ -236,7 +238,7 @@ impl Embedded {
         state: &mut State,
         body: &mut dyn FnMut(&mut Transaction<'_>) -> Verdict,
     ) -> Result<u64, Error> {
-        let base = Durable(self.database.begin_read().map_err(unreadable)?);
+        let base = Durable(self.read()?);
         let layers = [&*state.committing, &state.waiting];
         let mut transaction = Transaction::new(Layered {
             base: &base,
@@ -265,22 +267,20 @@ impl Embedded {
         state.has_leader = true;
         let outcome = parking_lot::MutexGuard::unlocked(state, || {
             // A panic below must not leave the others waiting for this leader for ever.
-            let write = || write_out(&self.database, &changes, revision);
-            catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
-                Err(redb::Error::Corrupted(
-                    "the engine panicked in a commit".to_owned(),
-                ))
-            })
+            guarded(|| write_out(&self.database, &changes, revision))
         });
         state.has_leader = false;
         match outcome {
             Ok(()) => {
                 state.committing = Arc::default();
                 state.durable = revision;
+                if let Some(newest) = &self.newest {
+                    newest.note(revision);
+                }
                 self.history.publish(transactions);
             }
             Err(error) => {
-                let reason: Arc<str> = error.to_string().into();
+                let reason: Arc<str> = error.into();
                 tracing::error!(%reason, revision, "the cell database failed; no more writes");
                 state.failed = Some(reason);
             }
@@ -295,13 +295,9 @@ impl CellDb for Embedded {
     }
 
     fn snapshot(&self) -> Result<(Box<dyn View>, Revision), Error> {
-        let transaction = self.database.begin_read().map_err(unreadable)?;
-        let revision = {
-            let meta = transaction.open_table(META).map_err(unreadable)?;
-            let value = meta.get(REVISION).map_err(unreadable)?;
-            Revision(value.map_or(0, |value| value.value()))
-        };
-        Ok((Box::new(Durable(transaction)), revision))
+        let transaction = self.read()?;
+        let revision = self.revision_of(&transaction)?;
+        Ok((Box::new(Durable(transaction)), Revision(revision)))
     }
 
     fn transact(
@@ -331,18 +327,111 @@ impl CellDb for Embedded {
     }
 }
 
-/// Gives the database an id.
-fn write_id(database: &Database) -> Result<DatabaseId, redb::Error> {
-    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+/// Makes a file, whole or not at all: `fill` gets it under another name.
+pub(crate) fn make(
+    path: &Path,
+    fill: impl FnOnce(Shared) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let unfinished = appended(path, ".new");
+    match std::fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    fill(Shared(Arc::new(LockedFile::open(&unfinished, true)?)))?;
+    std::fs::rename(&unfinished, path).map_err(failed)?;
+    cellar_private::sync_name(path).map_err(failed)
+}
+
+/// The path with something behind its last name.
+pub(crate) fn appended(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(more);
+    name.into()
+}
+
+/// Format, revision and id in the file; nothing in a new one.
+pub(crate) fn stored(
+    database: &Database,
+) -> Result<Option<(u64, u64, Option<DatabaseId>)>, redb::Error> {
+    let transaction = database.begin_read()?;
+    let meta = match transaction.open_table(META) {
+        Ok(meta) => meta,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let number = |name| -> Result<Option<u64>, redb::Error> {
+        Ok(meta.get(name)?.map(|value| value.value()))
+    };
+    let halves = number(ID[0])?.zip(number(ID[1])?);
+    let id = halves.map(|(high, low)| DatabaseId::of_halves(high, low));
+    let format = number(FORMAT)?.unwrap_or(0);
+    Ok(Some((format, number(REVISION)?.unwrap_or(0), id)))
+}
+
+/// Writes what a database of this form has in one transaction: its format, revision and id. The
+/// rows of one in the form before get their checksums; all of it was verified.
+fn take_up(
+    database: &Database,
+    found: Option<&Summary>,
+    revision: u64,
+    id: DatabaseId,
+) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
-    {
-        let mut meta = transaction.open_table(META)?;
+    let unsealed = found.filter(|found| found.format == FORMAT_UNSEALED);
+    for (name, _) in unsealed.iter().flat_map(|found| &found.tables) {
+        let mut table = transaction.open_table(definition_of(name))?;
+        let mut rows = Vec::new();
+        for row in table.iter()? {
+            let (key, value) = row?;
+            let sealed = sealed::seal(name, key.value(), value.value());
+            rows.push((key.value().to_vec(), sealed));
+        }
+        for (key, value) in rows {
+            table.insert(&key[..], &value[..])?;
+        }
+    }
+    write_meta(&transaction, revision, Some(id))?;
+    transaction.commit()?;
+    Ok(())
+}
+
+fn write_meta(
+    transaction: &redb::WriteTransaction,
+    revision: u64,
+    id: Option<DatabaseId>,
+) -> Result<(), redb::Error> {
+    let mut meta = transaction.open_table(META)?;
+    meta.insert(FORMAT, FORMAT_VERSION)?;
+    meta.insert(REVISION, revision)?;
+    if let Some(id) = id {
+        let (high, low) = id.halves();
         meta.insert(ID[0], high)?;
         meta.insert(ID[1], low)?;
     }
+    Ok(())
+}
+
+/// Fills a new database with rows, in the order of their tables.
+pub(crate) fn fill(
+    storage: Shared,
+    rows: &[Row],
+    revision: u64,
+    id: DatabaseId,
+) -> Result<(), redb::Error> {
+    let database = Database::builder().create_with_backend(storage)?;
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    for rows in rows.chunk_by(|one, other| one.0 == other.0) {
+        let name = &rows[0].0;
+        let mut table = transaction.open_table(definition_of(name))?;
+        for (_, key, value) in rows {
+            table.insert(&key[..], &sealed::seal(name, key, value)[..])?;
+        }
+    }
+    write_meta(&transaction, revision, Some(id))?;
     transaction.commit()?;
-    Ok(DatabaseId(u128::from(high) << 64 | u128::from(low)))
+    Ok(())
 }
 
 /// Writes changes and the revision they lead to as one redb transaction.
@@ -353,33 +442,38 @@ fn write_out(database: &Database, changes: &Overlay, revision: u64) -> Result<()
         let mut open = transaction.open_table(definition(table))?;
         for (key, value) in rows {
             match value {
-                Some(value) => drop(open.insert(&key[..], &value[..])?),
+                Some(value) => {
+                    let sealed = sealed::seal(table.name(), key, value);
+                    drop(open.insert(&key[..], &sealed[..])?);
+                }
                 None => drop(open.remove(&key[..])?),
             }
         }
     }
-    {
-        let mut meta = transaction.open_table(META)?;
-        meta.insert(FORMAT, FORMAT_VERSION)?;
-        meta.insert(REVISION, revision)?;
-    }
+    write_meta(&transaction, revision, None)?;
     transaction.commit()?;
     Ok(())
 }
 
-/// A durable state, as redb shows it.
+/// A durable state, as redb shows it. A row that is not as it was written is an error.
 struct Durable(ReadTransaction);
 
 impl View for Durable {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        match self.0.open_table(definition(table)) {
+        let stored = guarded(|| match self.0.open_table(definition(table)) {
             Ok(open) => {
-                let value = open.get(key).map_err(unreadable)?;
+                let value = open.get(key)?;
                 Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
             }
             Err(TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(unreadable(error)),
-        }
+            Err(error) => Err(redb::Error::from(error)),
+        });
+        let stored = stored.map_err(unreadable)?;
+        let value = stored.map(|stored| {
+            let value = opened(table, key, &stored)?.len();
+            Ok(stored.slice(..value))
+        });
+        value.transpose()
     }
 
     fn visit(
@@ -388,14 +482,19 @@ impl View for Durable {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Error> {
-        let open = match self.0.open_table(definition(table)) {
-            Ok(open) => open,
-            Err(TableError::TableDoesNotExist(_)) => return Ok(()),
-            Err(error) => return Err(unreadable(error)),
+        let open = guarded(|| match self.0.open_table(definition(table)) {
+            Ok(open) => Ok(Some(open)),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error),
+        });
+        let Some(open) = open.map_err(unreadable)? else {
+            return Ok(());
         };
-        for row in ReadableTable::range::<&[u8]>(&open, range).map_err(unreadable)? {
-            let (key, value) = row.map_err(unreadable)?;
-            if !each(key.value(), value.value()) {
+        let rows = guarded(|| ReadableTable::range::<&[u8]>(&open, range));
+        let mut rows = rows.map_err(unreadable)?;
+        while let Some((key, stored)) = guarded(|| rows.next().transpose()).map_err(unreadable)? {
+            let (key, stored) = (key.value(), stored.value());
+            if !each(key, opened(table, key, stored)?) {
                 break;
             }
         }
@@ -403,10 +502,19 @@ impl View for Durable {
     }
 }
 
-fn unreadable(error: impl std::fmt::Display) -> Error {
-    Error::Read(error.to_string().into())
+/// The value of a stored row. A damaged one is said in the log, and is an error.
+fn opened<'a>(table: Table, key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], Error> {
+    sealed::open(table.name(), key, stored).map_err(|reason| {
+        let (table, len) = (table.name(), stored.len());
+        tracing::error!(table, len, reason, "a row of the cell database is damaged");
+        Error::BadRow { table, len, reason }
+    })
 }
 
-fn failed(error: impl std::fmt::Display) -> Error {
+fn unreadable(reason: String) -> Error {
+    Error::Read(reason.into())
+}
+
+pub(crate) fn failed(error: impl std::fmt::Display) -> Error {
     Error::Failed(error.to_string().into())
 }

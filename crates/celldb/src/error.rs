@@ -21,13 +21,31 @@ pub enum Error {
     /// There is no file, and a new one was not asked for.
     #[error("{} is missing", .0.display())]
     Missing(PathBuf),
-    /// The file is not a cell database, or of a format that this program does not know.
-    #[error("{} is not a cell database that this program can read: {reason}", path.display())]
+    /// A newer program wrote the file.
+    #[error("{} has form {format}, which this program does not know: use a newer one", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// Its form.
+        format: u64,
+    },
+    /// The file is not as it was written, or is no cell database.
+    #[error("{} is damaged: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first fault.
         reason: String,
+    },
+    /// The database was newer once: transactions have disappeared from it.
+    #[error("{} ends with transaction {revision}, and had transaction {newest} before", path.display())]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// The last transaction in it.
+        revision: u64,
+        /// The last that it has had.
+        newest: u64,
     },
     /// The caller: a key, a value or a transaction is over one of [`crate::limits`].
     #[error("{what} of {size} is over the limit of {limit}")]

@@ -23,18 +23,29 @@
 //!
 //! [`Embedded`] is the engine for one server.
 
+mod admin;
+mod backend;
 mod embedded;
 mod error;
+mod guard;
 mod history;
+mod id;
+mod newest;
+mod sealed;
 mod table;
+mod text;
 mod transaction;
+mod verify;
 
-pub use embedded::{DatabaseId, Embedded};
+pub use admin::{Exported, check, check_export, export, import};
+pub use embedded::{Embedded, Opening};
 pub use error::Error;
 pub use history::{Change, Committed, Watch};
+pub use id::DatabaseId;
 pub use redb::StorageBackend;
 pub use table::{Table, limits};
 pub use transaction::{Rows, Transaction, View};
+pub use verify::Summary;
 
 /// The number of a committed transaction: each has the next one. 0 is the empty database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

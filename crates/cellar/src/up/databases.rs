@@ -15,6 +15,7 @@ use cellar_wire::osddb::{CreateOsd, GetOsd, OsdEntry};
 use cellar_wire::{AbortCode, List, vl};
 
 use super::bootstrap;
+use super::copies::Copies;
 use super::elsewhere::Elsewhere;
 use super::osds::OsdTable;
 use super::pieces::{self, New};
@@ -131,6 +132,7 @@ impl OsdTable for Databases {
 /// The databases in this process.
 pub(super) struct OwnDatabases {
     id: DatabaseId,
+    _copies: Copies,
     pub(super) vl: Arc<Vl>,
     pr: Arc<Pr>,
     osddb: Arc<OsdDb>,
@@ -160,26 +162,26 @@ impl OwnDatabases {
         };
         cellar_private::directory(&databases).map_err(|cause| at(&cause))?;
         let file = directory.database_file();
-        let opened = match pieces::may_make_database(identity, new) {
-            true => Embedded::open(&file),
-            false => Embedded::open_existing(&file),
-        };
+        let opened = Embedded::open_as(&file, pieces::opening(identity, new));
         let db = opened.map_err(|cause| match cause {
             DatabaseError::Missing(_) => at(&format!(
                 "{cause}, and the cell has been used: restore it from a copy. 'cellar up --new-database' makes empty \
                  databases, without the users, groups and locations of volumes of the old ones"
             )),
-            cause => at(&cause),
+            cause => crate::db::failure(&cause),
         })?;
         pieces::check_database(identity, new, db.id()).map_err(|cause| at(&cause))?;
         let id = db.id();
         let db = Arc::new(db);
+        let copied = db.clone();
         let vl = Vl::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let osddb = OsdDb::open(db.clone(), clock()).map_err(|cause| at(&cause))?;
         let pr = Pr::open(db, clock(), identity.cell.name.as_str()).map_err(|cause| at(&cause))?;
         let pr = pr.with_realms(trust.authority.clone());
+        let copies = Copies::keep(copied, directory.database_copy());
         Ok(Self {
             id,
+            _copies: copies.map_err(|cause| at(&cause))?,
             vl: Arc::new(vl),
             pr: Arc::new(pr),
             osddb: Arc::new(osddb),

@@ -153,10 +153,13 @@ fn check_old_partitions(directory: &CellDirectory, identity: &Identity, new: &Ne
     )))
 }
 
-/// Whether databases may be made: they were never there, or are said to be new.
-pub(super) fn may_make_database(identity: &Identity, new: &New) -> bool {
+/// How databases are opened. They may be made if they were never there, or are said to be new.
+pub(super) fn opening(identity: &Identity, new: &New) -> cellar_celldb::Opening {
     let known = identity.used.as_ref().and_then(|used| used.database);
-    new.new_database || (known.is_none() && !identity.complete)
+    cellar_celldb::Opening {
+        create: new.new_database || (known.is_none() && !identity.complete),
+        older: new.new_database,
+    }
 }
 
 /// Refuses databases that are not the ones that the cell has used.

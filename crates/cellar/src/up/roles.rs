@@ -40,6 +40,8 @@ pub(super) struct Roles {
 /// The cell with its ports open.
 pub(super) struct Running {
     runtime: Runtime,
+    /// Dropped when all others are: the last copy of the databases is written then.
+    databases: Databases,
     fileserver: FileServer,
     partitions: Vec<(PartitionId, Arc<Partition>)>,
     osds: Option<OsdServer>,
@@ -154,6 +156,7 @@ impl Roles {
         match answering {
             Ok(socket) => Ok(Running {
                 runtime: self.runtime,
+                databases: self.databases,
                 fileserver,
                 partitions: self.partitions,
                 osds: self.osds,
@@ -327,6 +330,7 @@ impl Running {
                 ))
             })?;
         }
+        drop(self.databases);
         for (id, partition) in &self.partitions {
             partition.close().map_err(|cause| {
                 Failure::new(format!(

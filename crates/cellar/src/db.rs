@@ -1,0 +1,153 @@
+//! `cellar db`: the databases of a cell that does not run: look at them, write them out, make them
+//! again.
+
+use std::path::PathBuf;
+
+use cellar_celldb::{Error, Summary, check, check_export, export, import};
+use serde_json::json;
+
+use crate::cell_directory::CellDirectory;
+use crate::failure::{Failure, Outcome};
+use crate::found;
+use crate::suite::print_json;
+use crate::up::lock;
+
+/// The databases of a cell that does not run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cellar db check --dir /srv/cell
+  cellar db export /root/users-and-volumes --dir /srv/cell
+  cellar db import /srv/cell/db/cell.copy --dir /srv/cell     (after a start refused damaged databases)")]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    what: What,
+    /// The cell's directory. Default: ./cell-data.
+    #[arg(long, value_name = "DIR", env = "CELLAR_DIR", global = true)]
+    dir: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Look at every page and row of the databases, and at the copy beside them.
+    Check,
+    /// Write the databases to a file, as text. Of damaged ones, the rows that are whole.
+    Export { file: PathBuf },
+    /// Make the databases again from an export, or from the copy beside them. The old file is kept.
+    Import { file: PathBuf },
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let directory = found::directory(options.dir.as_deref())?;
+    if !directory.databases().is_dir() {
+        return Err(Failure::new(format!(
+            "{} holds no databases of a cell",
+            directory.path().display()
+        )));
+    }
+    let _lock = lock::take(&directory.lock_file())?;
+    let path = directory.database_file();
+    match &options.what {
+        What::Check => check_both(&directory, options.json),
+        What::Export { file } => {
+            let exported = export(&path, file).map_err(|cause| failure(&cause))?;
+            let rows = exported.rows;
+            if options.json {
+                print_json(&json!({ "rows": rows, "faults": exported.faults }))?;
+            } else {
+                println!("{rows} rows written to {}", file.display());
+            }
+            for fault in &exported.faults {
+                eprintln!("cellar db: {}: {fault}", path.display());
+            }
+            match exported.faults.is_empty() {
+                true => Ok(()),
+                false => Err(Failure::new(
+                    "the databases are damaged: the export has the rows that are whole. Compare it with the copy beside \
+                     them ('cellar db check') before you import it",
+                )),
+            }
+        }
+        What::Import { file } => {
+            let (summary, old) = import(file, &path).map_err(|cause| failure(&cause))?;
+            if options.json {
+                return print_json(&json!({ "databases": shown(&summary), "old": old }));
+            }
+            println!("{}: {}", path.display(), sentence(&summary));
+            if let Some(old) = old {
+                println!("the old file is {}", old.display());
+            }
+            Ok(())
+        }
+    }
+}
+
+fn check_both(directory: &CellDirectory, as_json: bool) -> Outcome {
+    let files = [
+        (
+            "databases",
+            directory.database_file(),
+            check(&directory.database_file()),
+        ),
+        (
+            "copy",
+            directory.database_copy(),
+            check_export(&directory.database_copy()),
+        ),
+    ];
+    let mut shown_all = serde_json::Map::new();
+    let mut bad = None;
+    for (what, path, result) in files {
+        match result {
+            Ok(summary) if as_json => {
+                shown_all.insert(what.to_owned(), shown(&summary));
+            }
+            Ok(summary) => println!("{}: {}", path.display(), sentence(&summary)),
+            // A cell that has not run long has no copy.
+            Err(Error::Missing(_)) if what == "copy" => {}
+            Err(cause) => {
+                let failure = failure(&cause);
+                eprintln!("cellar db: {failure}");
+                bad = Some(failure);
+            }
+        }
+    }
+    if as_json {
+        print_json(&serde_json::Value::Object(shown_all))?;
+    }
+    Failure::if_any(bad.is_some())
+}
+
+/// The failure, and the way back.
+pub(crate) fn failure(cause: &Error) -> Failure {
+    let hint = match cause {
+        Error::Damaged { .. } | Error::Older { .. } | Error::BadRow { .. } => {
+            ". 'cellar db check' looks at the copy beside it, and 'cellar db import' makes the databases again \
+             from that copy or from an export"
+        }
+        _ => "",
+    };
+    Failure::new(format!("{cause}{hint}"))
+}
+
+fn sentence(summary: &Summary) -> String {
+    let Summary {
+        revision, tables, ..
+    } = summary;
+    format!(
+        "whole; {} rows in {} tables, after transaction {revision}",
+        summary.rows(),
+        tables.len()
+    )
+}
+
+fn shown(summary: &Summary) -> serde_json::Value {
+    let tables: serde_json::Map<_, _> = summary
+        .tables
+        .iter()
+        .map(|(name, rows)| (name.clone(), (*rows).into()))
+        .collect();
+    json!({ "rows": summary.rows(), "transaction": summary.revision, "tables": tables })
+}
