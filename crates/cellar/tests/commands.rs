@@ -430,3 +430,61 @@ fn rights_are_added_and_removed() {
         ],
     );
 }
+
+#[test]
+fn a_copy_goes_on_past_what_cannot_be_read() {
+    let cell = Cell::new();
+    let tree = cell.local("tree");
+    for directory in ["hidden", "listed", "open"] {
+        fs::create_dir_all(tree.join(directory)).expect("a directory");
+        fs::write(tree.join(directory).join("file"), directory).expect("a file");
+    }
+    let top = "/afs/test.cell/scratch/tree";
+    cell.ok(&format!("cp --admin -r {} {top}", tree.display()));
+    // Without l nothing is listed, without r nothing is read.
+    cell.ok(&format!("fs setacl {top}/hidden system:anyuser none"));
+    cell.ok(&format!("fs setacl {top}/listed system:anyuser l"));
+    let back = cell.local("back");
+    let answer = cell.run(["cp", "-r", top, back.to_str().expect("utf-8")]);
+    assert_eq!(answer.status, 1, "{}", answer.err);
+    let said = "not all was copied: 2 could not be read, 0 were left out";
+    assert!(answer.err.contains(said), "{}", answer.err);
+    for named in ["tree/hidden", "tree/listed/file"] {
+        assert!(answer.err.contains(named), "{named}: {}", answer.err);
+    }
+    assert_eq!(fs::read(back.join("open/file")).expect("copied"), b"open");
+    assert!(!back.join("hidden").exists() && !back.join("listed/file").exists());
+    // Within AFS there is no stand-in either.
+    let copy = "/afs/test.cell/scratch/copy";
+    let answer = cell.run(["cp", "-r", top, copy]);
+    assert_eq!(answer.status, 1, "{}", answer.err);
+    assert_eq!(cell.ok(&format!("ls {copy}")), "listed\nopen\n");
+    assert_eq!(cell.ok(&format!("ls {copy}/listed")), "");
+    assert_eq!(cell.ok(&format!("cat {copy}/open/file")), "open");
+    // One file that cannot be read is a plain failure.
+    assert!(
+        cell.fails(&format!(
+            "cp {top}/listed/file {}",
+            cell.local("x").display()
+        ))
+        .contains("listed/file")
+    );
+    assert!(!cell.local("x").exists());
+    // What is no file is named, and counts.
+    let made = std::process::Command::new("mkfifo")
+        .arg(tree.join("fifo"))
+        .status();
+    assert!(made.expect("mkfifo").success());
+    let answer = cell.run([
+        "cp",
+        "-r",
+        tree.to_str().expect("utf-8"),
+        "/afs/test.cell/scratch/again",
+    ]);
+    assert_eq!(answer.status, 1, "{}", answer.err);
+    assert!(
+        answer.err.contains("0 could not be read, 1 were left out"),
+        "{}",
+        answer.err
+    );
+}

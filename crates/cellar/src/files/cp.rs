@@ -2,9 +2,10 @@
 //!
 //! A tree is walked in order: directories are made as they are met, files are copied by up to
 //! [`super::tasks::TASKS_MAX`] tasks at a time, so that many small files do not wait for each other's round trips.
-//! The first failure stops the copy, and so does a signal: stores under way are given up, new files of which nothing is
-//! there are removed, and what was copied stays. Symbolic links are copied as links with
-//! `-r`; mount points are not followed, and named.
+//! With `-r` what cannot be read is named and passed over, and the copy fails at its end. Any other
+//! failure stops the copy, and so does a signal: stores under way are given up, new files of which
+//! nothing is there are removed, and what was copied stays. Symbolic links are copied as links with
+//! `-r`; mount points are not followed, and named, and the copy fails at its end for them too.
 //!
 //! Files in objects go to their devices and come from there, in parallel, where the file server offers it; nothing
 //! else is different for them.
@@ -28,7 +29,7 @@ use serde_json::json;
 use tokio::task::LocalSet;
 
 use self::origin::{Kind, Origin};
-use self::source::{LocalSource, Source};
+use self::source::{LocalSource, Source, Watched};
 use self::target::{Directory, Filling, OpenFile, Place, Target};
 use super::is_afs;
 use super::tasks::Tasks;
@@ -93,6 +94,8 @@ struct Done {
     /// There from an earlier copy.
     resumed: AtomicU64,
     left_out: AtomicU64,
+    /// Could not be read.
+    unread: AtomicU64,
 }
 
 impl Copy {
@@ -101,6 +104,19 @@ impl Copy {
         self.done.left_out.fetch_add(1, Relaxed);
         self.progress
             .say(&format!("{}: {why}; left out", from.path()));
+    }
+
+    /// What becomes of a failure to read: within a tree it is said, and the copy goes on.
+    fn unread<T>(&self, outcome: Outcome<T>) -> Outcome<Option<T>> {
+        match outcome {
+            Ok(value) => Ok(Some(value)),
+            Err(failure) if self.recursive && !self.stop.is_asked() => {
+                self.done.unread.fetch_add(1, Relaxed);
+                self.progress.say(&format!("cp: {failure}"));
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     /// So many bytes were copied.
@@ -173,11 +189,18 @@ pub(super) async fn run(session: &Session, options: Options, stop: &Stop) -> Out
             "bytes": count(&copy.done.bytes),
             "resumed": count(&copy.done.resumed),
             "left_out": count(&copy.done.left_out),
+            "unread": count(&copy.done.unread),
             "seconds": began.elapsed().as_secs_f64(),
         });
         outln!("{done:#}");
     }
-    Ok(())
+    let count = |counted: &AtomicU64| counted.load(Relaxed);
+    match (count(&copy.done.unread), count(&copy.done.left_out)) {
+        (0, 0) => Ok(()),
+        (unread, left_out) => Err(Failure::new(format!(
+            "not all was copied: {unread} could not be read, {left_out} were left out"
+        ))),
+    }
 }
 
 async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome {
@@ -258,12 +281,17 @@ fn tree<'a>(
                 from.path()
             ))),
             Kind::Directory => {
+                // Before a directory is made for them.
+                let children = from.children(&copy.client).await;
+                let Some(children) = copy.unread(children)? else {
+                    return Ok(());
+                };
                 let made = to.directory(&copy.client, from.mode()).await?;
                 if is_same(from.node(), made.node()) {
                     let message = format!("{}: cannot be copied into itself", from.path());
                     return Err(Failure::new(message));
                 }
-                for (name, child) in from.children(&copy.client).await? {
+                for (name, child) in children {
                     if is_same(child.node(), made.node()) {
                         continue;
                     }
@@ -275,8 +303,11 @@ fn tree<'a>(
                 made.finish(from.mode())
             }
             Kind::Link => {
-                let text = from.link_text(&copy.client).await?;
-                to.link(&copy.client, text).await
+                let text = from.link_text(&copy.client).await;
+                match copy.unread(text)? {
+                    Some(text) => to.link(&copy.client, text).await,
+                    None => Ok(()),
+                }
             }
             Kind::File => {
                 copy.progress.extend(from.length());
@@ -289,6 +320,10 @@ fn tree<'a>(
                 copy.say(&from, what);
                 Ok(())
             }
+            Kind::Unknown(code) => {
+                let failure = Failure::new(format!("{}: {code}", from.path()));
+                copy.unread(Err(failure)).map(|_: Option<()>| ())
+            }
         }
     })
 }
@@ -298,7 +333,9 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     let length = from.length();
     // Before a file there is emptied for it.
     let source = from.open_by(&copy.client, 0..length, copy.streams);
-    let source = copy.unless_stopped(source).await?;
+    let Some(source) = copy.unread(copy.unless_stopped(source).await)? else {
+        return Ok(());
+    };
     let modified = copy.preserve.then(|| from.modified());
     let made = to.file(&copy.client, from.mode(), modified).await?;
     if is_same(from.node(), made.node()) {
@@ -308,11 +345,18 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
             to.path()
         )));
     }
-    let filled = fill(copy, from, to, &made, source).await;
+    let mut unread = false;
+    let filled = fill(copy, from, to, &made, source, &mut unread).await;
     if filled.is_err() {
         to.give_up(&copy.client, &made).await;
     }
-    filled?;
+    if unread {
+        if copy.unread(filled)?.is_none() {
+            return Ok(());
+        }
+    } else {
+        filled?;
+    }
     if copy.verify {
         copy.unless_stopped(verify(copy, from, to, &made)).await?;
     }
@@ -320,13 +364,15 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     Ok(())
 }
 
-/// Fills a file that was made or is there, from where an earlier copy was broken off, if that is wanted.
+/// Fills a file that was made or is there, from where an earlier copy was broken off, if that is
+/// wanted. Where it fails because the source cannot be read, `unread` says so.
 async fn fill<'a>(
     copy: &'a Copy,
     from: &'a Origin,
     to: &Target,
     made: &OpenFile,
     mut source: Source<'a>,
+    unread: &mut bool,
 ) -> Outcome {
     let length = from.length();
     let mut begin = 0;
@@ -351,8 +397,11 @@ async fn fill<'a>(
         stop: &copy.stop,
     };
     let step = |step| copy.step(to, step);
-    to.fill_range(&copy.client, made, &mut source, what, step)
-        .await
+    let mut watched = Watched::new(&mut source);
+    let filled = to.fill_range(&copy.client, made, &mut watched, what, step);
+    let filled = filled.await;
+    *unread = watched.failed;
+    filled
 }
 
 /// Reads both files again, and says where they differ.

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use cellar_client::{Client, Follow, Node};
+use cellar_wire::AbortCode;
 use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::FileType;
 
 use super::source::{AfsSource, LocalSource, Source};
 use crate::failure::{Failure, Outcome};
@@ -27,6 +29,8 @@ pub(super) enum Kind {
     File,
     /// Left out, and this is why.
     Other(&'static str),
+    /// Its server does not say what it is.
+    Unknown(AbortCode),
 }
 
 impl Origin {
@@ -66,6 +70,9 @@ impl Origin {
             Self::Local { about, .. } if about.is_symlink() => Kind::Link,
             Self::Local { about, .. } if about.is_file() => Kind::File,
             Self::Local { .. } => Kind::Other("neither file nor directory"),
+            Self::Afs { node, .. } if node.status.file_type == FileType::Invalid => {
+                Kind::Unknown(node.status.error_code.to_plain())
+            }
             Self::Afs { node, .. } if node.is_directory() => Kind::Directory,
             Self::Afs { node, .. } if node.is_mount_point() => Kind::Other("a mount point"),
             Self::Afs { node, .. } if node.is_link() => Kind::Link,
@@ -114,7 +121,9 @@ impl Origin {
                 Ok(children)
             }
             Self::Afs { path, node } => {
-                let children = client.children(node).await?;
+                let children = client.children(node).await;
+                let children =
+                    children.map_err(|cause| Failure::new(format!("{path}: {cause}")))?;
                 let named = children.into_iter().map(|(name, node)| {
                     let path = join(path, &printable(&name));
                     (name, Self::Afs { path, node })

@@ -39,6 +39,36 @@ impl client::Source for Source<'_> {
     }
 }
 
+/// A source that remembers whether it failed, and not what it was written to.
+pub(super) struct Watched<'a, 's> {
+    source: &'a mut Source<'s>,
+    /// Reading it failed.
+    pub(super) failed: bool,
+}
+
+impl<'a, 's> Watched<'a, 's> {
+    pub(super) fn new(source: &'a mut Source<'s>) -> Self {
+        Self {
+            source,
+            failed: false,
+        }
+    }
+}
+
+impl client::Source for Watched<'_, '_> {
+    async fn take(&mut self, max: u64) -> io::Result<Vec<Bytes>> {
+        let taken = self.source.take(max).await;
+        self.failed |= taken.is_err();
+        taken
+    }
+
+    async fn rewind(&mut self, position: u64) -> io::Result<bool> {
+        let rewound = self.source.rewind(position).await;
+        self.failed |= rewound.is_err();
+        rewound
+    }
+}
+
 /// A file of this machine, or standard input.
 pub(super) struct LocalSource(Arc<Mutex<Input>>);
 

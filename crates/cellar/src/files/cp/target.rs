@@ -157,9 +157,15 @@ impl Target {
         match self {
             Self::Local(path) => {
                 let mut options = fs::OpenOptions::new();
-                options.write(true).create(true).truncate(false);
-                let file = options.mode(mode & 0o777).open(path).map_err(self.at())?;
-                Ok(OpenFile::Local(file, modified))
+                options.write(true).mode(mode & 0o777);
+                let (file, is_new) = match options.clone().create_new(true).open(path) {
+                    Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
+                        options.create(true).truncate(false);
+                        (options.open(path).map_err(self.at())?, false)
+                    }
+                    made => (made.map_err(self.at())?, true),
+                };
+                Ok(OpenFile::Local(file, About { modified, is_new }))
             }
             Self::Afs(place) => {
                 let status = AfsStoreStatus {
@@ -221,7 +227,7 @@ impl Target {
         step: impl Fn(UploadStep),
     ) -> Outcome {
         match file {
-            OpenFile::Local(out, modified) => {
+            OpenFile::Local(out, About { modified, .. }) => {
                 let progress = |bytes| step(UploadStep::Sent(bytes));
                 let written = stop.unless(self.write(out, range.start, source, progress));
                 written.await.ok_or_else(Failure::interrupted)??;
@@ -247,6 +253,15 @@ impl Target {
     /// Removes a file that was made for a copy of which nothing is there. A part of one stays: `--resume` goes
     /// on with it.
     pub(super) async fn give_up(&self, client: &Client, file: &OpenFile) {
+        if let (Self::Local(path), OpenFile::Local(out, About { is_new: true, .. })) = (self, file)
+        {
+            if out.metadata().is_ok_and(|about| about.len() == 0)
+                && let Err(cause) = fs::remove_file(path)
+            {
+                tracing::debug!(%cause, "an empty file stays");
+            }
+            return;
+        }
         let (Self::Afs(place), OpenFile::Afs(node, About { is_new: true, .. })) = (self, file)
         else {
             return;
@@ -296,12 +311,11 @@ impl Target {
 
 /// A file to be filled.
 pub(super) enum OpenFile {
-    /// And the modification time that it shall have.
-    Local(fs::File, Option<AfsTime>),
+    Local(fs::File, About),
     Afs(Node, About),
 }
 
-/// What is known of a file of AFS that is to be filled.
+/// What is known of a file that is to be filled.
 pub(super) struct About {
     /// The modification time that it shall have.
     modified: Option<AfsTime>,
