@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod faults;
+pub(crate) mod inflict;
 
 use std::sync::Arc;
 
