@@ -130,7 +130,7 @@ pub(crate) fn run(words: &[String]) -> Outcome {
             id,
             osds::store(&path, options.durability, &options.damaged)?,
         ));
-        osds::note_used(&options.dir, &path)?;
+        osds::note_used(&options.dir, &path, id)?;
     }
     let mut config = osds::config(&authority, keys);
     options.scrubbing.set(&mut config);

@@ -8,6 +8,7 @@
 //! Which devices were used is noted beside them, in the server's own directory. One that was, and has no number,
 //! is a disk that is not mounted: what is below it must not be taken for the device, and is refused.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -184,24 +185,37 @@ pub(crate) fn open(
         return Ok(None);
     }
     places.sort_by_key(|place| place.index);
+    let mut known = HashMap::new();
+    for place in &places {
+        check_mounted(directory, &place.path)?;
+        if let Some(number) = known_number(&place.path)?
+            && let Some(other) = known.insert(number, &place.path)
+        {
+            return Err(Failure::new(format!(
+                "devices {} and {}: the file {NUMBER_FILE} of both says {number}: restore the wrong one from 'cellar \
+                 osd list'",
+                other.display(),
+                place.path.display()
+            )));
+        }
+    }
     let mut devices = Vec::with_capacity(places.len());
-    for place in places {
+    for place in &places {
         let at = |cause: &dyn std::fmt::Display| {
             Failure::new(format!("device {}: {cause}", place.path.display()))
         };
-        check_mounted(directory, &place.path)?;
         cellar_private::directory(&place.path).map_err(|cause| at(&cause))?;
         let number = match known_number(&place.path)? {
             Some(number) => number,
             None => {
-                let number = enter(&place, identity, table).map_err(|cause| at(&cause))?;
+                let number = enter(place, identity, table).map_err(|cause| at(&cause))?;
                 let text = format!("{number}\n");
                 replace_file(&place.path.join(NUMBER_FILE), text.as_bytes())?;
                 number
             }
         };
         devices.push((number, store(&place.path, durability, damaged)?));
-        note_used(directory, &place.path)?;
+        note_used(directory, &place.path, number)?;
     }
     config.databases = identity.cell.location_servers().collect();
     config.addresses = vec![identity.address];
@@ -240,11 +254,38 @@ pub(crate) fn used_file(directory: &Path) -> PathBuf {
     directory.join(USED_FILE)
 }
 
-/// The names of the devices in a server's directory that were used.
-fn used(directory: &Path) -> Outcome<Vec<String>> {
+/// A device that was used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Used {
+    /// Its directory in the server's.
+    name: String,
+    /// Its number, unless it was noted by a release that did not note numbers.
+    number: Option<u32>,
+}
+
+impl Used {
+    /// A line: `osd1 7`.
+    fn parse(line: &str) -> Self {
+        let (name, number) = line.split_once(' ').unwrap_or((line, ""));
+        Self {
+            name: name.to_owned(),
+            number: number.trim().parse().ok(),
+        }
+    }
+
+    fn line(&self) -> String {
+        match self.number {
+            Some(number) => format!("{} {number}\n", self.name),
+            None => format!("{}\n", self.name),
+        }
+    }
+}
+
+/// The devices in a server's directory that were used.
+fn used(directory: &Path) -> Outcome<Vec<Used>> {
     let file = used_file(directory);
     match fs::read_to_string(&file) {
-        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Ok(text) => Ok(text.lines().map(Used::parse).collect()),
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(cause) => Err(Failure::new(format!("{}: {cause}", file.display()))),
     }
@@ -258,8 +299,28 @@ fn name_of(device: &Path) -> String {
 /// Refuses a device that was used and is not there.
 pub(crate) fn check_mounted(directory: &Path, device: &Path) -> Outcome {
     let name = name_of(device);
-    if !used(directory)?.contains(&name) || known_number(device)?.is_some() {
+    let all = used(directory)?;
+    let Some(noted) = all.iter().find(|used| used.name == name) else {
         return Ok(());
+    };
+    match (known_number(device)?, noted.number) {
+        // Disks that were exchanged keep their numbers.
+        (Some(found), Some(_)) if !all.iter().any(|used| used.number == Some(found)) => {
+            return Err(Failure::new(format!(
+                "{} says {found}, which is the number of no device that was used here: restore it from 'cellar osd \
+                 list'. If another disk is meant to be there, take {name} out of {}",
+                device.join(NUMBER_FILE).display(),
+                directory.join(USED_FILE).display()
+            )));
+        }
+        (Some(_), _) => return Ok(()),
+        (None, Some(number)) if device.join("base").exists() => {
+            return Err(Failure::new(format!(
+                "{} is missing: it says {number}, in one line. Write it again",
+                device.join(NUMBER_FILE).display()
+            )));
+        }
+        (None, _) => {}
     }
     Err(Failure::new(format!(
         "device {}: it was used before, and nothing of it is there: is its disk mounted? If the disk is lost, give its \
@@ -270,11 +331,16 @@ pub(crate) fn check_mounted(directory: &Path, device: &Path) -> Outcome {
 }
 
 /// Notes that a device is in use.
-pub(crate) fn note_used(directory: &Path, device: &Path) -> Outcome {
-    let (mut all, name) = (used(directory)?, name_of(device));
-    if !all.contains(&name) {
-        all.push(name);
-        let text = all.join("\n") + "\n";
+pub(crate) fn note_used(directory: &Path, device: &Path, number: u32) -> Outcome {
+    let mut all = used(directory)?;
+    let now = Used {
+        name: name_of(device),
+        number: Some(number),
+    };
+    if !all.contains(&now) {
+        all.retain(|used| used.name != now.name);
+        all.push(now);
+        let text: String = all.iter().map(Used::line).collect();
         replace_file(&directory.join(USED_FILE), text.as_bytes())?;
     }
     Ok(())
@@ -446,6 +512,42 @@ mod tests {
         fs::remove_dir(&mounted).expect("empty");
         fs::rename(&away, &mounted).expect("mounted");
         assert_eq!(open(0), Some(vec![2, 3, 4]));
+        // A digit of a number changes: to one that no device here has, and to one that another has.
+        let (one, number) = (directory.path().join("osd1"), NUMBER_FILE);
+        let refuses = |text: &str, said: &str| {
+            fs::write(one.join(number), text).expect("write");
+            let (path, identity) = (directory.path(), identity());
+            let damaged = Damaged::default();
+            let config = config(&authority, keys.clone());
+            let opened = super::open(
+                path,
+                &identity,
+                config,
+                Durability::Strict,
+                &damaged,
+                0,
+                &table,
+            );
+            let refused = opened.expect_err("refused").to_string();
+            assert!(refused.contains(said), "{refused}");
+        };
+        refuses("6\n", "the number of no device that was used here");
+        refuses("3\n", "of both says 3");
+        refuses("", "is not the number of a device");
+        fs::remove_file(one.join(number)).expect("removed");
+        let refused = check_mounted(directory.path(), &one).expect_err("without a number");
+        assert!(refused.to_string().contains("it says 2"), "{refused}");
+        // Disks that were exchanged, and a list without numbers.
+        fs::write(one.join(number), "2\n").expect("write");
+        let (two, away) = (directory.path().join("osd2"), directory.path().join("away"));
+        for (from, to) in [(&one, &away), (&two, &one), (&away, &two)] {
+            fs::rename(from, to).expect("exchanged");
+        }
+        assert_eq!(open(0), Some(vec![2, 3, 4]));
+        fs::write(directory.path().join(USED_FILE), "osd1\nosd2\n").expect("write");
+        assert_eq!(open(0), Some(vec![2, 3, 4]));
+        let noted = fs::read_to_string(directory.path().join(USED_FILE)).expect("read");
+        assert_eq!(noted, "osd1 3\nosd2 2\nosd3 4\n");
         let entries = table.0.borrow();
         assert_eq!((entries.len(), entries[2].partition), (3, 2));
         assert_eq!(entries[0].port, 7006);
