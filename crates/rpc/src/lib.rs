@@ -25,6 +25,7 @@ mod icmp;
 mod incoming;
 pub mod limits;
 pub mod local;
+mod memory;
 mod outgoing;
 mod port;
 mod runtime;

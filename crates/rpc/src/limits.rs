@@ -45,6 +45,34 @@ pub const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// they lose their calls. See `cellar_rx::Limits::send_buffers`.
 pub const SEND_BUFFERS_BYTES: usize = 64 << 20;
 
+/// Server connections of all ports and shards of a runtime.
+pub const CONNECTIONS_MAX: usize = 200_000;
+
+/// Of these, those that have not been used for a minute.
+pub const IDLE_CONNECTIONS_MAX: usize = 50_000;
+
+/// Addresses that the protocol remembers, of all ports and shards of a runtime.
+pub const PEERS_MAX: usize = 100_000;
+
+/// Calls in progress of verified addresses, of all ports and shards of a runtime.
+pub const CALLS_MAX: usize = 40_000;
+
+/// Server connections of addresses that have not proved that they receive, of all ports and shards
+/// of a runtime (design D13). Half of them is there for any port and shard. 35,000 forged datagrams
+/// a second at one port leave each connection a quarter of a second: a client proves its address in
+/// one round trip. They take some 50 MB.
+pub const UNVERIFIED_CONNECTIONS_MAX: usize = 16_384;
+
+/// The same of one IP address, on one port and shard.
+pub const UNVERIFIED_PER_ADDRESS_MAX: usize = 1_024;
+
+/// Calls of such addresses that wait to be run or are running, of all ports and shards of a runtime.
+/// Beyond, an address is pinged first, and its call begins when it has answered.
+pub const UNVERIFIED_CALLS_MAX: usize = 256;
+
+/// Bytes held for them: requests that are not read, replies that are not acknowledged.
+pub const UNVERIFIED_BYTES_MAX: usize = 64 << 20;
+
 /// Calls in progress of one host, on one port and shard; more get BUSY and are repeated.
 pub const CALLS_PER_HOST_MAX: usize = 1024;
 

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::connection::{Connection, Security};
-use crate::driver::{Driver, DriverSetup};
+use crate::driver::{Driver, DriverSetup, protocol_limits};
 use crate::limits::{BLOCKING_THREADS, SHARDS_MAX, SOCKET_BUFFER_BYTES};
 use crate::port::{Port, PortConfig, PortInner, Spread};
 use crate::shard::{self, ShardHandle};
@@ -67,6 +67,8 @@ struct Inner {
     clock: Clock,
     /// The same for all client connections of this process's runtime.
     epoch: u32,
+    /// Where the bounds for the process are counted.
+    shared: Arc<cellar_rx::Shared>,
     next_port: AtomicUsize,
     client: Mutex<Option<Port>>,
 }
@@ -92,6 +94,7 @@ impl Runtime {
             config,
             clock: Clock::start(),
             epoch: rand::random(),
+            shared: cellar_rx::Shared::new(&protocol_limits()),
             next_port: AtomicUsize::new(0),
             client: Mutex::new(None),
         })))
@@ -179,6 +182,7 @@ impl Runtime {
                 sockets,
                 clock: self.0.clock,
                 epoch: self.0.epoch,
+                shared: self.0.shared.clone(),
                 seed: rand::random(),
                 dead_time: self.0.config.dead_time,
                 version: self.0.config.version.clone(),

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use cellar_rx::{
-    Config, ConnectionOptions, Endpoint, Event, NullSecurity, ReadOutcome, ServiceConfig, Time,
-    TransmitBuffer, WriteOutcome,
+    Config, ConnectionId, ConnectionOptions, Endpoint, Event, NullSecurity, ReadOutcome,
+    ServiceConfig, Time, TransmitBuffer, WriteOutcome,
 };
 
 struct Pair {
@@ -154,6 +154,35 @@ fn bulk(megabytes: usize) {
     );
 }
 
+/// A call with a reply of some packets: the server knows the client's address from then on, and
+/// takes as many calls from it as it takes from any.
+fn prove_address(pair: &mut Pair, connection: ConnectionId) {
+    let now = pair.time();
+    let call = pair.ends[0].start_call(now, connection).expect("channel");
+    pair.ends[0].finish(now, call);
+    for _ in 0..10 {
+        pair.carry(0);
+        let now = pair.time();
+        while let Some(event) = pair.ends[1].poll_event() {
+            if let Event::NewCall { call, .. } = event {
+                let reply = Bytes::from_static(&[2; 5_000]);
+                pair.ends[1].write(now, call, reply).expect("write");
+                pair.ends[1].finish(now, call);
+            }
+        }
+        pair.carry(1);
+        while pair.ends[0].poll_event().is_some() {}
+        loop {
+            match pair.ends[0].read(now, call) {
+                ReadOutcome::Chunk(_) => {}
+                ReadOutcome::End => return,
+                _ => break,
+            }
+        }
+    }
+    panic!("no reply");
+}
+
 fn small(calls: u32, parallel: usize) {
     let mut pair = Pair::new();
     let now = pair.time();
@@ -168,6 +197,7 @@ fn small(calls: u32, parallel: usize) {
             )
         })
         .collect();
+    prove_address(&mut pair, connections[0]);
     let (request, reply) = (Bytes::from_static(&[1; 60]), Bytes::from_static(&[2; 150]));
     let start = clock();
     for _ in 0..calls / parallel as u32 {

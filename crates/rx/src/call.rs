@@ -112,6 +112,10 @@ pub(crate) struct Call {
     pub(crate) state: CallState,
     /// Counted as a server call in progress.
     pub(crate) admitted: bool,
+    /// Of a connection whose address has not proved that it receives: counted with those.
+    pub(crate) unverified: bool,
+    /// With the driver before its address was verified: such calls are few.
+    pub(crate) early: bool,
     /// Code with which the call failed; 0: none.
     pub(crate) code: i32,
     /// Code with which we aborted it, to be repeated when the peer goes on; 0: none.
@@ -166,6 +170,8 @@ impl Call {
             attached: false,
             state: CallState::Dally,
             admitted: false,
+            unverified: false,
+            early: false,
             code: 0,
             abort: 0,
             aborted_at: Time::ZERO,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::security::ServerSecurity;
+use crate::shared::Shared;
 use crate::time::Time;
 
 /// Settings of an [`crate::Endpoint`].
@@ -52,24 +53,40 @@ pub struct Config {
     pub connection_idle: Duration,
     /// Bounds.
     pub limits: Limits,
+    /// Where the bounds that are one figure for the process are counted. `None`: this endpoint alone.
+    pub shared: Option<Arc<Shared>>,
     /// What VERSION answers; at most 64 bytes are sent.
     pub version: String,
     /// Who answers `rxdebug`.
     pub debug: DebugMode,
 }
 
-/// Bounds of what peers can make us hold.
+/// Bounds of what peers can make us hold. Those of tables are figures for the process, if the
+/// endpoint shares them ([`Config::shared`]).
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Server connections; when reached, idle ones make room, then new ones get a raw abort `VBUSY`.
+    /// Server connections, for the process; when reached, those of unverified addresses and then
+    /// idle ones make room, then new ones get a raw abort `VBUSY`.
     pub connections: usize,
-    /// Server connections that nobody has used for a minute; of more those idle longest are forgotten.
-    /// Their clients make them anew, and authenticate again, when they call.
+    /// Server connections that were not used for a minute, for the process; of more those idle
+    /// longest are forgotten. Their clients make them again, and authenticate again, when they call.
     pub idle_connections: usize,
-    /// Server calls in progress (waiting or with the driver); further ones get a raw abort `VBUSY`.
+    /// Server calls in progress (waiting or with the driver) of verified addresses, for the process;
+    /// further ones get a raw abort `VBUSY`.
     pub calls: usize,
-    /// Server calls in progress of one peer address (without port); further ones get BUSY.
+    /// The same of one peer address (without port); further ones get BUSY.
     pub calls_per_host: usize,
+    /// Server connections of addresses that have not proved that they receive, for the process. The
+    /// oldest makes room for the next one; its calls fail, and nothing is sent.
+    pub unverified_connections: usize,
+    /// The same of one address (without port), at each endpoint.
+    pub unverified_per_host: usize,
+    /// Calls on such connections that are with the driver, for the process. Beyond, an address must
+    /// prove that it receives before its call begins: handlers are not kept busy by forged requests.
+    pub unverified_calls: usize,
+    /// Bytes received and unread, or written and unacknowledged, on such connections, for the
+    /// process. The oldest connections make room.
+    pub unverified_bytes: usize,
     /// Bytes written by our application and not yet acknowledged, per call, at least 65,536;
     /// `write` answers `Full` beyond.
     pub send_buffer: usize,
@@ -83,7 +100,7 @@ pub struct Limits {
     /// Bytes received and not yet read, over all calls; windows shrink as this is approached, and
     /// packets that are not the next one of their call are dropped beyond.
     pub receive_buffer: usize,
-    /// Peers remembered.
+    /// Peers remembered, for the process.
     pub peers: usize,
     /// Answers without a call (raw aborts, debug answers) waiting to be sent; more are dropped.
     pub control_packets: usize,
@@ -107,6 +124,10 @@ impl Default for Limits {
             idle_connections: 50_000,
             calls: 20_000,
             calls_per_host: 4_096,
+            unverified_connections: 16_384,
+            unverified_per_host: 1_024,
+            unverified_calls: 256,
+            unverified_bytes: 64 << 20,
             send_buffer: 1 << 20,
             send_buffer_long_path: 16 << 20,
             send_buffers: 256 << 20,
@@ -145,6 +166,7 @@ impl Default for Config {
             stall_dead_time: Duration::from_secs(60),
             connection_idle: Duration::from_secs(700),
             limits: Limits::default(),
+            shared: None,
             version: String::from("Cellar"),
             debug: DebugMode::Answer,
         }

@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     /// Packets pass unchanged.
     pub(crate) plain: bool,
     pub(crate) authenticated: bool,
+    /// Counted among those of addresses that have not proved that they receive.
+    pub(crate) unverified: bool,
     pub(crate) reach_check: bool,
     pub(crate) first_checksum: u16,
     pub(crate) serial: u32,

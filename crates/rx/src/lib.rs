@@ -38,6 +38,7 @@ mod rtt;
 mod security;
 mod send;
 mod share;
+mod shared;
 mod statistics;
 mod stream;
 mod table;
@@ -60,6 +61,7 @@ pub use security::{
     ClientSecurity, ConnectionIdentity, NullSecurity, Overhead, PacketIdentity, PacketSecurity,
     SecurityDetails, ServerConnectionSecurity, ServerSecurity,
 };
+pub use shared::Shared;
 pub use statistics::Statistics;
 pub use time::Time;
 pub use transmit::TransmitBuffer;

@@ -16,6 +16,8 @@ pub(crate) struct Peer {
     /// Entry of the address without port.
     pub(crate) host: u32,
     pub(crate) connections: u32,
+    /// Of these, counted as unverified.
+    pub(crate) unverified: u32,
     pub(crate) rtt: Rtt,
     pub(crate) mtu: PathMtu,
     /// Largest datagram that the peer takes, as it said.
@@ -47,6 +49,7 @@ impl Peer {
             address,
             host,
             connections: 0,
+            unverified: 0,
             rtt: Rtt::default(),
             mtu: PathMtu::new(base_mtu),
             takes: base_mtu,

@@ -35,6 +35,12 @@ impl Ready {
         }
     }
 
+    /// Gives back the memory of hosts and peers that are not there, nor have calls here.
+    pub(crate) fn shrink(&mut self, hosts: u32, peers: u32) {
+        shrink(&mut self.peers, hosts);
+        shrink(&mut self.calls, peers);
+    }
+
     /// The next call.
     pub(crate) fn pop(&mut self) -> Option<u32> {
         let host = *self.hosts.front()?;
@@ -84,6 +90,16 @@ fn at(queues: &mut Vec<VecDeque<u32>>, slot: u32) -> &mut VecDeque<u32> {
         queues.resize_with(slot + 1, VecDeque::new);
     }
     &mut queues[slot]
+}
+
+fn shrink(queues: &mut Vec<VecDeque<u32>>, bound: u32) {
+    let waiting = queues.iter().rposition(|queue| !queue.is_empty());
+    let used = waiting.map_or(0, |last| last + 1).max(bound as usize);
+    queues.truncate(used);
+    queues.shrink_to(2 * used);
+    for queue in queues {
+        queue.shrink_to(2 * queue.len());
+    }
 }
 
 /// Bytes of one turn: what leaves as one segmented send.

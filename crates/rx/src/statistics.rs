@@ -71,6 +71,10 @@ pub struct Statistics {
     pub bytes_sent: u64,
     /// Sends that the driver reported as failed.
     pub send_failures: u32,
+    /// Server connections now of addresses that have not proved that they receive.
+    pub unverified: u32,
+    /// Server connections of such addresses that have made room for others.
+    pub evicted: u32,
     /// Packets withheld from addresses that have not proved that they receive.
     pub withheld: u32,
     /// Path MTU probes that were answered.
@@ -137,7 +141,14 @@ impl Statistics {
             bytes_sent,
             send_failures
         );
-        add!(send_buffered, mtu_growths, mtu_shrinks, withheld);
+        add!(
+            send_buffered,
+            mtu_growths,
+            mtu_shrinks,
+            withheld,
+            unverified,
+            evicted
+        );
     }
 
     /// The 284 bytes that RXSTATS answers (rx-wire facts 4.5).

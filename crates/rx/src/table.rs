@@ -7,6 +7,8 @@ use std::hash::{BuildHasher, Hasher};
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
+    /// Generation of numbers that have not been used, or were given back.
+    first_generation: u32,
 }
 
 #[derive(Debug)]
@@ -14,6 +16,9 @@ struct Entry<T> {
     generation: u32,
     value: Option<T>,
 }
+
+/// Tables of so few entries keep their memory.
+const KEPT_CAPACITY: usize = 1_024;
 
 /// "No slot", where a link may be missing.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -23,6 +28,7 @@ impl<T> Slots<T> {
         Self {
             entries: Vec::new(),
             free: Vec::new(),
+            first_generation: 0,
         }
     }
 
@@ -35,7 +41,7 @@ impl<T> Slots<T> {
         }
         let slot = u32::try_from(self.entries.len()).unwrap_or(NONE - 1);
         self.entries.push(Entry {
-            generation: 0,
+            generation: self.first_generation,
             value: Some(value),
         });
         slot
@@ -62,7 +68,30 @@ impl<T> Slots<T> {
     pub(crate) fn generation(&self, slot: u32) -> u32 {
         self.entries
             .get(slot as usize)
-            .map_or(0, |entry| entry.generation)
+            .map_or(self.first_generation, |entry| entry.generation)
+    }
+
+    /// Gives back the memory of numbers at the end that are not in use, if that is much. Answers
+    /// whether it was.
+    pub(crate) fn shrink(&mut self) -> bool {
+        let used = self.entries.iter().rposition(|entry| entry.value.is_some());
+        let used = used.map_or(0, |last| last + 1);
+        if self.entries.capacity() < KEPT_CAPACITY || used > self.entries.len() / 2 {
+            return false;
+        }
+        // A number that comes again must not mean what it meant before.
+        let given_back = self.entries.drain(used..).map(|entry| entry.generation);
+        let newest = given_back.max().unwrap_or(0);
+        self.first_generation = self.first_generation.max(newest.wrapping_add(1));
+        self.free.retain(|&slot| (slot as usize) < used);
+        self.entries.shrink_to(2 * used);
+        self.free.shrink_to(2 * self.free.len());
+        true
+    }
+
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.entries.capacity() + self.free.capacity()
     }
 
     /// Entries in use.
@@ -135,5 +164,31 @@ impl Hasher for Folded {
     fn finish(&self) -> u64 {
         let product = u128::from(self.0) * u128::from(0xff51_afd7_ed55_8ccd_u64);
         (product >> 64) as u64 ^ (product as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_and_numbers_mean_nothing_old() {
+        let mut slots = Slots::new();
+        for n in 0..20_000_u32 {
+            slots.insert(n);
+        }
+        let old = slots.generation(15_000);
+        for slot in 100..20_000 {
+            slots.remove(slot);
+        }
+        slots.remove(50);
+        assert!(slots.shrink() && !slots.shrink());
+        assert!(slots.entries.capacity() <= 200 && slots.free.capacity() <= 2);
+        assert_eq!((slots.len(), slots.bound()), (99, 100));
+        assert_ne!(slots.generation(15_000), old);
+        assert_eq!(slots.insert(1), 50);
+        let again: Vec<u32> = (0..15_000).map(|n| slots.insert(n)).collect();
+        assert_eq!(again.first(), Some(&100));
+        assert!(slots.generation(15_000) > old);
     }
 }

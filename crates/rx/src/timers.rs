@@ -41,4 +41,9 @@ impl Timers {
     pub(crate) fn pop(&mut self) {
         self.heap.pop();
     }
+
+    /// Gives back memory that is not needed now.
+    pub(crate) fn shrink(&mut self) {
+        self.heap.shrink_to(2 * self.heap.len());
+    }
 }

@@ -207,15 +207,16 @@ fn floods_of_connections() {
         let grown = cell.resident().saturating_sub(before);
         let statistics = cell.statistics();
         let connections = transport(&statistics, "server_connections");
+        let evicted = transport(&statistics, "evicted_connections");
         eprintln!(
             "{sent} calls on as many connections, {connections} kept: {} MiB",
             grown >> 20
         );
-        assert!(grown < 96 << 20, "{} MiB", grown >> 20);
-        assert!(
-            connections > 5000,
-            "the flood did not arrive: {statistics:#}"
-        );
+        assert!(grown < 48 << 20, "{} MiB", grown >> 20);
+        assert!(evicted > 5000, "the flood did not arrive: {statistics:#}");
+        // One address has a share, at each processor.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        assert!(connections < 1_100 * processors as u64, "{connections}");
     });
 }
 

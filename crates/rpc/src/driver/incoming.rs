@@ -41,8 +41,8 @@ impl QueuedCall {
 }
 
 /// What the driver knows of a call in progress.
-#[derive(Default)]
 pub(super) struct IncomingSlot {
+    client: SocketAddr,
     /// Who waits for its peer.
     pub(super) waker: Option<Waker>,
     /// The protocol ended the call with this code; its id means nothing to it any more.
@@ -52,6 +52,24 @@ pub(super) struct IncomingSlot {
     /// Admission counts it as running.
     counted: bool,
     waits_for_peer: bool,
+}
+
+impl IncomingSlot {
+    const fn new(client: SocketAddr) -> Self {
+        Self {
+            client,
+            waker: None,
+            failed: None,
+            spawned: false,
+            counted: false,
+            waits_for_peer: false,
+        }
+    }
+
+    /// Whose place among the running calls this holds.
+    pub(super) fn counted(&self) -> Option<SocketAddr> {
+        self.counted.then_some(self.client)
+    }
 }
 
 type Handling = Pin<Box<dyn Future<Output = ()>>>;
@@ -76,7 +94,7 @@ impl Driver {
             arrived: now,
         };
         if state.admission.offer(client, queued).is_ok() {
-            state.set_slot(call, CallUser::Incoming(IncomingSlot::default()));
+            state.set_slot(call, CallUser::Incoming(IncomingSlot::new(client)));
             return;
         }
         let entry = state.services.iter().find(|entry| entry.id == service);

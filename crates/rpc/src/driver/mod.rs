@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use cellar_rx::packet::{BasicStatistics, DebugQuery};
 use cellar_rx::{
-    CallId, Config, ConnectionId, DebugMode, Endpoint, Limits, ServiceConfig, Statistics, Time,
-    code,
+    CallId, Config, ConnectionId, DebugMode, Endpoint, Limits, ServiceConfig, Shared, Statistics,
+    Time, code,
 };
 use hashbrown::HashMap;
 use tokio::task::AbortHandle;
@@ -46,9 +46,12 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::debug::DebugBudget;
 use crate::limits::{
-    CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, LONG_TURN, SEND_BUFFERS_BYTES, TURN_TIME_MAX,
+    CALLS_MAX, CALLS_PER_HOST_MAX, CALLS_PER_TURN_MAX, CONNECTIONS_MAX, IDLE_CONNECTIONS_MAX,
+    LONG_TURN, PEERS_MAX, SEND_BUFFERS_BYTES, TURN_TIME_MAX, UNVERIFIED_BYTES_MAX,
+    UNVERIFIED_CALLS_MAX, UNVERIFIED_CONNECTIONS_MAX, UNVERIFIED_PER_ADDRESS_MAX,
     WRITE_CHUNK_BYTES,
 };
+use crate::memory;
 use crate::outgoing::CallShared;
 use crate::port::{Port, PortInner};
 use crate::rxstats::RxStats;
@@ -72,6 +75,7 @@ pub(crate) struct DriverSetup {
     pub(crate) clock: Clock,
     pub(crate) epoch: u32,
     pub(crate) seed: u64,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) dead_time: Duration,
     pub(crate) version: String,
     pub(crate) probe_mtu: bool,
@@ -180,10 +184,9 @@ impl Driver {
             debug: DebugMode::Event,
             limits: Limits {
                 send_buffer: setup.send_buffer_bytes.max(2 * WRITE_CHUNK_BYTES),
-                send_buffers: SEND_BUFFERS_BYTES,
-                calls_per_host: CALLS_PER_HOST_MAX,
-                ..Limits::default()
+                ..protocol_limits()
             },
+            shared: Some(setup.shared),
             ..Config::default()
         };
         let counters = Arc::new(ShardCounters::default());
@@ -456,6 +459,9 @@ impl Driver {
             let mut state = self.state.borrow_mut();
             if state.endpoint.poll_timeout().is_some_and(|due| due <= now) {
                 state.endpoint.handle_timeout(now);
+                if state.endpoint.take_freed() {
+                    memory::give_back();
+                }
             }
             while let Some(entry) = state.deadlines.first_entry() {
                 if entry.key().0 > now {
@@ -546,10 +552,18 @@ impl State {
         if self.calls.len() <= index {
             self.calls.resize_with(index + 1, CallSlot::default);
         }
-        self.calls[index] = CallSlot {
+        let slot = CallSlot {
             call: Some(call),
             user,
         };
+        let before = std::mem::replace(&mut self.calls[index], slot);
+        // A client that gave up its call has made the channel's next one; the handler may still be
+        // at work, and finds nothing here to give back when it ends.
+        if let CallUser::Incoming(incoming) = before.user
+            && let Some(client) = incoming.counted()
+        {
+            self.admission.end(client);
+        }
     }
 
     fn clear_slot(&mut self, call: CallId) {
@@ -591,6 +605,23 @@ impl State {
             }
         }
         outgoing
+    }
+}
+
+/// What peers can make the protocol hold.
+pub(crate) fn protocol_limits() -> Limits {
+    Limits {
+        connections: CONNECTIONS_MAX,
+        idle_connections: IDLE_CONNECTIONS_MAX,
+        peers: PEERS_MAX,
+        calls: CALLS_MAX,
+        unverified_connections: UNVERIFIED_CONNECTIONS_MAX,
+        unverified_per_host: UNVERIFIED_PER_ADDRESS_MAX,
+        unverified_calls: UNVERIFIED_CALLS_MAX,
+        unverified_bytes: UNVERIFIED_BYTES_MAX,
+        send_buffers: SEND_BUFFERS_BYTES,
+        calls_per_host: CALLS_PER_HOST_MAX,
+        ..Limits::default()
     }
 }
 

@@ -127,7 +127,7 @@ impl Endpoint {
         };
         let held = call.send.buffered();
         let mut outcome = call.send.on_ack(now, ack, peer.rtt.least);
-        self.send_buffered -= held - call.send.buffered();
+        self.buffered.sub_sent(call, held - call.send.buffered());
         if let Some(rtt) = outcome.rtt {
             peer.rtt.sample(rtt);
         }
@@ -196,7 +196,8 @@ impl Endpoint {
             return;
         }
         call.heard_at = now;
-        self.send_buffered -= call.send.acknowledge_all();
+        let sent = call.send.acknowledge_all();
+        self.buffered.sub_sent(call, sent);
         call.stops_sending();
         self.after_progress(now, call_slot, true);
     }

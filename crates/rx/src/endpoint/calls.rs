@@ -147,6 +147,7 @@ impl Endpoint {
         data: Bytes,
     ) -> Result<WriteOutcome, CallError> {
         let now = self.advance(now);
+        self.drop_excess(now);
         let slot = call.slot;
         let bounds = self.send_bounds(slot);
         let call = self.held(call)?;
@@ -166,7 +167,7 @@ impl Endpoint {
         if call.send.buffered() == 0 {
             call.taken_at = now;
         }
-        self.send_buffered += data.len();
+        self.buffered.add_sent(call, data.len());
         call.send.write(data);
         self.server_turns(slot);
         self.queue(slot);
@@ -176,7 +177,7 @@ impl Endpoint {
     /// How much a call may hold written and unacknowledged at this moment.
     pub(super) fn send_bounds(&self, call: u32) -> SendBounds {
         let limits = &self.config.limits;
-        let free = limits.send_buffers.saturating_sub(self.send_buffered);
+        let free = limits.send_buffers.saturating_sub(self.buffered.sent);
         let connection = self
             .calls
             .get(call)
@@ -200,7 +201,8 @@ impl Endpoint {
         {
             call.turned = true;
             call.deaf = true;
-            self.receive_buffered -= call.receive.discard();
+            let discarded = call.receive.discard();
+            self.buffered.sub_received(call, discarded);
         }
     }
 
@@ -247,7 +249,9 @@ impl Endpoint {
             held.ack.consumed += 1;
             held.progress_at = now;
             let (connection, channel, number) = (held.connection, held.channel, held.number);
-            self.receive_buffered -= received.payload.len();
+            if let Some(call) = self.calls.get(call.slot) {
+                self.buffered.sub_received(call, received.payload.len());
+            }
             self.note_consumption(now, call.slot);
             match self.open(now, connection, channel, number, seq, received) {
                 Ok(payload) if payload.is_empty() => {}
@@ -468,13 +472,15 @@ impl Endpoint {
             return;
         }
         call.state = CallState::Dally;
-        self.send_buffered -= call.send.acknowledge_all();
+        let unsent = call.send.acknowledge_all();
+        self.buffered.sub_sent(call, unsent);
         call.stops_sending();
         call.congestion = None;
         call.ack.pong = None;
         call.ping_wanted = false;
         call.probe_wanted = None;
-        self.receive_buffered -= call.receive.discard();
+        let unread = call.receive.discard();
+        self.buffered.sub_received(call, unread);
         let (connection_slot, server) = (call.connection, call.server);
         if server {
             return;
@@ -496,11 +502,14 @@ impl Endpoint {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
+        if std::mem::take(&mut call.early) {
+            self.counts.early_calls.sub(1);
+        }
         if !call.admitted {
             return;
         }
         call.admitted = false;
-        self.calls_in_progress = self.calls_in_progress.saturating_sub(1);
+        self.counts.calls.sub(1);
         let host = self
             .connections
             .get(call.connection)

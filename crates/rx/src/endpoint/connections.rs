@@ -55,6 +55,7 @@ impl Endpoint {
             security_index: security.index(),
             plain: security.is_null(),
             authenticated: true,
+            unverified: false,
             security: Security::Client(security),
             reach_check: false,
             first_checksum: 0,
@@ -149,18 +150,26 @@ impl Endpoint {
 
     /// Removes a connection whose calls are over.
     pub(super) fn remove_connection(&mut self, slot: u32) {
+        self.end_unverified(slot);
         let Some(connection) = self.connections.remove(slot) else {
             return;
         };
         for channel in connection.channels {
             if let Some(call) = self.calls.remove(channel.call) {
-                self.receive_buffered -= call.receive.bytes();
-                self.send_buffered -= call.send.buffered();
+                self.buffered.sub_received(&call, call.receive.bytes());
+                self.buffered.sub_sent(&call, call.send.buffered());
             }
         }
         self.unlink(&connection, slot);
+        if connection.server {
+            self.counts.connections.sub(1);
+        }
         if let Some(peer) = self.peers.get_mut(connection.peer) {
             peer.connections = peer.connections.saturating_sub(1);
+            // There is nothing to remember of a sender that may never have been there.
+            if connection.server && peer.connections == 0 && !peer.proof.holds(self.now) {
+                self.forget_peer(connection.peer);
+            }
         }
         let count = if connection.server {
             &mut self.statistics.server_connections
@@ -194,7 +203,7 @@ impl Endpoint {
         }
     }
 
-    fn forget_connection(&mut self, slot: u32) {
+    pub(super) fn forget_connection(&mut self, slot: u32) {
         let generation = self.connections.generation(slot);
         self.remove_connection(slot);
         self.events.push_back(Event::ConnectionClosed {
@@ -233,10 +242,30 @@ impl Endpoint {
         self.forget_idle_connections(now);
         self.forget_calls(now);
         self.forget_peers(now, false);
+        self.shrink();
     }
 
-    /// Forgets server connections that were idle for long, and of the others those idle longest until
-    /// no more are left than are to be kept.
+    /// Gives back what a flood has made grow.
+    fn shrink(&mut self) {
+        let freed = [
+            self.connections.shrink(),
+            self.calls.shrink(),
+            self.peers.shrink(),
+            self.hosts.shrink(),
+        ];
+        self.freed |= freed.contains(&true);
+        self.by_key.shrink_to(2 * self.by_key.len());
+        self.by_address.shrink_to(2 * self.by_address.len());
+        self.by_host.shrink_to(2 * self.by_host.len());
+        self.timers.shrink();
+        self.events.shrink_to(2 * self.events.len());
+        self.control.shrink_to(2 * self.control.len());
+        let (hosts, peers) = (self.hosts.bound(), self.peers.bound());
+        self.ready.shrink(hosts, peers);
+    }
+
+    /// Forgets server connections that were idle for long, those of unverified addresses after a
+    /// minute, and of the others those idle longest until no more are left than are to be kept.
     fn forget_idle_connections(&mut self, now: Time) {
         let idle = u64::try_from(self.config.connection_idle.as_micros()).unwrap_or(u64::MAX);
         let mut unused: Vec<(u64, u32)> = self
@@ -244,11 +273,10 @@ impl Endpoint {
             .iter()
             .map(|(slot, c)| (now.micros_since(c.used_at), slot, c))
             .filter(|(time, _, c)| *time > KEPT_IDLE.min(idle) && c.server && self.is_idle(c))
-            .map(|(time, slot, _)| (time, slot))
+            .map(|(time, slot, c)| (if c.unverified { u64::MAX } else { time }, slot))
             .collect();
-        let excess = unused
-            .len()
-            .saturating_sub(self.config.limits.idle_connections);
+        let kept = self.counts.part(self.config.limits.idle_connections);
+        let excess = unused.len().saturating_sub(kept);
         if excess > 0 {
             unused.select_nth_unstable_by(excess - 1, |a, b| b.cmp(a));
         }
@@ -289,24 +317,31 @@ impl Endpoint {
     /// Forgets peers without connections; `pressed`: also those heard just now.
     pub(super) fn forget_peers(&mut self, now: Time, pressed: bool) {
         let life = if pressed { 0 } else { PEER_LIFE };
-        let old: Vec<(u32, SocketAddr, u32)> = self
+        let old: Vec<u32> = self
             .peers
             .iter()
             .filter(|(_, peer)| peer.connections == 0 && now.micros_since(peer.heard_at) >= life)
-            .map(|(slot, peer)| (slot, peer.address, peer.host))
+            .map(|(slot, _)| slot)
             .collect();
-        for (slot, address, host_slot) in old {
-            self.peers.remove(slot);
-            self.by_address.remove(&address);
-            let Some(host) = self.hosts.get_mut(host_slot) else {
-                continue;
-            };
-            host.peers = host.peers.saturating_sub(1);
-            if host.peers == 0 {
-                let ip = host.address;
-                self.hosts.remove(host_slot);
-                self.by_host.remove(&ip);
-            }
+        for slot in old {
+            self.forget_peer(slot);
+        }
+    }
+
+    fn forget_peer(&mut self, slot: u32) {
+        let Some(peer) = self.peers.remove(slot) else {
+            return;
+        };
+        self.counts.peers.sub(1);
+        self.by_address.remove(&peer.address);
+        let Some(host) = self.hosts.get_mut(peer.host) else {
+            return;
+        };
+        host.peers = host.peers.saturating_sub(1);
+        if host.peers == 0 {
+            let ip = host.address;
+            self.hosts.remove(peer.host);
+            self.by_host.remove(&ip);
         }
     }
 
@@ -317,6 +352,9 @@ impl Endpoint {
         let Some(&peer) = self.by_address.get(&to) else {
             return;
         };
+        if self.forget_unverified(now, peer) {
+            return;
+        }
         let waiting = |call: &crate::call::Call| {
             call.alive() && call.sent_at >= call.heard_at && call.started_at < now
         };

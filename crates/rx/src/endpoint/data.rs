@@ -94,12 +94,13 @@ impl Endpoint {
         }
         let host = self.peers.get(peer)?.host;
         let host_calls = self.hosts.get(host).map_or(0, |host| host.calls);
-        if self.calls_in_progress >= self.config.limits.calls {
+        let unverified = connection.unverified;
+        if !unverified && !self.counts.calls.has_room() {
             self.statistics.overload_aborts = self.statistics.overload_aborts.wrapping_add(1);
             self.raw_abort(address, local, header, code::BUSY);
             return None;
         }
-        if host_calls >= self.config.limits.calls_per_host {
+        if !unverified && host_calls >= self.config.limits.calls_per_host {
             self.statistics.overload_aborts = self.statistics.overload_aborts.wrapping_add(1);
             self.send_busy(slot, header.channel() as u8, header.call_number);
             return None;
@@ -122,10 +123,14 @@ impl Endpoint {
         let call = self.calls.get_mut(call_slot)?;
         call.begin(now, header.call_number, window, send_window);
         call.state = CallState::Waiting;
-        call.admitted = true;
-        self.calls_in_progress += 1;
-        if let Some(host) = self.hosts.get_mut(host) {
-            host.calls += 1;
+        // Calls of unverified connections are bounded with these, four each.
+        call.unverified = unverified;
+        call.admitted = !unverified;
+        if !unverified {
+            self.counts.calls.add(1);
+            if let Some(host) = self.hosts.get_mut(host) {
+                host.calls += 1;
+            }
         }
         Some(call_slot)
     }
@@ -162,7 +167,8 @@ impl Endpoint {
             return;
         }
         call.turned = true;
-        self.send_buffered -= call.send.acknowledge_all();
+        let sent = call.send.acknowledge_all();
+        self.buffered.sub_sent(call, sent);
         call.stops_sending();
         call.progress_at = now;
         if call.want_write && call.attached {
@@ -182,7 +188,7 @@ impl Endpoint {
         };
         call.heard_at = now;
         let SubPacket { header, start, end } = *packet;
-        if self.receive_buffered >= limit && !call.receive.is_next(header.seq) {
+        if self.buffered.received >= limit && !call.receive.is_next(header.seq) {
             return;
         }
         let payload = datagram.slice(start.min(end)..end);
@@ -197,7 +203,7 @@ impl Endpoint {
             insert,
             Insert::InOrder | Insert::FilledHole | Insert::OutOfOrder
         ) {
-            self.receive_buffered += length;
+            self.buffered.add_received(call, length);
             self.statistics.bytes_received += length as u64;
             call.progress_at = now;
         }
@@ -253,7 +259,8 @@ impl Endpoint {
             return;
         };
         if call.deaf {
-            self.receive_buffered -= call.receive.discard();
+            let unread = call.receive.discard();
+            self.buffered.sub_received(call, unread);
         }
         let wants_ack = call.ack.now.is_some() || call.send.has_lost();
         match call.state {
@@ -292,7 +299,8 @@ impl Endpoint {
             self.challenge(now, connection_slot);
             return;
         }
-        if connection.reach_check
+        let crowded = call.unverified && !self.counts.early_calls.has_room();
+        if (connection.reach_check || crowded)
             && let Some(peer) = self.peers.get_mut(connection.peer)
             && !peer.proof.holds(now)
         {
@@ -306,6 +314,10 @@ impl Endpoint {
             return;
         }
         self.next_generation = self.next_generation.wrapping_add(1);
+        if call.unverified {
+            call.early = true;
+            self.counts.early_calls.add(1);
+        }
         call.reach_at = None;
         call.generation = self.next_generation;
         call.attached = true;

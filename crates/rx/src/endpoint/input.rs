@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 
+use super::aging::Aging;
 use super::{Endpoint, Host};
 use crate::code;
 use crate::config::{ConnectionOptions, DebugMode};
@@ -40,6 +41,7 @@ impl Endpoint {
         datagram: Bytes,
     ) {
         let now = self.advance(now);
+        self.drop_excess(now);
         let Some(header) = Header::decode(&datagram) else {
             self.count_bogus(from);
             return;
@@ -198,8 +200,7 @@ impl Endpoint {
             }
             return None;
         }
-        let is_full = self.connections.len() >= self.config.limits.connections;
-        if self.is_crowded(header) || (is_full && !self.make_room(now)) {
+        if self.is_crowded(header) || !self.has_place(now, from) {
             self.statistics.overload_aborts = self.statistics.overload_aborts.wrapping_add(1);
             self.raw_abort(from, local, header, code::BUSY);
             return None;
@@ -231,6 +232,7 @@ impl Endpoint {
             security_index: header.security_index,
             plain: security.is_null(),
             authenticated: security.authenticated(),
+            unverified: false,
             security: Security::Server(security),
             reach_check,
             first_checksum: header.checksum,
@@ -251,7 +253,10 @@ impl Endpoint {
             },
             traffic: [0; 4],
         };
-        Some(self.insert_connection(connection))
+        let slot = self.insert_connection(connection);
+        self.counts.connections.add(1);
+        self.begin_unverified(now, slot);
+        Some(slot)
     }
 
     /// Whether there are as many connections of that epoch and cid as there may be.
@@ -290,9 +295,9 @@ impl Endpoint {
         if let Some(&slot) = self.by_address.get(&address) {
             return Some(slot);
         }
-        if self.peers.len() >= self.config.limits.peers {
+        if !self.counts.peers.has_room() {
             self.forget_peers(now, true);
-            if self.peers.len() >= self.config.limits.peers {
+            if !self.counts.peers.has_room() {
                 return None;
             }
         }
@@ -308,6 +313,7 @@ impl Endpoint {
                     address: ip,
                     peers: 0,
                     calls: 0,
+                    unverified: Aging::default(),
                 });
                 self.by_host.insert(ip, host);
                 host
@@ -320,6 +326,7 @@ impl Endpoint {
             .peers
             .insert(Peer::new(address, host, self.config.mtu, now));
         self.by_address.insert(address, slot);
+        self.counts.peers.add(1);
         slot
     }
 

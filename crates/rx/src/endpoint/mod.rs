@@ -6,6 +6,8 @@
 //! `timeout` does what is due; `show` answers `rxdebug`.
 
 mod acknowledge;
+mod aging;
+mod buffered;
 mod calls;
 mod connections;
 mod data;
@@ -24,6 +26,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 
+use self::aging::Aging;
+use self::buffered::Buffered;
 use crate::call::Call;
 use crate::config::{Config, MAX_EXTENDED_WINDOW, ServiceConfig};
 use crate::connection::Connection;
@@ -32,6 +36,7 @@ use crate::packet::{HEADER_SIZE, Header};
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::ready::Ready;
+use crate::shared::{Held, Shared};
 use crate::statistics::Statistics;
 use crate::table::{SeededHash, Slots};
 use crate::time::Time;
@@ -124,6 +129,8 @@ struct Host {
     address: IpAddr,
     peers: u32,
     calls: usize,
+    /// Server connections of its peers that are counted as unverified, the oldest first.
+    unverified: Aging,
 }
 
 /// A packet that is ready as it is.
@@ -153,12 +160,13 @@ pub struct Endpoint {
     control: VecDeque<ControlPacket>,
     statistics: Statistics,
     now: Time,
-    /// Bytes received and not read, over all calls.
-    receive_buffered: usize,
-    /// Bytes written and not acknowledged, over all calls.
-    send_buffered: usize,
-    /// Server calls in progress.
-    calls_in_progress: usize,
+    buffered: Buffered,
+    /// What of the process's bounds is held here.
+    counts: Held,
+    /// Server connections of unverified addresses, the oldest first.
+    unverified: Aging,
+    /// A sweep gave much memory back.
+    freed: bool,
     next_generation: u32,
     next_connection: u32,
     scratch: Vec<u8>,
@@ -192,6 +200,8 @@ impl Endpoint {
         let mut random = Random::new(seed);
         let hash = SeededHash(random.next());
         let next_connection = (random.next() as u32) & CONNECTION_NUMBERS;
+        let shared = config.shared.take();
+        let counts = Held::new(shared.unwrap_or_else(|| Shared::new(&config.limits)));
         let mut timers = Timers::default();
         timers.push(Time::ZERO + SWEEP_INTERVAL, Target::Sweep);
         Self {
@@ -211,9 +221,10 @@ impl Endpoint {
             control: VecDeque::new(),
             statistics: Statistics::default(),
             now: Time::ZERO,
-            receive_buffered: 0,
-            send_buffered: 0,
-            calls_in_progress: 0,
+            buffered: Buffered::new(counts.unverified_bytes()),
+            counts,
+            unverified: Aging::default(),
+            freed: false,
             next_generation: 0,
             next_connection,
             scratch: Vec::with_capacity(2048),
@@ -235,6 +246,29 @@ impl Endpoint {
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// Entries that the tables have memory for.
+    #[cfg(test)]
+    pub(crate) fn table_entries(&self) -> usize {
+        let slots = [
+            self.connections.capacity(),
+            self.calls.capacity(),
+            self.peers.capacity(),
+            self.hosts.capacity(),
+        ];
+        let keys = [
+            self.by_key.capacity(),
+            self.by_address.capacity(),
+            self.by_host.capacity(),
+        ];
+        slots.iter().chain(&keys).sum()
+    }
+
+    /// Whether tables have given much memory back since this was last asked: what a flood has made
+    /// them hold. The allocator may keep it unless it is told.
+    pub fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed)
     }
 
     /// Time never goes back.

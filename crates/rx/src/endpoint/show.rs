@@ -46,6 +46,7 @@ impl Endpoint {
         let mut statistics = self.statistics.clone();
         let short = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         statistics.peers = short(self.peers.len());
+        statistics.unverified = short(self.unverified.count());
         statistics.calls = short(self.calls.len());
         let mut free = 0;
         for (_, call) in self.calls.iter() {
@@ -56,8 +57,8 @@ impl Endpoint {
             }
         }
         statistics.free_calls = free;
-        statistics.receive_buffered = self.receive_buffered as u64;
-        statistics.send_buffered = self.send_buffered as u64;
+        statistics.receive_buffered = self.buffered.received as u64;
+        statistics.send_buffered = self.buffered.sent as u64;
         statistics
     }
 
@@ -72,7 +73,7 @@ impl Endpoint {
             .filter(|(_, c)| c.state == CallState::Waiting)
             .count();
         BasicStatistics {
-            free_packets: short(limit.saturating_sub(self.receive_buffered) / PACKET_BYTES),
+            free_packets: short(limit.saturating_sub(self.buffered.received) / PACKET_BYTES),
             reclaims: 0,
             calls: u32::try_from(self.statistics.calls_started).unwrap_or(u32::MAX),
             sockets: 1,

@@ -213,7 +213,7 @@ impl Endpoint {
     /// for all calls fills up.
     fn windows(&self) -> (u32, Option<u32>) {
         let limit = self.config.limits.receive_buffer.max(1);
-        let free = limit.saturating_sub(self.receive_buffered);
+        let free = limit.saturating_sub(self.buffered.received);
         let scale = |window: u32| {
             if free >= limit / 2 {
                 window

@@ -15,10 +15,15 @@
 //! Raw aborts and answers to DEBUG and VERSION need no connection: each is one packet for one
 //! datagram.
 
+use std::net::SocketAddr;
+
 use super::Endpoint;
 use crate::allowance::{Allowance, PROOF_WINDOW, RENEWAL_WINDOW};
 use crate::call::CallState;
+use crate::code;
+use crate::connection::Connection;
 use crate::packet::{AckReason, PacketType};
+use crate::table::Slots;
 use crate::time::Time;
 use crate::transmit::TransmitBuffer;
 
@@ -67,12 +72,162 @@ impl Endpoint {
         };
         peer.proof.renew(now);
         peer.allowance = Allowance::default();
+        if peer.unverified > 0 {
+            for connection in self.unverified_of(slot) {
+                self.end_unverified(connection);
+            }
+        }
+        let Some(peer) = self.peers.get_mut(slot) else {
+            return;
+        };
         for (call, number) in std::mem::take(&mut peer.waiting) {
             if let Some(waiting) = self.calls.get(call)
                 && waiting.number == number
             {
                 self.try_present(now, waiting.connection, call);
                 self.queue(call);
+            }
+        }
+    }
+
+    /// Whether there is a place for a new connection from `from`, after others have made room.
+    pub(super) fn has_place(&mut self, now: Time, from: SocketAddr) -> bool {
+        let verified = self
+            .by_address
+            .get(&from)
+            .is_some_and(|&peer| self.is_verified(now, peer));
+        if !verified {
+            let host = self.by_host.get(&from.ip()).copied();
+            while let Some(host) = host.and_then(|host| self.hosts.get_mut(host))
+                && host.unverified.count() >= self.config.limits.unverified_per_host
+                && let Some(slot) = host.unverified.oldest(unverified_in(&self.connections))
+            {
+                self.evict(now, slot);
+            }
+            while !self.counts.unverified_connections.has_room() {
+                if !self.evict_oldest(now) {
+                    return false;
+                }
+            }
+        }
+        while !self.counts.connections.has_room() {
+            if !self.evict_oldest(now) && !self.make_room(now) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Makes room while more bytes are held for unverified addresses than may be.
+    pub(super) fn drop_excess(&mut self, now: Time) {
+        let holding = |endpoint: &Self| endpoint.buffered.unverified.own() > 0;
+        while holding(self) && !self.buffered.unverified.has_room() && self.evict_oldest(now) {}
+    }
+
+    /// Removes the oldest connection of an unverified address; false: there is none.
+    fn evict_oldest(&mut self, now: Time) -> bool {
+        let oldest = self.unverified.oldest(unverified_in(&self.connections));
+        if let Some(slot) = oldest {
+            self.evict(now, slot);
+        }
+        oldest.is_some()
+    }
+
+    /// Removes all connections of an address that has none but unverified ones; false: it has others,
+    /// or none. A flood of forged addresses draws as many complaints of the network.
+    pub(super) fn forget_unverified(&mut self, now: Time, peer: u32) -> bool {
+        let only = self
+            .peers
+            .get(peer)
+            .is_some_and(|peer| peer.unverified > 0 && peer.unverified == peer.connections);
+        if only {
+            for slot in self.unverified_of(peer) {
+                self.evict(now, slot);
+            }
+        }
+        only
+    }
+
+    /// The connections of an address that are counted as unverified.
+    fn unverified_of(&self, peer: u32) -> Vec<u32> {
+        let host = self
+            .peers
+            .get(peer)
+            .and_then(|peer| self.hosts.get(peer.host));
+        let Some(host) = host else { return Vec::new() };
+        let its = |slot: &u32| {
+            self.connections
+                .get(*slot)
+                .is_some_and(|connection| connection.unverified && connection.peer == peer)
+        };
+        host.unverified.slots().filter(its).collect()
+    }
+
+    /// Its calls fail here, and nothing is sent: a client that is really there repeats its request
+    /// and so makes the connection again.
+    fn evict(&mut self, now: Time, slot: u32) {
+        self.statistics.evicted = self.statistics.evicted.wrapping_add(1);
+        self.fail_channels(now, slot, code::CALL_DEAD);
+        self.forget_connection(slot);
+    }
+
+    /// Counts a new server connection if its address is unverified.
+    pub(super) fn begin_unverified(&mut self, now: Time, slot: u32) {
+        let generation = self.connections.generation(slot);
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(connection.peer) else {
+            return;
+        };
+        if peer.proof.holds(now) {
+            return;
+        }
+        connection.unverified = true;
+        peer.unverified += 1;
+        let host = peer.host;
+        self.counts.unverified_connections.add(1);
+        let is_there = unverified_in(&self.connections);
+        self.unverified.push(slot, generation, is_there);
+        if let Some(host) = self.hosts.get_mut(host) {
+            host.unverified.push(slot, generation, is_there);
+        }
+    }
+
+    /// A connection is no longer counted: its address is verified, or it goes.
+    pub(super) fn end_unverified(&mut self, slot: u32) {
+        let Some(connection) = self.connections.get_mut(slot) else {
+            return;
+        };
+        if !std::mem::take(&mut connection.unverified) {
+            return;
+        }
+        self.counts.unverified_connections.sub(1);
+        self.unverified.left();
+        let host = self.peers.get_mut(connection.peer).map(|peer| {
+            peer.unverified = peer.unverified.saturating_sub(1);
+            peer.host
+        });
+        let mut host = host.and_then(|host| self.hosts.get_mut(host));
+        if let Some(host) = &mut host {
+            host.unverified.left();
+        }
+        for channel in connection.channels {
+            let Some(call) = self.calls.get_mut(channel.call) else {
+                continue;
+            };
+            let in_progress =
+                call.unverified && matches!(call.state, CallState::Waiting | CallState::Active);
+            self.buffered.verified(call);
+            if std::mem::take(&mut call.early) {
+                self.counts.early_calls.sub(1);
+            }
+            if in_progress {
+                call.admitted = true;
+                self.counts.calls.add(1);
+                if let Some(host) = &mut host {
+                    host.calls += 1;
+                }
             }
         }
     }
@@ -203,5 +358,13 @@ impl Endpoint {
             peer.allowance.sent_extra(out.bytes.len());
         }
         true
+    }
+}
+
+/// Whether a slot still has the connection of that generation, and it is counted as unverified.
+fn unverified_in(connections: &Slots<Connection>) -> impl Fn(u32, u32) -> bool + Copy {
+    |slot, generation| {
+        connections.generation(slot) == generation
+            && connections.get(slot).is_some_and(|c| c.unverified)
     }
 }

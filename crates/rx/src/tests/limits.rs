@@ -54,7 +54,7 @@ fn calls_and_connections_are_bounded() {
     let limits = Limits {
         calls: 3,
         calls_per_host: 2,
-        connections: 5,
+        connections: 6,
         ..Limits::default()
     };
     let mut desk = Desk::server(Config {
@@ -65,7 +65,31 @@ fn calls_and_connections_are_bounded() {
         cid: n << 2,
         ..Desk::header(PacketType::DATA, 1, 1, 1)
     };
-    assert!(desk.put(cid(1), b"x").is_empty());
+    // The addresses prove that they receive: what others may hold is bounded otherwise.
+    let prove = |desk: &mut Desk, n: u32| {
+        let mut data = cid(n);
+        data.flags.0 |= Flags::REQUEST_ACK;
+        let seen = desk.put(data, b"x");
+        let mut payload = Vec::new();
+        plain_ack(1, 0, seen[0].header.serial, AckReason::PING_RESPONSE).encode(&mut payload);
+        let answer = Header {
+            packet_type: PacketType::ACK,
+            seq: 0,
+            ..cid(n)
+        };
+        assert!(desk.put(answer, &payload).is_empty());
+    };
+    let finish = |desk: &mut Desk| {
+        let call = desk.new_call();
+        while let ReadOutcome::Chunk(_) = desk.endpoint.read(desk.now, call) {}
+        desk.endpoint.finish(desk.now, call);
+        desk.seen();
+    };
+    desk.from = address(4);
+    prove(&mut desk, 8);
+    finish(&mut desk);
+    desk.from = address(1);
+    prove(&mut desk, 1);
     assert!(desk.put(cid(2), b"x").is_empty());
     let seen = desk.put(cid(3), b"x");
     assert_eq!(
@@ -74,7 +98,7 @@ fn calls_and_connections_are_bounded() {
         "two calls of one host"
     );
     desk.from = address(3);
-    assert!(desk.put(cid(4), b"x").is_empty());
+    prove(&mut desk, 4);
     desk.from = address(4);
     assert_eq!(
         desk.put(cid(5), b"x")[0].code(),
@@ -84,13 +108,10 @@ fn calls_and_connections_are_bounded() {
     assert_eq!(
         desk.put(cid(6), b"x")[0].code(),
         code::BUSY,
-        "five connections"
+        "six connections"
     );
     // A finished call makes room, and a connection idle for a while too.
-    let call = desk.new_call();
-    while let ReadOutcome::Chunk(_) = desk.endpoint.read(desk.now, call) {}
-    desk.endpoint.finish(desk.now, call);
-    desk.seen();
+    finish(&mut desk);
     assert!(desk.put(cid(5), b"x").is_empty());
     desk.pass(Duration::from_secs(15));
     desk.put(cid(7), b"x");
@@ -99,7 +120,7 @@ fn calls_and_connections_are_bounded() {
             .iter()
             .any(|e| matches!(e, Event::ConnectionClosed { .. }))
     );
-    assert_eq!(desk.endpoint.statistics().server_connections, 5);
+    assert_eq!(desk.endpoint.statistics().server_connections, 6);
 }
 
 #[test]
@@ -150,8 +171,10 @@ fn of_idle_connections_those_used_last_are_kept() {
         request.flags.0 |= Flags::LAST_PACKET;
         desk.put(request, b"x");
         let call = desk.new_call();
-        desk.answer(call, b"y");
-        desk.put(of(PacketType::ACKALL, 0), b"");
+        let reply = desk.answer(call, b"y");
+        let mut payload = Vec::new();
+        plain_ack(2, 1, reply[0].header.serial, AckReason::IDLE).encode(&mut payload);
+        desk.put(of(PacketType::ACK, 0), &payload);
     };
     for n in 0..30 {
         call_on(&mut desk, n, 1);
@@ -438,7 +461,8 @@ fn what_keeps_a_mapping_is_sent_and_not_answered() {
 fn idle_things_are_forgotten() {
     let mut world = World::new(8, Link::default());
     let connection = world.connect();
-    let call = world.call(connection, b"x");
+    // A reply of more than one packet proves the client's address.
+    let call = world.call(connection, &pattern(5_000));
     world.finish(LIMIT, call).unwrap();
     world.run_for(Duration::from_secs(600));
     assert_eq!(world.nodes[1].endpoint.statistics().server_connections, 1);
@@ -463,6 +487,39 @@ fn idle_things_are_forgotten() {
     world.run_for(Duration::from_secs(200));
     let s = world.nodes[0].endpoint.statistics();
     assert_eq!((s.client_connections, s.peers, s.calls), (0, 0, 0));
+}
+
+#[test]
+fn idle_connections_of_unverified_addresses_are_forgotten_soon() {
+    let mut desk = Desk::server(Config::default());
+    for n in 0..40 {
+        desk.from = address(n);
+        desk.data(1, 1, 1, Flags::LAST_PACKET);
+        desk.put(
+            Header {
+                cid: u32::from(n) << 2,
+                flags: Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET),
+                ..Desk::header(PacketType::DATA, 1, 1, 1)
+            },
+            b"x",
+        );
+    }
+    while desk
+        .events
+        .iter()
+        .any(|e| matches!(e, Event::NewCall { .. }))
+    {
+        let call = desk.new_call();
+        desk.answer(call, b"y");
+    }
+    assert_eq!(desk.endpoint.statistics().unverified, 41);
+    // The replies are given up after half a minute.
+    desk.pass(Duration::from_secs(180));
+    let s = desk.endpoint.statistics();
+    assert_eq!(
+        (s.server_connections, s.unverified, s.peers, s.calls),
+        (0, 0, 0, 0)
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod codec;
 mod exchange;
+mod flood;
 mod harness;
 mod limits;
 mod secure;

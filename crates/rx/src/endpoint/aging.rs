@@ -1,0 +1,87 @@
+//! Connections in the order of their age, of which any may leave.
+
+use std::collections::VecDeque;
+
+/// Slots and generations of connections, the oldest first. Those that have left stay in the queue
+/// until it is looked through.
+#[derive(Debug, Default)]
+pub(super) struct Aging {
+    queue: VecDeque<(u32, u32)>,
+    /// How many are counted.
+    count: usize,
+}
+
+/// How many that have left may be in the queue beside as many that have not.
+const LEFT_MAX: usize = 32;
+
+impl Aging {
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Adds the youngest; `is_there`: whether an entry has not left.
+    pub(super) fn push(&mut self, slot: u32, generation: u32, is_there: impl Fn(u32, u32) -> bool) {
+        if self.queue.len() >= 2 * self.count + LEFT_MAX {
+            self.queue
+                .retain(|&(slot, generation)| is_there(slot, generation));
+            self.queue.shrink_to(2 * self.count + LEFT_MAX);
+        }
+        self.queue.push_back((slot, generation));
+        self.count += 1;
+    }
+
+    /// One has left.
+    pub(super) fn left(&mut self) {
+        self.count = self.count.saturating_sub(1);
+        if self.count == 0 {
+            self.queue = VecDeque::new();
+        }
+    }
+
+    /// The oldest.
+    pub(super) fn oldest(&mut self, is_there: impl Fn(u32, u32) -> bool) -> Option<u32> {
+        while let Some(&(slot, generation)) = self.queue.front() {
+            if is_there(slot, generation) {
+                return Some(slot);
+            }
+            self.queue.pop_front();
+        }
+        None
+    }
+
+    /// All that have not left.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.queue.iter().map(|&(slot, _)| slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_that_is_there_and_a_short_queue() {
+        let mut aging = Aging::default();
+        let mut there = BTreeSet::new();
+        for slot in 0..10_000 {
+            there.insert(slot);
+            aging.push(slot, 1, |slot, _| there.contains(&slot));
+            // Only every tenth stays.
+            if slot % 10 != 0 {
+                there.remove(&slot);
+                aging.left();
+            }
+        }
+        assert_eq!(aging.count(), 1_000);
+        assert!(aging.queue.len() <= 2_100, "{}", aging.queue.len());
+        for expected in (0..10_000).step_by(10) {
+            let oldest = aging.oldest(|slot, _| there.contains(&slot)).unwrap();
+            assert_eq!(oldest, expected);
+            there.remove(&oldest);
+            aging.left();
+        }
+        assert_eq!((aging.count(), aging.queue.capacity()), (0, 0));
+    }
+}
