@@ -27,6 +27,7 @@ mod flusher;
 mod found;
 pub(crate) mod journal;
 pub(crate) mod key;
+mod page_sums;
 mod read;
 mod replay;
 pub(crate) mod room;

@@ -308,10 +308,11 @@ fn a_base_table_is_not_made_beside_a_journal_in_use() {
     assert!(matches!(open(&disk), Err(Error::Damaged(_))));
     // Nor is that of another partition taken.
     let (one, other) = (killed(), killed());
-    let base = other.contents("base");
-    let file = one.open("base").unwrap();
-    file.set_length(0).unwrap();
-    file.write_at(&base, 0).unwrap();
+    for name in ["base", "base.sums"] {
+        let file = one.open(name).unwrap();
+        file.set_length(0).unwrap();
+        file.write_at(&other.contents(name), 0).unwrap();
+    }
     assert!(matches!(open(&one), Err(Error::Damaged(_))));
 }
 

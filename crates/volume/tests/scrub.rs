@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use cellar_volume::disk::SimDisk;
 use cellar_volume::{Error, RestoreMode, ScrubReport, StoreSpec, Volume, VolumeKind};
 use cellar_wire::ids::{Fid, VolumeId};
 use common::*;
@@ -203,45 +204,63 @@ fn nothing_is_refilled_during_a_restore() {
     world.check();
 }
 
-/// Whatever bit of the table is hit, a scrub ends, and says so or finds nothing that reads meet.
-#[test]
-fn damaged_records_are_named_and_refilled() {
+/// A partition with so many files that its table has many pages, and where the bytes of one of them
+/// are in it.
+fn many_pages() -> (SimDisk, Fid, Vec<u8>, Vec<u64>) {
     let (world, _, _) = filled();
     let volume = world.volume();
-    let home = volume.lookup(volume.root(), b"home").unwrap();
-    let dir = volume.lookup(home, b"ann").unwrap();
-    let small = volume.lookup(dir, b"small3").unwrap();
+    for n in 0..200 {
+        let made = volume.create_file(volume.root(), format!("f{n}").as_bytes(), &new(), at(1));
+        let fid = made.unwrap().outcome.status.fid;
+        let stored = volume.store(fid, &StoreSpec::at(0), &[data(n, 900).into()], at(2));
+        stored.unwrap().wait().unwrap();
+    }
+    let fid = volume.lookup(volume.root(), b"f100").unwrap();
     drop(volume);
     let world = world.reopen();
     world.partition.close().unwrap();
     let base = world.disk.contents("base");
-    // The small file's bytes are in the table.
-    let wanted = data(3, 900);
-    let places: Vec<_> = (0..base.len() - 900)
-        .filter(|&n| base[n..n + 900] == wanted[..])
-        .collect();
+    let wanted = data(100, 900);
+    let places = (0..base.len() - 900).filter(|&n| base[n..n + 900] == wanted[..]);
+    let places: Vec<u64> = places.map(|place| place as u64).collect();
     assert!(!places.is_empty());
-    let disk = world.disk.power_cut(None);
-    for place in places {
-        disk.flip_bit("base", place as u64 + 500, 4);
-    }
-    let partition = cellar_volume::Partition::open(Arc::new(disk.clone()), options()).unwrap();
+    (world.disk.power_cut(None), fid, wanted, places)
+}
+
+/// One wrong bit of a page of the table: the files that have records in it are errors and are named,
+/// every other one is read.
+#[test]
+fn a_damaged_page_of_the_table_is_an_error_of_its_files() {
+    let (disk, fid, _, places) = many_pages();
+    let uncached = cellar_volume::Options {
+        base_cache_bytes: 0,
+        ..options()
+    };
+    let partition = cellar_volume::Partition::open(Arc::new(disk.clone()), uncached).unwrap();
     let world = World { disk, partition };
-    let damaged = scrub(&world).damaged;
-    assert_eq!(damaged.len(), 1, "{damaged:#?}");
-    assert_eq!(
-        (damaged[0].fid, &damaged[0].places[..]),
-        (small, &[0..900][..])
-    );
-    assert_eq!(damaged[0].path.as_deref(), Some("home/ann/small3"));
+    // All but one are in pages of earlier states.
+    for place in places {
+        world.disk.flip_bit("base", place + 500, 4);
+    }
     let volume = world.volume();
-    assert!(read(&volume, small).is_err());
-    let version = volume.status(small).unwrap();
-    let refilled = volume.refill(small, 900, version.data_version, &mut from(&wanted));
-    assert_eq!(refilled.unwrap().restored, 1);
-    assert_eq!(read(&volume, small).unwrap(), wanted);
-    assert_eq!(scrub(&world).damaged, []);
-    world.check();
+    let mut unread = Vec::new();
+    for entry in volume.entries(volume.root()).unwrap() {
+        let fid = volume.lookup(volume.root(), &entry.name).unwrap();
+        if let Err(error) = read(&volume, fid) {
+            assert!(matches!(error, Error::Io { fid: of, .. } if of == fid));
+            unread.push(fid);
+        }
+    }
+    assert!(unread.contains(&fid) && unread.len() < 10, "{unread:?}");
+    let counted = world.partition.counters().damaged;
+    assert!(counted >= unread.len() as u64, "{counted}");
+    let damaged = scrub(&world).damaged;
+    let mut named: Vec<_> = damaged.iter().map(|damage| damage.fid).collect();
+    unread.sort();
+    named.sort();
+    assert_eq!(named, unread);
+    let of = damaged.iter().find(|damage| damage.fid == fid).unwrap();
+    assert_eq!(of.path.as_deref(), Some("f100"));
 }
 
 #[test]

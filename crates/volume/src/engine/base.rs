@@ -5,9 +5,12 @@
 //! the number of the last journal group that it holds. Quick-repair is on, so that opening after a
 //! crash reads the allocator state instead of scanning; why redb is in the decision record.
 //!
-//! redb does not verify its pages' checksums on ordinary reads, so values carry their own (see
-//! `record`), and a page so damaged that redb panics on it becomes an error here.
+//! redb does not verify its pages on ordinary reads, so every block that it reads is compared with
+//! a checksum of our own (`page_sums`). redb gets zeros in place of a damaged one. That is no page:
+//! redb panics, which is caught here, and what was asked is an error. An I/O error in its place
+//! would end the use of the whole table.
 
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use redb::{
 };
 
 use super::key::Key;
+use super::page_sums::PageSums;
 use crate::disk::DiskFile;
 use crate::error::{Error, Result};
 
@@ -86,6 +90,7 @@ pub(crate) struct Entries(redb::Range<'static, &'static [u8], &'static [u8]>);
 #[derive(Debug)]
 struct Backend {
     file: Arc<dyn DiskFile>,
+    sums: Arc<PageSums>,
     is_sealed: Arc<AtomicBool>,
 }
 
@@ -104,7 +109,12 @@ impl StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
-        self.file.read_at(out, offset)
+        self.file.read_at(out, offset)?;
+        if let Some(at) = self.sums.damaged(offset, out) {
+            out.fill(0);
+            DAMAGED.set(Some(at));
+        }
+        Ok(())
     }
 
     fn set_len(&self, length: u64) -> Result<(), io::Error> {
@@ -114,21 +124,34 @@ impl StorageBackend for Backend {
 
     fn sync_data(&self) -> Result<(), io::Error> {
         self.check_open()?;
+        self.sums.save()?;
         self.file.sync()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         self.check_open()?;
-        self.file.write_at(data, offset)
+        self.file.write_at(data, offset)?;
+        self.sums.written(offset, data);
+        Ok(())
     }
 }
 
+thread_local! {
+    /// Where the block lies that this thread has found damaged.
+    static DAMAGED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
-    match catch_unwind(AssertUnwindSafe(work)) {
+    DAMAGED.set(None);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    if let Some(at) = DAMAGED.take() {
+        return Err(redb::Error::Corrupted(format!(
+            "the block at offset {at} does not match its checksum"
+        )));
+    }
+    match result {
         Ok(result) => result,
-        Err(_) => Err(redb::Error::Corrupted(
-            "a page of the base table is damaged".into(),
-        )),
+        Err(_) => Err(redb::Error::Corrupted("a page is damaged".into())),
     }
 }
 
@@ -142,17 +165,36 @@ fn failed(error: &redb::Error) -> Error {
 }
 
 impl Base {
-    /// Opens the table in `file`, making it if the file is empty.
-    pub(crate) fn open(file: Arc<dyn DiskFile>, cache_bytes: usize) -> Result<Self> {
+    /// Opens the table in `file`, making it if the file is empty. `sums` is the file of its blocks'
+    /// checksums: if these are missing, all of the table is checked and they are made.
+    pub(crate) fn open(
+        file: Arc<dyn DiskFile>,
+        sums: Arc<dyn DiskFile>,
+        cache_bytes: usize,
+    ) -> Result<Self> {
+        let io = |error| failed(&redb::Error::Io(error));
+        let length = file.length().map_err(io)?;
+        let sums = Arc::new(PageSums::open(sums).map_err(io)?);
+        let is_covered = sums.cover(length);
         let is_sealed = Arc::new(AtomicBool::new(false));
         let backend = Backend {
             file: Arc::clone(&file),
+            sums: Arc::clone(&sums),
             is_sealed: Arc::clone(&is_sealed),
         };
         let database = guarded(|| {
-            let database = Builder::new()
+            let mut database = Builder::new()
                 .set_cache_size(cache_bytes)
                 .create_with_backend(backend)?;
+            if length > 0 && !is_covered {
+                let is_sound = database.check_integrity()?;
+                tracing::info!(
+                    is_sound,
+                    length,
+                    "checked the base table: it has no checksums yet"
+                );
+                sums.make(file.as_ref())?;
+            }
             let there = database.begin_read()?;
             let found = match (there.open_table(TABLE), there.open_table(META)) {
                 (Err(redb::TableError::TableDoesNotExist(_)), _)

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use super::base::{Applied, Base, Mark, View};
 use super::journal::JournalFile;
 use super::key::Key;
+use super::replay::SUMS_FILE;
 use super::room::entry_cost;
 use super::table::Table;
 use super::{Engine, Levels};
@@ -187,7 +188,14 @@ impl Engine {
             Some(base) => base,
             None => self.reopen_base()?,
         };
-        let next = apply_part(&base, table, from, budget)?;
+        let next = match apply_part(&base, table, from, budget) {
+            // What is damaged is in what was there: it is read as before, and no more is written.
+            Err(error @ Error::Partition(_)) => {
+                *slot = Some(base);
+                return Err(error);
+            }
+            other => other?,
+        };
         let view = base.view()?;
         self.ledger.found_unused(base.unused(&view));
         self.show_base(view, next.is_none().then_some(table));
@@ -200,7 +208,11 @@ impl Engine {
             .disk
             .open("base")
             .map_err(|error| Error::Partition(format!("opening the base table: {error}")))?;
-        let base = Base::open(file, self.options.base_cache_bytes)?;
+        let sums = self
+            .disk
+            .open(SUMS_FILE)
+            .map_err(|error| Error::Partition(format!("opening its checksums: {error}")))?;
+        let base = Base::open(file, sums, self.options.base_cache_bytes)?;
         self.show_base(base.view()?, None);
         Ok(base)
     }

@@ -23,6 +23,8 @@ use crate::options::Options;
 const UNCLEAN: &str = "the partition was not stopped cleanly";
 /// Name of the base table's file.
 const BASE_FILE: &str = "base";
+/// Name of the file of its blocks' checksums.
+pub(super) const SUMS_FILE: &str = "base.sums";
 /// Its name until it is whole.
 const NEW_BASE_FILE: &str = "base.new";
 
@@ -130,7 +132,10 @@ fn open_base(disk: &dyn Disk, names: &[String], options: &Options) -> Result<Bas
     if is_there {
         let file = disk.open(BASE_FILE).map_err(failed)?;
         if file.length().map_err(failed)? > 0 {
-            return Base::open(file, options.base_cache_bytes);
+            let sums = disk.open(SUMS_FILE).map_err(failed)?;
+            let base = Base::open(file, sums, options.base_cache_bytes)?;
+            disk.sync_names().map_err(failed)?;
+            return Ok(base);
         }
     }
     for number in journal_numbers(names) {
@@ -146,7 +151,9 @@ fn open_base(disk: &dyn Disk, names: &[String], options: &Options) -> Result<Bas
     }
     let file = disk.open(NEW_BASE_FILE).map_err(failed)?;
     file.set_length(0).map_err(failed)?;
-    let base = Base::open(file, options.base_cache_bytes)?;
+    let sums = disk.open(SUMS_FILE).map_err(failed)?;
+    sums.set_length(0).map_err(failed)?;
+    let base = Base::open(file, sums, options.base_cache_bytes)?;
     disk.rename(NEW_BASE_FILE, BASE_FILE).map_err(failed)?;
     disk.sync_names().map_err(failed)?;
     Ok(base)

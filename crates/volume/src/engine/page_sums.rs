@@ -1,0 +1,202 @@
+//! Checksums of the base table's blocks of 4 KiB, in a file of their own.
+//!
+//! redb does not compare its pages with its checksums on ordinary reads. So every block that comes
+//! from its file is compared here: keys, values and links between pages are what was written, or
+//! the block is damaged. The first block, redb's header, is left out: redb verifies it.
+//!
+//! Why a crash does no harm: redb writes pages that the durable state does not use, syncs, and only
+//! then writes the header that names them and syncs again. Sums are written and synced before each
+//! sync of the table. So each page that a durable header names has its durable sum. Sums of other
+//! pages may be of what they were or of what they were to become; such pages are written again
+//! before they are read. A torn write of sums changes no byte of those beside them.
+//!
+//! Where sums are missing (a store of an earlier version, a lost file), redb checks all of its pages
+//! once, and the sums of what it found sound are made.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::disk::DiskFile;
+
+const BLOCK: u64 = 4096;
+/// Sums that are written together: those of a sector.
+const TOGETHER: usize = 128;
+/// Bytes that are read at a time.
+const READ_BYTES: u64 = 1 << 20;
+
+/// The sums of one base table.
+#[derive(Debug)]
+pub(super) struct PageSums {
+    file: Arc<dyn DiskFile>,
+    sums: Mutex<Sums>,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    /// By block; 0: not known.
+    known: Vec<u32>,
+    /// Which groups of them the file does not have yet.
+    changed: BTreeSet<usize>,
+}
+
+/// Never 0.
+fn sum_of(block: u64, bytes: &[u8]) -> u32 {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&block.to_be_bytes()), bytes);
+    sum.max(1)
+}
+
+impl Sums {
+    fn set(&mut self, block: u64, sum: u32) {
+        let index = block as usize;
+        if self.known.len() <= index {
+            self.known.resize(index + 1, 0);
+        }
+        self.known[index] = sum;
+        self.changed.insert(index / TOGETHER);
+    }
+}
+
+impl PageSums {
+    /// Reads the sums in a file.
+    pub(super) fn open(file: Arc<dyn DiskFile>) -> io::Result<Self> {
+        let mut bytes = vec![0; file.length()? as usize];
+        file.read_at(&mut bytes, 0)?;
+        let known = bytes.as_chunks::<4>().0;
+        let known = known.iter().map(|sum| u32::from_be_bytes(*sum)).collect();
+        let sums = Sums {
+            known,
+            changed: BTreeSet::new(),
+        };
+        Ok(Self {
+            file,
+            sums: Mutex::new(sums),
+        })
+    }
+
+    /// Whether there are sums for a table of that length.
+    pub(super) fn cover(&self, length: u64) -> bool {
+        self.sums.lock().known.len() as u64 >= length.div_ceil(BLOCK)
+    }
+
+    /// Makes the sums of all of a table that is known to be sound, durably.
+    pub(super) fn make(&self, table: &dyn DiskFile) -> io::Result<()> {
+        let length = table.length()?;
+        let mut at = 0;
+        while at < length {
+            let mut bytes = vec![0; READ_BYTES.min(length - at) as usize];
+            table.read_at(&mut bytes, at)?;
+            self.written(at, &bytes);
+            at += READ_BYTES;
+        }
+        self.save()
+    }
+
+    /// The offset of the first damaged block of what was read at an offset.
+    pub(super) fn damaged(&self, offset: u64, bytes: &[u8]) -> Option<u64> {
+        let sums = self.sums.lock();
+        let (first, skipped) = (
+            offset.div_ceil(BLOCK),
+            offset.next_multiple_of(BLOCK) - offset,
+        );
+        let whole = bytes.get(skipped as usize..)?.chunks_exact(BLOCK as usize);
+        let is_wrong = |block: u64, bytes: &[u8]| match sums.known.get(block as usize) {
+            None | Some(0) => false,
+            Some(sum) => block > 0 && *sum != sum_of(block, bytes),
+        };
+        let wrong = (first..)
+            .zip(whole)
+            .find(|(block, bytes)| is_wrong(*block, bytes));
+        wrong.map(|(block, _)| block * BLOCK)
+    }
+
+    /// Notes what was written. A block of which a part was written is not known any more.
+    pub(super) fn written(&self, offset: u64, bytes: &[u8]) {
+        let mut sums = self.sums.lock();
+        let end = offset + bytes.len() as u64;
+        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+            let start = block * BLOCK;
+            let is_whole = start >= offset && start + BLOCK <= end;
+            let sum = match is_whole {
+                true => {
+                    let at = (start - offset) as usize;
+                    sum_of(block, &bytes[at..at + BLOCK as usize])
+                }
+                false => 0,
+            };
+            sums.set(block, sum);
+        }
+    }
+
+    /// Makes the sums durable.
+    pub(super) fn save(&self) -> io::Result<()> {
+        let (changed, writes) = {
+            let mut sums = self.sums.lock();
+            let changed = std::mem::take(&mut sums.changed);
+            let group = |&group: &usize| {
+                let first = group * TOGETHER;
+                let mut bytes = vec![0; TOGETHER * 4];
+                let known = sums.known.iter().skip(first).take(TOGETHER);
+                for (slot, sum) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(known) {
+                    *slot = sum.to_be_bytes();
+                }
+                (first as u64 * 4, bytes)
+            };
+            let writes: Vec<_> = changed.iter().map(group).collect();
+            (changed, writes)
+        };
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let written = writes
+            .iter()
+            .try_for_each(|(offset, bytes)| self.file.write_at(bytes, *offset));
+        let saved = written.and_then(|()| self.file.sync());
+        if saved.is_err() {
+            self.sums.lock().changed.extend(changed);
+        }
+        saved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, SimDisk};
+
+    #[test]
+    fn a_block_is_known_once_it_was_written_whole() {
+        let disk = SimDisk::new(1 << 20);
+        let sums = PageSums::open(disk.open("sums").unwrap()).unwrap();
+        let mut bytes = vec![7; 3 * BLOCK as usize];
+        assert_eq!(sums.damaged(BLOCK, &bytes), None);
+        sums.written(BLOCK, &bytes);
+        assert_eq!(sums.damaged(BLOCK, &bytes), None);
+        bytes[BLOCK as usize + 9] ^= 1;
+        assert_eq!(sums.damaged(BLOCK, &bytes), Some(2 * BLOCK));
+        assert_eq!(sums.damaged(BLOCK, &bytes[..BLOCK as usize]), None);
+        // The same bytes in another place, and after a restart.
+        sums.save().unwrap();
+        let again = PageSums::open(disk.power_cut(None).open("sums").unwrap());
+        assert!(again.unwrap().known() == 0);
+        disk.sync_names().unwrap();
+        let again = PageSums::open(disk.power_cut(None).open("sums").unwrap()).unwrap();
+        assert!(again.cover(4 * BLOCK) && again.known() >= 4);
+        assert_eq!(again.damaged(BLOCK, &bytes), Some(2 * BLOCK));
+        assert_eq!(again.damaged(3 * BLOCK, &[7; BLOCK as usize]), None);
+        again.written(3 * BLOCK, &[7; BLOCK as usize]);
+        again.written(2 * BLOCK + 10, &[1]);
+        assert_eq!(again.damaged(BLOCK, &bytes), None);
+        // The header is redb's.
+        again.written(0, &[7; BLOCK as usize]);
+        assert_eq!(again.damaged(0, &[8; BLOCK as usize]), None);
+    }
+
+    impl PageSums {
+        fn known(&self) -> usize {
+            self.sums.lock().known.len()
+        }
+    }
+}
