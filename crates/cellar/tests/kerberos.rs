@@ -447,3 +447,33 @@ fn a_user_of_another_realm_enters_himself_where_the_cell_lets_him() {
     // The second time he is known.
     assert_eq!(stranger.run(&login).err, "");
 }
+
+#[test]
+fn a_login_by_a_name_that_servers_refuse_says_so() {
+    let Some(realm) = Realm::new("test.cell") else {
+        return;
+    };
+    let cell = cell_of(&realm);
+    let keytab = realm.keytab("ann.b");
+    realm.kdc("admin", &["--", "addprinc", "-pw", "ann-password", "ann.b"]);
+    realm.kdc(
+        "admin",
+        &["--", "ktadd", "-norandkey", "-k", &keytab, "ann.b"],
+    );
+    cell.ok("pts createuser ann.b");
+    let answer = realm
+        .user(&cell, "ann.b")
+        .run(&format!("login --cell test.cell --keytab {keytab}"));
+    let said =
+        "the servers of cell test.cell refuse ann.b@TEST.CELL: servers refuse names with a dot";
+    assert!(
+        answer.err.contains(said),
+        "{} {}",
+        answer.status,
+        answer.err
+    );
+    // Names without a dot are not told so.
+    let alice = realm.user(&cell, "alice");
+    alice.log_in();
+    assert!(!alice.run("login").err.contains("refuse"));
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cellar_auth::{Level, Token};
 use cellar_client::kerberos::Ticket;
-use cellar_client::{Cell, Client, Config, Error};
+use cellar_client::{Cell, Client, Config, Error, token_sentence};
 use cellar_rpc::Runtime;
 use cellar_wire::ids::ViceId;
 use cellar_wire::pr;
@@ -54,10 +54,29 @@ pub(super) async fn check(cell: &Cell, ticket: &Ticket, token: &Token, register:
         Ok(Ok(Answer::Refused(error))) => {
             eprintln!("cellar login: {nobody}, and cannot enter yourself: {error}");
         }
-        // A server that does not answer, or does not take the token, will say so when it is used.
+        Ok(Err(Error::Database { cause, .. })) if token_sentence(&cause).is_some() => {
+            let why = match has_dot(ticket) {
+                true => {
+                    "servers refuse names with a dot in their first part, which older tickets use \
+                     for another name (OpenAFS's take them with -allow-dotted-principals)"
+                }
+                false => token_sentence(&cause).unwrap_or_default(),
+            };
+            eprintln!(
+                "cellar login: the servers of cell {} refuse {}: {why}",
+                cell.name, ticket.client
+            );
+        }
+        // A server that does not answer says so when the token is used.
         Ok(Err(error)) => tracing::debug!(%error, "the protection server was not asked"),
         Err(_) => tracing::debug!("the protection server does not answer"),
     }
+}
+
+/// Whether a server takes the first part of the name for two.
+fn has_dot(ticket: &Ticket) -> bool {
+    let first = ticket.client.components.first();
+    first.is_some_and(|first| first.contains('.'))
 }
 
 async fn ask(cell: &Cell, name: &str, token: &Token, register: bool) -> Result<Answer, Error> {
