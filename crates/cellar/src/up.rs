@@ -99,6 +99,9 @@ pub(crate) struct Options {
     keeping: upkeep::Keeping,
     #[command(flatten)]
     scrubbing: upkeep::Scrubbing,
+    /// Show the figures of procedures (RXSTATS) to anonymous callers too; default: to superusers.
+    #[arg(long)]
+    open_statistics: bool,
     /// Network threads; default: one a processor.
     #[arg(long, value_name = "N")]
     shards: Option<usize>,

@@ -37,6 +37,8 @@ pub struct RuntimeConfig {
     pub name: String,
     /// Whether datagrams larger than the interface's MTU may be probed for and used.
     pub probe_mtu: bool,
+    /// Whether anonymous callers may read the figures of procedures (RXSTATS). Default: superusers.
+    pub open_statistics: bool,
 }
 
 impl Default for RuntimeConfig {
@@ -51,6 +53,7 @@ impl Default for RuntimeConfig {
             version: format!("Cellar {}", env!("CARGO_PKG_VERSION")),
             name: "rx".to_owned(),
             probe_mtu: true,
+            open_statistics: false,
         }
     }
 }
@@ -187,6 +190,7 @@ impl Runtime {
                 dead_time: self.0.config.dead_time,
                 version: self.0.config.version.clone(),
                 probe_mtu: self.0.config.probe_mtu,
+                open_statistics: self.0.config.open_statistics,
                 waiting_calls_max: config.waiting_calls_max,
                 running_calls_max: config.running_calls_max,
                 send_buffer_bytes: config.send_buffer_bytes,

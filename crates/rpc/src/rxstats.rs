@@ -1,8 +1,10 @@
-//! RXSTATS: the figures of procedures, for whoever asks, on every port.
+//! RXSTATS: the figures of procedures, for superusers or for all, on every port.
 //!
 //! The figures are those of the port that is asked. Packages that were never called are left out, as
-//! OpenAFS does. Figures by peer are not kept: the answer is "off", with no records. Switching and
-//! clearing is for superusers; others get `EPERM`. Source: rx-wire facts 5.1.
+//! OpenAFS does. They are for superusers, unless the runtime is told to show them to all
+//! ([`crate::RuntimeConfig::open_statistics`]): a list takes 36 bytes to ask for and has 30,000.
+//! Figures by peer are not kept: the answer is "off", with no records. Switching and clearing is for
+//! superusers in any case; others get `EPERM`. Source: rx-wire facts 5.1.
 
 use cellar_wire::abort::AbortCode;
 use cellar_wire::package::{Package, Procedure};
@@ -25,11 +27,17 @@ use crate::statistics::{DurationFigures, PortStatistics, ProcedureFigures};
 #[derive(Debug)]
 pub(crate) struct RxStats {
     clock: Clock,
+    /// Anonymous callers may read.
+    open: bool,
 }
 
 impl RxStats {
-    pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock }
+    pub(crate) fn new(clock: Clock, open: bool) -> Self {
+        Self { clock, open }
+    }
+
+    fn reader(&self, call: &IncomingCall) -> Result<(), AbortCode> {
+        if self.open { Ok(()) } else { superuser(call) }
     }
 
     async fn answer(&self, call: &mut IncomingCall) -> Result<(), AbortCode> {
@@ -44,6 +52,7 @@ impl RxStats {
         match opcode {
             RetrieveProcessRPCStats::OPCODE => {
                 let RetrieveProcessRPCStats { .. } = call.arguments().await?;
+                self.reader(call)?;
                 let stats = RpcStats::new(records(statistics));
                 call.reply(&RetrieveProcessRPCStatsReply {
                     server_version: rxstats::VERSION,
@@ -55,6 +64,7 @@ impl RxStats {
             }
             RetrievePeerRPCStats::OPCODE => {
                 let RetrievePeerRPCStats { .. } = call.arguments().await?;
+                self.reader(call)?;
                 call.reply(&RetrievePeerRPCStatsReply {
                     server_version: rxstats::VERSION,
                     stat_count: 0,
@@ -64,11 +74,15 @@ impl RxStats {
                 });
             }
             QueryProcessRPCStats::OPCODE => {
+                self.reader(call)?;
                 call.reply(&QueryProcessRPCStatsReply {
                     on: u32::from(statistics.is_on()),
                 });
             }
-            QueryPeerRPCStats::OPCODE => call.reply(&QueryPeerRPCStatsReply { on: 0 }),
+            QueryPeerRPCStats::OPCODE => {
+                self.reader(call)?;
+                call.reply(&QueryPeerRPCStatsReply { on: 0 });
+            }
             QueryRPCStatsVersion::OPCODE => {
                 call.reply(&QueryRPCStatsVersionReply {
                     version: rxstats::VERSION,

@@ -178,6 +178,39 @@ fn rxstats_counts_what_was_called() {
     });
 }
 
+/// Unless it is told otherwise, a server shows its figures to superusers only.
+#[test]
+fn rxstats_is_not_for_everybody() {
+    run(async {
+        let server = Runtime::start(RuntimeConfig::default()).unwrap();
+        let port = server
+            .open(PortConfig::new("127.0.0.1:0".parse().unwrap()))
+            .unwrap();
+        let client = Runtime::client_only().unwrap();
+        let service = rxstats::PACKAGE.service_id;
+        let asker = client
+            .connect(port.local_address(), service, Security::null())
+            .unwrap();
+        let refused = [
+            asker
+                .call(&RetrieveProcessRPCStats { client_version: 1 })
+                .await
+                .unwrap_err(),
+            asker
+                .call(&RetrievePeerRPCStats { client_version: 1 })
+                .await
+                .unwrap_err(),
+            asker.call(&QueryProcessRPCStats {}).await.unwrap_err(),
+            asker.call(&QueryPeerRPCStats {}).await.unwrap_err(),
+        ];
+        for error in refused {
+            assert_eq!(error.code(), AbortCode(1));
+        }
+        let version = asker.call(&QueryRPCStatsVersion {}).await.unwrap().version;
+        assert_eq!(version, 1);
+    });
+}
+
 #[test]
 fn rxperf_measures_every_command() {
     run(async {

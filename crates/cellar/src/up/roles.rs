@@ -58,6 +58,7 @@ impl Roles {
         let trust = Trust::open(directory, identity, &options.new)?;
         let mut config = RuntimeConfig {
             name: "cellar".to_owned(),
+            open_statistics: options.open_statistics,
             ..RuntimeConfig::default()
         };
         if let Some(shards) = options.shards {

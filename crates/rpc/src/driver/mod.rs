@@ -79,6 +79,7 @@ pub(crate) struct DriverSetup {
     pub(crate) dead_time: Duration,
     pub(crate) version: String,
     pub(crate) probe_mtu: bool,
+    pub(crate) open_statistics: bool,
     pub(crate) waiting_calls_max: usize,
     pub(crate) running_calls_max: usize,
     pub(crate) send_buffer_bytes: usize,
@@ -222,7 +223,7 @@ impl Driver {
             running_max: setup.running_calls_max,
             due_wakers: RefCell::new(Vec::new()),
         });
-        driver.add_service(Arc::new(RxStats::new(driver.clock)));
+        driver.add_service(Arc::new(RxStats::new(driver.clock, setup.open_statistics)));
         for service in setup.services {
             driver.add_service(service);
         }

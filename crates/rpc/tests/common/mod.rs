@@ -288,6 +288,7 @@ impl Server {
         let config = RuntimeConfig {
             shards,
             name: "test".into(),
+            open_statistics: true,
             ..RuntimeConfig::default()
         };
         let runtime = Runtime::start(config).unwrap();
