@@ -110,7 +110,7 @@ impl Failure {
     /// The same; answers the exit status.
     pub(crate) fn report_code(&self, command: &str) -> u8 {
         if !self.message.is_empty() {
-            eprintln!("{command}: {self}");
+            crate::output::errln!("{command}: {self}");
         }
         self.code
     }

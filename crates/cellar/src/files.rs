@@ -204,10 +204,7 @@ pub(crate) fn now() -> AfsTime {
     AfsTime(u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
 }
 
-/// Names as they can be printed: control characters would drive the terminal.
+/// Names as they can be printed, with control characters escaped.
 fn printable(name: &[u8]) -> String {
-    let text = String::from_utf8_lossy(name);
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    crate::output::one_line(&String::from_utf8_lossy(name)).into_owned()
 }

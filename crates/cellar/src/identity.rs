@@ -142,7 +142,7 @@ async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Secu
     let tickets = match kerberos::cell_tickets(&CacheName::own(), None).await {
         Ok(tickets) => tickets,
         Err(error) => {
-            eprintln!("cellar: no token, going on as anybody: {error}");
+            crate::output::errln!("cellar: no token, going on as anybody: {error}");
             return HashMap::new();
         }
     };
@@ -156,7 +156,7 @@ async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Secu
         && of_home.all(|ticket| ticket.ends <= now)
         && let Some(cell) = home
     {
-        eprintln!(
+        crate::output::errln!(
             "cellar: the token of {} for cell {cell} has expired, going on as anybody: 'cellar login' \
              gets a new one",
             ticket.client
@@ -186,7 +186,7 @@ fn best_tokens(tickets: &[kerberos::Ticket], level: Level) -> HashMap<CellName, 
         match ticket.token(&cell) {
             Ok(token) => Some((cell, token.security(level))),
             Err(error) => {
-                eprintln!("cellar: no token for {cell}, going on as anybody: {error}");
+                crate::output::errln!("cellar: no token for {cell}, going on as anybody: {error}");
                 None
             }
         }

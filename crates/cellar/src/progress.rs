@@ -145,7 +145,7 @@ impl Progress {
 
     /// Prints a line on standard error without tearing the bar.
     pub(crate) fn say(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| crate::output::errln!("{line}"));
     }
 }
 

@@ -70,7 +70,7 @@ fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>>
             Err(Failure::ended(status(suite, Wrong::Bare)))
         }
         Err(Refusal::Usage(wrong, text)) => {
-            eprint!("{text}");
+            crate::output::complain(format_args!("{text}"));
             Err(Failure::ended(status(suite, wrong)))
         }
     }

@@ -488,3 +488,43 @@ fn a_copy_goes_on_past_what_cannot_be_read() {
         answer.err
     );
 }
+
+/// Names and messages that would drive a terminal are shown escaped.
+#[test]
+fn control_characters_are_escaped_in_all_output() {
+    let cell = Cell::new();
+    let scratch = "/afs/test.cell/scratch";
+    let evil = cell.local("evil\u{1b}]0;t\u{7}\n.");
+    fs::write(&evil, "bytes").expect("a file");
+    let copy = ["cp", "--admin"].map(std::ffi::OsStr::new);
+    let words = copy.into_iter().chain([evil.as_os_str(), scratch.as_ref()]);
+    cell.run(words).ok("cp");
+    let shown = "evil\\u001b]0;t\\u0007\\u000a.";
+    assert_eq!(cell.ok(&format!("ls {scratch}")), format!("{shown}\n"));
+
+    let offline = "hello\u{1b}[2Jyou";
+    cell.run(["fs", "setvol", scratch, "-offlinemsg", offline])
+        .ok("setvol");
+    let examined = cell.ok(&format!("fs examine {scratch}"));
+    assert!(examined.contains("hello\\x1b[2Jyou"), "{examined}");
+    assert!(!examined.contains('\u{1b}'), "{examined:?}");
+
+    // Refusals repeat the names that they are about.
+    for command in [
+        ["pts", "examine", "who\u{1b}[2J"],
+        ["vos", "examine", "which\u{1b}[2J"],
+        ["ls", "--noauth", "/afs/test.cell/none\u{1b}[2J"],
+    ] {
+        let answer = cell.run(command);
+        assert!(
+            answer.err.contains("\\u001b[2J"),
+            "{command:?}: {}",
+            answer.err
+        );
+        assert!(
+            !answer.err.contains('\u{1b}'),
+            "{command:?}: {:?}",
+            answer.err
+        );
+    }
+}

@@ -114,20 +114,26 @@ pub(crate) fn fold(name: &[u8]) -> Result<PrName, AbortCode> {
     PrName::new(&folded).map_err(|_| AbortCode::PRBADNAM)
 }
 
+/// Whether a name has control characters, which drive terminals and forge lines of listings.
+/// OpenAFS refuses the line end only.
+fn has_control_characters(name: &[u8]) -> bool {
+    String::from_utf8_lossy(name).contains(char::is_control)
+}
+
 /// # Errors
-/// PRBADNAM: a user's name has no colon and no line end.
+/// PRBADNAM: a user's name has no colon and no control characters.
 pub(crate) fn check_user_name(name: &[u8]) -> Result<(), AbortCode> {
-    if name.iter().any(|byte| matches!(byte, b':' | b'\n')) {
+    if name.contains(&b':') || has_control_characters(name) {
         return Err(AbortCode::PRBADNAM);
     }
     Ok(())
 }
 
 /// # Errors
-/// PRBADNAM: a group's name has at most one colon and no line end.
+/// PRBADNAM: a group's name has at most one colon and no control characters.
 pub(crate) fn check_group_name(name: &[u8]) -> Result<(), AbortCode> {
     let colons = name.iter().filter(|&&byte| byte == b':').count();
-    if colons > 1 || name.contains(&b'\n') {
+    if colons > 1 || has_control_characters(name) {
         Err(AbortCode::PRBADNAM)
     } else {
         Ok(())
@@ -172,6 +178,25 @@ mod tests {
         assert!(check_user_name(b"a:b").is_err() && check_user_name(b"a\n").is_err());
         assert!(check_group_name(b"a:b").is_ok() && check_group_name(b"a").is_ok());
         assert!(check_group_name(b"a:b:c").is_err());
+        for control in [
+            "\u{1}",
+            "\t",
+            "\n",
+            "\r",
+            "\u{1b}[2J",
+            "\u{7f}",
+            "\u{80}",
+            "\u{9b}",
+        ] {
+            let user = format!("a{control}b");
+            assert!(check_user_name(user.as_bytes()).is_err(), "{user:?}");
+            let group = format!("a:{control}b");
+            assert!(check_group_name(group.as_bytes()).is_err(), "{group:?}");
+        }
+        // Other alphabets, also in encodings other than UTF-8, are names as before.
+        for good in ["jürgen".as_bytes(), b"j\xfcrgen", "ユーザ".as_bytes()] {
+            assert!(check_user_name(good).is_ok() && check_group_name(good).is_ok());
+        }
         assert_eq!(cell_part(b"a@b.c"), Some(&b"@b.c"[..]));
     }
 }

@@ -107,11 +107,11 @@ impl Vos<'_> {
         match file {
             Some(path) if self.json() => print_json(&json!({ "id": id.0, "file": path })),
             Some(path) => {
-                eprintln!("Dumped volume {volume} in file {path}");
+                crate::output::errln!("Dumped volume {volume} in file {path}");
                 Ok(())
             }
             None => {
-                eprintln!("Dumped volume {volume} in stdout ");
+                crate::output::errln!("Dumped volume {volume} in stdout ");
                 Ok(())
             }
         }
@@ -248,7 +248,7 @@ impl Vos<'_> {
             .peekable();
         if sites.peek().is_none() {
             if matches!(wanted, Some('i' | 'a')) {
-                eprintln!("Volume does not exist; Will perform a full restore");
+                crate::output::errln!("Volume does not exist; Will perform a full restore");
             }
             return Ok(false);
         }
@@ -259,7 +259,7 @@ impl Vos<'_> {
         };
         match chosen {
             'f' => {
-                eprintln!("Volume exists; Will perform a full restore in its place");
+                crate::output::errln!("Volume exists; Will perform a full restore in its place");
                 Ok(false)
             }
             'i' if is_here => Ok(true),
@@ -278,10 +278,10 @@ impl Vos<'_> {
             ));
         }
         if is_here {
-            eprintln!("The volume {name} already exists in the VLDB");
+            crate::output::errln!("The volume {name} already exists in the VLDB");
             eprint!("Do you want to do a full/incremental restore or abort? [fia](a): ");
         } else {
-            eprintln!("The volume {name} already exists on a different server/part");
+            crate::output::errln!("The volume {name} already exists on a different server/part");
             eprint!("Do you want to do a full restore or abort? [fa](a): ");
         }
         std::io::stderr().flush()?;

@@ -104,6 +104,7 @@ fn users_are_made_by_administrators() {
     assert_eq!(refused(ADMIN, "JANE", 0, 0), AbortCode::PREXIST);
     assert_eq!(refused(ADMIN, "a:b", 0, 0), AbortCode::PRBADNAM);
     assert_eq!(refused(ADMIN, "a\nb", 0, 0), AbortCode::PRBADNAM);
+    assert_eq!(refused(ADMIN, "a\u{1b}[2Jb", 0, 0), AbortCode::PRBADNAM);
     assert_eq!(refused(ADMIN, "", 0, 0), AbortCode::PRBADNAM);
     assert_eq!(refused(ADMIN, &"a".repeat(64), 0, 0), AbortCode::PRBADNAM);
     assert_eq!(refused(ADMIN, "x", 1, 0), AbortCode::PRBADARG);
