@@ -323,6 +323,8 @@ impl Suite {
         // The last switch that takes values: from the first one on, words without a switch are its
         // values.
         let mut open: Option<&'static Parameter> = None;
+        // An option with two dashes takes the next word only. OpenAFS's commands have none.
+        let mut option: Option<&'static Parameter> = None;
         for word in words {
             if let Some(switch) = as_switch(word) {
                 let (name, attached) = match switch.split_once('=') {
@@ -330,6 +332,7 @@ impl Suite {
                     None => (switch, None),
                 };
                 let parameter = self.switch(command, word, name)?;
+                let is_option = parameter.kind == Kind::Single && word.starts_with("--");
                 let entry = values.entry(parameter.name).or_default();
                 match (parameter.kind, attached) {
                     (Kind::Flag, None) => {}
@@ -340,13 +343,14 @@ impl Suite {
                     }
                     (_, Some(value)) => {
                         entry.push(value);
-                        open = Some(parameter);
+                        open = if is_option { open } else { Some(parameter) };
                     }
+                    (_, None) if is_option => option = Some(parameter),
                     (_, None) => open = Some(parameter),
                 }
                 continue;
             }
-            let parameter = match open {
+            let parameter = match option.take().or(open) {
                 Some(parameter) => parameter,
                 None => self.place(command, &values)?,
             };
@@ -709,6 +713,22 @@ mod tests {
             panic!("no help");
         };
         assert_eq!(help.matches("-cell <").count(), 2, "{help}");
+    }
+
+    #[test]
+    fn an_option_with_two_dashes_takes_one_value() {
+        for line in [
+            "cg --dir /srv a:b ann",
+            "cg --dir=/srv a:b ann",
+            "cg a:b --dir /srv ann",
+        ] {
+            let parsed = parse(line).expect(line);
+            assert_eq!(parsed.get(CELL_DIRECTORY), Some("/srv"), "{line}");
+            assert_eq!(parsed.get("name"), Some("a:b"), "{line}");
+            assert_eq!(parsed.get("owner"), Some("ann"), "{line}");
+        }
+        let listed = parse("rmmount -dir /afs/x --dir /srv /afs/y").expect("a list goes on");
+        assert_eq!(listed.list("dir"), ["/afs/x", "/afs/y"]);
     }
 
     #[test]
