@@ -7,7 +7,7 @@ use cellar_rpc::{Caller, Security};
 use cellar_rx::ServerSecurity;
 use cellar_wire::AfsTime;
 
-use crate::kerberos::{self, END_OF_TIME};
+use crate::kerberos::{self, NEVER};
 use crate::realms::Realms;
 use crate::rxkad::{Failures, Server};
 use crate::{
@@ -92,8 +92,8 @@ impl Authority {
         Arc::new(Server::new(self.clone()))
     }
 
-    /// A ticket that says "the bearer holds the cell's key", minted from the newest one. Good until 2038, or
-    /// until that key is retired.
+    /// A ticket that says "the bearer holds the cell's key", minted from the newest one. Good until
+    /// that key is retired.
     ///
     /// # Errors
     /// [`Error::NoKey`].
@@ -107,7 +107,7 @@ impl Authority {
             ticket: kerberos::mint(&key, info.kvno, &session_key)?,
             session_key,
             begins: AfsTime(0),
-            expires: AfsTime(END_OF_TIME),
+            expires: AfsTime(NEVER),
         })
     }
 

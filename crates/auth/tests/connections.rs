@@ -31,6 +31,25 @@ fn calls_of_every_size_pass_at_every_level() {
     assert!(cell.authority.figures().broken.is_empty());
 }
 
+/// Tickets made with the cell's key are good after the end of 31 bits, and of 32.
+#[test]
+fn holders_of_the_key_are_let_in_after_2038() {
+    let cell = Cell::new();
+    for start in [0x7fff_ffff, 0x8000_0000, 0xffff_fff0, 0x1_0000_0010] {
+        let mut network = Network::beginning(&cell, 4, 0x4000_0000, start);
+        let connection = network.connect(&cell.token(), Level::Crypt);
+        for length in [1, 100_000] {
+            let request = pattern(length);
+            assert_eq!(network.ask(connection, &request), Ok(request), "{start:x}");
+            // Past the second in which 31 or 32 bits end.
+            network.run(60, |_| false);
+        }
+        assert!(network.callers.iter().all(|caller| caller.key_holder));
+    }
+    assert!(cell.authority.figures().refused.is_empty());
+    assert!(cell.authority.figures().broken.is_empty());
+}
+
 #[test]
 fn every_size_of_a_last_packet_passes_encrypted() {
     let cell = Cell::new();

@@ -7,6 +7,5 @@ mod ticket;
 
 pub use ticket::sealed_with;
 pub(crate) use ticket::{
-    END_OF_TIME, Opened, Refusal, encrypted_part, mint, open_encrypted_part, open_ticket,
-    read_content,
+    NEVER, Opened, Refusal, encrypted_part, mint, open_encrypted_part, open_ticket, read_content,
 };

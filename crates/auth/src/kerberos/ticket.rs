@@ -25,8 +25,9 @@ const FLAG_INVALID: usize = 7;
 const SESSION_DES: i32 = 1;
 /// A principal of the ordinary kind.
 const NAME_PRINCIPAL: i32 = 1;
-/// End of tickets made by holders of the key: the last second of 31 bits.
-pub(crate) const END_OF_TIME: u32 = 0x7fff_ffff;
+/// End of tickets made by holders of the key: the last second that AFS can say, which its
+/// servers take for *never* (`NEVERDATE`). The key's retirement ends them.
+pub(crate) const NEVER: u32 = u32::MAX;
 
 /// What an opened ticket says.
 pub(crate) struct Opened {
@@ -149,7 +150,7 @@ fn seconds(time: GeneralizedTime) -> u32 {
 }
 
 /// Makes the encrypted part of a ticket that says "the bearer holds the cell's key": client `afs` of the empty
-/// realm, good from 1970 to 2038.
+/// realm, good from 1970 on without end ([`NEVER`]).
 pub(crate) fn mint(key: &SecretKey, kvno: u32, session_key: &SessionKey) -> Result<Vec<u8>> {
     let failed = |_| Error::Ticket("cannot be made");
     let content = Application {
@@ -173,7 +174,7 @@ pub(crate) fn mint(key: &SecretKey, kvno: u32, session_key: &SessionKey) -> Resu
             },
             authtime: GeneralizedTime::from_unix_duration(Duration::ZERO).map_err(failed)?,
             starttime: None,
-            endtime: GeneralizedTime::from_unix_duration(Duration::from_secs(END_OF_TIME.into()))
+            endtime: GeneralizedTime::from_unix_duration(Duration::from_secs(NEVER.into()))
                 .map_err(failed)?,
             renew_till: None,
             caddr: None,
@@ -215,7 +216,7 @@ mod tests {
                 ("afs", "")
             );
             assert_eq!((opened.realm.as_str(), opened.starts), ("", 0));
-            assert_eq!(opened.ends, 0x7fff_ffff);
+            assert_eq!(opened.ends, NEVER);
             assert_eq!(opened.session_key, session);
             assert!(!opened.invalid);
 

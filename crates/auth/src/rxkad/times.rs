@@ -5,14 +5,17 @@
 
 use cellar_wire::AbortCode;
 
+use crate::kerberos::NEVER;
+
 /// What clocks may differ by, seconds.
 const SKEW: u64 = 15 * 60;
 /// Longest life of a ticket, seconds.
 const LIFE_MAX: u32 = 30 * 24 * 3600;
 
-/// Judges a ticket that is good from `starts` (0: always) to `ends`, Unix time.
+/// Judges a ticket that is good from `starts` (0: always) to `ends` ([`NEVER`]: without end), in
+/// Unix time.
 pub(super) fn check(starts: u32, ends: u32, now: u64) -> Result<(), AbortCode> {
-    if now > u64::from(ends) {
+    if ends != NEVER && now > u64::from(ends) {
         return Err(AbortCode::RXKADEXPIRED);
     }
     let life = ends.checked_sub(starts).filter(|&life| life > 0);
@@ -51,7 +54,10 @@ mod tests {
         assert_eq!(long, Some(AbortCode::RXKADBADTICKET));
         let far = judge(now + 31 * DAY, now + 32 * DAY);
         assert_eq!(far, Some(AbortCode::RXKADBADTICKET));
-        assert_eq!(judge(0, 0x7fff_ffff), None, "localauth");
+        assert_eq!(judge(0, NEVER), None, "localauth");
+        assert_eq!(judge(0, 0x7fff_ffff), None, "older localauth");
+        // Only where the key itself is believed: a KDC's ticket has a beginning and a bounded life.
+        assert_eq!(judge(now, NEVER), Some(AbortCode::RXKADBADTICKET));
         assert_eq!(judge(0, now - DAY), Some(AbortCode::RXKADEXPIRED));
     }
 }

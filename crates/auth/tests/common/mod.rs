@@ -147,9 +147,14 @@ impl Network {
 
     /// With the upper bits of the client's epoch.
     pub(crate) fn with_epoch(cell: &Cell, seed: u64, epoch: u32) -> Self {
+        Self::beginning(cell, seed, epoch, START)
+    }
+
+    /// With the Unix time at which virtual time begins.
+    pub(crate) fn beginning(cell: &Cell, seed: u64, epoch: u32, start: u64) -> Self {
         let endpoint = |n: u8, seed| {
             let config = Config {
-                unix_start_micros: START * 1_000_000,
+                unix_start_micros: start * 1_000_000,
                 epoch: epoch + u32::from(n),
                 ..Config::default()
             };
