@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use cellar_rpc::{CallError, Connection};
+use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::package::{Package, Procedure};
 use cellar_wire::rxafs;
@@ -15,11 +16,12 @@ use tokio::time::Instant;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::mount_point::VolumeKind;
+use crate::patience::Waits;
 use crate::rotate::{Candidate, Rotation, Step};
 use crate::volume::Volume;
 
 /// What a server that stood still had got is done so long after it answers again, as good as surely.
-const SETTLE_TIME: Duration = Duration::from_secs(2);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 /// An operation under way. Ask [`Course::connection`]; report failures with [`Course::failed`].
 pub struct Course<'a> {
@@ -32,14 +34,18 @@ pub struct Course<'a> {
     current: SocketAddr,
     /// When it was asked.
     asked: Instant,
+    /// [`Connection::repeats`] when it was asked.
+    repeats: u64,
     /// The token had run out, and there was a new one: that helps once.
     renewed: bool,
     /// [`crate::reach::Reach::changes`] when it was asked.
     changes: u64,
     /// It was asked again because this machine's address had changed: that helps once.
     again: bool,
-    /// If it was heard and the answer is lost, it is not to be asked again.
-    once: bool,
+    /// Whether it may be asked again, if it was heard and the answer is lost.
+    repeat: Repeat,
+    /// Those while no server can be reached.
+    waits: Waits,
 }
 
 impl<'a> Course<'a> {
@@ -62,6 +68,7 @@ impl<'a> Course<'a> {
         let current = addresses[first];
         let changes = client.servers().reach().changes();
         let connection = connect(client, volume, current, package);
+        let repeats = connection.repeats();
         Ok(Self {
             client,
             volume,
@@ -71,17 +78,21 @@ impl<'a> Course<'a> {
             connection,
             current,
             asked: Instant::now(),
+            repeats,
             renewed: false,
             changes,
             again: false,
-            once: false,
+            repeat: Repeat::Always,
+            waits: Waits::new(),
         })
     }
 
     fn connect(&mut self) -> Connection {
         self.asked = Instant::now();
         self.changes = self.client.servers().reach().changes();
-        connect(self.client, self.volume, self.current, self.package)
+        let connection = connect(self.client, self.volume, self.current, self.package);
+        self.repeats = connection.repeats();
+        connection
     }
 
     /// Whom to ask.
@@ -136,13 +147,16 @@ impl<'a> Course<'a> {
         what: &(dyn fmt::Display + Sync),
     ) -> Result<()> {
         let servers = self.client.servers();
+        if self.connection.repeats() != self.repeats {
+            servers.reach().was_repeated();
+        }
         if !self.renewed && servers.renewed(&self.volume.cell, &error).await {
             self.renewed = true;
             self.connection = self.connect();
             return Ok(());
         }
         let changed = servers.reach().changes() != self.changes;
-        if changed && self.once && error.is_unreachable() {
+        if changed && self.repeat != Repeat::Always && error.is_unreachable() {
             return Err(Error::Fileserver {
                 what: what.to_string(),
                 cause: error,
@@ -166,6 +180,19 @@ impl<'a> Course<'a> {
             self.client.servers().mark_down(self.current);
         }
         tracing::debug!(server = %self.current, volume = %self.volume.full_name(), %error, "call failed");
+        let patient = servers.reach().patience().is_some();
+        let ends = matches!(
+            error,
+            CallError::Gone | CallError::Aborted(AbortCode::VRESTARTING)
+        );
+        if self.repeat == Repeat::Never && patient && ends {
+            // It may have been done before that, also where a server that stops says so itself.
+            // The caller finds out.
+            return Err(Error::Fileserver {
+                what: what.to_string(),
+                cause: CallError::Gone,
+            });
+        }
         let mut step = self.rotation.failed(error);
         loop {
             step = match step {
@@ -192,6 +219,20 @@ impl<'a> Course<'a> {
                 Step::GiveUp => {
                     let rotation = std::mem::replace(&mut self.rotation, Rotation::new(Vec::new()));
                     let cause = rotation.verdict();
+                    let reach = self.client.servers().reach();
+                    let waits = match self.repeat {
+                        Repeat::Always => cause.is_unreachable(),
+                        Repeat::AfterItsEnd => matches!(cause, CallError::Gone),
+                        Repeat::Never => false,
+                    };
+                    if waits && let Some(wait) = self.waits.next(reach, &self.addresses) {
+                        tokio::time::sleep(wait).await;
+                        let (candidates, addresses) = candidates(self.client, self.volume).await?;
+                        self.addresses = addresses;
+                        self.rotation = Rotation::new(candidates);
+                        step = self.rotation.start();
+                        continue;
+                    }
                     return Err(Error::Fileserver {
                         what: what.to_string(),
                         cause,
@@ -225,7 +266,7 @@ impl Client {
         arguments: &P,
     ) -> Result<(P::Reply, SocketAddr)> {
         let mut course = Course::by(P::package(), self, volume).await?;
-        course.once = !may_be_repeated::<P>();
+        course.repeat = repeat::<P>();
         loop {
             match course.connection().call(arguments).await {
                 Ok(reply) => {
@@ -238,22 +279,33 @@ impl Client {
     }
 }
 
-/// Whether a call means the same when the server has heard it already. Not so where names are made, moved and removed, and
-/// where whole-file locks are counted, which say nothing of whose they are.
-fn may_be_repeated<P: Procedure>() -> bool {
-    let counts = matches!(
-        P::OPCODE,
+/// When a call that was not answered may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    /// It means the same when the server has heard it already.
+    Always,
+    /// The server counts it in its memory, which ends with its process: whole-file locks, which
+    /// say nothing of whose they are.
+    AfterItsEnd,
+    /// Names are made, moved and removed.
+    Never,
+}
+
+fn repeat<P: Procedure>() -> Repeat {
+    if P::package().service_id != rxafs::PACKAGE.service_id {
+        return Repeat::Always;
+    }
+    match P::OPCODE {
         rxafs::CreateFile::OPCODE
-            | rxafs::MakeDir::OPCODE
-            | rxafs::Symlink::OPCODE
-            | rxafs::Link::OPCODE
-            | rxafs::Rename::OPCODE
-            | rxafs::RemoveFile::OPCODE
-            | rxafs::RemoveDir::OPCODE
-            | rxafs::SetLock::OPCODE
-            | rxafs::ReleaseLock::OPCODE
-    );
-    P::package().service_id != rxafs::PACKAGE.service_id || !counts
+        | rxafs::MakeDir::OPCODE
+        | rxafs::Symlink::OPCODE
+        | rxafs::Link::OPCODE
+        | rxafs::Rename::OPCODE
+        | rxafs::RemoveFile::OPCODE
+        | rxafs::RemoveDir::OPCODE => Repeat::Never,
+        rxafs::SetLock::OPCODE | rxafs::ReleaseLock::OPCODE => Repeat::AfterItsEnd,
+        _ => Repeat::Always,
+    }
 }
 
 fn connect(

@@ -194,6 +194,14 @@ impl Error {
         }
     }
 
+    /// Whether the process that was asked has ended ([`CallError::Gone`]).
+    pub(crate) fn is_gone(&self) -> bool {
+        match self {
+            Self::Fileserver { cause, .. } => matches!(cause, CallError::Gone),
+            _ => false,
+        }
+    }
+
     /// Whether it says that the thing asked for is not there.
     pub fn is_not_found(&self) -> bool {
         matches!(

@@ -33,6 +33,7 @@ pub mod mount_point;
 pub mod mounted;
 pub mod objects;
 pub mod path;
+mod patience;
 pub mod protection;
 pub mod rotate;
 pub mod volume_location;

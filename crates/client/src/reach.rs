@@ -12,8 +12,8 @@
 //! 4. Whoever keeps promises is told when a server that was silent answers again: what it promised may have been broken meanwhile,
 //!    without our having heard it. Until then nobody can say more than the promise does, and what is here is used.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -36,6 +36,7 @@ pub(crate) struct Reach {
     state: Mutex<State>,
     back: OnceLock<Listener>,
     longest_idle: OnceLock<Duration>,
+    patience: OnceLock<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +45,8 @@ struct State {
     down: HashMap<SocketAddr, Instant>,
     /// How often an address was silent.
     silences: HashMap<SocketAddr, u64>,
-    /// Addresses that were silent and have not answered since.
-    away: HashSet<SocketAddr>,
+    /// Since when addresses are silent that have not answered since.
+    away: HashMap<SocketAddr, Instant>,
     /// When one of those answered again.
     returned: HashMap<SocketAddr, Instant>,
     /// When an address last answered.
@@ -53,6 +54,10 @@ struct State {
     /// Up to when all that was given up at an address is done there, or never will be.
     settled: HashMap<SocketAddr, Instant>,
     changes: u64,
+    /// How often a server said that it knows nothing of this machine.
+    forgotten: u64,
+    /// How often a call failed that had been sent more than once.
+    repeated: u64,
 }
 
 impl fmt::Debug for Reach {
@@ -73,6 +78,17 @@ impl Reach {
         self.longest_idle.get().copied()
     }
 
+    /// How long operations go on while no server of theirs can be reached. The first counts; by
+    /// itself they fail at once.
+    pub(crate) fn set_patience(&self, time: Duration) {
+        let _earlier = self.patience.set(time);
+    }
+
+    /// What [`Self::set_patience`] said.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.patience.get().copied()
+    }
+
     /// Who is told when a server answers that was silent. The first counts.
     pub(crate) fn on_return(&self, listener: Listener) {
         if self.back.set(listener).is_err() {
@@ -87,13 +103,16 @@ impl Reach {
         state
             .down
             .retain(|_, since| now.duration_since(*since) < DOWN_TIME);
-        state.down.insert(peer, now);
+        let goes_on = state.down.insert(peer, now).is_some();
         *bounded(&mut state.silences, peer).or_default() += 1;
         if state.away.len() >= ADDRESSES_MAX {
             let State { away, down, .. } = &mut *state;
-            away.retain(|peer| down.contains_key(peer));
+            away.retain(|peer, _| down.contains_key(peer));
         }
-        state.away.insert(peer);
+        let since = state.away.entry(peer).or_insert(now);
+        if !goes_on {
+            *since = now;
+        }
     }
 
     /// An address answered.
@@ -105,7 +124,7 @@ impl Reach {
             }
             let now = Instant::now();
             bounded(&mut state.heard, peer).insert_entry(now);
-            let returns = !state.away.is_empty() && state.away.remove(&peer);
+            let returns = !state.away.is_empty() && state.away.remove(&peer).is_some();
             if returns {
                 bounded(&mut state.returned, peer).insert_entry(now);
             }
@@ -121,6 +140,32 @@ impl Reach {
         let state = self.state.lock();
         let since = state.down.get(&peer);
         since.is_some_and(|since| since.elapsed() < DOWN_TIME)
+    }
+
+    /// Since when an address cannot be reached, if it cannot. One that nobody called for
+    /// [`DOWN_TIME`] may have been there meanwhile.
+    pub(crate) fn away_since(&self, peer: SocketAddr) -> Option<Instant> {
+        self.state.lock().away.get(&peer).copied()
+    }
+
+    /// A server said that it knows nothing of this machine: it was started again, or this is the
+    /// first that it hears of it.
+    pub(crate) fn was_forgotten(&self) {
+        self.state.lock().forgotten += 1;
+    }
+
+    /// A call failed that had been sent more than once.
+    pub(crate) fn was_repeated(&self) {
+        self.state.lock().repeated += 1;
+    }
+
+    /// What was told so far about restarts that no call failed for.
+    pub(crate) fn marks(&self) -> Marks {
+        let state = self.state.lock();
+        Marks {
+            forgotten: state.forgotten,
+            repeated: state.repeated,
+        }
     }
 
     /// When the address last answered.
@@ -167,6 +212,22 @@ impl Reach {
     /// How often [`Reach::changed`] was told.
     pub(crate) fn changes(&self) -> u64 {
         self.state.lock().changes
+    }
+}
+
+/// What there was of signs that a server was started again under a call: it was sent a second
+/// time, and a server knew nothing of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    forgotten: u64,
+    repeated: u64,
+}
+
+impl Marks {
+    /// Whether there were both since `before`: what a call came to may be the answer to its
+    /// second copy.
+    pub(crate) fn show_restart_since(self, before: Self) -> bool {
+        self.forgotten != before.forgotten && self.repeated != before.repeated
     }
 }
 
@@ -233,7 +294,7 @@ mod tests {
         let silent = |n: u32| address(n + (1 << 24));
         for n in 0..2 * ADDRESSES_MAX as u32 {
             reach.silent(silent(n));
-            assert!(reach.state.lock().away.contains(&silent(n)));
+            assert!(reach.state.lock().away.contains_key(&silent(n)));
         }
         let state = reach.state.lock();
         for table in [

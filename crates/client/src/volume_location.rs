@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::cell::{Cell, CellName};
 use crate::error::{Error, Result};
 use crate::mount_point::{Existing, VolumeKind, split_suffix};
+use crate::patience::Waits;
 use crate::servers::Servers;
 use crate::volume::Volume;
 
@@ -320,6 +321,28 @@ fn or_missing(error: Error, missing: impl Fn() -> Error) -> Error {
 /// Calls a read procedure of a database. Its servers are asked in their order, those that were silent lately last: the next one
 /// when one cannot help, and also when none has answered for [`NEXT_TIME`]. The first answer counts.
 pub(crate) async fn call_database<P: Procedure>(
+    servers: &Servers,
+    cell: &Cell,
+    addresses: Vec<SocketAddr>,
+    arguments: &P,
+) -> Result<P::Reply> {
+    let mut waits = Waits::new();
+    loop {
+        let asked = ask_databases(servers, cell, addresses.clone(), arguments).await;
+        match asked {
+            Err(Error::DatabaseUnreachable { ref cause, .. }) if cause.is_unreachable() => {
+                let Some(wait) = waits.next(servers.reach(), &addresses) else {
+                    return asked;
+                };
+                tokio::time::sleep(wait).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The same, once.
+async fn ask_databases<P: Procedure>(
     servers: &Servers,
     cell: &Cell,
     mut addresses: Vec<SocketAddr>,

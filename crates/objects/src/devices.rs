@@ -304,7 +304,7 @@ impl Devices {
             if busy {
                 return;
             }
-            if self.0.stood_in && matches!(cause, CallError::Dead) {
+            if self.0.stood_in && matches!(cause, CallError::Dead | CallError::Gone) {
                 device.silent_until = Some(now + SILENT_TIME);
             }
             if device.addresses.len() > 1 {

@@ -79,6 +79,17 @@ pub(crate) enum Carrier {
 }
 
 impl Connection {
+    /// How many calls failed, so far, that had been sent more than once. Such a call may have
+    /// been done by a process that has ended, and refused by the one that was started in its
+    /// place.
+    #[must_use]
+    pub fn repeats(&self) -> u64 {
+        match &self.0 {
+            Carrier::Rx(connection) => connection.repeats(),
+            Carrier::Local(_) => 0,
+        }
+    }
+
     /// The server's address; `None` for the local administrator's socket.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {

@@ -16,6 +16,11 @@ pub enum CallError {
     /// Nothing was heard from the server for the dead time, or it cannot be reached.
     #[error("the server does not answer")]
     Dead,
+    /// The server's process has ended, and with it whatever it was doing for this call: nothing
+    /// listens on its port, or it was started again and knows nothing of the call. What it had
+    /// done before that counts.
+    #[error("the server is not running (nothing answers on its port)")]
+    Gone,
     /// The call took longer than its caller allowed.
     #[error("the call took longer than allowed")]
     Timeout,
@@ -45,7 +50,9 @@ impl CallError {
             Self::Timeout => AbortCode::RX_CALL_TIMEOUT,
             Self::BadReply(_) => AbortCode::RXGEN_CC_UNMARSHAL,
             Self::AnsweredEarly => AbortCode::RX_PROTOCOL_ERROR,
-            Self::Dead | Self::TooManyCalls | Self::Closed | Self::Io(_) => AbortCode::RX_CALL_DEAD,
+            Self::Dead | Self::Gone | Self::TooManyCalls | Self::Closed | Self::Io(_) => {
+                AbortCode::RX_CALL_DEAD
+            }
         }
     }
 
@@ -54,7 +61,7 @@ impl CallError {
     pub fn is_unreachable(&self) -> bool {
         matches!(
             self,
-            Self::Dead | Self::Timeout | Self::Closed | Self::Io(_)
+            Self::Dead | Self::Gone | Self::Timeout | Self::Closed | Self::Io(_)
         )
     }
 }

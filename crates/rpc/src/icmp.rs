@@ -14,8 +14,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// A message of the network about a datagram of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// Nobody is there.
+    /// There is no way to that host.
     Unreachable(SocketAddr),
+    /// The host answers that nothing listens on that port.
+    Refused(SocketAddr),
     /// The path to there takes IP packets of at most so many bytes.
     TooBig(SocketAddr, u32),
 }
@@ -35,7 +37,8 @@ pub(crate) fn next_complaint(socket: BorrowedFd<'_>) -> io::Result<Option<Compla
             continue;
         };
         match error.ee_errno.cast_signed() {
-            libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN => {
+            libc::ECONNREFUSED => return Ok(Some(Complaint::Refused(destination))),
+            libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN => {
                 return Ok(Some(Complaint::Unreachable(destination)));
             }
             libc::EMSGSIZE => return Ok(Some(Complaint::TooBig(destination, error.ee_info))),
@@ -162,7 +165,7 @@ mod tests {
         socket.send_to(&[1, 2, 3], closed).unwrap();
         assert_eq!(
             next_complaint(socket.as_fd()).unwrap(),
-            Some(Complaint::Unreachable(closed))
+            Some(Complaint::Refused(closed))
         );
         assert_eq!(next_complaint(socket.as_fd()).unwrap(), None);
     }

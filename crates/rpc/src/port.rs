@@ -210,6 +210,7 @@ impl Port {
             options,
             used: AtomicBool::new(false),
             path: AtomicU64::new(0),
+            repeats: AtomicU64::new(0),
         })))
     }
 
@@ -296,6 +297,8 @@ pub(crate) struct RxConnection {
     used: AtomicBool,
     /// [`Path`] as the last call found it: microseconds, and whether it is wide in the lowest bit; 0: not known.
     path: AtomicU64,
+    /// How many calls failed that had been sent more than once.
+    repeats: AtomicU64,
 }
 
 impl RxConnection {
@@ -308,6 +311,15 @@ impl RxConnection {
             .calls_max
             .unwrap_or(CALLS_PER_CONNECTION)
             .max(1)
+    }
+
+    /// A call failed of which something was sent more than once.
+    pub(crate) fn note_repeat(&self) {
+        self.repeats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn repeats(&self) -> u64 {
+        self.repeats.load(Ordering::Relaxed)
     }
 
     pub(crate) fn note_path(&self, path: Path) {

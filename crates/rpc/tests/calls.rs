@@ -539,7 +539,7 @@ fn a_server_that_is_not_running_is_known_at_once() {
         for value in 0..5 {
             let start = Instant::now();
             let failure = connection.call(&Echo { value }).await.unwrap_err();
-            assert!(matches!(failure, CallError::Dead), "{failure:?}");
+            assert!(matches!(failure, CallError::Gone), "{failure:?}");
             assert!(
                 start.elapsed() < Duration::from_secs(3),
                 "{:?}",

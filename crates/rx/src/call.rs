@@ -134,6 +134,11 @@ pub(crate) struct Call {
     pub(crate) ack: PendingAck,
     pub(crate) started_at: Time,
     pub(crate) heard_at: Time,
+    /// When it was last asked about.
+    pub(crate) pinged_at: Time,
+    /// How many pings in a row were not answered; by a peer that was heard meanwhile.
+    pub(crate) pings_missed: u8,
+    pub(crate) pings_lost: u8,
     pub(crate) sent_at: Time,
     pub(crate) progress_at: Time,
     /// When the peer last took something of what was written, or there was first something to take.
@@ -142,6 +147,8 @@ pub(crate) struct Call {
     pub(crate) resend_base: Time,
     pub(crate) backoff: u8,
     pub(crate) tail_probed: bool,
+    /// Something of it was sent more than once.
+    pub(crate) resent: bool,
     pub(crate) rack_at: Option<Time>,
     pub(crate) pace_at: Option<Time>,
     pub(crate) reach_at: Option<Time>,
@@ -184,12 +191,16 @@ impl Call {
             ack: PendingAck::default(),
             started_at: Time::ZERO,
             heard_at: Time::ZERO,
+            pinged_at: Time::ZERO,
+            pings_missed: 0,
+            pings_lost: 0,
             sent_at: Time::ZERO,
             progress_at: Time::ZERO,
             taken_at: Time::ZERO,
             resend_base: Time::ZERO,
             backoff: 0,
             tail_probed: false,
+            resent: false,
             rack_at: None,
             pace_at: None,
             reach_at: None,
@@ -243,6 +254,11 @@ impl Call {
     /// Whether the peer knows of the call: only then can it answer.
     pub(crate) const fn known_to_peer(&self) -> bool {
         self.server || self.send.packets() > 0
+    }
+
+    /// Whether the last ping is not answered.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.pinged_at > self.heard_at
     }
 
     /// Nothing needs to be sent again.

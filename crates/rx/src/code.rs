@@ -12,6 +12,9 @@ pub const PROTOCOL_ERROR: i32 = -5;
 pub const USER_ABORT: i32 = -6;
 /// Local only: packets were too large for the path; try again, they will be smaller.
 pub const MESSAGE_SIZE: i32 = -8;
+/// Local only: the server's process is gone. Nothing listens on its port, or it answers other
+/// calls and knows nothing of this one because it was started again.
+pub const GONE: i32 = -0x4000_0000;
 /// The server is in start-up.
 pub const RESTARTING: i32 = -100;
 /// The server has too much to do (`VBUSY`).

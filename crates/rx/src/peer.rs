@@ -29,6 +29,8 @@ pub(crate) struct Peer {
     pub(crate) path: Option<PathModel>,
     pub(crate) share: Share,
     pub(crate) heard_at: Time,
+    /// When it was last asked for its version.
+    pub(crate) asked_at: Time,
     /// That the address receives.
     pub(crate) proof: Proof,
     /// What may be sent to it without.
@@ -58,6 +60,7 @@ impl Peer {
             path: None,
             share: Share::default(),
             heard_at: now,
+            asked_at: Time::ZERO,
             proof: Proof::default(),
             allowance: Allowance::default(),
             waiting: Vec::new(),

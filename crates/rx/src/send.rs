@@ -318,6 +318,11 @@ impl SendWindow {
         self.sent.get_mut(seq.checked_sub(self.first)? as usize)
     }
 
+    /// Whether more was acknowledged before, for good.
+    pub(crate) fn was_beyond(&self, ack: &Ack<'_>) -> bool {
+        ack.first_packet < self.first
+    }
+
     /// Whether an ACK is old or impossible and must change nothing (rx-wire facts 2.3).
     pub(crate) fn ignores(&self, ack: &Ack<'_>) -> bool {
         if ack.first_packet < self.first || ack.first_packet > self.next {

@@ -1,4 +1,5 @@
-//! What tests have the file server do with calls of one procedure: wait, or refuse them.
+//! What tests have the file server do with calls of one procedure: wait, refuse them, or do them
+//! without an answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub(crate) struct Rules(Mutex<HashMap<u32, Rule>>);
 enum Rule {
     /// So many more calls.
     Refuse(AbortCode, usize),
+    /// The same, after they are done.
+    Lose(AbortCode, usize),
     Hold(Arc<Waiting>),
 }
 
@@ -32,11 +35,15 @@ impl Rules {
         self.0.lock().insert(opcode, Rule::Refuse(code, calls));
     }
 
+    pub(crate) fn lose(&self, opcode: u32, code: AbortCode, calls: usize) {
+        self.0.lock().insert(opcode, Rule::Lose(code, calls));
+    }
+
     fn next(&self, opcode: u32) -> Option<Rule> {
         let mut rules = self.0.lock();
         let rule = rules.get_mut(&opcode)?;
         let next = rule.clone();
-        if let Rule::Refuse(_, left) = rule {
+        if let Rule::Refuse(_, left) | Rule::Lose(_, left) = rule {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 rules.remove(&opcode);
@@ -102,6 +109,10 @@ impl Service for Gate {
             let opcode = call.opcode().await?;
             match self.rules.next(opcode) {
                 Some(Rule::Refuse(code, _)) => return Err(code),
+                Some(Rule::Lose(code, _)) => {
+                    self.service.call(call).await?;
+                    return Err(code);
+                }
                 Some(Rule::Hold(waiting)) => {
                     waiting.count.fetch_add(1, Ordering::SeqCst);
                     // Nobody gives permits: until it is closed.

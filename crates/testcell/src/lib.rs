@@ -242,6 +242,12 @@ impl TestCell {
         self.rules.refuse(P::OPCODE, code, calls);
     }
 
+    /// The file server does the next so many such calls, and says that code instead of what came
+    /// of them.
+    pub fn lose<P: Procedure>(&self, code: AbortCode, calls: usize) {
+        self.rules.lose(P::OPCODE, code, calls);
+    }
+
     /// A port for a client.
     pub fn port(&self) -> Port {
         let any = "127.0.0.1:0".parse().expect("address");

@@ -11,6 +11,7 @@ use cellar_wire::abort::AbortCode;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{AfsTime, Fid};
 use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, Callback, FileType};
+use tokio::time::Instant;
 
 use super::Cache;
 use super::early::New;
@@ -18,8 +19,9 @@ use super::names::path_error;
 use super::removed::{Removing, Replaced};
 use super::status::{Asked, refused};
 use super::user::User;
+use super::verify::{Look, Verify, is_about_name};
 use super::vnode::{Listing, Vnode};
-use crate::error::{Error, PathProblem, Result};
+use crate::error::{PathProblem, Result};
 use crate::mount_point::{MOUNT_POINT_MODE, MountPoint};
 use crate::path::NAME_BYTES_MAX;
 
@@ -31,8 +33,8 @@ struct Made {
     callback: Callback,
 }
 
-/// A change that is under way. Whoever hears no answer to it, because the server was silent or he gave up
-/// waiting, does not know whether it was made; and nobody breaks his own promise for it.
+/// A change that is under way. If it is not answered, because the server is silent or the
+/// program has given up, the server may make it still, and breaks no promise of ours for it.
 struct Doubt<'a> {
     cache: &'a Cache,
     vnodes: Vec<&'a Arc<Vnode>>,
@@ -53,7 +55,7 @@ impl Doubt<'_> {
 
 impl Drop for Doubt<'_> {
     fn drop(&mut self) {
-        self.cache.doubt(&self.vnodes);
+        self.cache.undecided(&self.vnodes);
     }
 }
 
@@ -144,7 +146,7 @@ impl Cache {
     }
 
     /// Makes a file or directory, of which something is promised from then on.
-    async fn make<P: cellar_wire::package::Procedure>(
+    async fn make<P: Verify>(
         &self,
         user: &Arc<User>,
         directory: &Arc<Vnode>,
@@ -155,7 +157,8 @@ impl Cache {
         let asked = self.asked_about_new();
         let reply = self.change_at(user, (directory, None), name, arguments);
         let (reply, by) = reply.await?;
-        let (made, asked) = (taken(reply), asked.answered_by(by));
+        let made = taken(reply);
+        let asked = by.map_or(asked, |by| asked.answered_by(by));
         self.entered(user, directory, &made.directory, name, made.fid);
         self.learn(user, directory, &made.directory, &made.status);
         let promise = Some((made.callback, asked));
@@ -444,7 +447,7 @@ impl Cache {
     }
 
     /// A change in a directory, and of `other`.
-    pub(crate) async fn change<P: cellar_wire::package::Procedure>(
+    pub(crate) async fn change<P: Verify>(
         &self,
         user: &Arc<User>,
         (directory, other): (&Arc<Vnode>, Option<&Arc<Vnode>>),
@@ -455,35 +458,65 @@ impl Cache {
         Ok(changed.await?.0)
     }
 
-    /// The same, with the address that answered.
-    async fn change_at<P: cellar_wire::package::Procedure>(
+    /// The same, with the address that answered, where the call itself was answered.
+    async fn change_at<P: Verify>(
         &self,
         user: &Arc<User>,
         (directory, other): (&Arc<Vnode>, Option<&Arc<Vnode>>),
         name: &[u8],
         arguments: impl FnOnce(Fid, AfsName) -> P,
-    ) -> Result<(P::Reply, SocketAddr)> {
+    ) -> Result<(P::Reply, Option<SocketAddr>)> {
         for vnode in std::iter::once(directory).chain(other) {
             self.told(vnode).await?;
         }
         let arguments = arguments(directory.fid(), afs_name(name)?);
+        let before = directory.state.lock().listing.clone();
+        let look = Look {
+            cache: self,
+            user,
+            directory,
+            other,
+            before: before.and_then(|(_, listing)| listing.get(name).copied()),
+        };
         let what = String::from_utf8_lossy(name).into_owned();
         let mut doubt = Doubt {
             cache: self,
             vnodes: std::iter::once(directory).chain(other).collect(),
         };
         let client = user.client();
-        let outcome = client.call_volume_at(&directory.volume, &what, &arguments);
-        let outcome = outcome.await;
-        // A name that is there after all, or not: our copy of the directory is wrong.
-        let about_name = matches!(
-            outcome.as_ref().err().and_then(Error::code),
-            Some(AbortCode::EEXIST | AbortCode::ENOENT | AbortCode::VNOVNODE)
-        );
-        if !about_name {
-            doubt.settle(&outcome);
+        let (began, before) = (Instant::now(), self.reach.marks());
+        let mut ended = false;
+        loop {
+            let outcome = client.call_volume_at(&directory.volume, &what, &arguments);
+            let error = match outcome.await {
+                Ok((reply, by)) => {
+                    doubt.settle(&Ok(()));
+                    return Ok((reply, Some(by)));
+                }
+                Err(error) => error,
+            };
+            let goes_on = error.is_gone() && began.elapsed() < self.options.patience;
+            ended |= error.is_gone();
+            let about_name = is_about_name(error.code());
+            let restarted = ended || self.reach.marks().show_restart_since(before);
+            if goes_on || (about_name && restarted) {
+                tracing::debug!(name = what, %error, "looking whether a change was made");
+                match arguments.made(look).await {
+                    Ok(Some(reply)) => {
+                        doubt.settle(&Ok(()));
+                        return Ok((reply, None));
+                    }
+                    Ok(None) if goes_on => continue,
+                    _ => {}
+                }
+            }
+            // A name that is there after all, or not: our copy of the directory is wrong.
+            let refusal = Err(error);
+            if !about_name {
+                doubt.settle(&refusal);
+            }
+            return refusal;
         }
-        outcome
     }
 
     /// The vnode of a name, not followed.

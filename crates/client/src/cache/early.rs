@@ -292,8 +292,8 @@ impl Cache {
             Arc::make_mut(listing).remove(name);
         }
         self.never_born(&made);
-        // Of a call that was not answered nobody knows.
-        self.doubt(&[directory]);
+        // A call that was not answered may be done still.
+        self.undecided(&[directory]);
         Err(error)
     }
 

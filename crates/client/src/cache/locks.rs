@@ -8,7 +8,8 @@
 //!    write: there this cache has them keep the strongest that its programs need. In volumes that cannot be
 //!    written nothing is asked of servers.
 //! 2. A server forgets a lock after [`LOCK_SECS`]. It is extended every [`EXTEND_TIME`] for as long as somebody
-//!    here has one. If it was lost all the same (the server was started again) it is set again; if somebody else
+//!    here has one, and when a server comes back or says that it does not know us. If it was
+//!    lost all the same (the server was started again) it is set again; if somebody else
 //!    has one by then, the log says so, for there is nobody to tell, and it is tried again as often.
 //! 3. A lock on the whole file has no owner: who extends or gives back one that he has lost does it with another's.
 //!    So neither is done for one that was not extended in time, as on a machine that slept: it is set anew.
@@ -41,6 +42,8 @@ use crate::error::Result;
 
 /// How often locks are extended.
 pub(crate) const EXTEND_TIME: Duration = Duration::from_secs(60);
+/// How long after that they are not extended again, whatever servers say.
+pub(crate) const RECLAIM_TIME: Duration = Duration::from_millis(250);
 /// How long a server keeps a lock that is not extended, in seconds. Source: `AFS_LOCKWAIT`.
 const LOCK_SECS: u32 = 300;
 /// How often who waits for a lock asks again.

@@ -29,6 +29,7 @@ use std::time::Duration;
 use cellar_rpc::Port;
 use cellar_wire::ids::{AfsTime, AfsUuid, Fid, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::cell::{Cell, CellName};
 use crate::cells::Cells;
@@ -78,6 +79,7 @@ mod store;
 mod trails;
 mod unborn;
 mod user;
+mod verify;
 mod vnode;
 
 use alive::Alive;
@@ -165,6 +167,10 @@ pub struct Cache {
     /// Those that somebody here has a lock on.
     locked: Mutex<HashMap<Key, Arc<Vnode>>>,
     range_locks: RangeLocks,
+    /// A server that may keep locks for us was started again.
+    locks_lost: Arc<Notify>,
+    /// Names of removed files that could not be removed at the last close.
+    leftovers: Mutex<Vec<vnode::Leftover>>,
     /// Chunks that are being fetched.
     fetching: Mutex<HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
@@ -254,6 +260,8 @@ impl Cache {
             unstored: Mutex::default(),
             locked: Mutex::default(),
             range_locks: RangeLocks::default(),
+            locks_lost: Arc::default(),
+            leftovers: Mutex::default(),
             fetching: Mutex::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
             guesses: Arc::new(tokio::sync::Semaphore::new(trails::CALLS_MAX)),
@@ -283,9 +291,11 @@ impl Cache {
             .add_service(&(service as Arc<dyn cellar_rpc::Service>));
         let listener = Arc::downgrade(&cache);
         (cache.reach).set_longest_idle(cache.options.patience * HANG_TIMES);
+        cache.reach.set_patience(cache.options.patience);
         cache.reach.on_return(Box::new(move |server| {
             if let Some(cache) = listener.upgrade() {
                 cache.promises_end(Some(server));
+                cache.locks_lost.notify_one();
             }
         }));
         Ok(cache)
@@ -528,6 +538,7 @@ impl Cache {
     /// Stores what is dirty, as long as that works, gives back locks, and takes leave of the file servers.
     /// Answers what could not be stored.
     pub async fn close(&self) -> Vec<(Arc<Vnode>, Error)> {
+        self.remove_leftovers().await;
         let unstored: Vec<_> = self.unstored.lock().values().cloned().collect();
         let mut failed = self.store_all(unstored).await;
         for (vnode, error) in self.tell_all().await {
@@ -629,6 +640,8 @@ impl Promises for Breaks {
 
     fn all_broken(&self, _server: SocketAddr) -> Settled<'_> {
         if let Some(cache) = self.0.upgrade() {
+            cache.reach.was_forgotten();
+            cache.locks_lost.notify_one();
             // It may call from another of its addresses than those that we call: all are asked again.
             cache.promises_end(None);
         }

@@ -18,12 +18,15 @@ use cellar_wire::ids::AfsTime;
 use cellar_wire::rxafs::{self, AfsFetchStatus};
 
 use super::Cache;
+use super::behind::RETRY;
 use super::change::afs_name;
 use super::status::refused;
 use super::user::User;
 use super::vnode::{Leftover, Vnode};
 use crate::error::Result;
 
+/// Names of removed files that wait to be removed.
+const LEFTOVERS_MAX: usize = 4_096;
 /// How often a name for a removed open file is looked for.
 const LEFTOVER_TRIES: u32 = 100;
 
@@ -252,11 +255,64 @@ impl Cache {
             name,
             user,
         } = leftover;
-        if let Err(error) = self.remove_name(&user, &directory, &name).await {
-            let name = String::from_utf8_lossy(&name).into_owned();
-            tracing::warn!(%name, %error, "a removed file stays under this name");
-        }
+        let leftover = Leftover {
+            directory,
+            name,
+            user,
+        };
+        self.remove_leftover_name(leftover).await;
         // The kernel has closed it.
         let _known = file.vanished();
+    }
+
+    /// Removes such a name. It is tried again later, if no server can be reached: the answer is
+    /// `false` then.
+    async fn remove_leftover_name(&self, leftover: Leftover) -> bool {
+        let Leftover {
+            directory,
+            name,
+            user,
+        } = &leftover;
+        let Err(error) = self.remove_name(user, directory, name).await else {
+            return true;
+        };
+        if error.is_not_found() {
+            return true;
+        }
+        let waits = error.is_unreachable() && {
+            let mut leftovers = self.leftovers.lock();
+            let has_room = leftovers.len() < LEFTOVERS_MAX;
+            if has_room {
+                leftovers.push(leftover.clone());
+            }
+            has_room
+        };
+        if !waits {
+            let name = String::from_utf8_lossy(name);
+            tracing::warn!(%name, %error, "a removed file stays under this name");
+        }
+        !waits
+    }
+
+    /// Tries again to remove what could not be removed before, for as long as servers answer.
+    pub(crate) async fn remove_leftovers(&self) {
+        let mut leftovers = std::mem::take(&mut *self.leftovers.lock()).into_iter();
+        for leftover in leftovers.by_ref() {
+            if !self.remove_leftover_name(leftover).await {
+                break;
+            }
+        }
+        self.leftovers.lock().extend(leftovers);
+    }
+
+    /// Does so for as long as the cache lives.
+    pub(crate) async fn keep_removing(cache: std::sync::Weak<Self>) {
+        loop {
+            tokio::time::sleep(RETRY).await;
+            let Some(cache) = cache.upgrade() else {
+                return;
+            };
+            cache.remove_leftovers().await;
+        }
     }
 }

@@ -67,6 +67,16 @@ impl Asked {
 }
 
 impl Cache {
+    /// A change of these was not answered, and the server may make it still. Until that is
+    /// decided nothing that is answered about them is believed for longer than the answer takes
+    /// ([`Vnode::decided`]).
+    pub(crate) fn undecided(&self, vnodes: &[&Arc<Vnode>]) {
+        for vnode in vnodes {
+            vnode.state.lock().undecided = Some(None);
+        }
+        self.doubt(vnodes);
+    }
+
     /// What a server answered about a vnode.
     pub(crate) fn heard(
         &self,
@@ -75,7 +85,7 @@ impl Cache {
         status: &AfsFetchStatus,
         promise: Option<(Callback, Asked)>,
     ) {
-        let promise = promise.map(|promise| self.judged(promise));
+        let promise = promise.map(|promise| vnode.decided(self.judged(promise)));
         let owed = vnode.heard(user.id(), status, promise);
         self.pay(vnode, owed);
         // Afterwards: whoever ends what a server promised finds this one.
@@ -92,7 +102,7 @@ impl Cache {
         grown: (u64, &AfsFetchStatus),
         promise: Option<(Callback, Asked)>,
     ) {
-        let promise = promise.map(|promise| self.judged(promise));
+        let promise = promise.map(|promise| directory.decided(self.judged(promise)));
         let owed = directory.heard_grown(user.id(), grown, promise);
         self.pay(directory, owed);
         if let Some((callback, asked)) = &promise {

@@ -25,7 +25,7 @@ use super::body::{Piece, STORE_BYTES};
 use super::coherence::Owed;
 use super::files::LENGTH_MAX;
 use super::kept::checksums;
-use super::locks::EXTEND_TIME;
+use super::locks::{EXTEND_TIME, RECLAIM_TIME};
 use super::read::{in_chunks, local};
 use super::unborn::SMALL;
 use super::user::User;
@@ -308,11 +308,16 @@ impl Cache {
         let cache = Arc::downgrade(&self);
         let extending = async move {
             loop {
-                tokio::time::sleep(EXTEND_TIME).await;
+                let Some(lost) = cache.upgrade().map(|cache| cache.locks_lost.clone()) else {
+                    return;
+                };
+                let _either = tokio::time::timeout(EXTEND_TIME, lost.notified()).await;
                 let Some(cache) = cache.upgrade() else {
                     return;
                 };
                 cache.extend_locks(cache.now()).await;
+                drop(cache);
+                tokio::time::sleep(RECLAIM_TIME).await;
             }
         };
         let cache = Arc::downgrade(&self);
@@ -327,13 +332,15 @@ impl Cache {
         };
         let alive = super::alive::keep(Arc::downgrade(&self));
         let telling = Self::keep_telling(Arc::downgrade(&self));
+        let removing = Self::keep_removing(Arc::downgrade(&self));
         tokio::join!(
             self.keep_storing(),
             taking_up,
             expiring,
             extending,
             alive,
-            telling
+            telling,
+            removing
         );
     }
 

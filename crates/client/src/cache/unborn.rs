@@ -189,11 +189,14 @@ impl Queue {
         self.line.lock().items.insert(number, item);
     }
 
-    /// Asks for all that was not refused lately, and for that one in any case.
+    /// Asks for all that was not refused lately, and for that one in any case. What a call
+    /// brought that was not answered is asked for: it may be there, or come, whatever the server
+    /// says of the directory before.
     fn want_all(&self, but: Option<u64>) -> Vec<(u64, oneshot::Receiver<Outcome>)> {
         let mut line = self.line.lock();
         let items = line.items.iter().filter(|(number, item)| {
-            Some(**number) == but || item.failed.is_none_or(|at| at.elapsed() >= RETRY)
+            let rests = item.failed.is_some_and(|at| at.elapsed() < RETRY);
+            Some(**number) == but || item.doubtful || !rests
         });
         let numbers: Vec<u64> = items.map(|(number, _)| *number).collect();
         let wanted = numbers.into_iter().map(|number| {

@@ -23,6 +23,7 @@ use super::status::Asked;
 use super::trails::Trails;
 use super::unborn::Unborn;
 use super::user::User;
+use crate::course::SETTLE_TIME;
 use crate::mount_point::is_mount_point;
 use crate::store::Unanswered;
 use crate::volume::Volume;
@@ -123,6 +124,9 @@ pub(crate) struct State {
     /// Directories: the server keeps others out.
     pub(crate) lease: Option<Lease>,
     pub(crate) busy: Busy,
+    /// A change of it was not answered; and when the server first answered something about it
+    /// since.
+    pub(crate) undecided: Option<Option<Instant>>,
     /// Directories: what was set, and the server has not been told.
     pub(crate) late: Option<Late>,
     /// Directories: things in it that the server has not been told of, and of them, directories.
@@ -383,6 +387,23 @@ impl Vnode {
             state.promised_by = asked.by;
         }
         owed
+    }
+
+    /// What an answer promises, if a change that was not answered before is decided: it is done,
+    /// or never will be, when the server has answered for [`SETTLE_TIME`] since.
+    pub(crate) fn decided(&self, (callback, asked): (Callback, Asked)) -> (Callback, Asked) {
+        let mut state = self.state.lock();
+        let Some(first) = state.undecided else {
+            return (callback, asked);
+        };
+        let decided = first.is_some_and(|first| asked.at >= first + SETTLE_TIME);
+        state.undecided = match (decided, first) {
+            (true, _) => None,
+            (false, None) => Some(Some(Instant::now())),
+            (false, first) => Some(first),
+        };
+        let callback = if decided { callback } else { Callback::NONE };
+        (callback, asked)
     }
 
     /// The server that last promised something.

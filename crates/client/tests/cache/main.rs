@@ -9,6 +9,7 @@ mod full;
 mod locks;
 mod network;
 mod posix;
+mod restarts;
 mod trails;
 mod untaken;
 mod users;

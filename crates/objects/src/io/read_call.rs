@@ -157,7 +157,7 @@ impl ReadCall {
         tokio::spawn(async move {
             match self.take(u64::MAX).await {
                 // If nobody passes it over any more, this machine has changed its network meanwhile.
-                Err(cause @ CallError::Dead) if devices.is_passed_over(osd) => {
+                Err(cause @ (CallError::Dead | CallError::Gone)) if devices.is_passed_over(osd) => {
                     devices.failed(osd, &cause);
                 }
                 Ok(_) | Err(CallError::Aborted(_) | CallError::BadReply(_)) => devices.heard(osd),

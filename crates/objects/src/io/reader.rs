@@ -549,7 +549,10 @@ impl Reader {
         let placed = placed.unwrap_or_default();
         tracing::debug!(osd = placed.osd, place, %cause, "reading an object failed");
         self.devices.failed(placed.osd, &cause);
-        let silent = matches!(cause, CallError::Dead | CallError::Timeout);
+        let silent = matches!(
+            cause,
+            CallError::Dead | CallError::Gone | CallError::Timeout
+        );
         let silent = silent && self.silence.is_some();
         if silent
             && matches!(cause, CallError::Timeout)
@@ -565,7 +568,7 @@ impl Reader {
                 // The file server is asked sooner than it once more.
                 _ if silent => u32::MAX,
                 // That took long enough.
-                CallError::Dead => tried.saturating_add(2),
+                CallError::Dead | CallError::Gone => tried.saturating_add(2),
                 _ => tried.saturating_add(1),
             };
         }

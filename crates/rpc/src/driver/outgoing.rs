@@ -261,6 +261,9 @@ impl Driver {
                     return Pumped::Over;
                 }
                 ReadOutcome::Failed(code) => {
+                    if let Some(connection) = connection.filter(|_| endpoint.was_resent(call)) {
+                        connection.note_repeat();
+                    }
                     shared.failed = Some(failure(code));
                     return Pumped::Over;
                 }
@@ -271,6 +274,12 @@ impl Driver {
 
     /// The protocol ended a call.
     pub(super) fn outgoing_failed(&self, shared: &Arc<CallShared>, code: i32) {
+        let call = shared.state.lock().call;
+        if let Some(connection) = shared.connection()
+            && call.is_some_and(|call| self.state.borrow().endpoint.was_resent(call))
+        {
+            connection.note_repeat();
+        }
         shared.fail(failure(code));
         self.call_over(shared);
     }
@@ -378,6 +387,7 @@ fn is_wanted(shared: &Arc<CallShared>) -> bool {
 fn failure(code: i32) -> CallError {
     match code {
         code::CALL_DEAD => CallError::Dead,
+        code::GONE => CallError::Gone,
         code::CALL_TIMEOUT => CallError::Timeout,
         code => CallError::Aborted(AbortCode(code)),
     }

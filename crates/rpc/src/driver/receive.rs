@@ -150,6 +150,7 @@ impl Driver {
                 let endpoint = &mut self.state.borrow_mut().endpoint;
                 match complaint {
                     Complaint::Unreachable(to) => endpoint.handle_unreachable(now, to),
+                    Complaint::Refused(to) => endpoint.handle_refused(now, to),
                     Complaint::TooBig(to, mtu) => {
                         let headers = if to.is_ipv4() { 20 + 8 } else { 40 + 8 };
                         // One byte more than what fits does not.

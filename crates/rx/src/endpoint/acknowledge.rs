@@ -12,6 +12,8 @@ use crate::time::Time;
 
 /// A channel said to be busy is avoided for this long, microseconds.
 const BUSY_TIME: u64 = 2_000_000;
+/// An acknowledgement that others overtook comes at most this much later, microseconds.
+const OVERTAKEN_TIME: u64 = 2_000_000;
 
 impl Endpoint {
     pub(super) fn take_ack(&mut self, now: Time, slot: u32, header: &Header, payload: &[u8]) {
@@ -37,6 +39,12 @@ impl Endpoint {
         }
         if call.send.ignores(&ack) {
             self.statistics.acks_ignored = self.statistics.acks_ignored.wrapping_add(1);
+            // Not one that was overtaken: the server was started again, and has a part of the
+            // request only.
+            let overtaken = now.micros_since(call.heard_at) <= OVERTAKEN_TIME;
+            if !call.server && !overtaken && call.send.was_beyond(&ack) {
+                self.fail_call(now, call_slot, code::GONE);
+            }
             return;
         }
         call.heard_at = now;

@@ -23,6 +23,8 @@ const ROOM_IDLE: u64 = 10_000_000;
 /// A connection idle for less does not count among those that are kept for later, microseconds.
 const KEPT_IDLE: u64 = 60_000_000;
 
+/// How long after a question its answer is believed, microseconds.
+const VERSION_TIME: u64 = 10_000_000;
 /// The epoch of packets that belong to no connection. Source: rx-wire facts 2.9 and 4.1.
 const MAPPING_EPOCH: u32 = 999;
 
@@ -375,6 +377,29 @@ impl Endpoint {
         }
     }
 
+    /// Tells that nothing listens on the port `to` of its host: the process that calls out were
+    /// made to has ended, and what it was doing with it. They fail with [`code::GONE`], also
+    /// those that it had acknowledged.
+    pub fn handle_refused(&mut self, now: Time, to: SocketAddr) {
+        let now = self.advance(now);
+        let Some(&peer) = self.by_address.get(&to) else {
+            return;
+        };
+        let is_to = |call: &crate::call::Call| {
+            let connection = self.connections.get(call.connection);
+            connection.is_some_and(|connection| connection.peer == peer)
+        };
+        let out = |call: &crate::call::Call| call.alive() && !call.server && call.started_at < now;
+        let calls = self.calls.iter();
+        let failing: Vec<u32> = calls
+            .filter(|(_, call)| out(call) && call.send.packets() > 0 && is_to(call))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in failing {
+            self.fail_call(now, slot, code::GONE);
+        }
+    }
+
     /// Tells that our datagrams leave from another address than before `since`. Servers answer a connection where its
     /// first packet came from: calls out that were begun before that fail with -1, and the server is told to give them
     /// up, as they may be made again. Whoever calls again makes new connections.
@@ -398,23 +423,32 @@ impl Endpoint {
         }
     }
 
+    /// Asks a server for its version: any server answers that, whatever it knows of us.
+    pub(super) fn ask_version(&mut self, now: Time, to: SocketAddr) {
+        let peer = self.by_address.get(&to).copied();
+        let Some(peer) = peer.and_then(|peer| self.peers.get_mut(peer)) else {
+            return;
+        };
+        peer.asked_at = now;
+        let flags = Flags(Flags::CLIENT_INITIATED | Flags::LAST_PACKET);
+        self.send_control(to, None, &version(flags), &[0]);
+    }
+
+    /// A server has answered that, if it was asked.
+    pub(super) fn take_version(&mut self, now: Time, from: SocketAddr) {
+        let peer = self.by_address.get(&from).copied();
+        if let Some(peer) = peer.and_then(|peer| self.peers.get_mut(peer))
+            && now.micros_since(peer.asked_at) < VERSION_TIME
+        {
+            peer.heard_at = now;
+        }
+    }
+
     /// Sends a datagram that nobody answers, so that address translators between here and `to` go on to let through
     /// what comes from there. Source: rx-wire facts 2.9, the NAT ping of OpenAFS's cache manager.
     pub fn keep_mapping(&mut self, to: SocketAddr) {
-        let header = Header {
-            epoch: MAPPING_EPOCH,
-            cid: 0,
-            call_number: 0,
-            seq: 0,
-            serial: 0,
-            packet_type: PacketType::VERSION,
-            // Without the bit of clients: no question.
-            flags: Flags(Flags::LAST_PACKET),
-            user_status: 0,
-            security_index: 0,
-            checksum: 0,
-            service: 0,
-        };
+        // Without the bit of clients: no question.
+        let header = version(Flags(Flags::LAST_PACKET));
         self.send_control(to, None, &header, &[0]);
     }
 
@@ -433,5 +467,22 @@ impl Endpoint {
     /// Tells that a send failed at this machine.
     pub fn note_send_failure(&mut self) {
         self.statistics.send_failures = self.statistics.send_failures.wrapping_add(1);
+    }
+}
+
+/// The header of a VERSION packet.
+fn version(flags: Flags) -> Header {
+    Header {
+        epoch: MAPPING_EPOCH,
+        cid: 0,
+        call_number: 0,
+        seq: 0,
+        serial: 0,
+        packet_type: PacketType::VERSION,
+        flags,
+        user_status: 0,
+        security_index: 0,
+        checksum: 0,
+        service: 0,
     }
 }

@@ -51,6 +51,7 @@ impl Endpoint {
             *count = count.wrapping_add(1);
         }
         match header.packet_type {
+            PacketType::VERSION if !header.from_client() => return self.take_version(now, from),
             PacketType::VERSION | PacketType::DEBUG => {
                 self.take_question(from, local, &header, &datagram);
                 return;

@@ -315,6 +315,7 @@ impl<'a> Run<'a> {
     }
 
     fn note_sent(&mut self, packet: &Outgoing) {
+        self.call.resent |= packet.resend;
         let counter = if packet.resend {
             self.peer.packets_resent = self.peer.packets_resent.wrapping_add(1);
             &mut self.statistics.data_resent

@@ -40,6 +40,14 @@ impl Endpoint {
         })
     }
 
+    /// Whether some of a call's data was sent more than once; also of a call that has just
+    /// failed.
+    #[must_use]
+    pub fn was_resent(&self, call: CallId) -> bool {
+        let held = self.calls.get(call.slot);
+        held.is_some_and(|held| held.generation == call.generation && held.resent)
+    }
+
     /// Counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

@@ -3,10 +3,17 @@
 //! 1. Data unacknowledged: the first time, when several packets are out, the newest is sent again after two round
 //!    trips and a bit (its acknowledgement shows what else is missing); then, after the retransmission time, everything is
 //!    taken for lost, and the time doubles up to a minute.
-//! 2. Nothing sent for a sixth of the dead time while a call exists: a ping.
+//! 2. Nothing sent for a sixth of the dead time while a call exists: a ping; after two seconds,
+//!    if the server has got all of a request.
 //! 3. Nothing heard for the dead time: the call fails with -1, or with -8 if packets too large for the path
 //!    may be why (at once, if the peer is heard but acknowledges none of them). Idle dead and hard dead time: -3, and the peer is told.
 //!    So does a server's call whose peer lives and takes nothing of the reply: what it holds is memory.
+//! 4. A server answers pings about every call that it knows, and forgets all calls when it is
+//!    started again. So where it has got all of a request, and is heard while [`PINGS_LOST`]
+//!    pings in a row are not answered, the call fails with [`code::GONE`]. From the second ping
+//!    on it is asked for its version, too, which every server answers. A server that
+//!    acknowledges less than it has acknowledged seconds ago has forgotten the call as well
+//!    (`acknowledge.rs`).
 
 use std::time::Duration;
 
@@ -32,6 +39,15 @@ const BLAME_SIZE: u8 = 3;
 const GIVE_UP_SIZE: u8 = 4;
 /// What counts for that, microseconds.
 const HEARD_LATELY: u64 = 6_000_000;
+/// The longest time between two pings about a request that a server has got, microseconds.
+/// Source: OpenAFS, 12 s / 6.
+const CLIENT_PING: u64 = 2_000_000;
+/// The same, where the last one was not answered, for the first [`PINGS_SOON`] of these.
+const REPEATED_PING: u64 = 500_000;
+const PINGS_SOON: u8 = PINGS_LOST + 2;
+/// Rule 4. Where a tenth of all packets is lost, so many pings are lost once in ten million
+/// times.
+const PINGS_LOST: u8 = 10;
 
 /// What a call's settings come down to.
 struct Limits {
@@ -162,6 +178,8 @@ impl Endpoint {
         }
         if code == code::CALL_TIMEOUT {
             self.abort_call(now, slot, code, true);
+        } else if code == code::GONE {
+            self.fail_call(now, slot, code);
         } else if call.blackholed {
             self.fail_call(now, slot, code::MESSAGE_SIZE);
         } else if call.server {
@@ -212,9 +230,26 @@ impl Endpoint {
         let Some(connection) = self.connections.get(call.connection) else {
             return;
         };
+        let Some(peer) = self.peers.get(connection.peer) else {
+            return;
+        };
         if ping_at(call, &self.limits(connection)) <= now {
             wanted = true;
+            // Rule 4.
+            let missed = is_done_sending(call) && call.is_missed();
+            let lost = missed && peer.heard_at > call.pinged_at;
+            if missed {
+                let address = connection.address;
+                self.ask_version(now, address);
+            }
             if let Some(call) = self.calls.get_mut(slot) {
+                let count = |count: u8, more: bool| match missed {
+                    true => count.saturating_add(more.into()),
+                    false => 0,
+                };
+                call.pings_missed = count(call.pings_missed, true);
+                call.pings_lost = count(call.pings_lost, lost);
+                call.pinged_at = now;
                 call.ping_wanted = true;
                 // Not again before this one had its chance to leave.
                 call.sent_at = now;
@@ -280,7 +315,18 @@ fn ping_at(call: &Call, limits: &Limits) -> Time {
     if !call.known_to_peer() {
         return Time::NEVER;
     }
-    call.sent_at.plus_micros(limits.dead / 6)
+    let time = limits.dead / 6;
+    let time = match is_done_sending(call) {
+        false => time,
+        true if call.is_missed() && call.pings_missed < PINGS_SOON => time.min(REPEATED_PING),
+        true => time.min(CLIENT_PING),
+    };
+    call.sent_at.plus_micros(time)
+}
+
+/// Whether it is a client's call of which the server has got everything.
+fn is_done_sending(call: &Call) -> bool {
+    !call.server && call.send.all_acked()
 }
 
 /// When the call is given up, and why.
@@ -288,6 +334,10 @@ fn death_at(call: &Call, limits: &Limits) -> (Time, i32) {
     let mut death = (Time::NEVER, code::CALL_DEAD);
     if call.known_to_peer() {
         death.0 = call.heard_at.plus_micros(limits.dead);
+    }
+    // Rule 4.
+    if is_done_sending(call) && call.is_missed() && call.pings_lost >= PINGS_LOST {
+        death = (call.pinged_at, code::GONE);
     }
     let idle = limits.idle.filter(|_| call.state != CallState::Waiting);
     let stall = (call.server && call.send.buffered() > 0).then_some(limits.stall);

@@ -205,6 +205,23 @@ impl World {
         call
     }
 
+    /// The server's process ends, and another begins on the same port that knows nothing.
+    pub(crate) fn restart_server(&mut self) {
+        let config = Config {
+            debug: DebugMode::Answer,
+            ..Config::default()
+        };
+        let endpoint = Endpoint::new(config, self.random.next());
+        let node = &mut self.nodes[1];
+        node.endpoint = endpoint;
+        node.endpoint.add_service(null_service(false));
+        node.requests.clear();
+        node.replies.clear();
+        node.late.clear();
+        let address = node.address;
+        self.acked.retain(|(from, ..), _| *from != address);
+    }
+
     fn chance(&mut self, thousandths: u64) -> bool {
         thousandths > 0 && self.random.next() % 1000 < thousandths
     }

@@ -5,6 +5,7 @@ mod exchange;
 mod flood;
 mod harness;
 mod limits;
+mod restarts;
 mod secure;
 mod stock;
 mod storms;

@@ -1,0 +1,231 @@
+//! Changes of names that a server may have made before its process ended.
+//!
+//! A server that is started again answers what comes again as something new: a name that the old
+//! process has made exists already, one that it has removed is not there. No program is told so:
+//!
+//! 1. A change is in doubt if the process that got it has ended or is about to
+//!    ([`CallError::Gone`]). It is, too, where it was sent again without an end being noticed,
+//!    and refused because of the name by a server that knew nothing of this machine
+//!    ([`Marks::show_restart_since`]).
+//! 2. What a process that has ended did not do, nothing does later. So the directory says whether
+//!    the change was made. If it was not, it is sent again.
+//! 3. A new thing is ours if it is as we wanted it: its kind, mode and the time that we gave it,
+//!    of the same second, and nothing in it. Another client would have to make the same name
+//!    with the same attributes within that second, just when the server is started again.
+//!
+//! A server that is silent and lives may do later what it has got: nothing is sent again then,
+//! and the program is told `ETIMEDOUT` ([`super::change`]).
+//!
+//! [`CallError::Gone`]: cellar_rpc::CallError::Gone
+//! [`Marks::show_restart_since`]: crate::reach::Marks::show_restart_since
+
+use std::sync::Arc;
+
+use cellar_wire::AfsName;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::Fid;
+use cellar_wire::package::Procedure;
+use cellar_wire::rxafs::{
+    AfsFetchStatus, AfsStoreStatus, Callback, CreateFile, CreateFileReply, FetchStatus, FileType,
+    Link, LinkReply, MakeDir, MakeDirReply, RemoveDir, RemoveDirReply, RemoveFile, RemoveFileReply,
+    Rename, RenameReply, Symlink, SymlinkReply, VolSync,
+};
+
+use super::Cache;
+use super::user::User;
+use super::vnode::{Listing, Vnode};
+use crate::error::Result;
+
+/// A change of names, of which a directory says whether it was made.
+pub(crate) trait Verify: Procedure {
+    /// What the server would have answered, if it has made the change.
+    fn made(&self, look: Look<'_>) -> impl Future<Output = Result<Option<Self::Reply>>> + Send;
+}
+
+/// Where it is looked.
+#[derive(Clone, Copy)]
+pub(crate) struct Look<'a> {
+    pub(crate) cache: &'a Cache,
+    pub(crate) user: &'a Arc<User>,
+    /// The directory of the change.
+    pub(crate) directory: &'a Arc<Vnode>,
+    /// The other thing that it changes: a directory, or the file that gets another name.
+    pub(crate) other: Option<&'a Arc<Vnode>>,
+    /// What the name led to before, as far as that was known.
+    pub(crate) before: Option<Fid>,
+}
+
+impl Look<'_> {
+    /// The names in a directory as the server has them now, and its status.
+    async fn names(&self, directory: &Arc<Vnode>) -> Result<(Arc<Listing>, AfsFetchStatus)> {
+        self.cache.doubt(&[directory]);
+        let listing = self.cache.listing(self.user, directory).await?;
+        let status = self.cache.status(self.user, directory).await?;
+        Ok((listing, status))
+    }
+
+    /// What a name leads to now, with its status and the directory's.
+    async fn found(&self, name: &AfsName) -> Result<Option<Found>> {
+        let (listing, directory) = self.names(self.directory).await?;
+        let Some(fid) = listing.get(name.as_bytes()).copied() else {
+            return Ok(None);
+        };
+        let what = format!("status of {fid}");
+        let volume = &self.directory.volume;
+        let client = self.user.client();
+        let reply = client
+            .call_volume(volume, &what, &FetchStatus { fid })
+            .await?;
+        Ok(Some(Found {
+            fid,
+            status: reply.status,
+            callback: reply.callback,
+            directory,
+        }))
+    }
+
+    /// A new thing of that kind that `wanted` is the status of. Rule 3.
+    async fn new(
+        &self,
+        name: &AfsName,
+        kind: FileType,
+        wanted: &AfsStoreStatus,
+        length: Option<u64>,
+    ) -> Result<Option<Found>> {
+        let found = self.found(name).await?;
+        Ok(found.filter(|found| {
+            let Found { fid, status, .. } = found;
+            let links = if kind == FileType::Directory { 2 } else { 1 };
+            let mode = |mode: u32| mode & 0o777;
+            let is_as_wanted = status.file_type == kind
+                && status.link_count == links
+                && length.is_none_or(|length| length == status.length)
+                && wanted.client_mod_time == Some(status.client_mod_time)
+                && (kind == FileType::Symlink
+                    || wanted.unix_mode.map(mode) == Some(mode(status.unix_mode)));
+            is_as_wanted && self.before != Some(*fid)
+        }))
+    }
+
+    /// The directory's status, if the name does not lead where it led before.
+    async fn removed(&self, name: &AfsName) -> Result<Option<AfsFetchStatus>> {
+        let (listing, status) = self.names(self.directory).await?;
+        let now = listing.get(name.as_bytes()).copied();
+        let is_gone = now.is_none() || (self.before.is_some() && now != self.before);
+        Ok(is_gone.then_some(status))
+    }
+}
+
+/// What a name leads to.
+struct Found {
+    fid: Fid,
+    status: AfsFetchStatus,
+    callback: Callback,
+    directory: AfsFetchStatus,
+}
+
+impl Verify for CreateFile {
+    async fn made(&self, look: Look<'_>) -> Result<Option<CreateFileReply>> {
+        let wanted = &self.in_status;
+        let found = look
+            .new(&self.name, FileType::File, wanted, Some(0))
+            .await?;
+        Ok(found.map(|found| CreateFileReply {
+            fid: found.fid,
+            status: found.status,
+            dir_status: found.directory,
+            callback: found.callback,
+            sync: VolSync::default(),
+        }))
+    }
+}
+
+impl Verify for MakeDir {
+    async fn made(&self, look: Look<'_>) -> Result<Option<MakeDirReply>> {
+        let wanted = &self.in_status;
+        let found = look
+            .new(&self.name, FileType::Directory, wanted, None)
+            .await?;
+        Ok(found.map(|found| MakeDirReply {
+            fid: found.fid,
+            status: found.status,
+            dir_status: found.directory,
+            callback: found.callback,
+            sync: VolSync::default(),
+        }))
+    }
+}
+
+impl Verify for Symlink {
+    async fn made(&self, look: Look<'_>) -> Result<Option<SymlinkReply>> {
+        let (wanted, length) = (&self.in_status, self.link_contents.as_bytes().len() as u64);
+        let found = look.new(&self.name, FileType::Symlink, wanted, Some(length));
+        Ok(found.await?.map(|found| SymlinkReply {
+            fid: found.fid,
+            status: found.status,
+            dir_status: found.directory,
+            sync: VolSync::default(),
+        }))
+    }
+}
+
+impl Verify for Link {
+    async fn made(&self, look: Look<'_>) -> Result<Option<LinkReply>> {
+        let found = look.found(&self.name).await?;
+        let found = found.filter(|found| found.fid == self.existing_fid);
+        Ok(found.map(|found| LinkReply {
+            status: found.status,
+            dir_status: found.directory,
+            sync: VolSync::default(),
+        }))
+    }
+}
+
+impl Verify for RemoveFile {
+    async fn made(&self, look: Look<'_>) -> Result<Option<RemoveFileReply>> {
+        let removed = look.removed(&self.name).await?;
+        Ok(removed.map(|dir_status| RemoveFileReply {
+            dir_status,
+            sync: VolSync::default(),
+        }))
+    }
+}
+
+impl Verify for RemoveDir {
+    async fn made(&self, look: Look<'_>) -> Result<Option<RemoveDirReply>> {
+        let removed = look.removed(&self.name).await?;
+        Ok(removed.map(|dir_status| RemoveDirReply {
+            dir_status,
+            sync: VolSync::default(),
+        }))
+    }
+}
+
+impl Verify for Rename {
+    async fn made(&self, look: Look<'_>) -> Result<Option<RenameReply>> {
+        let Some(moved) = look.before else {
+            return Ok(None);
+        };
+        let (old, old_status) = look.names(look.directory).await?;
+        let other = look
+            .other
+            .filter(|other| !Arc::ptr_eq(other, look.directory));
+        let (new, new_status) = match other {
+            Some(other) => look.names(other).await?,
+            None => (old.clone(), old_status),
+        };
+        let is_there = new.get(self.new_name.as_bytes()) == Some(&moved);
+        let was_moved = is_there && old.get(self.old_name.as_bytes()) != Some(&moved);
+        Ok(was_moved.then(|| RenameReply {
+            old_dir_status: old_status,
+            new_dir_status: new_status,
+            sync: VolSync::default(),
+        }))
+    }
+}
+
+/// Whether a refusal is about a name: there is one, or none.
+pub(crate) fn is_about_name(code: Option<AbortCode>) -> bool {
+    let codes = [AbortCode::EEXIST, AbortCode::ENOENT, AbortCode::VNOVNODE];
+    code.is_some_and(|code| codes.contains(&code))
+}

@@ -1,0 +1,99 @@
+//! How long an operation goes on while servers are away.
+//!
+//! A command says at once that nothing answers on a server's port. Programs on a mount know
+//! nothing of servers, and a file server that is started again is away for a moment only. So a
+//! mount waits:
+//!
+//! 1. An operation that no server takes is tried again, after 50 ms, then after twice as long
+//!    each time up to a second, until it has lasted as long as the mount's patience
+//!    (`--timeout`).
+//! 2. A server that has been away for that long already is not waited for: who calls it then is
+//!    told at once, as files could otherwise not be closed for hours.
+//!
+//! What is tried again has to mean the same when the server has done it before
+//! ([`crate::course`]).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::reach::Reach;
+
+/// The first wait.
+const WAIT_MIN: Duration = Duration::from_millis(50);
+/// The longest wait.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The waits of one operation.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    began: Instant,
+    next: Duration,
+}
+
+impl Waits {
+    /// Those of an operation that begins now.
+    pub(crate) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            next: WAIT_MIN,
+        }
+    }
+
+    /// How long to wait before these servers, of which none can be reached, are asked again.
+    /// `None`: the operation fails.
+    pub(crate) fn next(&mut self, reach: &Reach, servers: &[SocketAddr]) -> Option<Duration> {
+        let patience = reach.patience()?;
+        let now = Instant::now();
+        let goes_on = |since: Instant| now.saturating_duration_since(since) < patience;
+        let mut since = servers
+            .iter()
+            .filter_map(|server| reach.away_since(*server));
+        if !goes_on(self.began) || !since.any(goes_on) {
+            return None;
+        }
+        let wait = self.next;
+        self.next = (wait * 2).min(WAIT_MAX);
+        Some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mount_waits_for_a_server_that_is_started_again() {
+        let server = SocketAddr::from(([192, 0, 2, 1], 7000));
+        let reach = Reach::default();
+        reach.silent(server);
+        assert_eq!(Waits::new().next(&reach, &[server]), None, "a command");
+        reach.set_patience(10 * SECOND);
+        let mut waits = Waits::new();
+        let mut all = Vec::new();
+        while let Some(wait) = waits.next(&reach, &[server]) {
+            all.push(wait.as_millis());
+            tokio::time::sleep(wait).await;
+            reach.silent(server);
+        }
+        assert_eq!(all[..7], [50, 100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(waits.began.elapsed().as_secs(), 10);
+        // It is away for so long already: whoever comes now is told at once.
+        assert_eq!(Waits::new().next(&reach, &[server]), None);
+        // Another server of the volume is away since now.
+        let other = SocketAddr::from(([192, 0, 2, 2], 7000));
+        reach.silent(other);
+        assert!(Waits::new().next(&reach, &[server, other]).is_some());
+        // It has answered: the next time is another.
+        reach.answered(server);
+        reach.silent(server);
+        assert!(Waits::new().next(&reach, &[server]).is_some());
+        // So it is where it was not called for a while.
+        tokio::time::sleep(crate::reach::DOWN_TIME + SECOND).await;
+        reach.silent(server);
+        assert!(Waits::new().next(&reach, &[server]).is_some());
+    }
+}
