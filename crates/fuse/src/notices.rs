@@ -5,12 +5,14 @@
 //! 1. They are written by threads of their own. A notice about a name waits in the kernel for the lock of
 //!    its directory, and one about pages for the pages, which a request of ours may hold that waits for a server;
 //!    so no server waits for a notice longer than [`SETTLE_TIME`], all told.
-//! 2. What is waiting is a set of vnodes: a vnode that changes often is told once. One thread at a
-//!    time tells of a vnode, so that what is told of it last came last: of its attributes and
-//!    pages first, then of its length, then of names. A question about attributes may wait for the
-//!    former ([`Watcher::told`]), and never for names: it may hold the lock of the directory.
-//! 3. There are [`WRITERS`], and one volume occupies [`WRITERS_PER_VOLUME`] of them: notices about files of a silent server
-//!    delay one another, and none about files elsewhere.
+//! 2. What is waiting is a set of vnodes: a vnode that changes often is told once, in two steps
+//!    ([`Step`]). One thread at a time takes a step for a vnode, so that what is told of it last
+//!    came last: of its attributes and pages first, then of its length; then of names.
+//! 3. There are [`WRITERS`], and one volume occupies [`WRITERS_PER_STEP`] of them with each step:
+//!    notices about files of a silent server delay one another, and none about files elsewhere.
+//!    A question about attributes may wait for the first step ([`Watcher::told`]), and may hold
+//!    the lock of a directory that names wait for. So the first step never waits for the second,
+//!    of whatever vnode.
 //! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
 //!    such a directory stays there. Older kernels drop them.
 //! 5. Contents are given to the kernel ([`Kernel::give`]) only of files of which it has no pages: so nothing is waited for.
@@ -19,6 +21,7 @@
 //!    name, and says so. Of directories it must look itself who uses them, which Linux does since 6.18 (FUSE_NOTIFY_PRUNE): dropped by
 //!    name, a working directory would be gone for its process. A thread of its own does all that, as nobody waits for it.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -39,8 +42,8 @@ use crate::inodes::Inodes;
 
 /// Threads that write notices.
 pub(crate) const WRITERS: usize = 16;
-/// Of these for one volume.
-const WRITERS_PER_VOLUME: usize = 2;
+/// Of these for one volume and step.
+const WRITERS_PER_STEP: usize = 2;
 
 /// `FUSE_NOTIFY_INVAL_INODE` and `FUSE_NOTIFY_INVAL_ENTRY`. Source: linux/fuse.h.
 const INVALIDATE_INODE: i32 = 2;
@@ -81,16 +84,33 @@ impl Change {
             Notice::Length(length) => self.length = Some(length),
         }
     }
+
+    /// What came later.
+    fn join(&mut self, later: Self) {
+        if later.contents {
+            self.contents = true;
+            self.length = None;
+        }
+        self.length = later.length.or(self.length.take());
+    }
+}
+
+/// How a vnode is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Attributes, pages, length.
+    Inode,
+    /// Names in it, or its own.
+    Names,
 }
 
 /// A vnode that is being told of.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
     key: Key,
+    step: Step,
     number: u64,
     since: Instant,
-    /// Only names are left.
-    inode_told: bool,
 }
 
 impl Busy {
@@ -100,34 +120,78 @@ impl Busy {
     }
 }
 
+/// Vnodes that wait for a step.
 #[derive(Debug, Default)]
-struct Volume {
+struct Line {
     changes: HashMap<Key, Change>,
     /// Their numbers.
     order: BTreeMap<u64, Key>,
+}
+
+impl Line {
+    fn put(&mut self, key: Key, change: Change) {
+        match self.changes.entry(key) {
+            Entry::Vacant(place) => {
+                self.order.insert(change.number, key);
+                place.insert(change);
+            }
+            Entry::Occupied(place) => place.into_mut().join(change),
+        }
+    }
+
+    fn take(&mut self, key: Key) -> Option<Change> {
+        let change = self.changes.remove(&key)?;
+        self.order.remove(&change.number);
+        Some(change)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Volume {
+    inodes: Line,
+    names: Line,
     busy: Vec<Busy>,
 }
 
 impl Volume {
-    /// Whose turn it is.
-    fn next(&self) -> Option<Key> {
-        if self.busy.len() >= WRITERS_PER_VOLUME {
+    fn line(&mut self, step: Step) -> &mut Line {
+        match step {
+            Step::Inode => &mut self.inodes,
+            Step::Names => &mut self.names,
+        }
+    }
+
+    /// Whose turn it is for a step.
+    fn next(&self, step: Step) -> Option<Key> {
+        let busy = || self.busy.iter().filter(|busy| busy.step == step);
+        if busy().count() >= WRITERS_PER_STEP {
             return None;
         }
-        let is_busy = |key: &Key| self.busy.iter().any(|busy| busy.key == *key);
-        self.order.values().find(|key| !is_busy(key)).copied()
+        let line = match step {
+            Step::Inode => &self.inodes,
+            Step::Names => &self.names,
+        };
+        let is_busy = |key: &Key| busy().any(|busy| busy.key == *key);
+        line.order.values().find(|key| !is_busy(key)).copied()
     }
 
     /// Whether something up to that number is going to be told soon.
     fn owes(&self, told: u64, now: Instant) -> bool {
         let stuck = |busy: &Busy| busy.is_stuck(now);
-        let waits = self.order.range(..=told).next().is_some();
-        let late = self.busy.iter().all(stuck) && self.next().is_none();
-        (waits && !late)
-            || self
-                .busy
-                .iter()
-                .any(|busy| busy.number <= told && !stuck(busy))
+        let steps = [(Step::Inode, &self.inodes), (Step::Names, &self.names)];
+        let waits = steps.into_iter().any(|(step, line)| {
+            let waits = line.order.range(..=told).next().is_some();
+            let mut busy = self.busy.iter().filter(|busy| busy.step == step);
+            let late = busy.all(stuck) && self.next(step).is_none();
+            waits && !late
+        });
+        let mut busy = self.busy.iter();
+        waits || busy.any(|busy| busy.number <= told && !stuck(busy))
+    }
+
+    fn is_empty(&self) -> bool {
+        let waits = |line: &Line| !line.changes.is_empty();
+        self.busy.is_empty() && !waits(&self.inodes) && !waits(&self.names)
     }
 }
 
@@ -145,40 +209,36 @@ impl Waiting {
         self.told += 1;
         let number = self.told;
         let volume = self.volumes.entry((key.0, key.1.volume)).or_default();
-        let change = volume.changes.entry(key).or_insert_with(|| {
-            volume.order.insert(number, key);
-            Change {
-                contents: false,
-                directory,
-                length: None,
-                number,
-            }
-        });
+        let mut change = Change {
+            contents: false,
+            directory,
+            length: None,
+            number,
+        };
         change.add(notice);
+        volume.inodes.put(key, change);
     }
 
-    fn take(&mut self) -> Option<(Key, Change)> {
+    /// The next step that is to be taken.
+    fn take(&mut self) -> Option<(Key, Step, Change)> {
         let mut volumes = self.volumes.values_mut();
-        let (volume, key) = volumes.find_map(|volume| volume.next().map(|key| (volume, key)))?;
-        let change = volume.changes.remove(&key)?;
+        let next = |volume: &Volume| {
+            let steps = [Step::Inode, Step::Names].into_iter();
+            let mut next = steps.filter_map(|step| Some((volume.next(step)?, step)));
+            next.next()
+        };
+        let (volume, (key, step)) =
+            volumes.find_map(|volume| next(volume).map(|next| (volume, next)))?;
+        let change = volume.line(step).take(key)?;
         let number = change.number;
-        volume.order.remove(&number);
         let since = Instant::now();
         volume.busy.push(Busy {
             key,
+            step,
             number,
             since,
-            inode_told: false,
         });
-        Some((key, change))
-    }
-
-    fn inode_told(&mut self, key: Key) {
-        let volume = self.volumes.get_mut(&(key.0, key.1.volume));
-        let mut busy = volume.into_iter().flat_map(|volume| &mut volume.busy);
-        if let Some(busy) = busy.find(|busy| busy.key == key) {
-            busy.inode_told = true;
-        }
+        Some((key, step, change))
     }
 
     /// Whether something up to that number is still to be told of a vnode, but for names.
@@ -186,18 +246,25 @@ impl Waiting {
         let Some(volume) = self.volumes.get(&(key.0, key.1.volume)) else {
             return false;
         };
-        let waits = volume.changes.get(&key);
-        let is_told = |busy: &Busy| busy.key == key && busy.number <= told && !busy.inode_told;
+        let waits = volume.inodes.changes.get(&key);
+        let is_told =
+            |busy: &Busy| busy.key == key && busy.number <= told && busy.step == Step::Inode;
         !self.ended
             && (waits.is_some_and(|change| change.number <= told)
                 || volume.busy.iter().any(is_told))
     }
 
-    fn done(&mut self, key: Key) {
+    /// A step has been taken; the next one is due.
+    fn done(&mut self, key: Key, step: Step, change: Change) {
         let number = (key.0, key.1.volume);
         if let Some(volume) = self.volumes.get_mut(&number) {
-            volume.busy.retain(|busy| busy.key != key);
-            if volume.busy.is_empty() && volume.changes.is_empty() {
+            volume
+                .busy
+                .retain(|busy| (busy.key, busy.step) != (key, step));
+            if step == Step::Inode {
+                volume.names.put(key, change);
+            }
+            if volume.is_empty() {
                 self.volumes.remove(&number);
             }
         }
@@ -303,18 +370,19 @@ impl Notices {
     fn tell(&self, inode: impl Fn(Key, &Change), names: impl Fn(Key, &Change)) {
         let mut waiting = self.waiting.lock();
         while !waiting.ended {
-            let Some((key, change)) = waiting.take() else {
+            let Some((key, step, change)) = waiting.take() else {
                 self.more.wait(&mut waiting);
                 continue;
             };
             drop(waiting);
-            inode(key, &change);
-            self.waiting.lock().inode_told(key);
-            self.done.send_replace(());
-            names(key, &change);
+            match step {
+                Step::Inode => inode(key, &change),
+                Step::Names => names(key, &change),
+            }
             waiting = self.waiting.lock();
-            waiting.done(key);
-            // Another of that volume may have its turn now.
+            waiting.done(key, step, change);
+            // Another of that volume may have its turn now, and this one its next step.
+            self.more.notify_one();
             self.more.notify_one();
             self.done.send_replace(());
         }
@@ -595,6 +663,33 @@ mod tests {
         assert_eq!(bench.told(key(1, 1)), [false]);
         let begun = !bench.notices.waiting.lock().volumes.is_empty();
         assert!(begun, "names are still being told");
+        bench.names_held.store(false, Ordering::Release);
+        bench.notices.settled().await;
+        bench.end();
+    }
+
+    /// The request that holds a directory's lock may be one that waits for a notice about a file.
+    #[tokio::test]
+    async fn names_that_wait_for_directories_delay_no_question() {
+        let bench = Bench::start();
+        bench.names_held.store(true, Ordering::Release);
+        for vnode in [1, 3, 5, 7] {
+            bench.notices.put(key(1, vnode), true, Notice::Contents);
+        }
+        bench.notices.settled().await;
+        // Also about a directory of which names are being told.
+        for vnode in [1, 2, 4, 7, 100] {
+            bench.notices.put(key(1, vnode), false, Notice::Contents);
+        }
+        let told = |vnode| {
+            let waiting = bench.notices.waiting.lock();
+            !waiting.is_telling(key(1, vnode), u64::MAX)
+        };
+        for vnode in [1, 2, 4, 7, 100] {
+            while !told(vnode) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
         bench.names_held.store(false, Ordering::Release);
         bench.notices.settled().await;
         bench.end();
