@@ -155,6 +155,12 @@ impl<'a> Course<'a> {
             self.connection = self.connect();
             return Ok(());
         }
+        // A server that stops says so of all calls, also of those that it has done.
+        let ends = matches!(error, CallError::Aborted(AbortCode::VRESTARTING));
+        let error = match ends && servers.reach().patience().is_some() {
+            true => CallError::Gone,
+            false => error,
+        };
         let changed = servers.reach().changes() != self.changes;
         if changed && self.repeat != Repeat::Always && error.is_unreachable() {
             return Err(Error::Fileserver {
@@ -181,16 +187,11 @@ impl<'a> Course<'a> {
         }
         tracing::debug!(server = %self.current, volume = %self.volume.full_name(), %error, "call failed");
         let patient = servers.reach().patience().is_some();
-        let ends = matches!(
-            error,
-            CallError::Gone | CallError::Aborted(AbortCode::VRESTARTING)
-        );
-        if self.repeat == Repeat::Never && patient && ends {
-            // It may have been done before that, also where a server that stops says so itself.
-            // The caller finds out.
+        if self.repeat == Repeat::Never && patient && matches!(error, CallError::Gone) {
+            // It may have been done before that. The caller finds out.
             return Err(Error::Fileserver {
                 what: what.to_string(),
-                cause: CallError::Gone,
+                cause: error,
             });
         }
         let mut step = self.rotation.failed(error);

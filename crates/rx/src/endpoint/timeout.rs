@@ -3,8 +3,8 @@
 //! 1. Data unacknowledged: the first time, when several packets are out, the newest is sent again after two round
 //!    trips and a bit (its acknowledgement shows what else is missing); then, after the retransmission time, everything is
 //!    taken for lost, and the time doubles up to a minute.
-//! 2. Nothing sent for a sixth of the dead time while a call exists: a ping; after two seconds,
-//!    if the server has got all of a request.
+//! 2. Nothing sent for a sixth of the dead time while a call exists: a ping; after a second, if
+//!    the server has got all of a request.
 //! 3. Nothing heard for the dead time: the call fails with -1, or with -8 if packets too large for the path
 //!    may be why (at once, if the peer is heard but acknowledges none of them). Idle dead and hard dead time: -3, and the peer is told.
 //!    So does a server's call whose peer lives and takes nothing of the reply: what it holds is memory.
@@ -40,10 +40,9 @@ const GIVE_UP_SIZE: u8 = 4;
 /// What counts for that, microseconds.
 const HEARD_LATELY: u64 = 6_000_000;
 /// The longest time between two pings about a request that a server has got, microseconds.
-/// Source: OpenAFS, 12 s / 6.
-const CLIENT_PING: u64 = 2_000_000;
+const CLIENT_PING: u64 = 1_000_000;
 /// The same, where the last one was not answered, for the first [`PINGS_SOON`] of these.
-const REPEATED_PING: u64 = 500_000;
+const REPEATED_PING: u64 = 300_000;
 const PINGS_SOON: u8 = PINGS_LOST + 2;
 /// Rule 4. Where a tenth of all packets is lost, so many pings are lost once in ten million
 /// times.
