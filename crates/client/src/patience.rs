@@ -81,7 +81,7 @@ mod tests {
         }
         assert_eq!(all[..7], [50, 100, 200, 400, 800, 1000, 1000]);
         assert_eq!(waits.began.elapsed().as_secs(), 10);
-        // It is away for so long already: whoever comes now is told at once.
+        // It is away for so long already: the next operation fails at once.
         assert_eq!(Waits::new().next(&reach, &[server]), None);
         // Another server of the volume is away since now.
         let other = SocketAddr::from(([192, 0, 2, 2], 7000));

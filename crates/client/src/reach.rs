@@ -142,8 +142,8 @@ impl Reach {
         since.is_some_and(|since| since.elapsed() < DOWN_TIME)
     }
 
-    /// Since when an address cannot be reached, if it cannot. One that nobody called for
-    /// [`DOWN_TIME`] may have been there meanwhile.
+    /// Since when an address cannot be reached, if it cannot. The time begins again after
+    /// [`DOWN_TIME`] without a call: the server may have been there meanwhile.
     pub(crate) fn away_since(&self, peer: SocketAddr) -> Option<Instant> {
         self.state.lock().away.get(&peer).copied()
     }

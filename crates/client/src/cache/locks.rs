@@ -7,10 +7,11 @@
 //!    of them whenever they become others. AFS's servers have locks on the file as a whole, to read or to
 //!    write: there this cache has them keep the strongest that its programs need. In volumes that cannot be
 //!    written nothing is asked of servers.
-//! 2. A server forgets a lock after [`LOCK_SECS`]. It is extended every [`EXTEND_TIME`] for as long as somebody
-//!    here has one, and when a server comes back or says that it does not know us. If it was
-//!    lost all the same (the server was started again) it is set again; if somebody else
-//!    has one by then, the log says so, for there is nobody to tell, and it is tried again as often.
+//! 2. A server forgets a lock after [`LOCK_SECS`]. It is extended every [`EXTEND_TIME`] for as
+//!    long as a program here has one, and when a server comes back or says that it does not know
+//!    us. If it was lost all the same (the server was started again) it is set again. If another
+//!    client has one by then, the log says so, as no program waits for an answer, and it is tried
+//!    again as often.
 //! 3. A lock on the whole file has no owner: who extends or gives back one that he has lost does it with another's.
 //!    So neither is done for one that was not extended in time, as on a machine that slept: it is set anew.
 //! 4. Nor is there a way from one kind to the other. To write instead of to read, such a lock is
