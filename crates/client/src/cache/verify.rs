@@ -85,7 +85,7 @@ impl Look<'_> {
     }
 
     /// A new thing of that kind that `wanted` is the status of. Rule 3.
-    async fn new(
+    async fn ours(
         &self,
         name: &AfsName,
         kind: FileType,
@@ -128,7 +128,7 @@ impl Verify for CreateFile {
     async fn made(&self, look: Look<'_>) -> Result<Option<CreateFileReply>> {
         let wanted = &self.in_status;
         let found = look
-            .new(&self.name, FileType::File, wanted, Some(0))
+            .ours(&self.name, FileType::File, wanted, Some(0))
             .await?;
         Ok(found.map(|found| CreateFileReply {
             fid: found.fid,
@@ -144,7 +144,7 @@ impl Verify for MakeDir {
     async fn made(&self, look: Look<'_>) -> Result<Option<MakeDirReply>> {
         let wanted = &self.in_status;
         let found = look
-            .new(&self.name, FileType::Directory, wanted, None)
+            .ours(&self.name, FileType::Directory, wanted, None)
             .await?;
         Ok(found.map(|found| MakeDirReply {
             fid: found.fid,
@@ -159,7 +159,7 @@ impl Verify for MakeDir {
 impl Verify for Symlink {
     async fn made(&self, look: Look<'_>) -> Result<Option<SymlinkReply>> {
         let (wanted, length) = (&self.in_status, self.link_contents.as_bytes().len() as u64);
-        let found = look.new(&self.name, FileType::Symlink, wanted, Some(length));
+        let found = look.ours(&self.name, FileType::Symlink, wanted, Some(length));
         Ok(found.await?.map(|found| SymlinkReply {
             fid: found.fid,
             status: found.status,
