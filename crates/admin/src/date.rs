@@ -22,21 +22,23 @@ pub fn ctime_or_never(time: AfsTime) -> String {
 
 /// A date and time of day in the local time zone: `MM/DD/YYYY` as OpenAFS's commands take it, or
 /// `YYYY-MM-DD`, then `HH:MM` or `HH:MM:SS` if wanted. `now` is now.
+/// Dates that AFS does not have become the nearest, as [`AfsTime::of_seconds`] says.
 pub fn parse(text: &str) -> Option<AfsTime> {
     let text = text.trim();
     if text == "now" {
-        return u32::try_from(Local::now().timestamp()).ok().map(AfsTime);
+        return Some(AfsTime::of_seconds(Local::now().timestamp()));
     }
     let (day, time) = text.split_once([' ', 'T']).unwrap_or((text, "00:00"));
     let day = ["%m/%d/%Y", "%Y-%m-%d"]
         .iter()
         .find_map(|form| NaiveDate::parse_from_str(day, form).ok())
-        .filter(|day| (1970..2107).contains(&day.year()))?;
+        // Two digits of a year are a mistake.
+        .filter(|day| (1000..10_000).contains(&day.year()))?;
     let time = ["%H:%M:%S", "%H:%M"]
         .iter()
         .find_map(|form| NaiveTime::parse_from_str(time.trim(), form).ok())?;
     let date = Local.from_local_datetime(&day.and_time(time)).earliest()?;
-    u32::try_from(date.timestamp()).ok().map(AfsTime)
+    Some(AfsTime::of_seconds(date.timestamp()))
 }
 
 #[cfg(test)]
@@ -53,6 +55,9 @@ mod tests {
             ctime(parse("11/21/2026").expect("a day")),
             "Sat Nov 21 00:00:00 2026"
         );
+        assert_eq!(parse("12/30/1969"), Some(AfsTime(0)));
+        assert_eq!(parse("2106-02-09"), Some(AfsTime(u32::MAX)));
+        assert_eq!(parse("01/01/9999"), Some(AfsTime(u32::MAX)));
         for wrong in [
             "",
             "yesterday",

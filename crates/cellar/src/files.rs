@@ -9,7 +9,7 @@ mod stat;
 mod tasks;
 
 use std::pin::pin;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use cellar_client::Stop;
 use cellar_wire::ids::AfsTime;
@@ -198,10 +198,7 @@ fn join(path: &str, name: &str) -> String {
 
 /// Now, as the wire has it.
 pub(crate) fn now() -> AfsTime {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    AfsTime(u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
+    AfsTime::from(SystemTime::now())
 }
 
 /// Names as they can be printed, with control characters escaped.

@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use cellar_auth::{Authority, Level};
 use cellar_client::kerberos::{self, CacheName, DomainRealm};
 use cellar_client::{Cell, CellName, Renewal};
 use cellar_rpc::Security;
+use cellar_wire::ids::AfsTime;
 
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
@@ -232,8 +233,5 @@ fn openafs_server(cell: &CellName) -> Option<PathBuf> {
 
 /// Now, in Unix seconds.
 pub(crate) fn now() -> u32 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    AfsTime::from(SystemTime::now()).0
 }

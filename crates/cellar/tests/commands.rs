@@ -528,3 +528,32 @@ fn control_characters_are_escaped_in_all_output() {
         );
     }
 }
+
+/// Times of files that AFS does not have become the nearest, not the beginning of time.
+#[test]
+fn a_copy_has_the_nearest_time_that_afs_has() {
+    use std::time::{Duration, UNIX_EPOCH};
+    let cell = Cell::new();
+    let file = cell.local("file");
+    fs::write(&file, "bytes").expect("a file");
+    let second = Duration::from_secs(1);
+    for (time, right) in [
+        (UNIX_EPOCH - 5 * second, 0),
+        (UNIX_EPOCH + second, 1),
+        (UNIX_EPOCH + second * u32::MAX, u32::MAX),
+        (UNIX_EPOCH + second * u32::MAX + second, u32::MAX),
+    ] {
+        let open = fs::File::options().write(true).open(&file);
+        open.and_then(|open| open.set_modified(time))
+            .expect("a time");
+        let kept = file.metadata().and_then(|about| about.modified());
+        assert_eq!(kept.expect("a time"), time, "the local file system has it");
+        let to = "/afs/test.cell/scratch/file";
+        cell.ok(&format!("cp --admin -p {} {to}", file.display()));
+        let listed = cell.json(&format!("ls --json {to}")).to_string();
+        assert!(
+            listed.contains(&format!("\"modified\":{right},")),
+            "{right}: {listed}"
+        );
+    }
+}

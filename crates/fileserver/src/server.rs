@@ -255,7 +255,7 @@ impl Server {
 
     /// Now, in seconds since 1970.
     pub(crate) fn now_secs(&self) -> u32 {
-        self.wall().as_secs() as u32
+        AfsTime::after_1970(self.wall()).0
     }
 
     /// Which groups of callers are still valid: those loaded under this number. It changes by

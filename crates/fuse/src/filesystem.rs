@@ -24,7 +24,7 @@ use crate::caller::Caller;
 use crate::directories::Page;
 use crate::inodes::Inodes;
 use crate::mount::Options;
-use crate::requests::{Answer, Entry, O_APPEND, Requests, seconds};
+use crate::requests::{Answer, Entry, O_APPEND, Requests};
 use crate::xattr;
 
 mod locks;
@@ -278,8 +278,8 @@ impl fuser::Filesystem for Filesystem {
             group: gid.map(|gid| ViceId(gid as i32)),
             length: size,
             modified: mtime.map(|time| match time {
-                TimeOrNow::SpecificTime(time) => AfsTime(seconds(time)),
-                TimeOrNow::Now => AfsTime(seconds(SystemTime::now())),
+                TimeOrNow::SpecificTime(time) => AfsTime::from(time),
+                TimeOrNow::Now => AfsTime::from(SystemTime::now()),
             }),
         };
         let (requests, uid) = (self.requests.clone(), request.uid());

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use cellar_client::cache::{
@@ -830,10 +830,4 @@ fn link_attr(number: u64, length: usize) -> FileAttr {
         nlink: 1,
         ..root_attr(0)
     }
-}
-
-/// Seconds since the epoch; before it: 0, past 2106 the last there is.
-pub(crate) fn seconds(time: SystemTime) -> u32 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }

@@ -12,7 +12,7 @@
 //! is moved, so whoever reads the counts moves them too, for himself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use cellar_wire::ids::AfsTime;
 use chrono::{Local, Offset, TimeZone};
@@ -114,8 +114,7 @@ fn midnight(now: AfsTime) -> AfsTime {
 
 /// The time of the machine's clock.
 pub(crate) fn clock() -> AfsTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    AfsTime(since.map_or(0, |since| since.as_secs() as u32))
+    AfsTime::from(SystemTime::now())
 }
 
 impl Volume {

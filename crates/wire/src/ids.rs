@@ -4,6 +4,7 @@
 //! partition.
 
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
 
@@ -229,6 +230,28 @@ pub struct NoSuchPartition(pub i32);
 #[repr(transparent)]
 pub struct AfsTime(pub u32);
 
+/// Other times become the nearest that AFS has: 0 before 1970, 4294967295 after 7 February 2106,
+/// 06:28:15 UTC. A remainder of a second is dropped.
+impl AfsTime {
+    /// A Unix time in seconds, which is negative before 1970.
+    #[must_use]
+    pub fn of_seconds(seconds: i64) -> Self {
+        Self(seconds.clamp(0, u32::MAX.into()) as u32)
+    }
+
+    /// The time that long after the beginning of 1970.
+    #[must_use]
+    pub fn after_1970(since: Duration) -> Self {
+        Self(u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
+    }
+}
+
+impl From<SystemTime> for AfsTime {
+    fn from(time: SystemTime) -> Self {
+        Self::after_1970(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
 impl Encode for AfsTime {
     #[inline]
     fn encode(&self, out: &mut Encoder<'_>) {
@@ -331,6 +354,33 @@ impl Decode for AfsUuid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_that_afs_does_not_have_become_the_nearest() {
+        for (seconds, right) in [
+            (i64::MIN, 0),
+            (-1, 0),
+            (0, 0),
+            (1, 1),
+            (0x7fff_ffff, 0x7fff_ffff),
+            (0x8000_0000, 0x8000_0000),
+            (0xffff_ffff, u32::MAX),
+            (0x1_0000_0000, u32::MAX),
+            (0x1_0000_0001, u32::MAX),
+            (i64::MAX, u32::MAX),
+        ] {
+            assert_eq!(AfsTime::of_seconds(seconds), AfsTime(right), "{seconds}");
+            let distance = Duration::from_secs(seconds.unsigned_abs());
+            let time = match seconds < 0 {
+                true => UNIX_EPOCH.checked_sub(distance),
+                false => UNIX_EPOCH.checked_add(distance),
+            };
+            let time = time.expect("a time of the system");
+            assert_eq!(AfsTime::from(time), AfsTime(right), "{seconds}");
+        }
+        let almost = UNIX_EPOCH - Duration::from_nanos(1);
+        assert_eq!(AfsTime::from(almost), AfsTime(0));
+    }
 
     #[test]
     fn partitions_are_named_as_administrators_name_them() {

@@ -41,9 +41,9 @@ pub(crate) fn system_time_from_time(secs: i64, nsecs: u32) -> SystemTime {
     if secs >= 0 {
         SystemTime::UNIX_EPOCH + Duration::new(secs as u64, nsecs)
     } else {
-        // TODO: overflow
-        // TODO: 1_000_000_000 - nsec
-        SystemTime::UNIX_EPOCH - Duration::new((-secs) as u64, nsecs)
+        // Adds what is below a second: (-2, 800_000_000) is 1.2 seconds before 1970.
+        let second = SystemTime::UNIX_EPOCH - Duration::from_secs(secs.unsigned_abs());
+        second + Duration::from_nanos(nsecs.into())
     }
 }
 
@@ -52,7 +52,15 @@ mod test {
     use std::time::Duration;
     use std::time::UNIX_EPOCH;
 
+    use crate::time::system_time_from_time;
     use crate::time::time_from_system_time;
+
+    #[test]
+    fn times_before_1970_come_back_as_they_were() {
+        for time in [(-2, 800_000_000), (-1, 0), (i64::MIN, 0), (i64::MIN, 200_000_000), (i64::MAX, 999_999_999)] {
+            assert_eq!(time_from_system_time(&system_time_from_time(time.0, time.1)), time);
+        }
+    }
 
     #[test]
     fn test_time_from_system_time_negative() {

@@ -368,15 +368,13 @@ impl Volumes<'_> {
                 old.backup,
             )
             .await?;
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs() as u32);
+        let now = AfsTime::from(std::time::SystemTime::now());
         let created = options
             .creation
-            .of(status.creation_date, old.creation_date, AfsTime(now));
+            .of(status.creation_date, old.creation_date, now);
         let updated = options
             .last_update
-            .of(status.update_date, old.update_date, AfsTime(now));
+            .of(status.update_date, old.update_date, now);
         let what = format!("Could not set the dates of volume {}", target.volume);
         let date = afsvol::SetDate {
             trans: trans.number,

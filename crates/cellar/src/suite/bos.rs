@@ -487,7 +487,7 @@ impl Bos<'_> {
             let missing = |_| Failure::new(format!("can't find file '{name}', quitting"));
             let about = std::fs::metadata(name).map_err(missing)?;
             let contents = std::fs::read(name).map_err(missing)?;
-            let date = AfsTime(u32::try_from(about.mtime()).unwrap_or(0));
+            let date = AfsTime::of_seconds(about.mtime());
             let path = self.destination(name);
             self.overseer
                 .install(name, &path, about.mode(), date, contents)

@@ -174,7 +174,7 @@ fn context() -> Context {
 }
 
 fn now() -> AfsTime {
-    AfsTime(super::wall_clock().as_secs() as u32)
+    AfsTime::after_1970(super::wall_clock())
 }
 
 /// The file server's UUID as the wire has it.

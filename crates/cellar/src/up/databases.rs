@@ -234,5 +234,5 @@ impl OwnDatabases {
 
 /// The time, for the databases.
 fn clock() -> Clock {
-    Arc::new(|| AfsTime(wall_clock().as_secs() as u32))
+    Arc::new(|| AfsTime::after_1970(wall_clock()))
 }

@@ -217,7 +217,7 @@ impl Services {
         if osds.is_some() {
             instances.push(Instance::new("osd", "", osds::port(ports)));
         }
-        let now = AfsTime(wall_clock().as_secs() as u32);
+        let now = AfsTime::after_1970(wall_clock());
         let Trust { authority, audit } = &roles.trust;
         let (cell, trusted) = (identity.cell.clone(), authority.clone());
         let key_file = directory.server_etc().join("KeyFileExt");

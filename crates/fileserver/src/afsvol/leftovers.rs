@@ -29,7 +29,7 @@ impl Server {
 
     /// Removes what earlier runs of this server left unfinished.
     pub(crate) async fn remove_leftovers(self: &Arc<Self>) {
-        let started = AfsTime(self.started.as_secs() as u32);
+        let started = AfsTime::after_1970(self.started);
         for (place, partition) in self.volumes.partitions() {
             let mut after = None;
             while !self.is_stopping() {

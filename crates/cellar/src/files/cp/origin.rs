@@ -96,7 +96,7 @@ impl Origin {
 
     pub(super) fn modified(&self) -> AfsTime {
         match self {
-            Self::Local { about, .. } => AfsTime(u32::try_from(about.mtime()).unwrap_or(0)),
+            Self::Local { about, .. } => AfsTime::of_seconds(about.mtime()),
             Self::Afs { node, .. } => node.status.client_mod_time,
         }
     }

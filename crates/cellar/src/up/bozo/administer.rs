@@ -125,7 +125,7 @@ impl Overseer {
         what: &str,
         refused: Option<AbortCode>,
     ) {
-        let now = AfsTime(wall_clock().as_secs() as u32);
+        let now = AfsTime::after_1970(wall_clock());
         let code = refused.map_or(0, |code| code.0);
         let record = Record::of_call(call, now, act, who, code);
         self.audit.record(record.with("arguments", what));
