@@ -34,6 +34,10 @@ volume)
     is "$(stat -c %a b/moved)" 640 "mode"
     must touch -d @1000000000 b/moved
     is "$(stat -c %Y b/moved)" 1000000000 "time"
+    must touch -d @-5.5 b/moved
+    is "$(stat -c %Y b/moved)" 0 "a time before 1970"
+    must touch -d @4294967301 b/moved
+    is "$(stat -c %Y b/moved)" 4294967295 "a time after 2106"
     exec 5<>b/moved
     must rm b/moved
     refuse ls b/moved
