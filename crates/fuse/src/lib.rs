@@ -17,6 +17,8 @@ pub mod control;
 mod directories;
 mod filesystem;
 mod inodes;
+#[cfg(test)]
+mod model;
 mod mount;
 mod mount_points;
 mod notices;

@@ -80,7 +80,7 @@ impl Mount {
         let session = Session::new(filesystem, directory, &config(options))?;
         let device = session.as_fd().try_clone_to_owned()?;
         let can_expire = can_expire.load(Ordering::Acquire);
-        let kernel = Arc::new(Kernel::new(device, can_expire));
+        let kernel = Arc::new(Kernel::new(std::fs::File::from(device), can_expire));
         requests.set_kernel(kernel.clone());
         drop(requests);
         let write = |number| {

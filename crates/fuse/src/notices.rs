@@ -25,7 +25,6 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -347,6 +346,8 @@ impl Notices {
                 let last = change.length.as_ref().and_then(Length::last);
                 if let Some((at, byte)) = last {
                     kernel.give_at(number, at, &[byte]);
+                    // A program here may write that byte at this moment: the page is read again.
+                    kernel.page(number, at);
                 }
             }
         };
@@ -449,19 +450,31 @@ impl Watcher for Notices {
     }
 }
 
+/// What notices are written to. A write returns when the notice has taken effect.
+pub(crate) trait Device: std::fmt::Debug + Send + Sync {
+    fn notice(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
+}
+
+impl Device for File {
+    fn notice(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut file = self;
+        file.write_vectored(parts).map(drop)
+    }
+}
+
 /// The device, as far as notices go.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    device: File,
+    device: Box<dyn Device>,
     entry_flags: u32,
     /// It has not refused to look itself what is in use.
     prunes: AtomicBool,
 }
 
 impl Kernel {
-    pub(crate) fn new(device: OwnedFd, can_expire: bool) -> Self {
+    pub(crate) fn new(device: impl Device + 'static, can_expire: bool) -> Self {
         Self {
-            device: device.into(),
+            device: Box::new(device),
             entry_flags: if can_expire { EXPIRE_ONLY } else { 0 },
             prunes: AtomicBool::new(true),
         }
@@ -470,9 +483,20 @@ impl Kernel {
     /// Attributes, and with `contents` the pages.
     fn inode(&self, number: u64, contents: bool) {
         let from: i64 = if contents { 0 } else { -1 };
+        self.invalidate(number, from, 0);
+    }
+
+    /// Attributes, and the page in which that byte is.
+    fn page(&self, number: u64, at: u64) {
+        self.invalidate(number, i64::try_from(at).unwrap_or(0), 1);
+    }
+
+    /// Without a count to the end; before the start, no pages.
+    fn invalidate(&self, number: u64, from: i64, count: i64) {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&number.to_ne_bytes());
         body[8..16].copy_from_slice(&from.to_ne_bytes());
+        body[16..].copy_from_slice(&count.to_ne_bytes());
         self.write(INVALIDATE_INODE, &body, None);
     }
 
@@ -547,7 +571,7 @@ impl Kernel {
         header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
         header[4..8].copy_from_slice(&code.to_ne_bytes());
         let parts = [&header[..], body, name, end].map(IoSlice::new);
-        (&self.device).write_vectored(&parts).map(drop)
+        self.device.notice(&parts)
     }
 }
 

@@ -232,6 +232,11 @@ impl TestCell {
         named.map_or(0, |figures| figures.invocations)
     }
 
+    /// How many breaks a client was too late to answer: the change was answered before.
+    pub fn late_breaks(&self) -> u64 {
+        self.server.figures().callbacks.late
+    }
+
     /// The file server holds such calls for as long as what is answered lives, and does them then.
     pub fn hold<P: Procedure>(&self) -> Held {
         self.rules.hold(P::OPCODE)

@@ -39,9 +39,11 @@
 //! comes between the two.
 //!
 //! A second break while an answer is on its way cannot be seen by the answer. [`Question::settle`]
-//! sees those that come before the answer is written, and then tells the length by itself (rule
-//! 6). What remains is a break between the answer and the moment when the kernel applies it, by
-//! a program that does not respect the lock which the reader holds.
+//! sees those that come before the answer is written, and then tells the length of an open file by
+//! itself (rule 6). It does so, too, if a notice was sent within the last [`QUEUED`]: the question
+//! may have waited in the kernel's queue since before that. What remains is a break between the
+//! answer and the moment when the kernel applies it, by a program that does not respect the lock
+//! which the reader holds.
 //!
 //! # What is kept of a vnode
 //!
@@ -77,6 +79,10 @@ pub const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// A promise that runs out is given up so much earlier than the kernel stops believing it: more
 /// than the time between two looks ([`super::store`]) and the time of a notice.
 pub(crate) const TOLD_EARLIER: Duration = Duration::from_secs(6);
+
+/// How long a question may be on its way from the kernel to us. One that comes sooner after a notice
+/// may be older than the notice.
+const QUEUED: Duration = Duration::from_secs(1);
 
 /// Something that the kernel must not believe any more.
 #[derive(Clone, Debug)]
@@ -234,6 +240,8 @@ pub(crate) struct Held {
     outdated: Option<u64>,
     /// Notices that were owed so far.
     notices: u64,
+    /// When the last of them was.
+    noticed: Option<Instant>,
     /// How often the server was asked again, without the kernel having asked for anything.
     unasked: u32,
 }
@@ -245,8 +253,15 @@ impl Held {
             attributes: std::mem::take(&mut self.attributes),
             contents: std::mem::take(&mut self.contents),
         };
-        self.notices += u64::from(owed != Owed::NOTHING);
+        if owed != Owed::NOTHING {
+            self.owes();
+        }
         owed
+    }
+
+    fn owes(&mut self) {
+        self.notices += 1;
+        self.noticed = Some(Instant::now());
     }
 
     /// Nothing that was promised holds any more.
@@ -377,12 +392,16 @@ impl<'a> Question<'a> {
         let (owed, crossed) = {
             let mut state = vnode.state.lock();
             let length = vnode.body.lock().length();
-            let crossed = self.crossed || state.held.notices != self.notices;
+            let recent = |at: Instant| at.elapsed() < QUEUED;
+            let crossed = self.crossed
+                || state.held.notices != self.notices
+                || state.held.noticed.is_some_and(recent);
             let owed = state.held.answer(length, crossed);
             if !crossed {
                 state.held.length_told();
             }
-            (owed, crossed)
+            // A file that is opened later is looked at then.
+            (owed, crossed && state.opens > 0)
         };
         cache.pay(vnode, owed);
         cache.audience.told(vnode).await;
@@ -412,7 +431,9 @@ impl Cache {
         let held = {
             let mut state = vnode.state.lock();
             let held = std::mem::take(&mut state.held.attributes);
-            state.held.notices += u64::from(held);
+            if held {
+                state.held.owes();
+            }
             held
         };
         if held {

@@ -3,9 +3,11 @@
 //! 1. sendfile(2), splice(2), copy_file_range(2) and a mapping use the length that the kernel has,
 //!    and do not ask for another. So the kernel is told the length of an open file that grew,
 //!    before the server that broke the promise is answered (`coherence.rs`, rule 6).
-//! 2. No notice carries a length. But one that gives the kernel a byte behind the end makes the
-//!    file so long: the last byte of the file is given. A file that shrank needs none: the kernel
-//!    takes the length from the first read that comes to the end.
+//! 2. No notice carries a length. But one that gives the kernel a byte behind the end makes the file
+//!    so long: the last byte of the file is given. A program here may write that byte at the same
+//!    time, so its page is dropped right after. A file that shrank needs none: the kernel takes the
+//!    length from the first read that comes to the end. Of two such reads at a time it takes the one
+//!    that is answered first: sendfile(2) may then show zeros up to where the other one began.
 //! 3. A server of OpenAFS answers no question about a file before its break was answered; a far one
 //!    would keep the writer waiting. These are asked as well, and nothing waits for it.
 //! 4. A kernel that asks for nothing is told [`UNASKED_MAX`] times; then the promise stays broken,

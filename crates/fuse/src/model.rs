@@ -1,0 +1,458 @@
+//! Two machines, a file server, and programs that open, read, write, cut, append and lock by
+//! chance: each sees what the other has closed, or stored before it gave a lock back.
+//!
+//! The server and both cache managers are real; the kernels are on paper ([`kernel`]), and delay
+//! questions, answers and notices by a seed, which is printed. `COHERENCE_SEED=n` runs one seed,
+//! `COHERENCE_SEEDS=n` that many from 1 on.
+//!
+//! 1. A file that is read while nothing is being changed is exactly what was closed last: through a
+//!    new open, and through a descriptor that was open before, by every [`Way`] of reading.
+//! 2. A file that is read under a lock is exactly what the last holder left. All programs lock.
+//!
+//! A machine so slow that a server or a kernel was late proves nothing: such a run does not count,
+//! and another seed is tried.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cellar_client::cache::{Anonymous, Cache, Lock, LockFamily, LockKind, LockOwner};
+use cellar_testcell::{NOW, TestCell};
+use cellar_wire::acl::Rights;
+use fuser::INodeNo;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+
+use crate::inodes::{Inodes, Node};
+use crate::mount::Options;
+use crate::notices::{Kernel, Notices};
+use crate::requests::Requests;
+
+mod chance;
+mod kernel;
+
+use chance::Chance;
+use kernel::{Descriptor, Paper, PaperDevice, Way};
+
+const OPTIONS: Options = Options {
+    all_users: true,
+    threads: 1,
+    suid: false,
+    rings: crate::Rings::Never,
+};
+/// Threads that write notices, of one machine.
+const WRITERS: usize = 4;
+/// Seeds of a run.
+const SEEDS: u64 = 6;
+/// Runs that may not count, for each that does.
+const SLOW: u64 = 4;
+/// What each program does.
+const STEPS: u64 = 25;
+/// The longest file.
+const LONGEST: u64 = 1_000;
+const ALL: (u64, u64) = (0, u64::MAX);
+
+/// One of the two.
+struct Machine {
+    name: char,
+    requests: Arc<Requests>,
+    paper: Arc<Paper>,
+    notices: Arc<Notices>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    keeping: tokio::task::JoinHandle<()>,
+}
+
+impl Machine {
+    async fn start(
+        name: char,
+        cell: &TestCell,
+        chance: &Arc<Chance>,
+        late: &Arc<AtomicBool>,
+    ) -> Self {
+        let options = cell.cache_options();
+        let identities = Arc::new(Anonymous);
+        let cache = Cache::new(cell.port(), options, identities, || NOW).expect("cache");
+        let user = cache.user(0).await.expect("user");
+        let root = cache.root(&user).await.expect("root").expect("a volume");
+        let inodes = Arc::new(Inodes::new(Node::Vnode(root)));
+        let notices = Notices::new();
+        cache.watch(notices.clone());
+        let keeping = tokio::spawn(cache.clone().keep());
+        let requests = Arc::new(Requests::new(cache, inodes.clone(), &OPTIONS));
+        let paper = Paper::new(chance.clone(), late.clone());
+        let kernel = Arc::new(Kernel::new(PaperDevice(paper.clone()), true));
+        requests.set_kernel(kernel.clone());
+        let write = |_| {
+            let (notices, kernel, inodes) = (notices.clone(), kernel.clone(), inodes.clone());
+            std::thread::spawn(move || notices.run(&kernel, &inodes))
+        };
+        let threads = (0..WRITERS).map(write).collect();
+        Self {
+            name,
+            requests,
+            paper,
+            notices,
+            threads,
+            keeping,
+        }
+    }
+
+    fn end(self) {
+        self.keeping.abort();
+        self.notices.end();
+        for thread in self.threads {
+            thread.join().expect("a thread that writes notices");
+        }
+    }
+}
+
+/// What a file was, from the first on; what is being closed is the last.
+struct History {
+    name: &'static str,
+    versions: Mutex<(Vec<Vec<u8>>, usize)>,
+    /// Which machine wrote each.
+    writers: Mutex<Vec<char>>,
+    /// Held by who changes it.
+    turn: tokio::sync::Mutex<()>,
+    exact: AtomicU64,
+}
+
+impl History {
+    fn new(name: &'static str, first: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            versions: Mutex::new((vec![first], 0)),
+            writers: Mutex::new(vec!['A']),
+            turn: tokio::sync::Mutex::default(),
+            exact: AtomicU64::new(0),
+        })
+    }
+
+    fn newest(&self) -> Vec<u8> {
+        self.versions.lock().0.last().expect("a version").clone()
+    }
+
+    fn begins(&self, writer: char, version: Vec<u8>) {
+        self.versions.lock().0.push(version);
+        self.writers.lock().push(writer);
+    }
+
+    fn is_done(&self) {
+        let mut versions = self.versions.lock();
+        versions.1 = versions.0.len() - 1;
+    }
+
+    /// Whether it was ever shorter than before, from one version to another.
+    fn shrank(&self, from: usize, to: usize) -> bool {
+        let lengths = &self.versions.lock().0;
+        let mut pairs = lengths.windows(2).take(to).skip(from);
+        pairs.any(|pair| pair[1].len() < pair[0].len())
+    }
+
+    /// The last that is closed.
+    fn closed(&self) -> usize {
+        self.versions.lock().1
+    }
+
+    /// What was read since `closed` was the last. Rule 1.
+    fn check(&self, closed: usize, found: &[u8], what: &str) -> Option<String> {
+        let versions = self.versions.lock();
+        if versions.0.len() - 1 != closed {
+            return None;
+        }
+        self.exact.fetch_add(1, Ordering::Relaxed);
+        let expected = &versions.0[closed];
+        (expected != found).then(|| {
+            let which = versions.0.iter().rposition(|version| version == found);
+            let differ = found.iter().zip(expected).filter(|(a, b)| a != b).count();
+            let first = found.iter().zip(expected).position(|(a, b)| a != b);
+            // Which version each run of bytes is of.
+            let of = |at: usize| versions.0.iter().rposition(|v| v.get(at) == Some(&found[at]));
+            let from = first.map(|at| (at, found[at], of(at)));
+            let writer = self.writers.lock()[closed];
+            let (found, expected) = (found.len(), expected.len());
+            format!(
+                "{what} {}: {found} bytes instead of {expected}; it was so in version {which:?} of {closed}, which machine {writer} wrote; {differ} differ, the first at {from:?}",
+                self.name
+            )
+        })
+    }
+}
+
+/// What all programs of a run share.
+struct World {
+    chance: Arc<Chance>,
+    plain: Arc<History>,
+    /// What the file under locks has.
+    locked: tokio::sync::Mutex<Vec<u8>>,
+    changes: AtomicU64,
+    problems: Mutex<Vec<String>>,
+}
+
+impl World {
+    fn problem(&self, problem: Option<String>) {
+        self.problems.lock().extend(problem);
+    }
+
+    /// Bytes that were never there before.
+    fn text(&self, length: u64) -> Vec<u8> {
+        let number = self.changes.fetch_add(1, Ordering::Relaxed);
+        let byte = |at: u64| 33 + ((number * 31 + at * 7) % 90) as u8;
+        (0..length).map(byte).collect()
+    }
+
+    fn way(&self) -> Way {
+        [Way::Read, Way::Seek, Way::Stat, Way::Send][self.chance.below(4) as usize]
+    }
+
+    /// Another length, and from where on the bytes are others.
+    fn next(&self, old: &[u8]) -> (Vec<u8>, u64) {
+        let old_length = old.len() as u64;
+        let length = match self.chance.below(3) {
+            0 => old_length + 1 + self.chance.below(200),
+            1 => 1 + self.chance.below(old_length.max(1)),
+            _ => old_length,
+        };
+        let length = if length > LONGEST { 10 } else { length };
+        let from = match self.chance.below(2) {
+            0 => 0,
+            _ => old_length.min(length),
+        };
+        let text = self.text(length);
+        let kept = &old[..from as usize];
+        (
+            kept.iter()
+                .copied()
+                .chain(text)
+                .take(length as usize)
+                .collect(),
+            from,
+        )
+    }
+}
+
+/// Makes a file from `old` to `new`, of which the bytes from `from` on are others.
+async fn change(
+    machine: &Machine,
+    world: &World,
+    file: &Descriptor,
+    (old, new): (&[u8], &[u8]),
+    from: u64,
+) {
+    let (paper, requests) = (&machine.paper, &machine.requests);
+    let length = new.len() as u64;
+    let cuts = (new.len() < old.len()).then_some(length);
+    let first = world.chance.below(2) == 0;
+    if let Some(length) = cuts.filter(|_| first) {
+        paper.truncate(requests, file, length).await;
+    }
+    let data = &new[from as usize..];
+    let appends = from == old.len() as u64 && world.chance.below(2) == 0;
+    if !data.is_empty() {
+        paper.write(requests, file, from, data, appends).await;
+    }
+    if let Some(length) = cuts.filter(|_| !first) {
+        paper.truncate(requests, file, length).await;
+    }
+}
+
+/// Opens, changes and closes a file.
+async fn writes(machine: Arc<Machine>, world: Arc<World>) {
+    for _ in 0..STEPS {
+        tokio::time::sleep(Duration::from_millis(world.chance.below(30))).await;
+        let history = &world.plain;
+        let _alone = history.turn.lock().await;
+        let old = history.newest();
+        let (new, from) = world.next(&old);
+        let opened = machine.paper.open(&machine.requests, b"plain").await;
+        let file = opened.expect("the file is there");
+        history.begins(machine.name, new.clone());
+        change(&machine, &world, &file, (&old, &new), from).await;
+        machine.paper.close(&machine.requests, file).await;
+        history.is_done();
+    }
+}
+
+/// Reads through new opens, and through one that stays.
+async fn reads(machine: Arc<Machine>, world: Arc<World>) {
+    let (paper, requests, history) = (&machine.paper, &machine.requests, &world.plain);
+    let kept = paper
+        .open(requests, b"plain")
+        .await
+        .expect("the file is there");
+    let mut looked = 0;
+    for _ in 0..STEPS * 3 {
+        tokio::time::sleep(Duration::from_millis(world.chance.below(12))).await;
+        let closed = history.closed();
+        let mut way = world.way();
+        if world.chance.below(10) == 0 {
+            paper.evict(kept.inode);
+        }
+        if world.chance.below(2) == 0 {
+            // Of a file of which nothing is asked the length is not told for ever; and two reads at a
+            // time past the end of a file that became shorter may leave zeros behind its end.
+            if closed > looked + 2 || history.shrank(looked, closed) {
+                way = Way::Stat;
+            }
+            let found = paper.read(requests, &kept, way).await.expect("read");
+            let what = format!(
+                "machine {}, a descriptor that stays, {way:?},",
+                machine.name
+            );
+            world.problem(history.check(closed, &found, &what));
+            looked = closed;
+        } else {
+            let file = paper.open(requests, b"plain").await;
+            let file = file.expect("it is there");
+            if way == Way::Send && history.shrank(looked, closed) {
+                way = Way::Stat;
+            }
+            let found = paper.read(requests, &file, way).await.expect("read");
+            let what = format!("machine {}, a new open, {way:?},", machine.name);
+            world.problem(history.check(closed, &found, &what));
+            paper.close(requests, file).await;
+        }
+    }
+    paper.close(requests, kept).await;
+}
+
+/// Reads and changes a file under locks, through one descriptor.
+async fn locks(machine: Arc<Machine>, world: Arc<World>) {
+    let (paper, requests) = (&machine.paper, &machine.requests);
+    let file = paper.open(requests, b"locked").await.expect("it is there");
+    let owner = LockOwner {
+        family: LockFamily::Flock,
+        number: u64::from(u32::from(machine.name)),
+    };
+    let pid = std::process::id();
+    for _ in 0..STEPS {
+        tokio::time::sleep(Duration::from_millis(world.chance.below(15))).await;
+        // One after the other: who waits for a lock of another machine asks twice a second only.
+        let mut contents = world.locked.lock().await;
+        let lock = Lock {
+            owner,
+            pid,
+            first: ALL.0,
+            last: ALL.1,
+            kind: LockKind::Write,
+            open_file: file.handle,
+        };
+        let number = (INodeNo(file.inode), file.handle);
+        let locked = requests.set_lock(number, pid, lock, true).await;
+        locked.expect("a lock");
+        let way = world.way();
+        let found = paper.read(requests, &file, way).await.expect("read");
+        if found != *contents {
+            let problem = format!(
+                "machine {}, under a lock, {way:?}: {} bytes instead of {}",
+                machine.name,
+                found.len(),
+                contents.len()
+            );
+            world.problem(Some(problem));
+        }
+        if world.chance.below(4) != 0 {
+            let (new, from) = world.next(&contents);
+            change(&machine, &world, &file, (&contents, &new), from).await;
+            *contents = new;
+        }
+        let unlocked = requests.unlock(file.handle, owner, ALL).await;
+        unlocked.expect("the lock is given back");
+    }
+    paper.close(requests, file).await;
+}
+
+/// What a seed led to.
+#[derive(Debug)]
+enum Outcome {
+    /// So many reads were compared.
+    Right(u64),
+    /// The machine is too slow.
+    Late,
+    Wrong(Vec<String>),
+}
+
+async fn run(seed: u64) -> Outcome {
+    let cell = TestCell::start(Rights::ALL);
+    let (chance, late) = (
+        Arc::new(Chance::new(seed)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let first = b"the first".to_vec();
+    let world = Arc::new(World {
+        chance: chance.clone(),
+        plain: History::new("plain", first.clone()),
+        locked: tokio::sync::Mutex::new(first.clone()),
+        changes: AtomicU64::new(0),
+        problems: Mutex::default(),
+    });
+    let mut machines = Vec::new();
+    for name in ['A', 'B'] {
+        machines.push(Arc::new(Machine::start(name, &cell, &chance, &late).await));
+    }
+    for name in ["plain", "locked"] {
+        let Machine {
+            paper, requests, ..
+        } = &*machines[0];
+        let file = paper.create(requests, name.as_bytes()).await;
+        paper.write(requests, &file, 0, &first, false).await;
+        paper.close(requests, file).await;
+    }
+    let mut programs = JoinSet::new();
+    for machine in &machines {
+        programs.spawn(writes(machine.clone(), world.clone()));
+        programs.spawn(reads(machine.clone(), world.clone()));
+        programs.spawn(reads(machine.clone(), world.clone()));
+        programs.spawn(locks(machine.clone(), world.clone()));
+    }
+    while let Some(ended) = programs.join_next().await {
+        ended.expect("a program");
+    }
+    let late = late.load(Ordering::Acquire) || cell.late_breaks() > 0;
+    for machine in machines {
+        let machine = Arc::into_inner(machine).expect("the programs have ended");
+        tokio::task::spawn_blocking(|| machine.end())
+            .await
+            .expect("a machine");
+    }
+    cell.end();
+    let problems = std::mem::take(&mut *world.problems.lock());
+    let compared = world.plain.exact.load(Ordering::Relaxed);
+    match problems {
+        _ if late => Outcome::Late,
+        problems if problems.is_empty() => Outcome::Right(compared),
+        problems => Outcome::Wrong(problems),
+    }
+}
+
+#[test]
+fn each_machine_sees_what_the_other_has_closed() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let (first, wanted) = match number("COHERENCE_SEED") {
+        Some(seed) => (seed, 1),
+        None => (1, number("COHERENCE_SEEDS").unwrap_or(SEEDS)),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("runtime");
+    let (mut right, mut compared) = (0, 0);
+    for seed in first..first + wanted * (SLOW + 1) {
+        match runtime.block_on(run(seed)) {
+            Outcome::Right(exact) => (right, compared) = (right + 1, compared + exact),
+            Outcome::Late => println!("seed {seed}: this machine is too slow, it does not count"),
+            Outcome::Wrong(problems) => {
+                panic!(
+                    "COHERENCE_SEED={seed}: {} wrong: {problems:#?}",
+                    problems.len()
+                );
+            }
+        }
+        if right == wanted {
+            break;
+        }
+    }
+    println!("{right} seeds, {compared} reads while nothing was changed");
+    assert!(right > 0 && compared > 0, "no run counts");
+}
