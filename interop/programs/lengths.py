@@ -285,7 +285,7 @@ def read(directory, path, rounds, seed):
                 if wrong:
                     print(f"lock {kind}, {change}, {way}: wrong {wrong} of {rounds}: {first}", flush=True)
                 bad += wrong
-    # Another file by that name: whoever opened the old one goes on with that.
+    # Another file takes the name. A descriptor of the old file goes on reading the old file.
     for number in range(rounds):
         letters = chr(ord("a") + number % 26), chr(ord("A") + number % 26)
         lengths = chance.randrange(1, 10_000), chance.randrange(1, 10_000)

@@ -19,22 +19,10 @@ use cellar_volume::{AccessList, Error, Options, Partition, StoreSpec, Volume, Vo
 use cellar_wire::acl::AclEntry;
 use cellar_wire::acl::Rights;
 use cellar_wire::ids::{Fid, ViceId, VolumeId};
+use common::inflict::{Damage, Random, bits, damages};
 use common::*;
 
 const CLONE: VolumeId = VolumeId(12);
-/// Cuts of a file.
-const CUTS: u64 = 20;
-
-#[derive(Clone, Copy, Debug)]
-enum Damage {
-    Missing,
-    Cut(u64),
-    /// Bits flipped, at a byte: these of it.
-    Bits(u64, u8),
-    /// A sector of zeros.
-    Sector(u64),
-}
-
 /// What is seen under the names of a volume: `Err` is an I/O error.
 type Seen = BTreeMap<(VolumeId, Vec<&'static str>), Result<String, String>>;
 
@@ -249,24 +237,10 @@ fn starts() -> [Start; 2] {
     [killed, clean]
 }
 
-fn inflict(disk: &SimDisk, name: &str, damage: Damage) {
-    let file = || disk.open(name).unwrap();
-    match damage {
-        Damage::Missing => disk.remove(name).unwrap(),
-        Damage::Cut(length) => file().set_length(length).unwrap(),
-        Damage::Bits(at, bits) => {
-            for bit in (0..8).filter(|bit| bits >> bit & 1 == 1) {
-                disk.flip_bit(name, at, bit);
-            }
-        }
-        Damage::Sector(at) => file().write_at(&[0; 512], at).unwrap(),
-    }
-}
-
 fn check(start: &Start, name: &str, damage: Damage, tally: &mut Tally) {
     let what = format!("{} {name} {damage:?}", start.what);
     let disk = start.disk.power_cut(None);
-    inflict(&disk, name, damage);
+    damage.inflict(&disk, name);
     let partition = match open(&disk) {
         Ok(partition) => partition,
         Err(error) => {
@@ -305,69 +279,20 @@ fn check(start: &Start, name: &str, damage: Damage, tally: &mut Tally) {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit.max(1)
-    }
-}
-
-/// A place of a file, three times out of four where it is not zero.
-fn place(contents: &[u8], random: &mut Random) -> u64 {
-    let blocks = contents.chunks(512).enumerate();
-    let used: Vec<u64> = blocks
-        .filter(|(_, block)| block.iter().any(|&byte| byte != 0))
-        .map(|(n, _)| n as u64 * 512)
-        .collect();
-    if used.is_empty() || random.below(4) == 0 {
-        return random.below(contents.len() as u64);
-    }
-    let block = used[random.below(used.len() as u64) as usize];
-    (block + random.below(512)).min(contents.len() as u64 - 1)
-}
-
 #[test]
 fn damage_is_never_absence_or_other_bytes() {
-    let is_full = std::env::var("CELLAR_DAMAGE").is_ok_and(|form| form == "full");
-    let (bits, more) = if is_full { (2000, 500) } else { (24, 8) };
-    let seed = std::env::var("CELLAR_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let seed: u64 = seed.unwrap_or(1);
-    println!("CELLAR_SEED={seed}");
+    let mut random = Random::from_environment();
     for start in starts() {
         let names = start.disk.list().unwrap();
         assert!(names.len() >= 6, "{names:?}");
         for name in names {
-            let contents = start.disk.contents(&name);
-            let length = contents.len() as u64;
-            let mut random = Random(seed);
             let mut tally = Tally::default();
-            check(&start, &name, Damage::Missing, &mut tally);
-            for cut in 0..=CUTS {
-                let length = length * cut / (CUTS + 1);
-                check(&start, &name, Damage::Cut(length), &mut tally);
-            }
-            if length > 0 {
-                for _ in 0..bits {
-                    let at = place(&contents, &mut random);
-                    let damage = Damage::Bits(at, 1 << random.below(8));
-                    check(&start, &name, damage, &mut tally);
-                }
-                for _ in 0..more {
-                    let at = place(&contents, &mut random);
-                    check(&start, &name, Damage::Bits(at, 0x41), &mut tally);
-                    check(&start, &name, Damage::Sector(at & !511), &mut tally);
-                }
+            for damage in damages(&start.disk.contents(&name), &mut random) {
+                check(&start, &name, damage, &mut tally);
             }
             println!("{} {name}: {tally:?}", start.what);
             match &*name {
-                "base" => assert!(tally.errors + tally.refused > bits / 2, "{tally:?}"),
+                "base" => assert!(tally.errors + tally.refused > bits() / 2, "{tally:?}"),
                 "blocks.0" => assert!(tally.errors > 10 && tally.refused <= 1, "{tally:?}"),
                 "reserve" => assert!(tally.errors + tally.refused == 0, "{tally:?}"),
                 _ => {}

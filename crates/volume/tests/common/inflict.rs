@@ -66,15 +66,23 @@ fn place(contents: &[u8], random: &mut Random) -> u64 {
     (block + random.below(512)).min(contents.len() as u64 - 1)
 }
 
+fn is_full() -> bool {
+    std::env::var("CELLAR_DAMAGE").is_ok_and(|form| form == "full")
+}
+
+/// Single bits of a file that are flipped, each in a case of its own.
+pub(crate) fn bits() -> usize {
+    if is_full() { 2000 } else { 24 }
+}
+
 /// What is done to a file: few cases as a part of the tests, many with `CELLAR_DAMAGE=full`.
 pub(crate) fn damages(contents: &[u8], random: &mut Random) -> Vec<Damage> {
-    let is_full = std::env::var("CELLAR_DAMAGE").is_ok_and(|form| form == "full");
-    let (bits, more) = if is_full { (2000, 500) } else { (24, 8) };
+    let more = if is_full() { 500 } else { 8 };
     let length = contents.len() as u64;
     let mut damages = vec![Damage::Missing];
     damages.extend((0..=CUTS).map(|cut| Damage::Cut(length * cut / (CUTS + 1))));
     if length > 0 {
-        for _ in 0..bits {
+        for _ in 0..bits() {
             let at = place(contents, random);
             damages.push(Damage::Bits(at, 1 << random.below(8)));
         }
