@@ -64,6 +64,7 @@ async fn surprises(target: &Target, client: &Runtime, cases: &[Case], whose: Who
     for case in cases {
         let connection: Connection = target.connect(client, case.offset, case.package);
         let request = case.request.bytes().to_vec();
+        println!("{}", case.what);
         let code = code_of(&connection, case.package, request).await;
         let expected = case.codes[whose as usize];
         if code != expected {

@@ -215,9 +215,9 @@ pub fn code<T>(outcome: Result<T, CallError>) -> i32 {
     match outcome {
         Ok(_) => 0,
         Err(CallError::Aborted(code)) => code.0,
-        // A server that aborts with -1, which is how it says that it cannot reach us.
-        Err(CallError::Dead) => -1,
-        Err(other) => panic!("no answer: {other}"),
+        // The server aborts with -1 where it cannot reach us. Nothing listens where `Gone`.
+        Err(CallError::Dead | CallError::Gone) => -1,
+        Err(other) => panic!("no answer: {other:?}"),
     }
 }
 
