@@ -4,6 +4,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 DIR  ?= ./cell-data
+CRATE ?=
 ARGS ?=
 
 .PHONY: help run build test check unit test-stock-clients test-openafs-client test-kernel-client \
@@ -13,7 +14,7 @@ help:
 	@echo 'make run                   a cell in $(DIR), in the foreground; Ctrl-C stops it'
 	@echo 'make test                  checks, all Rust tests, the stock user-space clients'
 	@echo 'make check                 formatting, lints, documentation, dependencies'
-	@echo 'make unit                  the Rust tests alone: no root, no network, no packages'
+	@echo 'make unit                  the Rust tests alone: no root, no network, no packages; CRATE=rx: of that crate'
 	@echo 'make test-stock-clients    the interoperability tests that need no kernel guest'
 	@echo 'make test-openafs-client   those that use afsd.fuse'
 	@echo 'make test-kernel-client    those that use the client inside the Linux kernel'
@@ -41,7 +42,7 @@ check:
 	@dev/check
 
 unit:
-	@dev/test unit
+	@dev/test unit $(CRATE)
 
 test-stock-clients:
 	@dev/test clients

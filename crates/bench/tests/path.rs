@@ -1,7 +1,8 @@
 //! Real sockets over a bad path: everything arrives, and is what was sent.
+
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-#[path = "../../rpc/tests/common/mod.rs"]
+#[path = "../../rpc/tests/all/common/mod.rs"]
 mod common;
 
 use std::time::Duration;

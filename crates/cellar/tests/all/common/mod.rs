@@ -1,0 +1,247 @@
+//! A cell of its own for each test: a directory, free ports, the real program.
+
+pub(crate) mod devices;
+pub(crate) mod ports;
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ports::Ports;
+
+/// How long a cell may take to stop, or whatever else is waited for, on a machine with much to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The address of a second server of a cell.
+pub(crate) const SECOND: &str = "127.0.0.2";
+
+/// Asks until it is so.
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < PATIENCE, "never {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A running cell, ended when it is dropped.
+pub(crate) struct Cell {
+    pub(crate) home: tempfile::TempDir,
+    pub(crate) port: u16,
+    /// How the server is started.
+    options: Vec<String>,
+    server: Option<Child>,
+    /// Those of the first server of a cell; others have theirs at other addresses.
+    _ports: Option<Ports>,
+}
+
+/// What a command came to.
+pub(crate) struct Answer {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Answer {
+    /// Runs a command to its end.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = command.output().expect("the program runs");
+        Self {
+            status: status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&stdout).into_owned(),
+            err: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+
+    /// The output of a command that must have succeeded.
+    pub(crate) fn ok(self, line: &str) -> String {
+        assert_eq!(self.status, 0, "cellar {line}\n{}{}", self.out, self.err);
+        self.out
+    }
+
+    /// What a command says that must have failed.
+    pub(crate) fn failure(self, line: &str) -> String {
+        assert_ne!(self.status, 0, "cellar {line}\n{}", self.out);
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+        self.err
+    }
+}
+
+impl Cell {
+    /// Makes and starts a cell.
+    pub(crate) fn new() -> Self {
+        Self::with_partitions(&[])
+    }
+
+    /// Makes and starts a cell in a directory that has directories for partitions.
+    pub(crate) fn with_partitions(names: &[&str]) -> Self {
+        let ports = Ports::reserve();
+        let mut cell = Self::prepared(ports.first, &["--cell", "test.cell"]);
+        cell._ports = Some(ports);
+        for name in names {
+            let partition = cell.directory().join(name);
+            std::fs::create_dir_all(partition).expect("a partition");
+        }
+        cell.first_start();
+        cell
+    }
+
+    /// Makes and starts a cell with these options of `up`.
+    pub(crate) fn with(options: &[&str]) -> Self {
+        let ports = Ports::reserve();
+        let mut all = vec!["--cell", "test.cell"];
+        all.extend(options);
+        let mut cell = Self::prepared(ports.first, &all);
+        cell._ports = Some(ports);
+        cell.first_start();
+        cell
+    }
+
+    /// Makes and starts a server at these ports with these options of `up`.
+    pub(crate) fn with_options(port: u16, options: &[&str]) -> Self {
+        let mut cell = Self::prepared(port, options);
+        cell.first_start();
+        cell
+    }
+
+    /// Starts one more file server of the cell, at another address of this machine, and waits until
+    /// the location database knows it.
+    pub(crate) fn join(&self) -> Self {
+        let etc = self.directory().join("server-etc");
+        let etc = etc.to_str().expect("a path of this test");
+        let second = Self::with_options(self.port, &["--join", etc, "--bind", SECOND]);
+        until("registered", || {
+            self.ok("vos listaddrs -noresolve").contains(SECOND)
+        });
+        second
+    }
+
+    /// A server that is not started yet, in a directory that `fill` makes.
+    pub(crate) fn prepared_at(fill: impl FnOnce(&Path)) -> Self {
+        let ports = Ports::reserve();
+        let mut cell = Self::prepared(ports.first, &[]);
+        cell._ports = Some(ports);
+        fill(&cell.directory());
+        cell
+    }
+
+    fn prepared(port: u16, options: &[&str]) -> Self {
+        Self {
+            home: tempfile::tempdir().expect("a temporary directory"),
+            port,
+            options: options.iter().map(|word| (*word).to_owned()).collect(),
+            server: None,
+            _ports: None,
+        }
+    }
+
+    fn first_start(&mut self) {
+        self.start();
+        // Whoever starts again says nothing new.
+        self.options.clear();
+    }
+
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.home.path().join("cell")
+    }
+
+    /// A file of this machine, in the test's directory.
+    pub(crate) fn local(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Starts the server and waits until it says that the cell is up.
+    pub(crate) fn start(&mut self) {
+        let mut server = Command::new(env!("CARGO_BIN_EXE_cellar"))
+            .args(["up", "--dir"])
+            .arg(self.directory())
+            .args(&self.options)
+            .args(["--fileserver-port", &self.port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut lines = BufReader::new(server.stdout.take().expect("its output")).lines();
+        let up = lines.any(|line| line.expect("a line").contains("Ctrl-C stops it"));
+        assert!(up, "the server ended: {:?}", server.wait());
+        self.server = Some(server);
+    }
+
+    /// The same with other options of `up`.
+    pub(crate) fn start_with(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|word| (*word).to_owned()).collect();
+        self.first_start();
+    }
+
+    /// Ends the server with a signal, by name, and answers its exit code if it has one.
+    pub(crate) fn end(&mut self, signal: &str) -> Option<i32> {
+        let mut server = self.server.take().expect("a server");
+        let pid = server.id().to_string();
+        let sent = Command::new("kill")
+            .args([signal, &pid])
+            .status()
+            .expect("kill");
+        assert!(sent.success());
+        let start = Instant::now();
+        loop {
+            if let Some(status) = server.try_wait().expect("wait") {
+                return status.code();
+            }
+            assert!(start.elapsed() < PATIENCE, "the server does not stop");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a command on the cell.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Answer {
+        run(Some(&self.directory()), words)
+    }
+
+    /// Runs a command, in words separated by blanks, that must succeed; answers its output.
+    pub(crate) fn ok(&self, line: &str) -> String {
+        self.run(line.split_whitespace()).ok(line)
+    }
+
+    /// Runs a command that must fail; answers what it says.
+    pub(crate) fn fails(&self, line: &str) -> String {
+        self.run(line.split_whitespace()).failure(line)
+    }
+
+    /// The output of a command as JSON.
+    pub(crate) fn json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.ok(line)).expect(line)
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // It may have ended by itself, which the test has seen.
+            let _ended = server.kill();
+            let _status = server.wait();
+        }
+    }
+}
+
+/// Runs a command. Suites and file commands find the cell by the environment.
+pub(crate) fn run<S: AsRef<OsStr>>(
+    directory: Option<&Path>,
+    words: impl IntoIterator<Item = S>,
+) -> Answer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cellar"));
+    command
+        .args(words)
+        .env("CELLAR_CELLSERVDB", "/nonexistent")
+        .stdin(Stdio::null());
+    match directory {
+        Some(directory) => command.env("CELLAR_DIR", directory),
+        None => command.env_remove("CELLAR_DIR"),
+    };
+    Answer::of(command)
+}

@@ -1,0 +1,61 @@
+//! One more file server of a cell: it joins by the cell's key, asks the databases over the network, and
+//! serves volumes like the first.
+
+use crate::common::{Cell, SECOND, run};
+
+#[test]
+fn a_file_server_joins_serves_and_comes_back() {
+    let cell = Cell::new();
+    let mut second = cell.join();
+    // Its directory is enough for administrators there: the key lies in it.
+    second.ok("vos create 127.0.0.2 a far");
+    second.ok("fs setacl far system:anyuser rlidwk");
+    let list = cell.json("vos listvldb -server 127.0.0.2 -json");
+    assert_eq!(list["entries"][0]["name"], "far");
+    assert!(second.ok("bos status 127.0.0.2").contains("fs"));
+    let file = cell.local("file");
+    std::fs::write(&file, "over there").expect("file");
+    let file = file.to_str().expect("path");
+    cell.ok("fs mkmount /afs/test.cell/scratch/far far");
+    cell.ok(&format!("cp {file} /afs/test.cell/scratch/far/file"));
+    assert_eq!(cell.ok("cat /afs/test.cell/scratch/far/file"), "over there");
+    // Rights by the protection database of the first: groups, and names in lists.
+    cell.ok("pts creategroup friends");
+    second.ok("fs setacl far friends rl");
+    assert!(cell.ok("fs listacl far").contains("friends rl"));
+    assert_eq!(second.end("-INT"), Some(0));
+    cell.fails("cat /afs/test.cell/scratch/far/file");
+    second.start();
+    assert_eq!(cell.ok("cat /afs/test.cell/scratch/far/file"), "over there");
+    let count = cell.ok("vos listaddrs -noresolve").matches(SECOND).count();
+    assert_eq!(count, 1, "it came back as itself");
+}
+
+#[test]
+fn what_cannot_join_says_why() {
+    let cell = Cell::new();
+    let directory = cell.local("other");
+    let directory = directory.to_str().expect("path");
+    let join = |from: &str, more: &[&str]| {
+        let line = ["up", "--dir", directory, "--bind", SECOND, "--join", from];
+        run(None, line.iter().chain(more)).failure("up --join")
+    };
+    assert!(join("/nonexistent", &[]).contains("ThisCell"));
+    // Without a key nobody in the cell would believe it.
+    let etc = cell.local("etc");
+    std::fs::create_dir(&etc).expect("directory");
+    for name in ["ThisCell", "CellServDB"] {
+        let from = cell.directory().join("server-etc").join(name);
+        std::fs::copy(from, etc.join(name)).expect("copy");
+    }
+    let etc = etc.to_str().expect("path");
+    assert!(join(etc, &[]).contains("KeyFileExt"));
+    assert!(join(etc, &["--cell", "other.cell"]).contains("other.cell"));
+    let etc = cell.directory().join("server-etc");
+    let own = run(
+        Some(&cell.directory()),
+        ["up", "--join", etc.to_str().expect("path")],
+    );
+    // The running server holds the directory; stopped, it is a whole cell.
+    own.failure("up --join");
+}

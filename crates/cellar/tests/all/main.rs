@@ -1,0 +1,21 @@
+//! The integration tests of this crate, one program: `cargo test -p cellar-cellar --test all MODULE`.
+
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+mod cell;
+mod commands;
+mod common;
+mod hostile;
+mod interrupted;
+mod join;
+mod kerberos;
+mod missing;
+mod objects;
+mod objects_away;
+mod objects_cp;
+mod objects_devices;
+mod objects_upkeep;
+mod objects_volumes;
+mod osd;
+mod refill;
+mod vos;

@@ -1,0 +1,130 @@
+//! Servers of several devices, and what was removed from them and comes back.
+
+use std::process::{Child, Command, Stdio};
+
+use crate::common::devices::{
+    TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, ready,
+};
+use crate::common::{Cell, until};
+use serde_json::{Value, json};
+
+/// A process that serves devices of these numbers, killed when it is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(cell: &Cell, devices: &str, port: u16) -> Self {
+        let server = Command::new(env!("CARGO_BIN_EXE_cellar"))
+            .args(["osd", "serve", "--dir"])
+            .arg(cell.local("disks"))
+            .args(["--id", devices, "--port", &port.to_string()])
+            .args(["--fileserver-port", &cell.port.to_string()])
+            .arg("--join")
+            .arg(cell.directory().join("server-etc"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        Self(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+#[test]
+fn one_process_serves_several_devices() {
+    let cell = Cell::with(&[]);
+    let port = cell.port + 11;
+    let ids = [7, 9];
+    for id in ids {
+        cell.ok(&format!(
+            "osd create disk{id} 127.0.0.1 -id {id} -port {port}"
+        ));
+    }
+    let server = Server::start(&cell, "7,9", port);
+    ready(&cell, 2);
+    let (path, bytes) = local(&cell, "large", 3_000_000);
+    cell.ok(&format!(
+        "cp --admin --layout stripes=2,stripe-size=64K --verify {} {TOP}/file",
+        path.display()
+    ));
+    let mut devices = devices_of(&cell, "file");
+    devices.sort_unstable();
+    assert_eq!(devices, ids);
+    // Each has its own, in a directory of its own.
+    for (device, object) in devices_of(&cell, "file")
+        .into_iter()
+        .zip(objects_of(&cell, "file"))
+    {
+        assert_eq!(objects_on(&cell, device), [object]);
+        let disk = cell.local("disks").join(format!("osd{device}"));
+        assert!(disk.is_dir(), "{}", disk.display());
+    }
+    drop(server);
+    devices_are(&cell, 2, "down");
+    // One of them is known by itself, too.
+    let one = Server::start(&cell, "9", port);
+    devices_are(&cell, 1, "up");
+    assert_eq!(cell.json("osd examine 7 -json")["state"], json!("down"));
+    assert_eq!(objects_on(&cell, 9).len(), 1);
+    drop(one);
+    let _both = Server::start(&cell, "7,9", port);
+    devices_are(&cell, 2, "up");
+    until("the file server hears that they are back", || {
+        let line = format!("cat {TOP}/file");
+        cell.run(line.split(' ')).status == 0
+    });
+    comes_back(&cell, "file", &bytes);
+}
+
+#[test]
+fn what_was_removed_from_a_device_that_keeps_it_comes_back() {
+    let cell = Cell::with(&["--osds", "1"]);
+    ready(&cell, 1);
+    let (path, bytes) = local(&cell, "large", 1_500_000);
+    let path = path.display();
+    let removed = || -> Vec<String> {
+        let listed = cell.json("osd objects 2 -onlyunlinked -json");
+        let listed = listed.as_array().expect("objects").iter();
+        let object = |one: &Value| one["object"].as_str().expect("an object").to_owned();
+        listed.map(object).collect()
+    };
+    // The device hears by its heartbeats that it keeps what is removed; until then it does not.
+    cell.ok("osd set 2 -dont_unlink on");
+    let mut kept = String::new();
+    until("the device keeps what is removed", || {
+        cell.ok(&format!("cp --admin --layout stripes=1 {path} {TOP}/file"));
+        kept = objects_of(&cell, "file").remove(0);
+        cell.ok(&format!("rm {TOP}/file"));
+        until("the object is removed", || {
+            !objects_on(&cell, 2).contains(&kept)
+        });
+        removed().contains(&kept)
+    });
+    let checksum = format!("osd checksum 2 {kept} -json");
+    let error = cell.fails(&checksum);
+    assert!(error.contains("is not on device"), "{error}");
+    // It comes back as it was, and once.
+    let undelete = format!("osd undelete 2 {kept} -json");
+    assert_eq!(cell.json(&undelete), json!({ "asked": 1, "restored": 1 }));
+    assert!(objects_on(&cell, 2).contains(&kept));
+    assert!(!removed().contains(&kept));
+    let sums = cell.json(&checksum);
+    let crc32c = format!("{:08x}", crc32c::crc32c(&bytes));
+    assert_eq!(sums["crc32c"], json!(crc32c));
+    let answer = cell.run(undelete.split(' '));
+    assert_eq!(answer.status, 1, "{}", answer.out);
+    // No file names it: it is garbage, kept once more, until it is purged.
+    cell.ok("osd collect -grace 0");
+    assert!(removed().contains(&kept));
+    let purged = cell.json("osd purge 2 -all -json");
+    assert!(purged["purged"].as_u64() >= Some(1), "{purged}");
+    assert!(removed().is_empty());
+    let answer = cell.run(undelete.split(' '));
+    assert_eq!(answer.status, 1, "{}", answer.out);
+    assert!(answer.out.contains("\"restored\": 0"), "{}", answer.out);
+}

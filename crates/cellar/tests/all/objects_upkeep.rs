@@ -1,0 +1,314 @@
+//! Files in objects on a real cell: devices that are emptied and taken away, garbage, repairs.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::common::devices::{
+    Servers, TOP, comes_back, devices_are, devices_of, local, objects_of, objects_on, pieces,
+    ready, repairs, seen_on, spoil,
+};
+use crate::common::{Cell, until};
+use serde_json::json;
+
+/// Letters that do not repeat.
+fn pattern(length: usize, seed: u32) -> String {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let next = move || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        char::from(b'a' + (state >> 8) as u8 % 26)
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+/// What `osd objects` counts on a device.
+fn objects(cell: &Cell, device: u64) -> usize {
+    objects_on(cell, device).len()
+}
+
+#[test]
+fn a_device_is_emptied_and_taken_away_and_garbage_is_collected() {
+    let cell = Cell::with(&["--osds", "3"]);
+    cell.ok("vos setfields scratch -osdpolicy 1");
+    let path = |name: &str| format!("/afs/test.cell/scratch/{name}");
+    let mut files = Vec::new();
+    for n in 0..4 {
+        let (name, bytes) = (format!("f{n}"), pattern(3 << 20, n));
+        let local = cell.local(&name);
+        fs::write(&local, &bytes).expect("a file");
+        let copy = format!(
+            "cp --admin --layout stripes=2,stripe-size=64K {} {}",
+            local.display(),
+            path(&name)
+        );
+        // The file server hears of the devices a little later.
+        until(&copy, || cell.run(copy.split(' ')).status == 0);
+        files.push((name, bytes));
+    }
+    // By the file server: who reads at the devices keeps what he reads from being collected for minutes.
+    let check = |files: &[(String, String)]| {
+        for (name, text) in files {
+            assert!(cell.ok(&format!("cat {}", path(name))) == *text, "{name}");
+        }
+    };
+    check(&files);
+    cell.ok("vos backup scratch");
+
+    // Refused while it is needed; emptied; taken away.
+    let leaving = (2..5u64).find(|device| objects(&cell, *device) > 0);
+    let leaving = leaving.expect("a device with objects");
+    let on_all = |cell: &Cell| (2..5).map(|device| objects(cell, device)).sum::<usize>();
+    let error = cell.fails(&format!("osd remove {leaving}"));
+    let needed = format!("files have objects on device {leaving}");
+    assert!(error.contains(&needed), "{error}");
+    let said = cell.ok(&format!("osd drain {leaving} -wait"));
+    assert!(said.contains("is empty"), "{said}");
+    let files_there = cell.json(&format!("osd files {leaving} -json"));
+    assert_eq!(files_there["files"], json!([]));
+    check(&files);
+    let status = cell.json("osd repair-status -json");
+    let queue = &status["servers"][0];
+    assert!(queue["repaired"].as_u64() > Some(0), "{status}");
+    assert_eq!(queue["failed"], json!(0), "{status}");
+    assert!(cell.ok("osd repair-status").contains("Repaired"));
+
+    // Clones keep what they need, and nobody else anything.
+    cell.ok(&format!("rm {}", path("f3")));
+    let listed = cell.json("osd collect -dryrun -grace 0 -json");
+    let volumes = listed.as_array().expect("a list");
+    assert_eq!(volumes.len(), 1, "{listed}");
+    assert_eq!(volumes[0]["silent"], json!([]));
+    cell.ok("osd collect -grace 0");
+    let left = cell.json("osd collect -dryrun -grace 0 -json");
+    assert_eq!(left[0]["garbage"], json!([]), "{left}");
+    assert_eq!(objects(&cell, leaving), 0);
+    cell.ok(&format!("osd remove {leaving}"));
+    check(&files[..3]);
+
+    // All of it, when nobody needs it any more.
+    let before = on_all(&cell);
+    assert!(
+        before >= 8,
+        "{before}: the backup has four files of two stripes"
+    );
+    cell.ok("vos remove -id scratch.backup");
+    for n in 0..3 {
+        cell.ok(&format!("rm {}", path(&format!("f{n}"))));
+    }
+    let spared = cell.ok("osd collect");
+    assert!(
+        spared.contains("No objects") || spared.contains("0 pieces of garbage"),
+        "{spared}"
+    );
+    cell.ok("osd collect -grace 0");
+    assert_eq!(on_all(&cell), 0);
+    assert_eq!(cell.ok("osd collect -dryrun"), "No objects\n");
+    for (line, said) in [
+        ("osd collect -grace x", "is not a time"),
+        ("osd collect -volume nosuch", "no such entry"),
+    ] {
+        let error = cell.fails(line);
+        assert!(error.contains(said), "{line}: {error}");
+    }
+}
+
+/// An object of a file that is being made, and on which of the devices `on`: the first that is not `known`.
+fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) -> (u64, String) {
+    let mut found = None;
+    until(&format!("an object of {file} is being made"), || {
+        for device in on {
+            // One that was started a moment ago may not answer yet.
+            for object in seen_on(cell, *device).unwrap_or_default() {
+                if object.starts_with(file) && known.insert(object.clone()) {
+                    found = Some((*device, object));
+                }
+            }
+        }
+        found.is_some()
+    });
+    found.expect("an object")
+}
+
+/// A device dies for good; of those that take part in the repair one that the object is made from is killed while that
+/// is read, then the one that it is made on.
+#[test]
+fn repairs_go_on_when_devices_that_take_part_are_killed() {
+    let options = [
+        "--repair-after",
+        "1",
+        "--repair-rate",
+        "8",
+        "--collect-every",
+        "0",
+    ];
+    let cell = Cell::with(&options);
+    let mut servers = Servers::start(&cell, 7);
+    ready(&cell, 7);
+    let mut files = Vec::new();
+    for (name, layout, length) in [
+        ("copies", "copies=2", 40 << 20),
+        ("parity", "ec=4+2,stripe-size=64K", 60 << 20),
+    ] {
+        let (path, bytes) = local(&cell, name, length);
+        cell.ok(&format!(
+            "cp --admin --layout {layout} {} {TOP}/{name}",
+            path.display()
+        ));
+        files.push((name, bytes));
+    }
+    let all = servers.devices();
+    let place_of = |device: u64| all.iter().position(|one| *one == device).expect("ours");
+    for (name, _) in &files {
+        let on_all = all.iter().flat_map(|device| objects_on(&cell, *device));
+        let mut known: HashSet<String> = on_all.collect();
+        let (devices, objects) = (devices_of(&cell, name), objects_of(&cell, name));
+        let (file, _) = objects[0].rsplit_once('.').expect("a serial number");
+        let lost = devices[0];
+        servers.kill(place_of(lost));
+        let on = all.iter().copied().filter(|device| *device != lost);
+        let on: Vec<u64> = on.collect();
+        // So long that no call goes on with the one that is started again.
+        let mut away = |places: &[usize]| {
+            for place in places {
+                servers.kill(*place);
+            }
+            std::thread::sleep(Duration::from_secs(12));
+            for place in places {
+                servers.begin(*place);
+            }
+        };
+        let (target, object) = being_made(&cell, file, &on, &mut known);
+        let mut never = vec![object];
+        let source = place_of(devices[1]);
+        if *name == "copies" {
+            // Nothing else has the bytes: there is another try.
+            away(&[source]);
+            let (target, object) = being_made(&cell, file, &on, &mut known);
+            never.push(object);
+            away(&[place_of(target)]);
+        } else {
+            // Four of seven are left, which are enough to compute it from.
+            away(&[source, place_of(target)]);
+        }
+        until(&format!("{name} is whole again"), || {
+            let now = pieces(&cell, name);
+            now["redundant"] == json!(true) && !devices_of(&cell, name).contains(&lost)
+        });
+        let now = objects_of(&cell, name);
+        let early = never.iter().find(|object| now.contains(object));
+        assert_eq!(early, None, "it was made before anything was killed");
+        until("nothing waits", || repairs(&cell)["waiting"] == json!(0));
+        servers.begin(place_of(lost));
+        devices_are(&cell, 7, "up");
+        // Whatever it has is of no use any more, and what else was on it is where it was, or elsewhere.
+        until("all files are whole", || {
+            let whole =
+                |(name, _): &(&str, Vec<u8>)| pieces(&cell, name)["redundant"] == json!(true);
+            repairs(&cell)["waiting"] == json!(0) && files.iter().all(whole)
+        });
+    }
+    // All of what is named is there, and nothing else stays.
+    let mut named: Vec<String> = files
+        .iter()
+        .flat_map(|(name, _)| objects_of(&cell, name))
+        .collect();
+    named.sort_unstable();
+    until("only what is named is left", || {
+        cell.ok("osd collect -grace 0");
+        let on_all = all.iter().flat_map(|device| objects_on(&cell, *device));
+        let mut there: Vec<String> = on_all.collect();
+        there.sort_unstable();
+        assert!(named.iter().all(|object| there.contains(object)));
+        there == named
+    });
+    // What was made anew is what is read now.
+    for (name, bytes) in &files {
+        let devices = devices_of(&cell, name);
+        let away = match *name {
+            "copies" => &devices[1..],
+            _ => &devices[1..3],
+        };
+        for device in away {
+            servers.kill(servers.of(*device));
+        }
+        comes_back(&cell, name, bytes);
+        for device in away {
+            servers.begin(servers.of(*device));
+        }
+        devices_are(&cell, 7, "up");
+    }
+}
+
+/// Nobody gives a command: what nobody names goes when its time has come, and not before; what is named stays, and
+/// is healed.
+#[test]
+fn garbage_goes_and_damage_is_healed_with_nobody_asking() {
+    const GRACE: Duration = Duration::from_secs(20);
+    let cell = Cell::with(&["--collect-every", "1s", "--collect-grace", "20s"]);
+    let mut servers = Servers::start_with(&cell, 3, &["--scrub-every", "2s"]);
+    ready(&cell, 3);
+    let store = |name: &str| {
+        let (path, bytes) = local(&cell, name, 2_000_000);
+        let path = path.display();
+        cell.ok(&format!("cp --admin --layout copies=2 {path} {TOP}/{name}"));
+        (objects_of(&cell, name), devices_of(&cell, name), bytes)
+    };
+    type Stored = (Vec<String>, Vec<u64>, Vec<u8>);
+    let count = |(objects, devices, _): &Stored| {
+        let places = objects.iter().zip(devices);
+        let is_there = |(object, device): &(&String, &u64)| {
+            let seen = seen_on(&cell, **device);
+            // One that does not answer has what it had.
+            seen.is_none_or(|seen| seen.contains(object))
+        };
+        places.filter(is_there).count()
+    };
+    let (stays, cloned, missed) = (store("stays"), store("cloned"), store("missed"));
+    cell.ok("vos backup scratch");
+    cell.ok(&format!("rm {TOP}/cloned"));
+    cell.ok(&format!("rm {TOP}/missed"));
+    std::thread::sleep(GRACE + Duration::from_secs(3));
+    let all = [count(&stays), count(&cloned), count(&missed)];
+    assert_eq!(all, [2; 3], "the backup volume needs them");
+
+    // A new backup volume names neither of the two. What one device has of them is found when it is back.
+    let away = servers.of(missed.1[0]);
+    servers.kill(away);
+    cell.ok("vos remove -id scratch.backup");
+    servers.begin(away);
+    let written = Instant::now();
+    let goes = store("goes");
+    cell.ok("vos backup scratch");
+    cell.ok(&format!("rm {TOP}/goes"));
+    cell.ok("vos remove -id scratch.backup");
+    let left = || {
+        let left = count(&goes);
+        let age = written.elapsed();
+        assert!(left == 2 || age >= GRACE, "gone after {age:?}");
+        left
+    };
+    until("what was written long ago goes", || {
+        left();
+        count(&cloned) + count(&missed) == 0
+    });
+    until("what was written lately goes", || left() == 0);
+    assert_eq!(count(&stays), 2);
+
+    // A block that nobody reads.
+    let (objects, devices, bytes) = stays;
+    let place = servers.of(devices[0]);
+    servers.stop(place);
+    spoil(&servers.disk(place), &bytes[1_000_000..1_000_064]);
+    servers.begin(place);
+    until("a damaged object is healed", || {
+        repairs(&cell)["healed"] == json!(1) && pieces(&cell, "stays")["redundant"] == json!(true)
+    });
+    let now = objects_of(&cell, "stays");
+    assert_ne!(now[0], objects[0]);
+    assert_eq!(now[1], objects[1]);
+    // The new one by itself.
+    servers.kill(servers.of(devices[1]));
+    comes_back(&cell, "stays", &bytes);
+}

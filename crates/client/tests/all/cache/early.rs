@@ -1,0 +1,574 @@
+//! Things that are made in leased directories without asking, and told of later.
+
+use std::sync::Arc;
+
+use cellar_client::cache::{Leases, Lock, LockKind, LockOwner, Vnode, Wanted};
+use cellar_client::errno;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::AfsTime;
+use cellar_wire::rxafs::{
+    CreateFile, FileType, LeaseDirectory, MakeDir, MakeMany, ReserveVnodes, ReturnDirectories,
+    StoreData64, StoreStatus, Symlink,
+};
+
+use crate::cache::bench::{Bench, Client, held};
+
+const EAGAIN: i32 = 11;
+const EEXIST: i32 = 17;
+const EDQUOT: i32 = 122;
+const ENOENT: i32 = 2;
+
+async fn make_in(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vnode> {
+    let (cache, user) = (&client.cache, &client.user);
+    let made = cache.create_file(user, directory, name.as_bytes(), 0o644);
+    made.await.expect(name)
+}
+
+async fn make_dir(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vnode> {
+    let (cache, user) = (&client.cache, &client.user);
+    let made = cache.make_dir(user, directory, name.as_bytes(), 0o755);
+    made.await.expect(name)
+}
+
+async fn find_in(client: &Client, directory: &Arc<Vnode>, name: &str) -> Arc<Vnode> {
+    let found = client
+        .cache
+        .lookup(&client.user, directory, name.as_bytes());
+    found.await.expect(name).vnode
+}
+
+/// One that has the lease of its root: what it makes there from now on it does not ask for.
+async fn with_lease(bench: &Bench) -> Client {
+    with_lease_for(bench, Leases::All).await
+}
+
+async fn with_lease_for(bench: &Bench, leases: Leases) -> Client {
+    let a = bench.leasing_for(leases, None).await;
+    assert!(a.names().await.is_empty());
+    for name in ["asked for", "leased"] {
+        let file = a.make(name).await;
+        a.put(&file, name.as_bytes()).await.expect("stored");
+    }
+    assert_eq!(bench.calls::<LeaseDirectory>(), 1);
+    assert_eq!(bench.calls::<CreateFile>(), 1);
+    a
+}
+
+/// Has more blocks reserved than a volume remembers: the server knows the client's first ones no more, as when the volume was moved.
+async fn forget_numbers(client: &Client) {
+    let root = &client.root;
+    for _ in 0..70 {
+        let reserve = ReserveVnodes {
+            dir_fid: root.fid(),
+            files: 1,
+            directories: 1,
+        };
+        let of = client.user.client();
+        let reserved = of.call_volume(root.volume(), &"numbers", &reserve);
+        reserved.await.expect("reserved");
+    }
+}
+
+#[tokio::test]
+async fn files_are_made_with_their_bytes_by_one_call_each() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let stores = bench.calls::<StoreData64>();
+    let before = bench.calls::<MakeMany>();
+    for number in 0..20_u8 {
+        let file = a.make(&format!("file{number}")).await;
+        a.put(&file, &[number; 5_000]).await.expect("stored");
+        let status = file.attributes().expect("known").status;
+        assert_eq!(
+            (status.file_type, status.length, status.unix_mode & 0o777),
+            (FileType::File, 5_000, 0o644)
+        );
+        // Once more: as every file.
+        if number == 7 {
+            a.put(&file, b"another").await.expect("stored");
+        }
+    }
+    assert_eq!(bench.calls::<CreateFile>(), 1);
+    assert_eq!(bench.calls::<MakeMany>() - before, 20, "close waits");
+    assert_eq!(bench.calls::<StoreData64>() - stores, 1, "cut and stored");
+    let b = bench.client().await;
+    assert_eq!(b.names().await.len(), 22);
+    for number in (0..20_u8).filter(|number| *number != 7) {
+        let contents = b.contents(&format!("file{number}")).await;
+        assert!(contents == [number; 5_000], "file {number}");
+    }
+    assert_eq!(b.contents("file7").await, b"another");
+    assert_eq!(b.contents("leased").await, b"leased");
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_close_does_not_wait_for_is_told_many_at_a_time() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    a.cache.set_store_behind(1 << 20);
+    let before = bench.calls::<MakeMany>();
+    let mut parent = make_dir(&a, &a.root.clone(), "asked for once").await;
+    for number in 0..200_u32 {
+        if number % 20 == 0 {
+            parent = make_dir(&a, &a.root.clone(), &format!("dir{number}")).await;
+            let (cache, user) = (&a.cache, &a.user);
+            let link = cache.symlink(user, &parent, b"link", b"where");
+            link.await.expect("link");
+        }
+        let file = make_in(&a, &parent, &format!("file{number}")).await;
+        a.put(&file, format!("{number}").as_bytes())
+            .await
+            .expect("closed");
+    }
+    assert!(bench.calls::<MakeDir>() <= 2 && bench.calls::<Symlink>() <= 2);
+    let failed = a.cache.close().await;
+    assert!(failed.is_empty(), "{failed:?}");
+    let calls = bench.calls::<MakeMany>() - before;
+    assert!((4..60).contains(&calls), "{calls} calls");
+    assert!(bench.calls::<CreateFile>() <= 3);
+    let b = bench.client().await;
+    for number in (0..200_u32).step_by(20) {
+        let directory = b.find(&format!("dir{number}")).await;
+        let listing = b.cache.listing(&b.user, &directory).await.expect("names");
+        assert_eq!(listing.len(), 21);
+        let link = find_in(&b, &directory, "link").await;
+        let text = b.cache.link_text(&b.user, &link).await.expect("text");
+        assert_eq!(text, "where");
+        for number in number..number + 20 {
+            let file = find_in(&b, &directory, &format!("file{number}")).await;
+            assert_eq!(b.get(&file).await, format!("{number}").as_bytes());
+        }
+    }
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_looks_sees_what_was_made_before() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let b = bench.client().await;
+    // Open, not closed; a directory; nothing of it was told.
+    let file = a.make("open").await;
+    let handle = a.open(&file, Rights::WRITE).await;
+    handle.write(0, b"half").await.expect("write");
+    let sub = make_dir(&a, &a.root.clone(), "sub").await;
+    let before = bench.calls::<ReturnDirectories>();
+    let mut names = b.names().await;
+    names.retain(|name| name != "asked for" && name != "leased");
+    assert_eq!(names, ["open", "sub"]);
+    assert_eq!(bench.calls::<ReturnDirectories>() - before, 1);
+    let seen = b.find("open").await;
+    assert!(b.get(&seen).await.is_empty());
+    handle.write(4, b" and half").await.expect("write");
+    handle.store(false).await.expect("stored");
+    handle.close().await;
+    assert_eq!(b.get(&seen).await, b"half and half");
+    // It was given back: asked for again, and the other sees that, too.
+    let asked = bench.calls::<CreateFile>();
+    a.make("later").await;
+    assert_eq!(bench.calls::<CreateFile>(), asked + 1);
+    assert!(b.names().await.contains(&"later".to_owned()));
+    // The directory within is leased from its birth, and goes back when the other looks.
+    make_in(&a, &sub, "within").await;
+    let sub = b.find("sub").await;
+    find_in(&b, &sub, "within").await;
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_given_once() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let b = bench.client().await;
+    a.make("mine").await;
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    let again = cache.create_file(user, root, b"mine", 0o644).await;
+    assert_eq!(errno(&again.expect_err("there is one")), EEXIST);
+    let made = b.cache.create_file(&b.user, &b.root, b"mine", 0o644).await;
+    assert_eq!(errno(&made.expect_err("there is one")), EEXIST);
+    b.make("theirs").await;
+    let again = cache.create_file(user, root, b"theirs", 0o644).await;
+    assert_eq!(errno(&again.expect_err("there is one")), EEXIST);
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_done_with_what_was_made_is_done_on_the_server() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    for name in ["removed", "renamed", "linked", "moved"] {
+        a.make(name).await;
+    }
+    let sub = make_dir(&a, root, "sub").await;
+    let gone = make_dir(&a, root, "gone").await;
+    let within = make_in(&a, &sub, "within").await;
+    assert!(cache.remove_dir(user, root, b"sub").await.is_err());
+    cache.remove_dir(user, root, b"gone").await.expect("empty");
+    drop(gone);
+    let removed = cache.remove_file(user, root, b"removed").await;
+    removed.expect("removed");
+    let renamed = cache.rename(user, (root, b"renamed"), (root, b"new")).await;
+    renamed.expect("renamed");
+    let moved = cache.rename(user, (root, b"moved"), (&sub, b"here")).await;
+    moved.expect("moved");
+    let linked = a.find("linked").await;
+    let done = cache.link(user, root, b"another", &linked).await;
+    done.expect("linked");
+    let wanted = Wanted {
+        mode: Some(0o600),
+        modified: Some(AfsTime(77)),
+        ..Wanted::default()
+    };
+    for vnode in [&within, &sub] {
+        let set = cache.set_attributes(user, vnode, wanted, false).await;
+        set.expect("set");
+    }
+    let b = bench.client().await;
+    let mut names = b.names().await;
+    names.retain(|name| name != "asked for" && name != "leased");
+    assert_eq!(names, ["another", "linked", "new", "sub"]);
+    assert_eq!(a.names().await, b.names().await);
+    let seen = b.find("sub").await;
+    find_in(&b, &seen, "here").await;
+    for vnode in [find_in(&b, &seen, "within").await, seen] {
+        let status = b.cache.status(&b.user, &vnode).await.expect("status");
+        let mode = status.unix_mode & 0o777;
+        assert_eq!((mode, status.client_mod_time), (0o600, AfsTime(77)));
+    }
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mode_and_time_go_with_the_bytes() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let before = bench.calls::<MakeMany>();
+    let file = a.make("file").await;
+    let handle = a.open(&file, Rights::WRITE).await;
+    handle.write(0, b"bytes").await.expect("write");
+    let wanted = Wanted {
+        mode: Some(0o444),
+        modified: Some(AfsTime(99)),
+        ..Wanted::default()
+    };
+    let set = a.cache.set_attributes(&a.user, &file, wanted, true).await;
+    set.expect("set");
+    handle.store(false).await.expect("stored");
+    handle.close().await;
+    assert_eq!(bench.calls::<MakeMany>() - before, 1);
+    let b = bench.client().await;
+    let seen = b.find("file").await;
+    let status = b.cache.status(&b.user, &seen).await.expect("status");
+    let mode = status.unix_mode & 0o777;
+    assert_eq!((mode, status.client_mod_time), (0o444, AfsTime(99)));
+    assert_eq!(b.get(&seen).await, b"bytes");
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_large_is_made_and_then_stored() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+    let file = a.make("large").await;
+    a.put(&file, &bytes).await.expect("stored");
+    // With a hole, and a length alone.
+    let holed = a.make("holed").await;
+    let handle = a.open(&holed, Rights::WRITE).await;
+    handle.write(10_000, b"end").await.expect("write");
+    handle.store(false).await.expect("stored");
+    handle.close().await;
+    let long = a.make("long").await;
+    a.cut(&long, 5_000).await.expect("extended");
+    let empty = a.make("empty").await;
+    a.put(&empty, b"").await.expect("stored");
+    let b = bench.client().await;
+    assert!(b.contents("large").await == bytes);
+    let holed = b.contents("holed").await;
+    assert!(holed[..10_000].iter().all(|byte| *byte == 0) && holed[10_000..] == *b"end");
+    assert_eq!(b.contents("long").await, [0; 5_000]);
+    assert!(b.contents("empty").await.is_empty());
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_is_told_by_close_and_tried_again() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    // Of two programs: one that closes, and the end of the last handle.
+    bench.refuse::<MakeMany>(AbortCode::from_errno(EDQUOT), 2);
+    let file = a.make("file").await;
+    let refused = a.put(&file, b"bytes").await.expect_err("no room");
+    assert_eq!(errno(&refused), EDQUOT);
+    assert_eq!(a.cache.unstored().len(), 1, "it is kept");
+    assert_eq!(a.get(&file).await, b"bytes");
+    a.cache.store(&file, false).await.expect("stored");
+    let b = bench.client().await;
+    assert_eq!(b.contents("file").await, b"bytes");
+    assert!(a.cache.close().await.is_empty());
+    bench.end();
+}
+
+#[tokio::test]
+async fn a_directory_that_is_refused_behind_mkdir_is_listed() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let root = a.root.clone();
+    make_dir(&a, &root, "asked for once").await;
+    bench.refuse::<MakeMany>(AbortCode::from_errno(EDQUOT), 100);
+    let sub = make_dir(&a, &root, "sub").await;
+    assert!(a.cache.waiting(None).is_empty(), "nobody was asked");
+    assert_eq!(a.cache.close().await.len(), 1);
+    let listed = a.cache.waiting(None);
+    assert_eq!(listed.len(), 1);
+    assert_eq!((listed[0].0.fid, listed[0].1), (sub.fid(), Some(EDQUOT)));
+    assert!(a.cache.aside(None).is_empty());
+    bench.end();
+}
+
+#[tokio::test]
+async fn with_leases_for_files_what_else_is_made_is_there_when_its_maker_is_answered() {
+    let bench = Bench::start();
+    let a = with_lease_for(&bench, Leases::Files).await;
+    let (cache, user) = (&a.cache, &a.user);
+    let root = a.root.clone();
+    make_dir(&a, &root, "asked for once").await;
+    let link = cache.symlink(user, &root, b"asked for, too", b"where");
+    link.await.expect("link");
+    let by_asking =
+        || bench.calls::<MakeDir>() + bench.calls::<Symlink>() + bench.calls::<CreateFile>();
+    let many = || bench.calls::<MakeMany>();
+    let (asked, before) = (by_asking(), many());
+    let sub = make_dir(&a, &root, "sub").await;
+    assert_eq!(many() - before, 1);
+    let link = cache.symlink(user, &root, b"link", b"where");
+    link.await.expect("link");
+    assert_eq!(many() - before, 2);
+    let node = cache.make_node(user, &root, b"node", 0o644);
+    node.await.expect("node");
+    assert_eq!(many() - before, 3);
+    assert_eq!(by_asking(), asked);
+    // In what was made there is a lease from its birth; a file is told of with its bytes. (The owner of this one has another
+    // directory: of his files nothing is known yet.)
+    let leases = bench.calls::<LeaseDirectory>();
+    make_in(&a, &sub, "asked for").await;
+    let (asked, before) = (by_asking(), many());
+    let file = make_in(&a, &sub, "file").await;
+    assert_eq!(many(), before);
+    a.put(&file, b"bytes").await.expect("stored");
+    assert_eq!(many() - before, 1);
+    assert_eq!(
+        (by_asking(), bench.calls::<LeaseDirectory>()),
+        (asked, leases)
+    );
+    // What is set of a directory is, too.
+    let statuses = bench.calls::<StoreStatus>();
+    let mode = Wanted {
+        mode: Some(0o700),
+        ..Wanted::default()
+    };
+    cache
+        .set_attributes(user, &sub, mode, true)
+        .await
+        .expect("set");
+    assert_eq!(bench.calls::<StoreStatus>() - statuses, 1);
+    let b = bench.client().await;
+    let seen = b.find("sub").await;
+    let status = seen.attributes().expect("known").status;
+    assert_eq!(status.unix_mode & 0o777, 0o700);
+    let seen = find_in(&b, &seen, "file").await;
+    assert_eq!(b.get(&seen).await, b"bytes");
+    bench.end();
+}
+
+#[tokio::test]
+async fn with_leases_for_files_what_else_is_refused_is_not_there() {
+    let bench = Bench::start();
+    let a = with_lease_for(&bench, Leases::Files).await;
+    let (cache, user, root) = (&a.cache, &a.user, a.root.clone());
+    make_dir(&a, &root, "asked for once").await;
+    bench.refuse::<MakeMany>(AbortCode::from_errno(EDQUOT), 1);
+    let made = cache.make_dir(user, &root, b"sub", 0o755).await;
+    assert_eq!(errno(&made.expect_err("no room")), EDQUOT);
+    let names = ["asked for", "asked for once", "leased"];
+    assert_eq!(a.names().await, names);
+    let made = cache.lookup(user, &root, b"sub").await;
+    assert_eq!(errno(&made.expect_err("nothing")), ENOENT);
+    // It is not tried again behind everybody's back, and may be made again.
+    assert!(cache.close().await.is_empty());
+    let b = bench.client().await;
+    assert_eq!(b.names().await, names);
+    make_dir(&a, &root, "sub").await;
+    b.find("sub").await;
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_who_waits_for_the_server() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    a.cache.set_store_behind(1 << 20);
+    let calls = bench.hold::<MakeMany>();
+    for number in 0..100 {
+        let file = a.make(&format!("file{number}")).await;
+        a.put(&file, b"bytes").await.expect("closed");
+        assert_eq!(a.get(&file).await, b"bytes");
+    }
+    held(&calls, 1).await;
+    assert_eq!(a.names().await.len(), 102);
+    drop(calls);
+    assert!(a.cache.close().await.is_empty());
+    let b = bench.client().await;
+    assert_eq!(b.names().await.len(), 102);
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_server_was_told_of_survives_a_crash() {
+    let bench = Bench::start();
+    let place = tempfile::tempdir().expect("directory");
+    {
+        let a = bench.leasing(Some(place.path().to_owned())).await;
+        assert!(a.names().await.is_empty());
+        for name in ["one", "two"] {
+            let file = a.make(name).await;
+            a.put(&file, b"stored").await.expect("stored");
+        }
+        let told = bench.calls::<MakeMany>();
+        for name in ["three", "four", "taken"] {
+            let file = a.make(name).await;
+            let handle = a.open(&file, Rights::WRITE).await;
+            handle.write(0, name.as_bytes()).await.expect("write");
+            // It ends without a close, as a program does whose mount was killed.
+        }
+        assert_eq!(bench.calls::<MakeMany>(), told);
+    }
+    let b = bench.client().await;
+    let other = b.make("taken").await;
+    b.put(&other, b"another's").await.expect("stored");
+    let again = bench.leasing(Some(place.path().to_owned())).await;
+    again.cache.take_up().await;
+    for name in ["three", "four"] {
+        assert_eq!(b.contents(name).await, name.as_bytes());
+    }
+    assert_eq!(b.contents("taken").await, b"another's");
+    assert!(again.cache.close().await.is_empty());
+    let (_, aside) = cellar_client::cache::unstored_in(place.path()).expect("a cache");
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    let about = std::fs::read_to_string(&aside[0]).expect("text");
+    assert!(about.contains("made as taken in "), "{about}");
+    let bytes = std::fs::read(aside[0].with_extension("")).expect("bytes");
+    assert_eq!(bytes, b"taken");
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mode_and_times_of_a_leased_directory_are_told_together() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    make_dir(&a, root, "asked for too").await;
+    let sub = make_dir(&a, root, "sub").await;
+    make_in(&a, &sub, "within").await;
+    let before = bench.calls::<StoreStatus>();
+    let set = |mode, modified| Wanted {
+        mode,
+        modified,
+        ..Wanted::default()
+    };
+    for wanted in [set(Some(0o700), None), set(None, Some(AfsTime(55)))] {
+        let shown = cache.set_attributes(user, &sub, wanted, false).await;
+        let shown = shown.expect("set").status;
+        assert_eq!(shown.unix_mode & 0o777, 0o700);
+    }
+    let shown = sub.attributes().expect("known").status;
+    assert_eq!(shown.client_mod_time, AfsTime(55));
+    assert_eq!(bench.calls::<StoreStatus>(), before);
+    let b = bench.client().await;
+    let seen = b.find("sub").await;
+    let status = b.cache.status(&b.user, &seen).await.expect("status");
+    let mode = status.unix_mode & 0o777;
+    assert_eq!((mode, status.client_mod_time), (0o700, AfsTime(55)));
+    assert_eq!(bench.calls::<StoreStatus>(), before + 1);
+    find_in(&b, &seen, "within").await;
+    bench.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_that_the_server_has_forgotten_cost_nothing_but_others() {
+    let bench = Bench::start();
+    let a = with_lease(&bench).await;
+    let (cache, root) = (&a.cache, &a.root);
+    make_dir(&a, root, "asked for too").await;
+    make_dir(&a, root, "numbered").await;
+    forget_numbers(&a).await;
+    let before = bench.calls::<CreateFile>();
+    let open = a.make("open").await;
+    let handle = a.open(&open, Rights::WRITE).await;
+    cache.set_store_behind(1 << 20);
+    let sub = make_dir(&a, root, "sub").await;
+    let within = make_in(&a, &sub, "within").await;
+    a.put(&within, b"within").await.expect("closed");
+    handle.write(0, b"open").await.expect("write");
+    handle.store(true).await.expect("stored");
+    handle.close().await;
+    assert_eq!(a.get(&within).await, b"within");
+    cache.told(root).await.expect("told");
+    for vnode in [&open, &within] {
+        cache.store(vnode, false).await.expect("stored");
+    }
+    assert_eq!(bench.calls::<CreateFile>(), before + 2);
+    let b = bench.client().await;
+    assert_eq!(b.contents("open").await, b"open");
+    let seen = b.find("sub").await;
+    let seen = find_in(&b, &seen, "within").await;
+    assert_eq!(b.get(&seen).await, b"within");
+    assert_eq!(
+        (seen.fid(), a.find("open").await.key()),
+        (within.fid(), open.key())
+    );
+    // What others store is seen here, under either number.
+    b.put(&seen, b"by another").await.expect("stored");
+    assert_eq!(a.get(&within).await, b"by another");
+    bench.end();
+}
+
+#[tokio::test]
+async fn what_has_another_number_by_the_time_it_is_told_is_closed_linked_and_locked() {
+    let bench = Bench::start();
+    let a = with_lease_for(&bench, Leases::Files).await;
+    let (cache, user, root) = (&a.cache, &a.user, &a.root);
+    let asked = bench.calls::<CreateFile>();
+    forget_numbers(&a).await;
+    let closed = a.make("closed").await;
+    a.put(&closed, b"bytes").await.expect("stored");
+    a.make("numbered").await;
+    forget_numbers(&a).await;
+    let linked = a.make("linked").await;
+    let link = cache.link(user, root, b"too", &linked).await;
+    link.expect("linked");
+    a.make("numbered again").await;
+    forget_numbers(&a).await;
+    let locked = a.make("locked").await;
+    let lock = Lock {
+        owner: LockOwner::record(1),
+        open_file: 1,
+        pid: 1,
+        first: 0,
+        last: 7,
+        kind: LockKind::Write,
+    };
+    cache.set_lock(user, &locked, lock).await.expect("locked");
+    // With those that used numbers which were forgotten before they were told.
+    assert_eq!(bench.calls::<CreateFile>(), asked + 5);
+    let b = bench.client().await;
+    assert_eq!(b.contents("closed").await, b"bytes");
+    assert_eq!(b.find("too").await.fid(), linked.fid());
+    let seen = b.find("locked").await;
+    let refused = b.cache.set_lock(&b.user, &seen, lock).await;
+    assert_eq!(errno(&refused.expect_err("held")), EAGAIN);
+    bench.end();
+}

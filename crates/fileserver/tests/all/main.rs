@@ -1,0 +1,29 @@
+//! The integration tests of this crate, one program: `cargo test -p cellar-fileserver --test all MODULE`.
+
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+mod callbacks;
+mod common;
+mod dumps;
+mod files;
+mod forward;
+mod hosts;
+mod identities;
+mod io_errors;
+mod leases;
+mod make_many;
+mod moves;
+mod objects;
+mod objects_away;
+mod objects_collect;
+mod objects_direct;
+mod objects_full;
+mod objects_moves;
+mod objects_policies;
+mod objects_repair;
+mod objects_volumes;
+mod range_locks;
+mod refusals;
+mod rights;
+mod traffic;
+mod volumes;

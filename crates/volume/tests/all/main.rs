@@ -1,0 +1,33 @@
+//! The integration tests of this crate, one program: `cargo test -p cellar-volume --test all MODULE`.
+
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+mod common;
+mod crashes;
+mod damage;
+mod full;
+mod heads;
+mod history;
+mod journal;
+mod kinds_of_damage;
+mod kinds_of_device_damage;
+mod layouts;
+mod making;
+mod missing;
+mod model;
+mod objects_crashes;
+mod objects_model;
+mod objects_streams;
+mod operations;
+mod replace;
+mod restore;
+mod restore_crashes;
+mod restore_delta;
+mod restore_model;
+mod restore_threads;
+mod round_trip;
+mod scrub;
+mod settled;
+mod taken_over;
+mod threads;
+mod usage;
