@@ -13,7 +13,7 @@ use cellar_wire::{rxafs, rxafscb};
 
 use crate::hostile::cell::{Cell, Target, code_of, mode, name, run, within};
 
-mod table;
+pub(crate) mod table;
 
 use table::{Case, Objects, cases};
 

@@ -77,6 +77,11 @@ pub(crate) struct Cell {
 
 impl Cell {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these options of `cellar up` besides.
+    pub(crate) fn start_with(options: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let ports = Ports::reserve();
         let base = ports.first;
@@ -92,6 +97,7 @@ impl Cell {
             ])
             .arg(home.path().join("cell"))
             .args(["--fileserver-port", &base.to_string()])
+            .args(options)
             .stdin(Stdio::null())
             .stdout(file("out"))
             .stderr(file("log"))

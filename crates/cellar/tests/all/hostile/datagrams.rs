@@ -7,57 +7,10 @@ use cellar_rpc::Runtime;
 use cellar_wire::rxafs;
 
 use crate::hostile::cell::{Cell, PATIENCE, PORTS, Random, begin, mode, name, run, store, within};
+use crate::hostile::packet::{
+    ABORT, ACK, ACKALL, BUSY, CLIENT, DATA, DELAY, LAST, PING_RESPONSE, Packet, ack,
+};
 use crate::hostile::words::Words;
-
-/// A packet's header and what follows, as one would write it by hand.
-#[derive(Clone, Copy)]
-struct Packet {
-    epoch: u32,
-    cid: u32,
-    call: u32,
-    seq: u32,
-    serial: u32,
-    kind: u8,
-    flags: u8,
-    service: u16,
-}
-
-const DATA: u8 = 1;
-const ACK: u8 = 2;
-const BUSY: u8 = 3;
-const ABORT: u8 = 4;
-const ACKALL: u8 = 5;
-/// Reasons of an ACK.
-const DELAY: u8 = 8;
-const PING_RESPONSE: u8 = 7;
-const CLIENT: u8 = 1;
-const LAST: u8 = 4;
-
-impl Packet {
-    fn bytes(&self, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for word in [self.epoch, self.cid, self.call, self.seq, self.serial] {
-            bytes.extend(word.to_be_bytes());
-        }
-        bytes.extend([self.kind, self.flags, 0, 0, 0, 0]);
-        bytes.extend(self.service.to_be_bytes());
-        bytes.extend(payload);
-        bytes
-    }
-}
-
-/// The payload of an ACK that takes everything before `first` as received.
-fn ack(reason: u8, first: u32, serial: u32, window: u32) -> Vec<u8> {
-    let mut bytes = vec![0; 4];
-    for word in [first, first.wrapping_sub(1), serial] {
-        bytes.extend(word.to_be_bytes());
-    }
-    bytes.extend([reason, 0, 0, 0, 0]);
-    for word in [1444, 1444, window, 1] {
-        bytes.extend(word.to_be_bytes());
-    }
-    bytes
-}
 
 fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr) {
     // A full buffer at either end is part of the game.

@@ -91,6 +91,11 @@ pub(crate) fn cases(objects: &Objects) -> Vec<Case> {
     reader.cases
 }
 
+/// One request, as the table writes them.
+pub(crate) fn request(text: &str, objects: &Objects) -> Option<Words> {
+    Reader::new(objects).request(text)
+}
+
 /// A value that each of the following requests is made with.
 struct Each {
     title: String,
