@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Programs that go on while servers are started again under them, and hear nothing of it.
 
-    restarts.py DIRECTORY UNTIL    works until there is the file UNTIL; says what failed, and what is not as it was left
+    restarts.py DIRECTORY UNTIL    writes, compiles if there is a compiler, and holds locks until there is the file UNTIL;
+                                   says what failed, and what is not as it was left
 """
 import fcntl
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -68,16 +71,58 @@ def work(number):
     os._exit(1 if wrong or rounds < 5 else 0)
 
 
+def compile_and_run(number):
+    """A program of four files, compiled, linked and run over and over; the compiler's own files are there, too."""
+    top = f"{directory}/w{number}"
+    os.mkdir(top)
+    os.chdir(top)
+    os.mkdir("tmp")
+    wrong, rounds = Counter(), 0
+    env = dict(os.environ, TMPDIR=f"{top}/tmp")
+
+    def run(*command):
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        if done.returncode != 0:
+            said = (done.stderr.strip().splitlines() or [""])[-1]
+            wrong[f"{command[0]}: status {done.returncode}, {said}"] += 1
+        return done.stdout
+
+    while not os.path.exists(until):
+        rounds += 1
+        try:
+            with open("part.h", "w") as header:
+                header.write(f"#define ROUND {rounds}\nint part0(void), part1(void), part2(void);\n")
+            for part in range(3):
+                with open(f"part{part}.c", "w") as source:
+                    source.write(f'#include "part.h"\nint part{part}(void) {{ return ROUND * {part + 1}; }}\n')
+            with open("main.c", "w") as source:
+                source.write('#include "part.h"\nint printf(const char *, ...);\n'
+                             'int main(void) { printf("%d\\n", part0() + part1() + part2()); return 0; }\n')
+        except OSError as cause:
+            wrong[f"a source: {cause.strerror}"] += 1
+            continue
+        names = ["part0", "part1", "part2", "main"]
+        for name in names:
+            run("cc", "-c", f"{name}.c", "-o", f"{name}.o")
+        run("cc", "-o", "program", *(f"{name}.o" for name in names))
+        if run("./program") != f"{6 * rounds}\n":
+            wrong["what it prints"] += 1
+    if os.listdir("tmp"):
+        wrong[f"left behind: {os.listdir('tmp')[:5]}"] += 1
+    print(f"compiler {number}: {rounds} rounds, {dict(wrong)}", flush=True)
+    os._exit(1 if wrong or rounds < 5 else 0)
+
+
 locks = []
 for name, how in (("flock", fcntl.flock), ("fcntl", fcntl.lockf)):
     file = open(f"{directory}/{name}", "w")
     how(file, fcntl.LOCK_EX)
     locks.append(file)
 pids = []
-for number in range(3):
+for number in range(4 if shutil.which("cc") else 3):
     pid = os.fork()
     if pid == 0:
-        work(number)
+        work(number) if number < 3 else compile_and_run(number)
     pids.append(pid)
 bad = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
 # Still ours, whatever became of the server meanwhile.
