@@ -68,16 +68,16 @@ test-mixed-cell:
 test-objects:
 	@dev/test objects
 
-bench: build
+bench:
 	@bench/side-by-side $(ARGS)
 
-bench-volumes: build
+bench-volumes:
 	@bench/volumes $(ARGS)
 
-bench-objects: build
+bench-objects:
 	@bench/objects $(ARGS)
 
-bench-client: build
+bench-client:
 	@bench/client $(ARGS)
 
 clean-interop:

@@ -1,7 +1,7 @@
 //! One stream of a file, and what it costs its client: seconds and processor seconds, as a line of JSON. The bytes come
 //! from memory and go nowhere, so that no disk of the client's is measured. `bench/objects` runs it.
 //!
-//! `cargo run --profile quick -p cellar-client --example transfer -- ADDRESS CELL WAY WHAT PATH MIB [LAYOUT]`
+//! `cargo run --profile dist -p cellar-client --example transfer -- ADDRESS CELL WAY WHAT PATH MIB [LAYOUT]`
 //!
 //! - WAY: `direct`, at the devices, an error where that cannot be; `plain`, through the file server.
 //! - WHAT: `write` makes the file, or overwrites it; `read`; `sparse` writes 1 MiB at the end of each GiB and

@@ -1,6 +1,6 @@
 //! What the erasure code costs: MB/s of data encoded, and decoded with as many data shards missing as it allows.
 //!
-//! `cargo run --profile quick -p cellar-objects --example code_speed`
+//! `cargo run --profile dist -p cellar-objects --example code_speed`
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! How fast one stream is, and what it costs: MiB/s and processor seconds a GiB of this process, which holds the
 //! client and the devices (in memory, without checksums).
 //!
-//! `cargo run --profile quick -p cellar-objects --features fake --example stream_speed [MiB]`
+//! `cargo run --profile dist -p cellar-objects --features fake --example stream_speed [MiB]`
 
 use std::sync::Arc;
 use std::time::Instant;

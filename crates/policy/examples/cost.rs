@@ -1,7 +1,7 @@
 //! What policies cost at the creation of a file: evaluations a second of 1 to 200 rules with globs and
 //! expressions, with names that match none, the last, and all of them.
 //!
-//! `cargo run --profile quick -p cellar-policy --example cost`
+//! `cargo run --profile dist -p cellar-policy --example cost`
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -2,7 +2,7 @@
 //!
 //! Prints packets a second and nanoseconds a packet for bulk transfer (both ends together: divide by
 //! two for one end), and microseconds for a small call. One copy of each run stands for the kernel's.
-//! `cargo run --profile quick -p cellar-rx --example core_speed`
+//! `cargo run --profile dist -p cellar-rx --example core_speed`
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! What a dump reads, and how fast: all of a volume, what changed by date, what changed since a state.
 //!
-//! `cargo run -p cellar-volume --example dump_bench --profile quick -- DIR [FILES [MEGABYTES]]`
+//! `cargo run -p cellar-volume --example dump_bench --profile dist -- DIR [FILES [MEGABYTES]]`
 //!
 //! The volume has FILES files of 1 KiB, 1,000 in a directory, and one of MEGABYTES. Then 10 KiB in the
 //! middle of the large one are changed. Bytes are what a receiver would get of bodies; "looked at" are

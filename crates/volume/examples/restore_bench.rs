@@ -1,6 +1,6 @@
 //! Restores, and what clones cost in a volume of a few vnodes and in one of a million.
 //!
-//! `cargo run -p cellar-volume --example restore_bench --profile quick -- [DIR] [VNODES]`
+//! `cargo run -p cellar-volume --example restore_bench --profile dist -- [DIR] [VNODES]`
 //!
 //! First 500 MB in five files and 20,000 files of 1 KiB in 20 directories are restored into a new
 //! volume, and again over it. Then a volume of VNODES files (1,000,000 if none are given) is restored,

@@ -1,6 +1,6 @@
 //! Durable creates and stores, statuses and lookups a second, with the CPU time of each.
 //!
-//! `cargo run -p cellar-volume --example store_bench --profile quick --
+//! `cargo run -p cellar-volume --example store_bench --profile dist --
 //!     [DIR] [SECONDS] [VNODES [BODY_BYTES [INLINE_BYTES]]]`
 //!
 //! With VNODES, only that many files are made, of 1,000 bytes or as many as are given, and looked

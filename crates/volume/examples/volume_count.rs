@@ -1,7 +1,7 @@
 //! What very many volumes on one partition cost: to make, to open after a clean close and after a
 //! kill, to look at for the first time, to hold open, to close.
 //!
-//! `cargo run -p cellar-volume --example volume_count --profile quick -- DIR COUNT...`
+//! `cargo run -p cellar-volume --example volume_count --profile dist -- DIR COUNT...`
 //!
 //! For each COUNT, ascending, DIR is filled up to that many volumes and all is measured. Every
 //! opening is that of a new process, timed from before its start; the page cache is dropped first
