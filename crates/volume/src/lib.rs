@@ -19,6 +19,7 @@ mod blocks;
 mod body;
 mod cells;
 mod check;
+mod clock;
 mod core;
 mod create;
 mod dir;

@@ -31,7 +31,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_wire::object::ObjectId;
 use parking_lot::Mutex;
@@ -258,10 +257,4 @@ fn name_of(key: &Key) -> ObjectId {
         uniquifier: cellar_wire::ids::Uniquifier(key.u32_at(9)),
         serial: key.u32_at(13),
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

@@ -9,6 +9,7 @@ use cellar_wire::dir::Target;
 use cellar_wire::ids::{AfsTime, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 
+use crate::clock;
 use crate::core::{Core, Group, GroupId};
 use crate::create::root_record;
 use crate::dir::{new_directory, trimmed};
@@ -221,7 +222,7 @@ impl Partition {
                 record.info.updated = counters.updated;
                 record.info.update_counter = counters.update_counter;
             }
-            usage::begin_day(&mut record.info, usage::clock());
+            usage::begin_day(&mut record.info, clock::time());
             infos.push(record.info);
         }
         Ok(infos)

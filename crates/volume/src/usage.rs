@@ -12,11 +12,11 @@
 //! is moved, so whoever reads the counts moves them too, for himself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::SystemTime;
 
 use cellar_wire::ids::AfsTime;
 use chrono::{Local, Offset, TimeZone};
 
+use crate::clock;
 use crate::core::Core;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
@@ -112,17 +112,12 @@ fn midnight(now: AfsTime) -> AfsTime {
     AfsTime(now.0.saturating_sub(of_day as u32))
 }
 
-/// The time of the machine's clock.
-pub(crate) fn clock() -> AfsTime {
-    AfsTime::from(SystemTime::now())
-}
-
 impl Volume {
     /// Counts one access of the volume: what the file server calls a vnode reference. Costs an
     /// addition and a look at the clock; never waits. [`Volume::info`] shows the sums of a day and
     /// a week; a crash may lose those of some minutes.
     pub fn count_access(&self) {
-        let now = clock();
+        let now = clock::time();
         if now.0 >= self.usage.day_ends.load(Ordering::Relaxed) {
             // What was counted belongs to the day that is over. Should somebody hold the record
             // just now, the next access finds it.
@@ -145,7 +140,7 @@ impl Volume {
             return Ok(());
         }
         let mut record = self.record().write();
-        self.usage.fold(&mut record.info, clock());
+        self.usage.fold(&mut record.info, clock::time());
         let mut batch = Batch::new();
         batch.put(Key::volume(self.id().0), record.encode());
         self.core.engine.commit(batch)?;

@@ -12,6 +12,7 @@ use parking_lot::{
 };
 
 use crate::cells::{Cell, Loaded};
+use crate::clock;
 use crate::core::{Core, Counters, Group, GroupState};
 use crate::dir::{DirImage, dir_error};
 use crate::engine::key::{Key, Kind};
@@ -23,7 +24,7 @@ use crate::reserve::Reserved;
 use crate::ticket::{PATIENCE, Ticket, is_nonblocking};
 use crate::types::{Changed, DirEntry, FileType, StateId, VnodeStatus, VolumeInfo, VolumeKind};
 use crate::unsettled::Unsettled;
-use crate::usage::{self, Usage};
+use crate::usage::Usage;
 
 /// An open volume.
 pub struct Volume {
@@ -233,7 +234,7 @@ impl Volume {
         let mut info = {
             let record = self.record.read();
             let mut info = record.info.clone();
-            self.usage.show_in(&mut info, usage::clock());
+            self.usage.show_in(&mut info, clock::time());
             info
         };
         if self.is_head {
@@ -260,7 +261,7 @@ impl Volume {
         }
         let mut counters = self.lock_counters()?;
         let mut slot = self.record.write();
-        self.usage.fold(&mut slot.info, usage::clock());
+        self.usage.fold(&mut slot.info, clock::time());
         let mut record = slot.clone();
         if self.is_head {
             counters.show_in(&mut record.info);

@@ -1,6 +1,10 @@
 //! The integration tests of this crate, one program: `cargo test -p cellar-celldb --test all MODULE`.
 
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests read clocks, open sockets, and say where they fail"
+)]
 
 mod crash;
 mod damage;

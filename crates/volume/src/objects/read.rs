@@ -6,8 +6,9 @@ use bytes::Bytes;
 use cellar_wire::object::ObjectId;
 
 use super::cells::ObjectCell;
-use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of, now};
+use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
 use crate::blocks::{self, Owner, Unread, Way};
+use crate::clock;
 use crate::engine::batch::Batch;
 use crate::engine::key::Key;
 use crate::error::{Error, Result};
@@ -123,7 +124,7 @@ impl Shared {
     /// Brings the date of the last access up to date, about. What goes wrong with that is nobody's
     /// concern: nothing is lost but the date.
     fn note_access(&self, cell: &ObjectCell, accessed: u64) -> Result<()> {
-        let now = now();
+        let now = clock::seconds();
         if now < accessed.saturating_add(ACCESSED_COARSE) || self.engine.check_running().is_err() {
             return Ok(());
         }

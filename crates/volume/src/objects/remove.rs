@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 
 use cellar_wire::object::ObjectId;
 
-use super::{ObjectStore, Shared, key_of, name_of, now};
+use super::{ObjectStore, Shared, key_of, name_of};
+use crate::clock;
 use crate::engine::batch::Batch;
 use crate::engine::key::{Key, Kind};
 use crate::engine::space::BLOCK_BYTES;
@@ -32,7 +33,7 @@ impl ObjectStore {
             true => {
                 let (objects, removed) = (-1, 1);
                 let removed_at = ObjectRecord {
-                    removed: now().max(1),
+                    removed: clock::seconds().max(1),
                     ..record.clone()
                 };
                 shared.change(id, removed_at, objects, removed).map(Some)

@@ -13,8 +13,9 @@ use cellar_wire::object::ObjectId;
 use cellar_wire::osd::VERSIONS_MAX;
 
 use super::cells::{ObjectCell, Write};
-use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of, now};
+use super::{CACHED_MAX, ObjectStore, STREAM_BYTES, Shared, key_of};
 use crate::blocks::{Gathered, Owner, Way};
+use crate::clock;
 use crate::engine::batch::{Batch, Run};
 use crate::engine::key::Key;
 use crate::engine::room::Promise;
@@ -323,7 +324,7 @@ impl Shared {
         record.versions.push(VersionRecord {
             version,
             length,
-            written: now(),
+            written: clock::seconds(),
             ending: false,
             changed: 0..0,
         });
@@ -334,7 +335,7 @@ impl Shared {
     }
 
     fn prepare_object(&self, version: u64) -> Made {
-        let (number, now) = (self.new_number(), now());
+        let (number, now) = (self.new_number(), clock::seconds());
         let record = ObjectRecord {
             number,
             created: now,
@@ -628,7 +629,7 @@ impl<'s> Change<'s> {
     fn set_length(&mut self, length: impl FnOnce(u64) -> u64) {
         if let Some(version) = self.record.versions.last_mut() {
             version.length = length(version.length);
-            version.written = now();
+            version.written = clock::seconds();
         }
     }
 

@@ -1,0 +1,19 @@
+//! The machine's time of day, for the dates of objects and the days of access counts. Every other
+//! time is an argument; `clippy.toml` refuses other readings of the clock in this crate.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cellar_wire::ids::AfsTime;
+
+/// Seconds since 1970.
+pub(crate) fn seconds() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "the one place of this crate")]
+    let now = SystemTime::now();
+    now.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// The same as AFS writes it.
+pub(crate) fn time() -> AfsTime {
+    AfsTime(u32::try_from(seconds()).unwrap_or(u32::MAX))
+}
