@@ -46,6 +46,38 @@ timeout 60 find proj -name file >"$share/found" 2>/dev/null
 [ $? != 124 ] || fail "find does not end: $(wc -l <"$share/found") files"
 grep -qx proj/old/deep/file "$share/found" || fail "find has not found proj/old/deep/file"
 
+# Volumes by cell and name, which no directory lists; one vnode of a volume by its numbers.
+by_name=$AFS/.:mount/$cell
+holds "$by_name:proj/file" 3
+holds "$by_name:proj.readonly/file" 2
+holds "$by_name:proj.backup/file" 1
+number() { getfattr --only-values -n afs.fid "$1" 2>/dev/null || "$CELLAR" fs getfid "$1" | sed 's/.*(\(.*\)).*/\1/'; }
+fid=$(number proj/file)
+holds "$by_name:${fid%%.*}/file" 3
+holds "$by_name:$(tr . : <<<"$fid")" 3
+holds "$AFS/.:mount/far.cell:proj/file" 3
+echo new >"$by_name:proj/by-name" && holds proj/by-name new
+rm "$by_name:proj/by-name"
+refused 'No such device' ls "$AFS/.:mount/$cell:no.such"
+for name in "$cell" no.cell:proj "$cell:proj:1" "$cell:proj:x:1" "$cell:"; do refused 'No such file' ls "$AFS/.:mount/$name"; done
+is "$(ls -A "$AFS/.:mount")" '' "the list of all volumes"
+! ls -A "$AFS" | grep -qF .:mount || fail ".:mount is listed"
+refused 'Read-only file system' mkdir "$AFS/.:mount/new"
+
+# The first release of root.cell is seen at once after each of these, and so is the end of its read-only volume.
+root=$(number "$AFS/$cell")
+for way in "flushmount $AFS/$cell" checkvolumes flushall; do
+    host first_release
+    # shellcheck disable=SC2086 # words
+    "$CELLAR" fs $way >/dev/null || fail "fs $way"
+    [ "$(number "$AFS/$cell")" != "$root" ] || fail "after $way $cell is the read-write volume"
+    host no_release
+    # shellcheck disable=SC2086 # words
+    "$CELLAR" fs $way >/dev/null || fail "fs $way"
+    is "$(number "$AFS/$cell")" "$root" "the volume of $cell after $way"
+done
+refused 'No such file' "$CELLAR" fs flushmount "$AFS/no.such.cell"
+
 # A release is seen where the volume has been looked at.
 echo 4 >proj/file
 holds proj.ro/file 2

@@ -29,6 +29,8 @@ pub const ALIASES: &str = "afs.cellar.aliases.";
 pub const UNSTORED: &str = "afs.cellar.unstored.";
 /// To get, likewise: cell and address of servers that were silent a short while ago.
 pub const SILENT: &str = "afs.cellar.silent.";
+/// To get: nothing, when the kernel has heard of all that was forgotten before.
+pub const HEARD: &str = "afs.cellar.heard";
 /// To set: `file`, `volume` or `all`.
 pub const FLUSH: &str = "afs.cellar.flush";
 /// To set on a directory: the name of a mount point in it.
@@ -94,7 +96,7 @@ impl Requests {
     fn file(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
-            Node::Cells | Node::Cell(_) | Node::Link(_) => Err(Errno::EINVAL),
+            Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Err(Errno::EINVAL),
         }
     }
 
@@ -213,6 +215,10 @@ impl Requests {
             FLUSH_MOUNT => {
                 let user = self.user(uid).await?;
                 self.settle(uid, number).await?;
+                if let Node::Cells | Node::Volumes = self.node(number)? {
+                    self.cache.flush_cell(value).map_err(code)?;
+                    return Ok(());
+                }
                 let directory = self.file(number)?;
                 let flushed = self.cache.flush_mount(&user, &directory, value).await;
                 flushed.map_err(code)?;

@@ -20,11 +20,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_client::cache::{Key, Vnode};
-use cellar_wire::ids::Fid;
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 
 /// The number of the root. Source: the FUSE protocol.
 pub(crate) const ROOT: u64 = 1;
+/// The dynamic root, where notices name a vnode.
+pub(crate) const CELLS: Key = (
+    u32::MAX,
+    Fid {
+        volume: VolumeId(0),
+        vnode: VnodeId(0),
+        uniquifier: Uniquifier(0),
+    },
+);
 /// The bits of a number: programs that keep it in 64 signed bits take a larger one for an error.
 const NUMBERS: u64 = (1 << 63) - 1;
 /// Directories above one another that are counted.
@@ -45,6 +54,8 @@ struct At {
 pub(crate) enum Node {
     /// The dynamic root.
     Cells,
+    /// `.:mount` in the dynamic root: volumes by cell and name.
+    Volumes,
     /// A listed cell of which nothing has been looked at yet: its name there.
     Cell(Bytes),
     Vnode(Arc<Vnode>),
@@ -95,7 +106,7 @@ impl Inodes {
             links: HashMap::new(),
         };
         let at = match &root {
-            Node::Cells | Node::Cell(_) | Node::Link(_) => None,
+            Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => None,
             Node::Vnode(vnode) => Some(At {
                 place: ROOT,
                 key: vnode.key(),
@@ -104,6 +115,8 @@ impl Inodes {
         if let Some(at) = at {
             table.numbers.insert(at, ROOT);
             table.of_key.insert(at.key, vec![ROOT]);
+        } else {
+            table.of_key.insert(CELLS, vec![ROOT]);
         }
         let root = Inode {
             node: root,
@@ -178,6 +191,21 @@ impl Inodes {
         };
         table.looked_up(ROOT, name, number);
         Some(number)
+    }
+
+    /// The number of a directory of volumes in the dynamic root, which counts as looked up once more.
+    pub(crate) fn enter_volumes(&self, name: &[u8]) -> u64 {
+        let mut table = self.0.lock();
+        let root = table.inodes.get(&ROOT);
+        let number = match root.and_then(|root| root.names.get(name)) {
+            Some(number) => *number,
+            None => {
+                let place = place_of(ROOT, name);
+                table.insert(place, Node::Volumes, None, place)
+            }
+        };
+        table.looked_up(ROOT, name, number);
+        number
     }
 
     /// Rule 4: what a listed cell's name leads to is known now.
@@ -331,7 +359,7 @@ impl Inodes {
         above.take(DEPTH_MAX).count()
     }
 
-    /// The names in a directory that the kernel may have. What is not there is forgotten with this.
+    /// The names in a directory that the kernel may have. Absent names are forgotten with this.
     pub(crate) fn take_names(&self, number: u64) -> Vec<Bytes> {
         let mut table = self.0.lock();
         let Some(directory) = table.inodes.get_mut(&number) else {
@@ -341,6 +369,15 @@ impl Inodes {
         directory.names.retain(|_, number| *number != 0);
         directory.absent = 0;
         names
+    }
+
+    /// The same, where the numbers behind the names stay.
+    pub(crate) fn names_in(&self, number: u64) -> Vec<Bytes> {
+        let table = self.0.lock();
+        let directory = table.inodes.get(&number);
+        directory.map_or_else(Vec::new, |directory| {
+            directory.names.keys().cloned().collect()
+        })
     }
 
     /// The kernel reads by itself what an inode is now, or does so no longer.

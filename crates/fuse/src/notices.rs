@@ -37,7 +37,7 @@ use cellar_wire::ids::VolumeId;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use crate::inodes::Inodes;
+use crate::inodes::{CELLS, Inodes};
 
 /// Threads that write notices.
 pub(crate) const WRITERS: usize = 16;
@@ -354,7 +354,12 @@ impl Notices {
         let names = |key, change: &Change| {
             for number in inodes.of(key) {
                 if change.directory && change.contents {
-                    for name in inodes.take_names(number) {
+                    // Numbers of cells' names stay: programs may stand in what is below them.
+                    let names = match key == CELLS {
+                        true => inodes.names_in(number),
+                        false => inodes.take_names(number),
+                    };
+                    for name in names {
                         kernel.entry(number, &name);
                     }
                 } else if inodes.is_lent(number) {
@@ -415,6 +420,10 @@ impl Watcher for Notices {
 
     fn changed(&self, vnode: &Arc<Vnode>, notice: Notice) {
         self.put(vnode.key(), vnode.is_directory(), notice);
+    }
+
+    fn cells_changed(&self) {
+        self.put(CELLS, true, Notice::Contents);
     }
 
     fn is_telling(&self, vnode: &Vnode) -> bool {

@@ -34,6 +34,8 @@ use opens::{OpenFile, QUIET};
 const CROSSING_TIME: Duration = Duration::from_secs(60);
 /// How long the dynamic root stays as it is: as long as this process.
 const ROOT_TIME: Duration = Duration::from_secs(3_600);
+/// The name in the dynamic root under which volumes are found. Source: OpenAFS's dynamic root.
+const VOLUMES: &[u8] = b".:mount";
 /// Longest waits of one request, in units of the cache's patience: servers are asked in turn.
 const PATIENCE_TIMES: u32 = 4;
 
@@ -138,7 +140,7 @@ impl Requests {
     fn vnode(&self, number: INodeNo) -> Answer<Arc<Vnode>> {
         match self.node(number)? {
             Node::Vnode(vnode) => Ok(vnode),
-            Node::Cells | Node::Cell(_) | Node::Link(_) => Err(Errno::EROFS),
+            Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Err(Errno::EROFS),
         }
     }
 
@@ -207,7 +209,7 @@ impl Requests {
     /// A directory as it is before it is asked for a name, or changed.
     pub(crate) fn seen(&self, parent: INodeNo) -> Answer<Seen> {
         let directory = match self.node(parent)? {
-            Node::Cells => None,
+            Node::Cells | Node::Volumes => None,
             // Not settled: nothing is known of it.
             Node::Cell(_) => return Err(Errno::ETIMEDOUT),
             Node::Link(_) => return Err(Errno::ENOTDIR),
@@ -249,6 +251,11 @@ impl Requests {
             return Ok(self.alias(name, &text));
         }
         if let Node::Cells = node
+            && name == VOLUMES
+        {
+            return Ok(self.volumes());
+        }
+        if let Node::Cells = node
             && self.cache.lists(name)
             && let Some(number) = self.inodes.enter_cell(name)
         {
@@ -266,6 +273,7 @@ impl Requests {
             Node::Link(_) => return Err(Errno::ENOTDIR),
             Node::Cell(_) => return Err(Errno::ETIMEDOUT),
             Node::Cells => self.cache.lookup_cell(&user, name).await.map_err(code)?,
+            Node::Volumes => self.cache.lookup_volume(&user, name).await.map_err(code)?,
             Node::Vnode(directory) => self
                 .cache
                 .lookup(&user, &directory, name)
@@ -277,6 +285,17 @@ impl Requests {
             .await
             .map_err(code)?;
         self.entry(parent, name, &found, seen)
+    }
+
+    /// The directory in which volumes are found by cell and name. The dynamic root does not list it.
+    fn volumes(&self) -> Entry {
+        Entry {
+            attr: volumes_attr(self.inodes.enter_volumes(VOLUMES)),
+            generation: 0,
+            attr_time: ROOT_TIME,
+            entry_time: ROOT_TIME,
+            shown: None,
+        }
     }
 
     /// Another name of a cell, in the dynamic root.
@@ -306,6 +325,7 @@ impl Requests {
     ) -> Answer<(FileAttr, Duration)> {
         match self.node(number)? {
             Node::Cells => Ok((root_attr(self.cache.cells().len()), ROOT_TIME)),
+            Node::Volumes => Ok((volumes_attr(number.0), ROOT_TIME)),
             Node::Cell(_) => Ok((cell_attr(number.0), Duration::ZERO)),
             Node::Link(text) => Ok((link_attr(number.0, text.len()), CROSSING_TIME)),
             Node::Vnode(vnode) => {
@@ -727,7 +747,7 @@ impl Requests {
     pub(crate) async fn sync_dir(&self, number: INodeNo) -> Answer<()> {
         match self.node(number)? {
             Node::Vnode(directory) => self.cache.told(&directory).await.map_err(code),
-            Node::Cells | Node::Cell(_) | Node::Link(_) => Ok(()),
+            Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Ok(()),
         }
     }
 
@@ -735,7 +755,7 @@ impl Requests {
     pub(crate) async fn room(&self, uid: u32, number: INodeNo) -> Answer<(u64, u64)> {
         self.settle(uid, number).await?;
         match self.node(number)? {
-            Node::Cells | Node::Cell(_) | Node::Link(_) => Ok((0, 0)),
+            Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Ok((0, 0)),
             Node::Vnode(vnode) => {
                 let user = self.user(uid).await?;
                 let usage = self
@@ -815,6 +835,14 @@ fn cell_attr(number: u64) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
         nlink: 1,
+        ..root_attr(0)
+    }
+}
+
+/// The attributes of the directory of volumes.
+fn volumes_attr(number: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
         ..root_attr(0)
     }
 }

@@ -36,11 +36,15 @@ impl Requests {
                 self.cache.told(&vnode).await.map_err(code)?;
                 Ok(vnode)
             }
-            Node::Cells | Node::Cell(_) | Node::Link(_) => Err(Errno::EOPNOTSUPP),
+            Node::Cells | Node::Volumes | Node::Cell(_) | Node::Link(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 
     pub(crate) async fn xattr(&self, uid: u32, number: INodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        if name == control::HEARD.as_bytes() {
+            self.cache.heard_all().await;
+            return Ok(Vec::new());
+        }
         if control::is_control(name) {
             return self.control(uid, number, name);
         }

@@ -69,6 +69,23 @@ impl Cache {
         Ok(())
     }
 
+    /// Forgets which volume a name in the dynamic root leads to: a cell's, also with a dot before it, or one in `.:mount`.
+    ///
+    /// # Errors
+    /// No such cell is known.
+    pub fn flush_cell(&self, name: &[u8]) -> Result<()> {
+        let cell = name.split(|byte| *byte == b':').next().unwrap_or_default();
+        if !self.lists(cell) && cell != b"@cell" && self.alias_of(cell).is_none() {
+            return Err(path_error(name, PathProblem::NotFound));
+        }
+        for user in self.users().all() {
+            user.client().locations().forget_all();
+        }
+        self.known_cells().forget_silence();
+        self.audience.cells_changed();
+        Ok(())
+    }
+
     /// Where volumes are, and what mount points lead to, is asked for again; silent cells too.
     pub fn check_volumes(&self) {
         for user in self.users().all() {
@@ -76,6 +93,12 @@ impl Cache {
         }
         self.known_cells().forget_silence();
         self.distrust_directories();
+        self.audience.cells_changed();
+    }
+
+    /// Done when the kernel has heard of all that was forgotten before.
+    pub async fn heard_all(&self) {
+        self.audience.settled().await;
     }
 
     fn forget_all(&self, which: impl Fn(&super::Key) -> bool) {

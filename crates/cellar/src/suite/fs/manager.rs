@@ -97,12 +97,19 @@ impl Manager<'_> {
         Mounted::meant(self.invocation.get(AT))
     }
 
+    /// What follows in a shell sees what was forgotten. A mount of an older version does not know the question.
+    fn wait_heard(mount: &Mounted) {
+        let _unknown = mount.get(control::HEARD);
+    }
+
     fn change(&self, name: &str, value: &str) -> Outcome {
         self.mount()?.manage(name, value)
     }
 
     fn check_volumes(&self) -> Outcome {
-        self.change(control::CHECK_VOLUMES, "")?;
+        let mount = self.mount()?;
+        mount.manage(control::CHECK_VOLUMES, "")?;
+        Self::wait_heard(&mount);
         if self.json {
             return print_json(&json!({ "checked": true }));
         }
@@ -126,7 +133,9 @@ impl Manager<'_> {
     }
 
     fn flush_all(&self) -> Outcome {
-        self.change(control::FLUSH, "all")?;
+        let mount = self.mount()?;
+        mount.manage(control::FLUSH, "all")?;
+        Self::wait_heard(&mount);
         self.changed(&json!({ "flushed": "all" }))
     }
 
@@ -147,6 +156,7 @@ impl Manager<'_> {
             }
             let flushed = in_mount(directory).and_then(|mount| {
                 let set = mount.set(control::FLUSH_MOUNT, name);
+                Self::wait_heard(&mount);
                 set.map_err(|cause| Failure::new(format!("{path}: {cause}")))
             });
             let flushed = failures.note(flushed);
