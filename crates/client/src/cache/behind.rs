@@ -131,7 +131,8 @@ impl Cache {
         let vnode = vnode.clone();
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = cache.store_in_turn(&vnode).await {
+            let stored = cache.store_in_turn(&vnode).await;
+            if let Some(error) = stored.err().filter(|_| cache.still_waits(&vnode)) {
                 tracing::warn!(fid = %vnode.fid(), %error, "not stored yet; it is tried again");
                 cache.sync(&vnode).await;
             }
@@ -176,7 +177,8 @@ impl Cache {
                     let mut failed = Vec::new();
                     let next = || left.lock().pop();
                     while let Some(vnode) = next() {
-                        if let Err(error) = cache.store_in_turn(&vnode).await {
+                        let stored = cache.store_in_turn(&vnode).await;
+                        if let Some(error) = stored.err().filter(|_| cache.is_missed(&vnode)) {
                             failed.push((vnode, error));
                         }
                     }

@@ -293,6 +293,7 @@ impl Cache {
         });
         if removed.is_directory() {
             removed.directory_removed();
+            self.creations_gone_with(&removed);
         }
         Ok(())
     }

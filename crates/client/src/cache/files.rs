@@ -341,7 +341,7 @@ impl Handle {
             true => self.cache.store(&self.vnode, false).await,
             false => self.cache.store_at_close(&self.vnode).await,
         };
-        if let Err(error) = stored {
+        if let Some(error) = stored.err().filter(|_| self.cache.still_waits(&self.vnode)) {
             tracing::warn!(fid = %self.vnode.fid(), %error, "not stored yet; it is tried again");
         }
         self.cache.forget_locks(&self.vnode, false).await;

@@ -56,6 +56,7 @@ mod entry;
 mod far;
 mod files;
 mod full;
+mod gone;
 mod index;
 mod kept;
 mod late;

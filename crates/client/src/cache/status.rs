@@ -119,37 +119,6 @@ impl Cache {
         (callback, asked)
     }
 
-    /// A call about a vnode failed: perhaps it is no more.
-    pub(crate) fn note_failure(&self, vnode: &Arc<Vnode>, error: &Error) {
-        if self.is_unborn(vnode) {
-            // It was never there.
-            return;
-        }
-        if error.code() == Some(AbortCode::VNOVNODE) {
-            let by_us = {
-                let state = vnode.state.lock();
-                state.removed || state.removing > 0 || state.leftover.is_some()
-            };
-            let owed = vnode.vanished();
-            let lost = {
-                let mut body = vnode.body.lock();
-                let lost = body.left_over().is_some() || (body.is_changed() && !by_us);
-                if lost {
-                    body.put_aside("the file is gone");
-                } else {
-                    body.abandon();
-                }
-                lost
-            };
-            if lost {
-                // Another client has removed it: whoever closes it next hears that there is nobody to take what was written.
-                vnode.state.lock().refused = Some(AbortCode::from_errno(2));
-            }
-            self.unstored.lock().remove(&vnode.key);
-            self.pay(vnode, owed);
-        }
-    }
-
     /// The status that holds now, with the user's rights: what is promised, or the server's answer.
     ///
     /// # Errors

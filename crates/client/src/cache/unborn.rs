@@ -35,6 +35,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::behind::RETRY;
+use super::gone::Gone;
 use super::leases::Lease;
 use super::status::Asked;
 use super::user::User;
@@ -58,7 +59,7 @@ const LINE_MAX: usize = 4_096;
 const LINES_MAX: usize = 256;
 
 /// What became of something: its status, and whether it has what it was to be made with; or why it was not made.
-type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>;
+pub(super) type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>;
 
 /// What a vnode knows of itself as long as no server knows it.
 #[derive(Debug)]
@@ -209,6 +210,24 @@ impl Queue {
             (number, receiver)
         });
         wanted.collect()
+    }
+
+    /// Takes those who wait for one.
+    pub(super) fn take_waiting(&self, number: u64) -> Vec<oneshot::Sender<Outcome>> {
+        let mut line = self.line.lock();
+        let taken = line.change(number, |item| std::mem::take(&mut item.waiting));
+        taken.unwrap_or_default()
+    }
+
+    /// What is to be made in a directory, but for what a call under way tells.
+    pub(super) fn resting_in(&self, directory: &Arc<Vnode>) -> Vec<(u64, Arc<Vnode>)> {
+        let line = self.line.lock();
+        let resting = line.items.iter();
+        let resting =
+            resting.filter(|(_, item)| !item.sent && Arc::ptr_eq(&item.directory, directory));
+        resting
+            .map(|(number, item)| (*number, item.vnode.clone()))
+            .collect()
     }
 
     /// Asks for what nobody has asked for in a while.
@@ -476,10 +495,10 @@ impl Cache {
             match answer {
                 Ok((reply, by)) => self.are_born(queue, sent, &reply, (asked, by)).await,
                 Err(error) => {
-                    tracing::info!(count = sent.len(), %error, "not made yet; it is tried again");
+                    tracing::info!(count = sent.len(), %error, "not made yet");
                     let cause = cause_of(&error);
                     for one in sent {
-                        self.refused(queue, &one, (&cause, false));
+                        self.failed(queue, &one, (&error, &cause));
                     }
                 }
             }
@@ -676,6 +695,17 @@ impl Cache {
         }
     }
 
+    /// No call that is to make it succeeded; whether it was made is not known.
+    fn failed(&self, queue: &Queue, one: &Sent, (error, cause): (&Error, &CallError)) {
+        match Gone::of(error) {
+            Some(gone) => {
+                let of = (&one.vnode, &one.directory);
+                self.creation_gone(queue, one.number, of, (gone, cause));
+            }
+            None => self.refused(queue, one, (cause, false)),
+        }
+    }
+
     /// Rule 5. `known`: that it was not made.
     fn refused(&self, queue: &Queue, one: &Sent, (cause, known): (&CallError, bool)) {
         let (name, fid) = {
@@ -840,6 +870,10 @@ fn cause_of(error: &Error) -> CallError {
         Error::Fileserver { cause, .. }
         | Error::Database { cause, .. }
         | Error::DatabaseUnreachable { cause, .. } => cause.clone(),
+        // ENODEV.
+        Error::NoSuchVolume { .. } | Error::NoSuchSite { .. } => {
+            CallError::Aborted(AbortCode::from_errno(19))
+        }
         _ => CallError::Aborted(AbortCode::from_errno(5)),
     }
 }

@@ -30,7 +30,7 @@ impl Cache {
         let (fid, made, dir_status, by) = match made {
             Ok(made) => made,
             // Also a name that is taken may be so by itself: it is asked again.
-            Err(error) => return self.refused(queue, one, (&cause_of(&error), false)),
+            Err(error) => return self.failed(queue, one, (&error, &cause_of(&error))),
         };
         let Sent {
             vnode, directory, ..

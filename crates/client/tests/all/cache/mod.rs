@@ -6,6 +6,7 @@ mod calls;
 mod direct;
 mod early;
 mod full;
+mod gone;
 mod locks;
 mod network;
 mod posix;
