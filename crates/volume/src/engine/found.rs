@@ -82,9 +82,13 @@ pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<
     let rejected = rejected.chain(broken.iter().map(|at| (at.file, at.offset)));
     let rejected = rejected.collect();
     let torn = broken.iter().find(|broken| broken.number == last + 1);
+    let mut torn = torn.map(|broken| (broken.file, broken.offset));
     let after = groups.last().map(|group| (group.file, group.end()));
+    if torn.is_none() && behind.is_empty() {
+        torn = resembling(files, journal, last + 1, after)?;
+    }
     let end = match (torn, behind.first()) {
-        (Some(torn), _) => Some((torn.file, torn.offset)),
+        (Some(torn), _) => Some(torn),
         (None, Some(next)) => Some(gap_before(next, after)),
         (None, None) => after,
     };
@@ -96,6 +100,30 @@ pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<
         rejected,
         was_clean: false,
     })
+}
+
+/// Where a group of that number was begun whose header is damaged: right behind the last one, or at
+/// the start of a file. A recycled file has stale bytes there, whose numbers are smaller.
+fn resembling(
+    files: &[JournalFile],
+    journal: u64,
+    number: u64,
+    after: Option<(usize, u64)>,
+) -> Result<Option<(usize, u64)>> {
+    let starts = (0..files.len()).map(|file| (file, 0));
+    for (file, offset) in after.into_iter().chain(starts) {
+        let mut header = [0; HEADER];
+        if offset + HEADER as u64 > files[file].length()? {
+            continue;
+        }
+        files[file].read(&mut header, offset)?;
+        let may_be = Header::resembles(&header, journal, number);
+        // A stale group is whole: only what lies before it in the file was written over.
+        if may_be && read_group(&files[file], file, offset)?.is_err() {
+            return Ok(Some((file, offset)));
+        }
+    }
+    Ok(None)
 }
 
 /// Where the group before `next` is missing; `after` is the end of the last one that is there.
@@ -293,6 +321,10 @@ mod tests {
         let first = &all.groups[0];
         assert_eq!(batches_of(7, &first.payload).unwrap().len(), 1);
         assert_eq!(numbers(&found(&files, 8).groups), [9]);
+        // Stale groups lie where the next one would be.
+        let tail = found(&files[..1], 6);
+        assert_eq!((numbers(&tail.groups), tail.is_torn), (vec![7, 8], false));
+        assert_eq!(tail.end, Some((0, 2 * BLOCK)));
         disk.flip_bit("journal.1", 401 * BLOCK + 40, 3);
         let torn = found(&files, 6);
         assert_eq!(numbers(&torn.groups), [7, 8]);

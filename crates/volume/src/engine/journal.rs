@@ -156,6 +156,21 @@ impl Header {
         (word(0) == MAGIC).then_some((parsed, word(4)))
     }
 
+    /// Whether a block may begin a group of this journal with one of first word, id and number damaged:
+    /// two of the three are right.
+    pub(super) fn resembles(block: &[u8], journal: u64, number: u64) -> bool {
+        let Some(header) = block.first_chunk::<HEADER>() else {
+            return false;
+        };
+        let is_there = |at: usize, field: &[u8]| header[at..].starts_with(field);
+        let fields = [
+            is_there(0, &MAGIC.to_be_bytes()),
+            is_there(8, &number.to_be_bytes()),
+            is_there(20, &journal.to_be_bytes()),
+        ];
+        fields.into_iter().filter(|&is_right| is_right).count() >= 2
+    }
+
     /// Whether the checksum of a group's header and batches is right.
     pub(super) fn is_whole(header: &[u8; HEADER], batches: &[u8], checksum: u32) -> bool {
         crc32c::crc32c_append(crc32c::crc32c(&header[8..]), batches) == checksum

@@ -180,6 +180,14 @@ fn later_groups_in_another_file_prove_damage_too() {
 fn a_torn_last_group_is_dropped_with_a_word() {
     let disk = killed();
     let last = *groups(&disk).last().unwrap();
+    // The first word, the number, the journal's id.
+    for byte in [0, 15, 24] {
+        let disk = disk.power_cut(None);
+        flip(&disk, &last, byte);
+        let opening = open(&disk).unwrap().opening().clone();
+        assert!(opening.is_torn, "byte {byte}");
+        assert_eq!(opening.end, Some((last.file.to_owned(), last.offset)));
+    }
     flip(&disk, &last, 100);
     let partition = open(&disk).unwrap();
     let expected = Opening {
