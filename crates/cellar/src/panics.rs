@@ -17,6 +17,11 @@ pub(crate) fn log_in_one_line() {
 }
 
 fn report(panic: &PanicHookInfo<'_>) {
+    // A block was found damaged; the error is logged with the file that it is of. A scrub meets
+    // a damaged page hundreds of times.
+    if cellar_volume::is_reading_damage() {
+        return;
+    }
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");
     let place = panic

@@ -27,13 +27,14 @@ mod flusher;
 mod found;
 pub(crate) mod journal;
 pub(crate) mod key;
-mod page_sums;
+pub(crate) mod page_sums;
 mod read;
 mod replay;
 pub(crate) mod room;
 pub(crate) mod space;
 mod store_id;
 pub(crate) mod table;
+pub(crate) mod verify;
 
 pub(crate) use read::Walk;
 pub use store_id::StoreId;

@@ -12,6 +12,7 @@
 mod refill;
 mod table;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,6 +105,8 @@ struct Scrub<'s> {
     report: ScrubReport,
     begun: Instant,
     told: u64,
+    /// Vnodes with records in damaged blocks of the base table's file, by group.
+    lost: BTreeMap<u32, BTreeSet<u32>>,
 }
 
 /// Somebody told it to stop.
@@ -155,13 +158,17 @@ impl<'s> Scrub<'s> {
             report: ScrubReport::default(),
             begun: Instant::now(),
             told: 0,
+            lost: BTreeMap::new(),
         }
     }
 
     fn partition(mut self) -> Result<ScrubReport> {
         let engine = Arc::clone(&self.core.engine);
+        if self.table()?.is_break() {
+            return Ok(self.end(true));
+        }
         let prefix = Key::of_kind(Kind::Volume);
-        let mut groups = std::collections::BTreeSet::new();
+        let mut groups = BTreeSet::new();
         let mut walk = engine.walk(&prefix, &prefix);
         loop {
             let (key, value) = match walk.next() {
@@ -170,7 +177,10 @@ impl<'s> Scrub<'s> {
                 Err(error) => {
                     // Volumes that are in the damaged page are not known.
                     self.damage_of_volume(VolumeId(0), &error);
-                    break;
+                    match walk.skip_unreadable() {
+                        true => continue,
+                        false => break,
+                    }
                 }
             };
             self.report.progress.volumes_total += 1;
@@ -285,6 +295,7 @@ impl<'s> Scrub<'s> {
             volumes: viewers,
         };
         let mut count = self.begin_count(group, &viewers);
+        let told_before = self.report.damaged.len();
         let mut ahead = None;
         let (mut last, mut unreadable) = (0, 0);
         loop {
@@ -332,6 +343,7 @@ impl<'s> Scrub<'s> {
                 return Ok(ControlFlow::Break(Ended));
             }
         }
+        self.lost_vnodes(group, &viewers, told_before);
         if let Some(count) = count {
             self.end_count(group, &viewers, &count);
         }

@@ -10,6 +10,8 @@
 //! redb panics, which is caught here, and what was asked is an error. An I/O error in its place
 //! would end the use of the whole table.
 
+mod twin;
+
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,8 +48,10 @@ const OWN_BYTES: u64 = 512 << 10;
 
 /// The base table, open.
 pub(crate) struct Base {
-    database: Database,
+    /// None only while it is dropped.
+    database: Option<Database>,
     file: Arc<dyn DiskFile>,
+    sums: Arc<PageSums>,
     is_sealed: Arc<AtomicBool>,
 }
 
@@ -141,6 +145,12 @@ thread_local! {
     static DAMAGED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
+/// Whether the engine of this thread was just given a damaged block: a panic of it follows from that, is
+/// caught, and the error is told by the caller.
+pub fn is_reading_damage() -> bool {
+    DAMAGED.get().is_some()
+}
+
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     DAMAGED.set(None);
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -217,10 +227,16 @@ impl Base {
             Ok(database)
         });
         Ok(Self {
-            database: database.map_err(|error| failed(&error))?,
+            database: Some(database.map_err(|error| failed(&error))?),
             file,
+            sums,
             is_sealed,
         })
+    }
+
+    fn database(&self) -> Result<&Database, redb::Error> {
+        let closed = || redb::Error::Corrupted("the table is closed".into());
+        self.database.as_ref().ok_or_else(closed)
     }
 
     /// Writes nothing more, not even at its end: the next opening finds it as after a crash, which
@@ -232,7 +248,7 @@ impl Base {
     /// The table as it is now.
     pub(crate) fn view(&self) -> Result<View> {
         guarded(|| {
-            let transaction = self.database.begin_read()?;
+            let transaction = self.database()?.begin_read()?;
             let meta = transaction.open_table(META)?;
             let number = |name| Ok::<_, redb::Error>(meta.get(name)?.map(|v| v.value()));
             let mark = match (number(JOURNAL)?, number(FILES)?, number(FILE_BYTES)?) {
@@ -279,7 +295,7 @@ impl Base {
 
     /// Begins a durable transaction.
     fn begin(&self) -> Result<redb::WriteTransaction, redb::Error> {
-        let mut transaction = self.database.begin_write()?;
+        let mut transaction = self.database()?.begin_write()?;
         transaction
             .set_durability(Durability::Immediate)
             .map_err(redb::Error::from)?;
@@ -337,6 +353,16 @@ impl Base {
             Ok(())
         })
         .map_err(|error| failed(&error))
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        // Its end may meet damaged pages.
+        let _ = guarded(|| {
+            drop(self.database.take());
+            Ok(())
+        });
     }
 }
 

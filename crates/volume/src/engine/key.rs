@@ -284,6 +284,20 @@ impl Key {
         self.after_prefix()
     }
 
+    /// The key of full length that is greater by 2^`power`, as numbers, if there is one.
+    pub(crate) fn plus_power(mut self, power: u32) -> Option<Self> {
+        self.bytes[self.length as usize..].fill(0);
+        self.length = KEY_MAX as u8;
+        let mut at = (KEY_MAX - 1).checked_sub(power as usize / 8)?;
+        let (sum, mut carry) = self.bytes[at].overflowing_add(1 << (power % 8));
+        self.bytes[at] = sum;
+        while carry {
+            at = at.checked_sub(1)?;
+            (self.bytes[at], carry) = self.bytes[at].overflowing_add(1);
+        }
+        Some(self)
+    }
+
     /// The smallest key greater than everything that starts with this one.
     pub(crate) fn after_prefix(mut self) -> Self {
         while self.length > 0 {

@@ -43,7 +43,7 @@ struct Sums {
 }
 
 /// Never 0.
-fn sum_of(block: u64, bytes: &[u8]) -> u32 {
+pub(crate) fn sum_of(block: u64, bytes: &[u8]) -> u32 {
     let sum = crc32c::crc32c_append(crc32c::crc32c(&block.to_be_bytes()), bytes);
     sum.max(1)
 }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use super::base::{self, View};
 use super::key::Key;
 use super::table::Table;
+use super::verify;
 use super::{Engine, Levels};
 use crate::error::Result;
 use crate::ticket::may_block;
@@ -236,6 +237,27 @@ impl Walk {
         }
         if self.page.is_empty() {
             self.from = self.from.map(|from| from.max(key));
+        }
+    }
+
+    /// After an error: goes on at the next place that can be read; false if there is none.
+    pub(crate) fn skip_unreadable(&mut self) -> bool {
+        let Some(from) = self.from else {
+            return false;
+        };
+        let end = self.prefix.after_prefix();
+        let mut is_readable = |key: &Key| {
+            *key >= end || {
+                let scan = self.engine.scan(key, &self.prefix);
+                scan.and_then(|mut scan| scan.next()).is_ok()
+            }
+        };
+        match verify::skip(&from, &mut is_readable) {
+            Some(key) if key < end => {
+                self.from = Some(key);
+                true
+            }
+            _ => false,
         }
     }
 

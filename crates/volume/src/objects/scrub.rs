@@ -3,6 +3,7 @@
 //! Blocks are read from the device where the system can be told to. What does not match is looked at
 //! again with its record as it is then, and its blocks held, before it is called damaged.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,9 @@ use crate::blocks::{Owner, block_damage};
 use crate::engine::key::{Key, Kind};
 use crate::engine::space::BLOCK_BYTES;
 use crate::error::Result;
-use crate::record::{BLOCK, BlockRef, ObjectRecord, PIECE_BLOCKS, Piece, PieceBlocks};
+use crate::record::{
+    BLOCK, BlockRef, DeviceRecord, ObjectRecord, PIECE_BLOCKS, Piece, PieceBlocks,
+};
 
 /// Longest pause at a time.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -47,19 +50,41 @@ impl ObjectStore {
         let prefix = Key::of_kind(Kind::Object);
         let mut report = ObjectScrub::default();
         let mut walk = shared.engine.walk(&prefix, &prefix);
-        // What is unreadable is told below.
-        while let Ok(Some((_, value))) = walk.next() {
-            if let Ok(record) = ObjectRecord::decode(&value) {
-                report.total += record.blocks * BLOCK_BYTES;
+        loop {
+            match walk.next() {
+                Ok(Some((_, value))) => {
+                    if let Ok(record) = ObjectRecord::decode(&value) {
+                        report.total += record.blocks * BLOCK_BYTES;
+                    }
+                }
+                Ok(None) => break,
+                // It is told below.
+                Err(_) if walk.skip_unreadable() => {}
+                Err(_) => break,
             }
         }
         let begun = Instant::now();
+        let lost = shared.scrub_table(rate, begun, &mut report, tell)?;
+        let mut count = Count::begin(shared);
         let mut walk = shared.engine.walk(&prefix, &prefix);
-        while let Some((key, value)) = walk.next()? {
+        while !report.is_partial {
+            let (key, value) = match walk.next() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "scrub: objects with records in a damaged page are not known");
+                    count.is_whole = false;
+                    match walk.skip_unreadable() {
+                        true => continue,
+                        false => break,
+                    }
+                }
+            };
             let id = name_of(&key);
             report.objects += 1;
             let cause = match ObjectRecord::decode(&value) {
                 Ok(record) => {
+                    count.add(&record);
                     let mut go_on = |report: &mut ObjectScrub, bytes| {
                         report.bytes += bytes;
                         let ended = keep_pace(shared, rate, begun, report, tell);
@@ -68,7 +93,10 @@ impl ObjectStore {
                     };
                     let scrubbed =
                         shared.scrub_object(&record, &mut |bytes| go_on(&mut report, bytes));
-                    scrubbed.unwrap_or_else(|error| Some(error.to_string()))
+                    let wrong = scrubbed.unwrap_or_else(|error| Some(error.to_string()));
+                    let is_lost =
+                        lost.contains(&key) || lost.contains(&Key::object_pieces(record.number));
+                    wrong.or_else(|| is_lost.then(|| ON_DISK.to_owned()))
                 }
                 Err(error) => Some(error.to_string()),
             };
@@ -83,7 +111,54 @@ impl ObjectStore {
                 break;
             }
         }
+        if !report.is_partial {
+            count.compare(shared);
+        }
         Ok(report)
+    }
+}
+
+/// What is said of an object whose records are damaged on the disk.
+const ON_DISK: &str = "its records in the table do not match their checksums on the disk";
+
+/// The objects that a scrub has met, beside what the device's record says of them.
+struct Count {
+    before: DeviceRecord,
+    objects: u64,
+    removed: u64,
+    is_whole: bool,
+}
+
+impl Count {
+    fn begin(shared: &Shared) -> Self {
+        Self {
+            before: *shared.device.lock(),
+            objects: 0,
+            removed: 0,
+            is_whole: true,
+        }
+    }
+
+    fn add(&mut self, record: &ObjectRecord) {
+        match record.removed {
+            0 => self.objects += 1,
+            _ => self.removed += 1,
+        }
+    }
+
+    /// Logs a difference, if nothing has changed meanwhile.
+    fn compare(&self, shared: &Shared) {
+        let now = *shared.device.lock();
+        let (objects, removed) = (self.objects, self.removed);
+        if self.is_whole && now == self.before && (objects, removed) != (now.objects, now.removed) {
+            tracing::error!(
+                objects,
+                removed,
+                said = now.objects,
+                said_removed = now.removed,
+                "scrub: the device's counts are not what it has"
+            );
+        }
     }
 }
 
@@ -113,6 +188,40 @@ fn keep_pace(
 }
 
 impl Shared {
+    /// Looks at the table as the disk has it: keys of objects, and of all pieces of objects, that are damaged
+    /// there.
+    fn scrub_table(
+        &self,
+        rate: u64,
+        begun: Instant,
+        report: &mut ObjectScrub,
+        tell: &mut dyn FnMut(&ObjectScrub) -> ControlFlow<()>,
+    ) -> Result<BTreeSet<Key>> {
+        let faults = self.engine.verify_table(&mut |bytes| {
+            report.bytes += bytes;
+            report.total += bytes;
+            keep_pace(self, rate, begun, report, tell)
+        })?;
+        report.is_partial |= faults.is_partial;
+        for fault in &faults.others {
+            tracing::error!(fault, "scrub: damaged");
+        }
+        if let Some(offset) = faults.offset {
+            let records = faults.lost.len() as u64 + faults.unnamed;
+            tracing::warn!(
+                file = "base",
+                offset,
+                records,
+                "blocks on the disk do not match their checksums"
+            );
+        }
+        let of_object = |key: &Key| match key.starts_with(&Key::of_kind(Kind::ObjectPiece)) {
+            true => Key::object_pieces(key.u64_at(1)),
+            false => *key,
+        };
+        Ok(faults.lost.iter().map(of_object).collect())
+    }
+
     /// Verifies the pieces of an object; says what is wrong with the first that is damaged.
     fn scrub_object(
         &self,

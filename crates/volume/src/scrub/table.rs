@@ -1,12 +1,14 @@
-//! The part of a scrub that looks at how records belong together: names without a vnode, and the
-//! counters of a group.
+//! The part of a scrub that looks at the table: its file on the disk, the order of its keys, and how
+//! records belong together: names without a vnode, and the counters of a group.
 
-use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
+use std::ops::ControlFlow;
 
-use super::{Damage, Look, Scrub, Viewers};
+use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+
+use super::{Damage, Ended, Look, Scrub, Viewers};
 use crate::core::Group;
-use crate::engine::key::Key;
-use crate::error::Error;
+use crate::engine::key::{Key, Kind};
+use crate::error::{Error, Result};
 use crate::record::{CountersRecord, VnodeRecord};
 use crate::types::FileType;
 
@@ -17,7 +19,89 @@ pub(super) struct Count {
     blocks: u64,
 }
 
+/// What is said of a record that is damaged on the disk.
+const ON_DISK: &str = "its records in the table do not match their checksums on the disk";
+
 impl Scrub<'_> {
+    /// Looks at the table as the disk has it. Damage that is in no vnode's records is told here.
+    pub(super) fn table(&mut self) -> Result<ControlFlow<Ended>> {
+        let engine = std::sync::Arc::clone(&self.core.engine);
+        let mut ended = ControlFlow::Continue(());
+        let faults = engine.verify_table(&mut |bytes| {
+            ended = self.verified(bytes);
+            match ended {
+                ControlFlow::Continue(()) => ControlFlow::Continue(()),
+                ControlFlow::Break(_) => ControlFlow::Break(()),
+            }
+        })?;
+        for other in &faults.others {
+            self.damage_of_volume(VolumeId(0), &Error::Format(other.clone()));
+        }
+        if let Some(offset) = faults.offset {
+            let records = faults.lost.len() as u64 + faults.unnamed;
+            tracing::warn!(
+                file = "base",
+                offset,
+                records,
+                "blocks on the disk do not match their checksums"
+            );
+        }
+        let mut rest = faults.unnamed;
+        for key in &faults.lost {
+            let is_kind = |kind: Kind| key.starts_with(&Key::of_kind(kind));
+            if is_kind(Kind::Vnode) || is_kind(Kind::Body) {
+                let vnodes = self.lost.entry(key.u32_at(1)).or_default();
+                vnodes.insert(key.u32_at(5));
+            } else if is_kind(Kind::Volume) {
+                let error = Error::Format(ON_DISK.to_owned());
+                self.damage_of_volume(VolumeId(key.u32_at(1)), &error);
+            } else {
+                rest += 1;
+            }
+        }
+        if rest > 0 {
+            let error = Error::Format(format!(
+                "{rest} more records of the table do not match their checksums on the disk"
+            ));
+            self.damage_of_volume(VolumeId(0), &error);
+        }
+        Ok(ended)
+    }
+
+    /// Tells vnodes of a group with records that are damaged on the disk, but for those that were told since.
+    pub(super) fn lost_vnodes(&mut self, group: &Group, viewers: &Viewers, told_before: usize) {
+        let Some(vnodes) = self.lost.remove(&group.id.0) else {
+            return;
+        };
+        let Some(&volume) = viewers.volumes(&(0..1)).first() else {
+            return;
+        };
+        for vnode in vnodes {
+            let told = self.report.damaged.iter().skip(told_before);
+            if told.into_iter().any(|damage| damage.fid.vnode.0 == vnode) {
+                continue;
+            }
+            let prefix = Key::vnode_prefix(group.id.0, vnode);
+            let newest = self.core.engine.first_version(&prefix, &prefix);
+            let record = newest.ok().flatten().map(|(_, value)| value);
+            let record = record.and_then(|value| VnodeRecord::decode(&value).ok()?.ok());
+            let fid = Fid {
+                volume,
+                vnode: VnodeId(vnode),
+                uniquifier: record.map_or(Uniquifier(0), |record| record.uniquifier),
+            };
+            self.enter(Damage {
+                fid,
+                volumes: viewers.volumes(&(0..viewers.epochs.len())),
+                path: self.core.path_of(fid),
+                data_version: 0,
+                length: 0,
+                places: Vec::new(),
+                cause: ON_DISK.to_owned(),
+            });
+        }
+    }
+
     /// Begins to count what the head of a group has.
     pub(super) fn begin_count(&self, group: &Group, viewers: &Viewers) -> Option<Count> {
         let is_counted = viewers.epochs.first() == Some(&crate::partition::EPOCH_MAX);
@@ -144,7 +228,7 @@ mod tests {
     use cellar_wire::ids::{AfsTime, ViceId, VolumeId};
 
     use super::*;
-    use crate::disk::SimDisk;
+    use crate::disk::{Disk, SimDisk};
     use crate::engine::batch::Batch;
     use crate::{Context, NewVnode, Options, Partition, Volume, VolumeSpec};
 
@@ -225,5 +309,44 @@ mod tests {
         ));
         assert_eq!(volume.lookup(root, b"three"), Err(Error::NotFound));
         assert!(partition.counters().damaged >= 3);
+    }
+
+    /// A key that lies behind those that are greater, under a checksum that is right.
+    #[test]
+    fn keys_out_of_order_are_told() {
+        let disk = SimDisk::new(64 << 20);
+        let options = Options {
+            journal_bytes: 1 << 20,
+            reserve_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let open = || Partition::open(Arc::new(disk.clone()), options.clone()).unwrap();
+        let partition = open();
+        let spec = VolumeSpec::new(VolumeId(10), "vol", ViceId(1), AfsTime(1));
+        let volume = partition.create_volume(&spec).unwrap().outcome;
+        let one = make(&volume, b"one");
+        let key = Key::vnode(volume.group.id.0, one.vnode.0, 1);
+        drop(volume);
+        partition.close().unwrap();
+        drop(partition);
+        let base = disk.contents("base");
+        let wanted = key.as_slice();
+        let places = (0..base.len() - wanted.len()).filter(|&at| base[at..].starts_with(wanted));
+        let places: Vec<usize> = places.collect();
+        assert!(!places.is_empty());
+        for place in places {
+            disk.flip_bit("base", place as u64, 6);
+        }
+        // The sums are made of what is there.
+        let base = disk.contents("base");
+        let sums = base.chunks(4096).zip(0..).flat_map(|(bytes, block)| {
+            crate::engine::page_sums::sum_of(block, bytes).to_be_bytes()
+        });
+        let sums: Vec<u8> = sums.collect();
+        disk.open("base.sums").unwrap().write_at(&sums, 0).unwrap();
+        let partition = open();
+        let damaged = found(&partition);
+        let of_order = |damage: &Damage| damage.cause.contains("not behind the one before it");
+        assert!(damaged.iter().any(of_order), "{damaged:?}");
     }
 }

@@ -262,3 +262,50 @@ fn damage_of_a_device_is_never_absence_or_other_bytes() {
         }
     }
 }
+
+/// A page of the table that cannot be read costs the objects in it; the scrub goes on and meets the others, and says
+/// which lie there, also while memory still has the page.
+#[test]
+fn a_scrub_goes_on_past_a_damaged_page_of_the_table() {
+    const MANY: u32 = 300;
+    let disk = SimDisk::new(64 << 20);
+    let store = open(&disk).unwrap();
+    for serial in 1..=MANY {
+        write(&store, serial, (0, 10), 0, pattern(serial, 900));
+    }
+    store.flush().unwrap();
+    store.close().unwrap();
+    drop(store);
+    // The key of one object in the middle, wherever it lies.
+    let mut key = vec![0x40];
+    for part in [7, 300, 150, 150_u32] {
+        key.extend_from_slice(&part.to_be_bytes());
+    }
+    for cached in [false, true] {
+        let disk = disk.power_cut(None);
+        let options = Options {
+            base_cache_bytes: if cached { 4 << 20 } else { 0 },
+            ..options()
+        };
+        let store = ObjectStore::open(Arc::new(disk.clone()), options).unwrap();
+        let mut tell = |_: &_| std::ops::ControlFlow::Continue(());
+        let sound = store.scrub(0, &mut tell).unwrap();
+        assert_eq!((sound.objects, sound.damaged.len()), (MANY.into(), 0));
+        let base = disk.contents("base");
+        let places = (0..base.len() - key.len()).filter(|&at| base[at..].starts_with(&key));
+        for place in places {
+            disk.flip_bit("base", place as u64 + 2, 1);
+        }
+        let report = store.scrub(0, &mut tell).unwrap();
+        assert!(!report.is_partial);
+        if cached {
+            assert_eq!(report.objects, u64::from(MANY));
+            assert!(report.damaged.contains(&id(150)), "{report:?}");
+            assert!(report.damaged.len() < 100);
+        } else {
+            // The objects of volume 8 lie behind it.
+            assert!(report.objects > u64::from(MANY) / 2, "{report:?}");
+            assert!(report.objects < u64::from(MANY));
+        }
+    }
+}

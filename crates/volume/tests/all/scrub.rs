@@ -261,6 +261,25 @@ fn a_damaged_page_of_the_table_is_an_error_of_its_files() {
     assert_eq!(of.path.as_deref(), Some("f100"));
 }
 
+/// What is in memory goes on answering; what the disk has of it is named all the same.
+#[test]
+fn a_damaged_page_of_the_table_that_is_in_memory_is_named() {
+    let (disk, fid, bytes, places) = many_pages();
+    let partition = cellar_volume::Partition::open(Arc::new(disk.clone()), options()).unwrap();
+    let world = World { disk, partition };
+    assert_eq!(scrub(&world).damaged, []);
+    for place in places {
+        world.disk.flip_bit("base", place + 500, 4);
+    }
+    let damaged = scrub(&world).damaged;
+    assert!((1..10).contains(&damaged.len()), "{damaged:?}");
+    let of = damaged.iter().find(|damage| damage.fid == fid).unwrap();
+    assert_eq!(of.path.as_deref(), Some("f100"));
+    assert!(of.cause.contains("on the disk"), "{}", of.cause);
+    assert_eq!(read(&world.volume(), fid).unwrap(), bytes);
+    world.check();
+}
+
 #[test]
 fn a_scrub_keeps_to_its_rate_among_writers_and_can_be_ended() {
     let (world, fid, _) = filled();

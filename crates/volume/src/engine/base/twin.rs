@@ -1,0 +1,130 @@
+//! The base table as the disk has it, without what is in memory: for a scrub.
+//!
+//! A second redb over the same file, which only reads: from the device, compared with the sums. While
+//! it is in use nothing may change the file.
+
+use std::io;
+use std::sync::Arc;
+
+use redb::{Builder, ReadOnlyDatabase, ReadableDatabase, StorageBackend};
+
+use super::super::page_sums::PageSums;
+use super::{Base, DAMAGED, TABLE, failed, guarded};
+use crate::disk::DiskFile;
+use crate::engine::key::Key;
+use crate::error::Result;
+
+const BLOCK: u64 = 4096;
+/// Memory for its pages: entries are asked for in order.
+const CACHE_BYTES: usize = 1 << 20;
+/// The flags in redb's header, and that of a table which is in use. It would not be opened for reading with it,
+/// and between two transactions it says nothing else.
+const FLAGS_AT: u64 = 9;
+const IN_USE: u8 = 2;
+
+#[derive(Debug)]
+struct Stored {
+    file: Arc<dyn DiskFile>,
+    sums: Arc<PageSums>,
+}
+
+impl StorageBackend for Stored {
+    fn len(&self) -> Result<u64, io::Error> {
+        self.file.length()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        self.file.read_stored(out, offset)?;
+        if let Some(at) = self.sums.damaged(offset, out) {
+            out.fill(0);
+            DAMAGED.set(Some(at));
+        }
+        if let Some(flags) = FLAGS_AT.checked_sub(offset)
+            && let Some(flags) = out.get_mut(flags as usize)
+        {
+            *flags &= !IN_USE;
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> Result<(), io::Error> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        Ok(())
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), io::Error> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+/// The base table of the disk, open.
+pub(crate) struct Twin(Option<ReadOnlyDatabase>);
+
+impl Base {
+    /// Opens what the disk has. The file must not change before the twin is dropped.
+    pub(crate) fn twin(&self) -> Result<Twin> {
+        let database = guarded(|| {
+            let stored = Stored {
+                file: Arc::clone(&self.file),
+                sums: Arc::clone(&self.sums),
+            };
+            let mut builder = Builder::new();
+            builder.set_cache_size(CACHE_BYTES);
+            Ok(builder.open_read_only_with_backend(stored)?)
+        });
+        Ok(Twin(Some(database.map_err(|error| failed(&error))?)))
+    }
+
+    /// Compares up to `length` bytes at an offset of the file on the disk with the sums: the offsets of blocks that
+    /// do not match or cannot be read. None behind the end of the file. The table must not be in use by a
+    /// transaction.
+    pub(crate) fn unsound_blocks(&self, offset: u64, length: u64) -> Result<Option<Vec<u64>>> {
+        let io = |error| failed(&redb::Error::Io(error));
+        let end = self.file.length().map_err(io)?.min(offset + length);
+        if offset >= end {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; (end - offset) as usize];
+        let all = self.file.read_stored(&mut bytes, offset);
+        if all.is_ok() && self.sums.damaged(offset, &bytes).is_none() {
+            return Ok(Some(Vec::new()));
+        }
+        let mut unsound = Vec::new();
+        for at in (offset..end).step_by(BLOCK as usize) {
+            let bytes = &mut bytes[..BLOCK.min(end - at) as usize];
+            let read = self.file.read_stored(bytes, at);
+            if read.is_err() || self.sums.damaged(at, bytes).is_some() {
+                unsound.push(at);
+            }
+        }
+        Ok(Some(unsound))
+    }
+}
+
+impl Twin {
+    /// Whether the entry of a key can be read.
+    pub(crate) fn check(&self, key: &Key) -> Result<()> {
+        guarded(|| {
+            let Some(database) = &self.0 else {
+                return Ok(());
+            };
+            let transaction = database.begin_read()?;
+            transaction.open_table(TABLE)?.get(key.as_slice())?;
+            Ok(())
+        })
+        .map_err(|error| failed(&error))
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        // Its end may meet damaged pages too.
+        let _ = guarded(|| {
+            drop(self.0.take());
+            Ok(())
+        });
+    }
+}
