@@ -81,7 +81,11 @@ def compile_and_run(number):
     env = dict(os.environ, TMPDIR=f"{top}/tmp")
 
     def run(*command):
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, env=env, capture_output=True, text=True)
+        except OSError as cause:
+            wrong[f"{command[0]}: {cause.strerror}"] += 1
+            return None
         if done.returncode != 0:
             said = (done.stderr.strip().splitlines() or [""])[-1]
             wrong[f"{command[0]}: status {done.returncode}, {said}"] += 1

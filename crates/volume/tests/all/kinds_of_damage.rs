@@ -123,7 +123,7 @@ fn describe(volume: &Volume, path: &[&str]) -> cellar_volume::Result<Option<Stri
     }
     let (status, acl) = volume.status_and_acl(fid)?;
     let bytes = volume.read(fid, 0, 4 << 20)?;
-    let sum = crc(&bytes);
+    let sum = crc32c::crc32c(&bytes);
     let entries = match fid.vnode.is_directory() {
         true => volume.entries(fid)?.len(),
         false => 0,
@@ -132,11 +132,6 @@ fn describe(volume: &Volume, path: &[&str]) -> cellar_volume::Result<Option<Stri
         "{status:?} {acl:?} {} {sum} {entries}",
         bytes.len()
     )))
-}
-
-fn crc(bytes: &[u8]) -> u64 {
-    let step = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// Errors of the volume and the partition count for all that is below.

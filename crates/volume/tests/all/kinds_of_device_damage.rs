@@ -94,11 +94,6 @@ fn fill(store: &ObjectStore) {
 /// What is seen of an object or of a list: `Err` is an I/O error.
 type Seen = BTreeMap<String, Result<String, String>>;
 
-fn sum(bytes: &[u8]) -> u64 {
-    let step = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
 /// Refusals other than I/O errors count for all that is below.
 fn note(seen: &mut Seen, what: String, found: cellar_volume::Result<String>) -> Result<(), String> {
     let found = match found {
@@ -130,7 +125,7 @@ fn observe(store: &ObjectStore) -> Result<Seen, String> {
         )?;
         for version in versions {
             let bytes = store.read(id(serial), version, 0, 4 << 20);
-            let text = bytes.map(|bytes| format!("{} {}", bytes.len(), sum(&bytes)));
+            let text = bytes.map(|bytes| format!("{} {}", bytes.len(), crc32c::crc32c(&bytes)));
             note(&mut seen, format!("{serial}.{version}"), text)?;
         }
     }

@@ -78,9 +78,7 @@ pub(crate) fn describe(volume: &Volume, path: &str, fid: Fid, state: &mut State)
         None => volume.read(fid, 0, 4 << 20).unwrap(),
         Some(layout) => format!("{layout:?}").into_bytes().into(),
     };
-    let sum = bytes
-        .iter()
-        .fold(0u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));
+    let sum = crc32c::crc32c(&bytes);
     let acl = volume.status_and_acl(fid).unwrap().1;
     state.insert(path.to_string(), format!("{status:?} {sum} {acl:?}"));
     if status.kind == FileType::Directory {
