@@ -133,8 +133,7 @@ fn being_made(cell: &Cell, file: &str, on: &[u64], known: &mut HashSet<String>) 
 
 /// A device dies for good; of those that take part in the repair one that the object is made from is killed while that
 /// is read, then the one that it is made on.
-#[test]
-fn repairs_go_on_when_devices_that_take_part_are_killed() {
+fn repairs_go_on(name: &str, layout: &str, length: usize) {
     let options = [
         "--repair-after",
         "1",
@@ -146,74 +145,60 @@ fn repairs_go_on_when_devices_that_take_part_are_killed() {
     let cell = Cell::with(&options);
     let mut servers = Servers::start(&cell, 7);
     ready(&cell, 7);
-    let mut files = Vec::new();
-    for (name, layout, length) in [
-        ("copies", "copies=2", 40 << 20),
-        ("parity", "ec=4+2,stripe-size=64K", 60 << 20),
-    ] {
-        let (path, bytes) = local(&cell, name, length);
-        cell.ok(&format!(
-            "cp --admin --layout {layout} {} {TOP}/{name}",
-            path.display()
-        ));
-        files.push((name, bytes));
-    }
+    let (path, bytes) = local(&cell, name, length);
+    cell.ok(&format!(
+        "cp --admin --layout {layout} {} {TOP}/{name}",
+        path.display()
+    ));
     let all = servers.devices();
     let place_of = |device: u64| all.iter().position(|one| *one == device).expect("ours");
-    for (name, _) in &files {
-        let on_all = all.iter().flat_map(|device| objects_on(&cell, *device));
-        let mut known: HashSet<String> = on_all.collect();
-        let (devices, objects) = (devices_of(&cell, name), objects_of(&cell, name));
-        let (file, _) = objects[0].rsplit_once('.').expect("a serial number");
-        let lost = devices[0];
-        servers.kill(place_of(lost));
-        let on = all.iter().copied().filter(|device| *device != lost);
-        let on: Vec<u64> = on.collect();
-        // So long that no call goes on with the one that is started again.
-        let mut away = |places: &[usize]| {
-            for place in places {
-                servers.kill(*place);
-            }
-            std::thread::sleep(Duration::from_secs(12));
-            for place in places {
-                servers.begin(*place);
-            }
-        };
-        let (target, object) = being_made(&cell, file, &on, &mut known);
-        let mut never = vec![object];
-        let source = place_of(devices[1]);
-        if *name == "copies" {
-            // Nothing else has the bytes: there is another try.
-            away(&[source]);
-            let (target, object) = being_made(&cell, file, &on, &mut known);
-            never.push(object);
-            away(&[place_of(target)]);
-        } else {
-            // Four of seven are left, which are enough to compute it from.
-            away(&[source, place_of(target)]);
+    let on_all = all.iter().flat_map(|device| objects_on(&cell, *device));
+    let mut known: HashSet<String> = on_all.collect();
+    let (devices, objects) = (devices_of(&cell, name), objects_of(&cell, name));
+    let (file, _) = objects[0].rsplit_once('.').expect("a serial number");
+    let lost = devices[0];
+    servers.kill(place_of(lost));
+    let on = all.iter().copied().filter(|device| *device != lost);
+    let on: Vec<u64> = on.collect();
+    // So long that no call goes on with the one that is started again.
+    let mut away = |places: &[usize]| {
+        for place in places {
+            servers.kill(*place);
         }
-        until(&format!("{name} is whole again"), || {
-            let now = pieces(&cell, name);
-            now["redundant"] == json!(true) && !devices_of(&cell, name).contains(&lost)
-        });
-        let now = objects_of(&cell, name);
-        let early = never.iter().find(|object| now.contains(object));
-        assert_eq!(early, None, "it was made before anything was killed");
-        until("nothing waits", || repairs(&cell)["waiting"] == json!(0));
-        servers.begin(place_of(lost));
-        devices_are(&cell, 7, "up");
-        // Whatever it has is of no use any more, and what else was on it is where it was, or elsewhere.
-        until("all files are whole", || {
-            let whole =
-                |(name, _): &(&str, Vec<u8>)| pieces(&cell, name)["redundant"] == json!(true);
-            repairs(&cell)["waiting"] == json!(0) && files.iter().all(whole)
-        });
+        std::thread::sleep(Duration::from_secs(12));
+        for place in places {
+            servers.begin(*place);
+        }
+    };
+    let (target, object) = being_made(&cell, file, &on, &mut known);
+    let mut never = vec![object];
+    let source = place_of(devices[1]);
+    if name == "copies" {
+        // Nothing else has the bytes: there is another try.
+        away(&[source]);
+        let (target, object) = being_made(&cell, file, &on, &mut known);
+        never.push(object);
+        away(&[place_of(target)]);
+    } else {
+        // Four of seven are left, which are enough to compute it from.
+        away(&[source, place_of(target)]);
     }
+    until(&format!("{name} is whole again"), || {
+        let now = pieces(&cell, name);
+        now["redundant"] == json!(true) && !devices_of(&cell, name).contains(&lost)
+    });
+    let now = objects_of(&cell, name);
+    let early = never.iter().find(|object| now.contains(object));
+    assert_eq!(early, None, "it was made before anything was killed");
+    until("nothing waits", || repairs(&cell)["waiting"] == json!(0));
+    servers.begin(place_of(lost));
+    devices_are(&cell, 7, "up");
+    // Whatever it has is of no use any more, and what else was on it is where it was, or elsewhere.
+    until("the file is whole", || {
+        repairs(&cell)["waiting"] == json!(0) && pieces(&cell, name)["redundant"] == json!(true)
+    });
     // All of what is named is there, and nothing else stays.
-    let mut named: Vec<String> = files
-        .iter()
-        .flat_map(|(name, _)| objects_of(&cell, name))
-        .collect();
+    let mut named = objects_of(&cell, name);
     named.sort_unstable();
     until("only what is named is left", || {
         cell.ok("osd collect -grace 0");
@@ -224,21 +209,29 @@ fn repairs_go_on_when_devices_that_take_part_are_killed() {
         there == named
     });
     // What was made anew is what is read now.
-    for (name, bytes) in &files {
-        let devices = devices_of(&cell, name);
-        let away = match *name {
-            "copies" => &devices[1..],
-            _ => &devices[1..3],
-        };
-        for device in away {
-            servers.kill(servers.of(*device));
-        }
-        comes_back(&cell, name, bytes);
-        for device in away {
-            servers.begin(servers.of(*device));
-        }
-        devices_are(&cell, 7, "up");
+    let devices = devices_of(&cell, name);
+    let away = match name {
+        "copies" => &devices[1..],
+        _ => &devices[1..3],
+    };
+    for device in away {
+        servers.kill(servers.of(*device));
     }
+    comes_back(&cell, name, &bytes);
+    for device in away {
+        servers.begin(servers.of(*device));
+    }
+    devices_are(&cell, 7, "up");
+}
+
+#[test]
+fn repairs_of_copies_go_on_when_devices_that_take_part_are_killed() {
+    repairs_go_on("copies", "copies=2", 40 << 20);
+}
+
+#[test]
+fn repairs_of_a_code_go_on_when_devices_that_take_part_are_killed() {
+    repairs_go_on("parity", "ec=4+2,stripe-size=64K", 60 << 20);
 }
 
 /// Nobody gives a command: what nobody names goes when its time has come, and not before; what is named stays, and
