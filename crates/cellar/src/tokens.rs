@@ -128,6 +128,7 @@ pub(crate) async fn logout(options: LogoutOptions) -> Outcome {
     } else {
         kerberos::forget_token(&cache, cell.map(CellName::as_str)).await?
     };
+    crate::mounted::tokens_changed();
     if let Some(cell) = cell
         && from_kernel + from_cache == 0
     {

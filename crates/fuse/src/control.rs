@@ -31,6 +31,8 @@ pub const UNSTORED: &str = "afs.cellar.unstored.";
 pub const SILENT: &str = "afs.cellar.silent.";
 /// To get: nothing, when the kernel has heard of all that was forgotten before.
 pub const HEARD: &str = "afs.cellar.heard";
+/// To set, by a user who has other tokens now: anything.
+pub const TOKENS: &str = "afs.cellar.tokens";
 /// To set: `file`, `volume` or `all`.
 pub const FLUSH: &str = "afs.cellar.flush";
 /// To set on a directory: the name of a mount point in it.
@@ -197,6 +199,7 @@ impl Requests {
         let name = std::str::from_utf8(name).map_err(|_| Errno::EOPNOTSUPP)?;
         let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
         match name {
+            TOKENS => self.cache.look_again(uid),
             FLUSH if text == "all" => {
                 self.must_manage(uid)?;
                 self.cache.flush_all();

@@ -51,7 +51,9 @@ impl Request {
     pub(super) async fn obtain(&self, cache: &CacheName) -> Outcome<Vec<Held>> {
         self.prove(cache).await?;
         let held = self.tokens(cache).await?;
-        self.hand_over(held).await
+        let held = self.hand_over(held).await;
+        crate::mounted::tokens_changed();
+        held
     }
 
     /// Gets a ticket-granting ticket into the cache, unless one is there and will do.

@@ -133,16 +133,21 @@ impl Tokens {
                 }
             }
         }
-        let file = named.and_then(|own| own.path());
-        let file = file.unwrap_or_else(|| PathBuf::from(customary(uid)));
+        let file = self.file(uid);
         let data = std::fs::symlink_metadata(&file).ok()?;
         if !data.is_file() || data.uid() != uid {
             return None;
         }
-        let time = (data.mtime() as u64).wrapping_mul(1_000_000_007);
-        let stamp = time.wrapping_add(data.mtime_nsec() as u64) ^ data.ino();
+        let stamp = stamp_of(&data);
         // Somebody else's file would be somebody else's identity, also if it comes to that place just now.
         Some((CacheName::file_of(&file, uid), stamp))
+    }
+
+    /// The file that a user's tickets are in, if they are in none that the library knows.
+    fn file(&self, uid: u32) -> PathBuf {
+        let named = (uid == self.own).then(CacheName::own);
+        let file = named.and_then(|own| own.path());
+        file.unwrap_or_else(|| PathBuf::from(customary(uid)))
     }
 
     /// What a user has now, and what he gets with it.
@@ -257,6 +262,12 @@ impl Tokens {
     }
 }
 
+/// Another number when a file has other contents.
+fn stamp_of(data: &std::fs::Metadata) -> u64 {
+    let time = (data.mtime() as u64).wrapping_mul(1_000_000_007);
+    time.wrapping_add(data.mtime_nsec() as u64) ^ data.ino()
+}
+
 /// Where users' caches are if nobody says otherwise.
 fn customary(uid: u32) -> String {
     format!("/tmp/krb5cc_{uid}")
@@ -280,6 +291,11 @@ impl Identities for Tokens {
             drop(looking);
             found.map(|found| found.stamp())
         })
+    }
+
+    fn glance(&self, uid: u32) -> Option<u64> {
+        let data = std::fs::symlink_metadata(self.file(uid));
+        data.ok().map(|data| stamp_of(&data))
     }
 
     fn securities<'a>(

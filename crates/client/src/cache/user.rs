@@ -2,7 +2,9 @@
 //!
 //! Whoever has no token is *anybody*, and all such users are one: they share connections, and what is
 //! known about rights. Who has tokens has connections of his own. Tokens that come, are renewed or given
-//! up are noticed by the identity's stamp, at most every [`STAMP_TIME`].
+//! up are noticed by the identity's stamp. It is asked for every [`STAMP_TIME`], and before a request is made where a
+//! [glance](Identities::glance) says that something changed, or a login told us ([`Cache::look_again`]): the first request
+//! after a login has the new tokens.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -39,6 +41,12 @@ pub trait Identities: Send + Sync + 'static {
     /// Something that is another when the user's tokens are others. `None`: he has none. Asked every few seconds while
     /// he is busy; others of his calls do not wait for it.
     fn stamp(&self, uid: u32) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + '_>>;
+
+    /// A look that costs next to nothing, taken before each request of a user: another number than before says that the stamp may
+    /// be another. `None`: there is no such look.
+    fn glance(&self, _uid: u32) -> Option<u64> {
+        None
+    }
 
     /// How the servers of each cell are called for him, with the tokens that the last stamp was of.
     fn securities<'a>(
@@ -135,6 +143,10 @@ struct Known {
     user: Arc<User>,
     stamp: Option<u64>,
     asked: Instant,
+    /// As it was before the stamp was asked for.
+    glance: Option<u64>,
+    /// A login has told us that the stamp is another.
+    told: bool,
 }
 
 fn merge(all: &mut Latencies, user: &User) {
@@ -218,25 +230,22 @@ impl Cache {
     /// No cell is known.
     pub async fn user(&self, uid: u32) -> Result<Arc<User>> {
         let now = Instant::now();
-        let known = {
-            let mut users = self.users().known.lock();
-            match users.get_mut(&uid) {
-                Some(known) if now.duration_since(known.asked) < STAMP_TIME => {
-                    return Ok(known.user.clone());
-                }
-                Some(known) => {
-                    // Others go on with what is known while one asks.
-                    known.asked = now;
-                    Some((known.user.clone(), known.stamp))
-                }
-                None => None,
+        let glance = self.identities().glance(uid);
+        if let Some(known) = self.users().known.lock().get_mut(&uid) {
+            let is_another = known.told || known.glance != glance;
+            if !is_another && now.duration_since(known.asked) < STAMP_TIME {
+                return Ok(known.user.clone());
             }
-        };
+            // Where nothing says that it is another, other requests go on with what is known while one asks.
+            known.asked = now;
+        }
         let stamp = self.identities().stamp(uid).await;
-        if let Some((user, before)) = &known
-            && *before == stamp
+        if let Some(known) = self.users().known.lock().get_mut(&uid)
+            && known.stamp == stamp
         {
-            return Ok(user.clone());
+            known.glance = glance;
+            known.told = false;
+            return Ok(known.user.clone());
         }
         let security = match stamp {
             Some(_) => self.identities().securities(uid).await,
@@ -252,9 +261,18 @@ impl Cache {
             stamp: stamp.filter(|_| user.uid != ANYBODY),
             user: user.clone(),
             asked: Instant::now(),
+            glance,
+            told: false,
         };
         self.users().put(uid, known);
         Ok(user)
+    }
+
+    /// A user of the machine has logged in or out: his next request asks for his tokens.
+    pub fn look_again(&self, uid: u32) {
+        if let Some(known) = self.users().known.lock().get_mut(&uid) {
+            known.told = true;
+        }
     }
 
     /// Whoever has no token.
@@ -271,6 +289,8 @@ impl Cache {
             user,
             stamp: None,
             asked: Instant::now(),
+            glance: None,
+            told: false,
         });
         Ok(known.user.clone())
     }
