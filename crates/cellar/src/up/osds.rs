@@ -163,7 +163,7 @@ pub(crate) fn port(ports: &Ports) -> u16 {
     ports.fileserver.saturating_add(6)
 }
 
-/// Opens the devices in `directory`, of which there shall be `wanted` at least, for a server with these
+/// Opens the devices in `directory`, of which there shall be `wanted` at least and all that were used, for a server with these
 /// settings. `None`: there are none.
 pub(crate) fn open(
     directory: &Path,
@@ -175,7 +175,9 @@ pub(crate) fn open(
     table: &dyn OsdTable,
 ) -> Outcome<Option<OsdServer>> {
     let mut places = find(directory)?;
-    for index in 1..=wanted {
+    let used = used(directory)?;
+    let used = used.iter().filter_map(|used| index_of(&used.name));
+    for index in (1..=wanted).chain(used) {
         if !places.iter().any(|place| place.index == index) {
             let path = directory.join(format!("osd{index}"));
             places.push(Place { path, index });
@@ -404,6 +406,12 @@ fn enter(place: &Place, identity: &Identity, table: &dyn OsdTable) -> Result<u32
     table.create(entry).map_err(refused)
 }
 
+/// The number in the name of a device's directory.
+fn index_of(name: &str) -> Option<u32> {
+    let index = name.strip_prefix("osd")?.parse().ok()?;
+    (index > 0).then_some(index)
+}
+
 /// The devices that are there.
 fn find(directory: &Path) -> Outcome<Vec<Place>> {
     let unreadable =
@@ -412,11 +420,10 @@ fn find(directory: &Path) -> Outcome<Vec<Place>> {
     for entry in fs::read_dir(directory).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let name = entry.file_name();
-        let digits = name.to_str().and_then(|name| name.strip_prefix("osd"));
-        let Some(index) = digits.and_then(|digits| digits.parse().ok()) else {
+        let Some(index) = name.to_str().and_then(index_of) else {
             continue;
         };
-        if index > 0 && entry.path().is_dir() {
+        if entry.path().is_dir() {
             let path = entry.path();
             found.push(Place { path, index });
         }

@@ -243,6 +243,12 @@ fn a_cell_of_a_release_without_ids_is_taken_over_and_guarded() {
         refused(&cell, &[]);
         fs::rename(cell.local("aside"), at.join(missing)).expect("back");
     }
+    // A device that is gone wholly is missed without --osds too.
+    fs::rename(at.join("osd1"), cell.local("aside")).expect("away");
+    let gone = refused(&cell, &[]);
+    assert!(gone.contains("osd1: it was used before"), "{gone}");
+    assert!(!at.join("osd1").exists());
+    fs::rename(cell.local("aside"), at.join("osd1")).expect("back");
     fs::remove_dir_all(at.join("vicepb")).expect("removed");
     assert!(refused(&cell, &[]).contains("--new-partition b"));
 }

@@ -119,7 +119,8 @@ fn make(
     wanted: Wanted,
     now: AfsTime,
 ) -> cellar_volume::Result<()> {
-    if wanted.parent != wanted.volume {
+    // A move between partitions of this server asks for one that a restore will fill.
+    if wanted.root || wanted.parent != wanted.volume {
         check_elsewhere(server, place, wanted.volume)?;
     }
     let partition = server.volumes.partition(place);

@@ -183,6 +183,16 @@ fn a_volume_moves_between_partitions_of_one_server() {
         let volser = Volser(cell.admin().await);
         let file = client.create(Fid::root(OPEN), "file").await;
         client.store(file, 0, b"one").await.unwrap();
+        // A new volume with the id of one that is on another partition, as `vos create -id` asks.
+        let second = afsvol::CreateVolume {
+            partition: 1,
+            name: "second".try_into().unwrap(),
+            volume_type: READWRITE,
+            parent: VolumeId(0),
+            volume: OPEN,
+        };
+        let refused = volser.0.call(&second).await.unwrap_err();
+        assert_eq!(refused.code(), AbortCode::EIO);
         let trans = volser.begin(OPEN, IT_BUSY).await;
         let create = afsvol::CreateVolume {
             partition: 1,
