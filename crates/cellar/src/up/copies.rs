@@ -1,18 +1,32 @@
 //! The copy of the databases beside them, which is there when they are damaged.
 //!
-//! A thread writes it at a start, after the databases were verified; every hour, if anything has
-//! changed; and at a clean stop.
+//! A thread writes it at a start, after the databases were verified; when they have changed and then
+//! rested, within a minute; every hour while they do not rest; and at a clean stop. What a copy takes
+//! is at most a fiftieth of the time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cellar_celldb::Embedded;
+use cellar_celldb::{CellDb, Embedded};
 
-/// How often the copy is written again.
-const EVERY: Duration = Duration::from_secs(3600);
+/// When copies are written.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// Between two looks whether the databases have changed. If not, they rest.
+    look: Duration,
+    /// The longest that a change waits while they do not rest.
+    longest: Duration,
+}
+
+const PACE: Pace = Pace {
+    look: Duration::from_secs(20),
+    longest: Duration::from_secs(3600),
+};
+/// A copy is followed by a pause that is at least so many times as long as it took.
+const REST: u32 = 50;
 
 /// The thread. Dropping this writes the last copy.
 pub(super) struct Copies {
@@ -26,7 +40,7 @@ impl Copies {
         let (stop, stopped) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("db-copy".to_owned())
-            .spawn(move || run(&db, &to, &stopped))?;
+            .spawn(move || run(&db, &to, &stopped, PACE))?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),
@@ -34,18 +48,31 @@ impl Copies {
     }
 }
 
-fn run(db: &Embedded, to: &std::path::Path, stopped: &Receiver<()>) {
-    loop {
-        if let Err(cause) = db.save_copy(to) {
-            tracing::error!(path = %to.display(), %cause, "no copy of the databases is written");
-        }
-        match stopped.recv_timeout(EVERY) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
-        }
-    }
+fn save(db: &Embedded, to: &Path) {
     if let Err(cause) = db.save_copy(to) {
         tracing::error!(path = %to.display(), %cause, "no copy of the databases is written");
+    }
+}
+
+fn run(db: &Embedded, to: &Path, stopped: &Receiver<()>, pace: Pace) {
+    loop {
+        let (begun, copied) = (Instant::now(), db.revision());
+        save(db, to);
+        let (took, mut seen) = (begun.elapsed(), copied);
+        let mut pause = pace.look.max(took * REST);
+        loop {
+            match stopped.recv_timeout(pause) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return save(db, to),
+            }
+            let now = db.revision();
+            let rests = now == seen || begun.elapsed() >= pace.longest;
+            if now != copied && rests {
+                break;
+            }
+            seen = now;
+            pause = pace.look;
+        }
     }
 }
 
@@ -56,5 +83,78 @@ impl Drop for Copies {
             // It has logged what it could not do.
             let _ended = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_celldb::{Error, Table, check_export};
+
+    use super::*;
+
+    const TABLE: Table = Table::new("test");
+
+    fn write(db: &Embedded, value: u64) {
+        let db: &dyn CellDb = db;
+        let written = db.write(|transaction| {
+            transaction.put(TABLE, b"key".to_vec(), value.to_be_bytes().to_vec());
+            Ok::<_, Error>(())
+        });
+        written.expect("written");
+    }
+
+    /// Runs the thread with a pace, and `work` beside it.
+    fn beside(pace: Pace, work: impl FnOnce(&Embedded, &Path)) {
+        let home = tempfile::tempdir().expect("a directory");
+        let to = home.path().join("cell.copy");
+        let db = Embedded::open(&home.path().join("cell.redb")).expect("databases");
+        let (stop, stopped) = sync_channel(1);
+        std::thread::scope(|scope| {
+            let (db, to) = (&db, &to);
+            scope.spawn(move || run(db, to, &stopped, pace));
+            work(db, to);
+            drop(stop);
+        });
+        let last = check_export(&to).expect("a copy");
+        assert_eq!(last.revision, db.revision().0, "the last copy");
+    }
+
+    fn wait_for(to: &Path, revision: u64) {
+        let begun = Instant::now();
+        while check_export(to).map_or(0, |copy| copy.revision) < revision {
+            assert!(begun.elapsed() < Duration::from_secs(30), "no copy");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn what_has_changed_is_copied_once_it_rests() {
+        let pace = Pace {
+            look: Duration::from_millis(20),
+            longest: Duration::from_secs(3600),
+        };
+        beside(pace, |db, to| {
+            for value in 0..2 {
+                write(db, value);
+                wait_for(to, db.revision().0);
+            }
+        });
+    }
+
+    #[test]
+    fn what_does_not_rest_is_copied_all_the_same() {
+        let pace = Pace {
+            look: Duration::from_millis(20),
+            longest: Duration::from_millis(60),
+        };
+        beside(pace, |db, to| {
+            let begun = Instant::now();
+            let mut value = 0;
+            while check_export(to).map_or(0, |copy| copy.revision) < 5 {
+                write(db, value);
+                value += 1;
+                assert!(begun.elapsed() < Duration::from_secs(30), "no copy");
+            }
+        });
     }
 }
