@@ -208,6 +208,40 @@ fn bad_dumps_leave_the_volume_as_it_was() {
     });
 }
 
+/// OpenAFS's servers take such a dump, and serve the volume only after a salvage has made a root directory.
+#[test]
+fn a_dump_without_a_root_directory_is_refused() {
+    let cell = Cell::start();
+    run(async {
+        let volser = Volser(cell.admin().await);
+        let sound = sample("full");
+        let is_root =
+            |item: &Item| matches!(item, Item::Vnode(record) if record.vnode == VnodeId::ROOT);
+        let place = items(&sound)
+            .iter()
+            .filter(|item| !matches!(item, Item::Data(_)))
+            .position(is_root)
+            .unwrap();
+        let places = boundaries(&sound);
+        // Its attributes end where its contents begin: a tag, a length of 32 bits, and these.
+        let (from, to) = (places[place], places[place + 1]);
+        assert_eq!(sound[to], b'f');
+        let length = u32::from_be_bytes(sound[to + 1..to + 5].try_into().unwrap());
+        let rest = &sound[to + 5 + length as usize..];
+        let rootless = [&sound[..from], rest].concat();
+        assert_eq!(
+            items(&rootless).iter().filter(|item| is_root(item)).count(),
+            0
+        );
+        let trans = volser.create("samp", READWRITE, NEW, NEW).await;
+        let cookie = cookie("samp", READWRITE, NEW);
+        let refused = volser.restore(trans, cookie, &rootless, 4096).await;
+        assert_eq!(refused.unwrap_err().code().0, BAD_DUMP);
+        volser.end(trans).await;
+    });
+    assert_eq!(cell.partition.check().unwrap().faults, [""; 0]);
+}
+
 /// Whatever bits are changed: all old, or what the dump says and sound.
 #[test]
 fn damaged_dumps_are_refused_or_make_a_sound_volume() {
