@@ -223,9 +223,9 @@ fn a_dump_without_a_root_directory_is_refused() {
             .position(is_root)
             .unwrap();
         let places = boundaries(&sound);
-        // Its attributes end where its contents begin: a tag, a length of 32 bits, and these.
-        let (from, to) = (places[place], places[place + 1]);
-        assert_eq!(sound[to], b'f');
+        // It is known once the length of its contents is, which follows their tag.
+        let (from, to) = (places[place], places[place + 1] - 4);
+        assert_eq!((sound[from], sound[to]), (3, b'f'));
         let length = u32::from_be_bytes(sound[to + 1..to + 5].try_into().unwrap());
         let rest = &sound[to + 5 + length as usize..];
         let rootless = [&sound[..from], rest].concat();
