@@ -107,6 +107,7 @@ impl Cache {
             return self.store(vnode, false).await;
         }
         if !vnode.body.lock().is_changed() {
+            self.note_made(vnode);
             return Ok(());
         }
         self.store_some(vnode, may_wait, false).await?;

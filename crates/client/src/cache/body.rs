@@ -160,8 +160,17 @@ impl Body {
 
     /// The server knows it.
     pub(crate) fn is_born(&mut self) {
+        let changed = self.is_changed();
         if let Some(kept) = &mut self.kept {
-            kept.is_born();
+            kept.is_born(changed);
+        }
+    }
+
+    /// A program has closed it: that it was made here outlives this process.
+    pub(crate) fn note_made(&mut self, writer: u32, now: AfsTime) {
+        let over = (self.version, writer);
+        if let Some(kept) = &mut self.kept {
+            kept.note_made(over, now);
         }
     }
 

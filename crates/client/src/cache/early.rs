@@ -297,6 +297,20 @@ impl Cache {
         Err(error)
     }
 
+    /// A file without contents that no server was told of is to be made also after a crash.
+    pub(crate) fn note_made(&self, vnode: &Arc<Vnode>) {
+        let maker = {
+            let state = vnode.state.lock();
+            state
+                .unborn
+                .as_ref()
+                .map(|unborn| unborn.queue.user().uid())
+        };
+        if let Some(maker) = maker {
+            vnode.body.lock().note_made(maker, self.now());
+        }
+    }
+
     /// A file that an earlier cache manager made, which may not have told the server, stands in the line again.
     pub(crate) async fn made_before(&self, vnode: &Arc<Vnode>) -> Result<()> {
         let made = vnode.body.lock().made().cloned();

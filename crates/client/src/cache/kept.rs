@@ -75,17 +75,26 @@ impl Kept {
         self.made.as_ref()
     }
 
-    /// It was made here: that is noted with the first bytes.
+    /// It was made here: that is noted with the first bytes, or by [`Self::note_made`].
     pub(crate) fn is_made(&mut self, made: MadeHere) {
         self.made = Some(made);
     }
 
-    /// The server knows it.
-    pub(crate) fn is_born(&mut self) {
+    /// It was made here and closed with nothing in it: that outlives the process, too.
+    pub(crate) fn note_made(&mut self, over: (u64, u32), now: AfsTime) {
+        if self.made.is_some() && !self.named {
+            let nothing = AfsStoreStatus::default();
+            self.note([Record::attributes(self.number, over, 0, now, &nothing)]);
+        }
+    }
+
+    /// The server knows it. `changed`: something else of it is to be stored.
+    pub(crate) fn is_born(&mut self, changed: bool) {
         let was_made = self.made.take().is_some();
         if was_made && self.named {
             let number = self.number;
-            self.note([Record::Born { number }]);
+            let clean = (!changed).then_some(Record::Clean { number });
+            self.note([Record::Born { number }].into_iter().chain(clean));
         }
     }
 

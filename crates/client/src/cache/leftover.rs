@@ -49,6 +49,12 @@ impl Cache {
         }
         for (vnode, error) in self.store_all(left).await {
             let fid = vnode.fid();
+            let is_empty = !vnode.body.lock().is_changed();
+            if error.code() == Some(AbortCode::EEXIST) && is_empty && self.never_born(&vnode) {
+                vnode.body.lock().abandon();
+                tracing::warn!(%fid, "an empty file was not made: its name was taken meanwhile");
+                continue;
+            }
             tracing::warn!(%fid, %error, "not stored before the last end; it is tried again");
         }
     }

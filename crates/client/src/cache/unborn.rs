@@ -155,6 +155,10 @@ impl Queue {
         }
     }
 
+    pub(crate) fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
     pub(crate) fn user_id(&self) -> u32 {
         self.user.id()
     }

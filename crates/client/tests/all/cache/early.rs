@@ -444,17 +444,28 @@ async fn what_no_server_was_told_of_survives_a_crash() {
             handle.write(0, name.as_bytes()).await.expect("write");
             // It ends without a close, as a program does whose mount was killed.
         }
+        a.cache.set_store_behind(1 << 20);
+        for name in ["empty", "taken empty"] {
+            let file = a.make(name).await;
+            let handle = a.open(&file, Rights::WRITE).await;
+            handle.close().await;
+        }
         assert_eq!(bench.calls::<MakeMany>(), told);
     }
     let b = bench.client().await;
     let other = b.make("taken").await;
+    b.put(&other, b"another's").await.expect("stored");
+    let other = b.make("taken empty").await;
     b.put(&other, b"another's").await.expect("stored");
     let again = bench.leasing(Some(place.path().to_owned())).await;
     again.cache.take_up().await;
     for name in ["three", "four"] {
         assert_eq!(b.contents(name).await, name.as_bytes());
     }
-    assert_eq!(b.contents("taken").await, b"another's");
+    for name in ["taken", "taken empty"] {
+        assert_eq!(b.contents(name).await, b"another's");
+    }
+    assert_eq!(b.contents("empty").await, b"");
     assert!(again.cache.close().await.is_empty());
     let (_, aside) = cellar_client::cache::unstored_in(place.path()).expect("a cache");
     assert_eq!(aside.len(), 1, "{aside:?}");
