@@ -309,6 +309,9 @@ impl Body {
             }
             return false;
         }
+        if self.left_over.as_ref().is_some_and(|left| left.postponed) {
+            return false;
+        }
         self.decide(status);
         let newer = self.version != status.data_version;
         let stale = newer && (self.version != NO_VERSION || self.valid.bytes() > 0);

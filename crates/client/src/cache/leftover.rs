@@ -23,6 +23,22 @@ use crate::cell::CellName;
 use crate::error::Result;
 use crate::mount_point::MountPoint;
 
+/// What the server says of a file decides nothing about what was left over, for as long as this lives.
+struct Postponed<'a>(&'a Vnode);
+
+impl<'a> Postponed<'a> {
+    fn of(vnode: &'a Vnode) -> Self {
+        vnode.body.lock().postpone(true);
+        Self(vnode)
+    }
+}
+
+impl Drop for Postponed<'_> {
+    fn drop(&mut self) {
+        self.0.body.lock().postpone(false);
+    }
+}
+
 impl Cache {
     /// Goes on with what an earlier cache manager had not stored. To be called before the cache is used; what cannot be
     /// stored then is tried again by `Cache::keep`.
@@ -100,6 +116,8 @@ impl Cache {
         vnode: &Arc<Vnode>,
         left_over: &LeftOver,
     ) -> Result<()> {
+        // Also the answer to its creation says a version: with our bytes, perhaps.
+        let postponed = left_over.in_doubt.map(|_| Postponed::of(vnode));
         if let Err(error) = self.born(vnode).await {
             let taken = [AbortCode::EEXIST, AbortCode::VNOVNODE, AbortCode::VNOVOL];
             let taken = error.code().is_some_and(|code| taken.contains(&code));
@@ -113,7 +131,10 @@ impl Cache {
             Some(piece) => self.settle(user, vnode, piece).await,
             None => Ok(()),
         };
+        drop(postponed);
         let asked = match settled {
+            // Whatever was promised meanwhile: nothing was decided by it.
+            Ok(()) if left_over.in_doubt.is_some() => self.ask(user, vnode).await.map(|_| ()),
             Ok(()) => self.status(user, vnode).await.map(|_| ()),
             Err(error) => Err(error),
         };

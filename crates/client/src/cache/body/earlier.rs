@@ -39,6 +39,7 @@ impl Body {
                 body.left_over = Some(LeftOver {
                     torn: dirty.torn,
                     in_doubt: None,
+                    postponed: false,
                 });
                 return body;
             }
@@ -51,6 +52,7 @@ impl Body {
             body.left_over = Some(LeftOver {
                 torn,
                 in_doubt: dirty.storing,
+                postponed: false,
             });
             body.account(|body| {
                 body.valid.insert_all(&dirty.ranges);
@@ -63,6 +65,13 @@ impl Body {
     /// What is dirty that an earlier cache manager left, as long as the server has not been asked.
     pub(crate) fn left_over(&self) -> Option<&LeftOver> {
         self.left_over.as_ref()
+    }
+
+    /// What the server says meanwhile decides nothing (`true`), or does again.
+    pub(crate) fn postpone(&mut self, postponed: bool) {
+        if let Some(left) = &mut self.left_over {
+            left.postponed = postponed;
+        }
     }
 
     /// The server has what was being stored when the earlier cache manager ended: that made the version after ours.

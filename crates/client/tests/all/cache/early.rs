@@ -476,6 +476,44 @@ async fn what_no_server_was_told_of_survives_a_crash() {
     bench.end();
 }
 
+/// A mount is killed between the server's change and its answer: the server's version is ours.
+#[tokio::test]
+async fn what_was_made_with_its_bytes_before_a_crash_is_ours() {
+    let bench = Bench::start();
+    let places = tempfile::tempdir().expect("directory");
+    let (place, at_the_kill) = (places.path().join("a"), places.path().join("b"));
+    let a = bench.leasing(Some(place.clone())).await;
+    assert!(a.names().await.is_empty());
+    for name in ["one", "two"] {
+        let file = a.make(name).await;
+        a.put(&file, b"stored").await.expect("stored");
+    }
+    let file = a.make("file").await;
+    let handle = a.open(&file, Rights::WRITE).await;
+    handle.write(0, b"bytes").await.expect("write");
+    let held_calls = bench.hold::<MakeMany>();
+    let putting = tokio::spawn(async move { handle.store(false).await });
+    held(&held_calls, 1).await;
+    let mut copy = std::process::Command::new("cp");
+    let copied = copy.arg("-r").args([&place, &at_the_kill]).status();
+    assert!(copied.expect("cp").success());
+    drop(held_calls);
+    putting.await.expect("no panic").expect("stored");
+    let b = bench.client().await;
+    assert_eq!(b.contents("file").await, b"bytes");
+    assert!(a.cache.close().await.is_empty());
+    drop((a, file));
+    let again = bench.leasing(Some(at_the_kill.clone())).await;
+    assert_eq!(again.cache.waiting(None).len(), 0,);
+    again.cache.take_up().await;
+    assert!(again.cache.unstored().is_empty());
+    assert!(again.cache.close().await.is_empty());
+    let (_, aside) = cellar_client::cache::unstored_in(&at_the_kill).expect("a cache");
+    assert!(aside.is_empty(), "{aside:?}");
+    assert_eq!(b.contents("file").await, b"bytes");
+    bench.end();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mode_and_times_of_a_leased_directory_are_told_together() {
     let bench = Bench::start();
