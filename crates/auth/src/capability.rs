@@ -233,7 +233,7 @@ impl CapabilityKeys {
     pub fn unseal(&self, capability: &Capability, osd: u32) -> Result<CapabilityBody, Refused> {
         let mut rest = capability.as_ref();
         let clear = take(&mut rest, CLEAR_BYTES).ok_or(Refused::Tampered)?;
-        let (mut words, form) = (&clear[1..], clear[0]);
+        let (&form, mut words) = clear.split_first().ok_or(Refused::Tampered)?;
         let mut word = || take_u32(&mut words).ok_or(Refused::Tampered);
         let (kvno, enctype, of) = (word()?, word()?, word()?);
         if form != FORM {

@@ -8,6 +8,12 @@
 //!
 //! The crate touches no socket and reads no clock; it reads and writes the files named above.
 
+// Bytes of strangers are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 pub mod audit;
 mod authority;
 mod bytes;

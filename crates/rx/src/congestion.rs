@@ -205,6 +205,7 @@ impl Congestion {
         u64::try_from(bits / (1_000_000 * u128::from(UNITY))).unwrap_or(u64::MAX)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a remainder of the length")]
     const fn pacing_gain(&self) -> u64 {
         match self.mode {
             Mode::Startup if self.even => UNITY,

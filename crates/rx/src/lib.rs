@@ -19,6 +19,12 @@
 //! What a stock peer sees is what OpenAFS 1.8 would send, with the better manners that rx-wire facts
 //! 2.2 and 2.3 ask for; what two Cellar endpoints do beyond is in `docs/protocol/rx-extensions.md`.
 
+// Bytes of strangers are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 mod allowance;
 mod call;
 pub mod code;

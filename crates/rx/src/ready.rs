@@ -84,6 +84,7 @@ impl Ready {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "it has been made as long as that")]
 fn at(queues: &mut Vec<VecDeque<u32>>, slot: u32) -> &mut VecDeque<u32> {
     let slot = slot as usize;
     if queues.len() <= slot {

@@ -77,10 +77,11 @@ impl Decode for InterfaceAddr {
                 len: count,
             });
         }
-        let interfaces = (0..count).map(|i| Interface {
-            address: addresses[i],
-            netmask: netmasks[i],
-            mtu: mtus[i],
+        let columns = addresses.into_iter().zip(netmasks).zip(mtus).take(count);
+        let interfaces = columns.map(|((address, netmask), mtu)| Interface {
+            address,
+            netmask,
+            mtu,
         });
         Ok(Self {
             uuid,

@@ -11,6 +11,12 @@
 //! Bytes from the network become typed values here or are refused; nothing above checks lengths
 //! again. There is no I/O, no clock and no cryptography in this crate.
 
+// Bytes of strangers are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 pub mod abort;
 pub mod acl;
 pub mod afsosd;

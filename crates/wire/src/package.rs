@@ -62,7 +62,7 @@ impl Package {
         let place = self
             .procedures
             .binary_search_by_key(&opcode, |procedure| procedure.opcode);
-        place.ok().map(|index| &self.procedures[index])
+        self.procedures.get(place.ok()?)
     }
 }
 
@@ -302,6 +302,7 @@ macro_rules! package {
                 }
             }
 
+            #[expect(clippy::indexing_slicing, reason = "the index is of the same list")]
             fn procedure(&self) -> &'static $crate::package::ProcedureInfo {
                 match self {
                     $( Self::$name(_) => &PACKAGE.procedures[Index::$name as usize], )*

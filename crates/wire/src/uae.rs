@@ -40,7 +40,7 @@ pub fn to_errno(code: AbortCode) -> Option<i32> {
 
 /// The name, for example `UAEACCES`; `None` when the code is not a universal one.
 pub fn name(code: AbortCode) -> Option<&'static str> {
-    Some(NAMES[place(code)?])
+    NAMES.get(place(code)?).copied()
 }
 
 fn place(code: AbortCode) -> Option<usize> {

@@ -69,7 +69,7 @@ impl<'a> Decoder<'a> {
 
     /// The bytes not yet read.
     pub fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.position..]
+        self.bytes.get(self.position..).unwrap_or_default()
     }
 
     /// Takes `len` bytes, without padding.
@@ -89,8 +89,10 @@ impl<'a> Decoder<'a> {
 
     #[inline]
     fn take_array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let rest = &self.bytes[self.position..];
-        let array = rest.first_chunk::<N>().ok_or(DecodeError::Truncated)?;
+        let array = self
+            .rest()
+            .first_chunk::<N>()
+            .ok_or(DecodeError::Truncated)?;
         self.position += N;
         Ok(*array)
     }

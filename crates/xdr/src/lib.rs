@@ -15,6 +15,12 @@
 //!
 //! Source: RFC 4506; for `char` arrays that take a word per character, the AFS interface files.
 
+// Bytes of strangers are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 mod bounded;
 mod decode;
 mod encode;

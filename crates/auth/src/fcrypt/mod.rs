@@ -12,6 +12,11 @@
 //!    the *outputs* of decryption, so decryption does several blocks of one packet at a time, and encryption
 //!    one block each of several packets.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tables of 256 words are indexed by bytes, and lanes by their number"
+)]
+
 mod tables;
 
 use std::ops::Range;

@@ -98,6 +98,7 @@ impl<'a> Ack<'a> {
     #[must_use]
     pub fn decode(payload: &'a [u8]) -> Option<Self> {
         let fixed: &[u8; FIXED] = payload.first_chunk()?;
+        #[expect(clippy::indexing_slicing, reason = "words at 4, 8 and 12 of 18 bytes")]
         let word = |at: usize| {
             u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
         };
@@ -157,8 +158,8 @@ fn decode_cellar(trailer: &[u8]) -> Option<Cellar> {
     let window = read_word(trailer, 5)?;
     let sizes = read_word(trailer, 6)?;
     let count = read_word(trailer, 7)?;
-    let words = trailer.get(32..).unwrap_or(&[]).chunks_exact(4);
-    let words = words.map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+    let (words, _) = trailer.get(32..).unwrap_or(&[]).as_chunks::<4>();
+    let words = words.iter().map(|word| u32::from_be_bytes(*word));
     let length = (count & !BITMAP) as usize;
     let ranges = if length == 0 || length > MAX_EXTENSION_WORDS {
         Vec::new()

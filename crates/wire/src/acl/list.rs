@@ -212,6 +212,7 @@ impl AccessList {
     /// [`BadAcl`] when the numbers at its head do not fit each other or 192 bytes.
     pub fn from_bytes(bytes: &[u8; ACL_SIZE], order: ByteOrder) -> Result<Self, BadAcl> {
         let (words, _) = bytes.as_chunks::<4>();
+        #[expect(clippy::indexing_slicing, reason = "192 bytes are 48 words")]
         let word = |index: usize| match order {
             ByteOrder::Network => i32::from_be_bytes(words[index]),
             ByteOrder::LittleEndian => i32::from_le_bytes(words[index]),

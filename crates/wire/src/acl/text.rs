@@ -185,8 +185,10 @@ impl<'a> Rest<'a> {
     fn number(&mut self) -> Option<i64> {
         self.skip_space();
         let sign = usize::from(matches!(self.0.first(), Some(b'-' | b'+')));
-        let digits = self.0[sign..]
+        let digits = self
+            .0
             .iter()
+            .skip(sign)
             .take_while(|byte| byte.is_ascii_digit())
             .count();
         let (number, rest) = self.0.split_at(sign + digits);
@@ -205,7 +207,7 @@ impl<'a> Rest<'a> {
             .iter()
             .position(|&byte| byte == b'\n')
             .map_or(self.0.len(), |at| at + 1);
-        self.0 = &self.0[end..];
+        self.0 = self.0.get(end..).unwrap_or_default();
     }
 
     fn skip_translator_mark(&mut self) {

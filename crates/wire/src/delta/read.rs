@@ -98,7 +98,7 @@ impl Reader {
             if self.buffer.len() < MAGIC.len() {
                 return Ok(false);
             }
-            if self.buffer[..MAGIC.len()] != MAGIC {
+            if !self.buffer.starts_with(&MAGIC) {
                 return Err(DeltaError::Magic);
             }
             self.buffer.advance(MAGIC.len());

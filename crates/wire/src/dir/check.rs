@@ -26,6 +26,10 @@ impl<P: ReadPages> Directory<P> {
     ///
     /// # Errors
     /// [`DirError::Corrupt`] with the first thing that is wrong, or the owner's.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a directory has a page; with_entry has found the page of the slot"
+    )]
     pub fn check(&self) -> Result<Summary, DirError<P::Error>> {
         let count = self.count()?;
         // The slots that headers and entries take, page by page.

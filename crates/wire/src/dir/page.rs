@@ -2,6 +2,11 @@
 //!
 //! Every function takes places below 64; the callers check what comes from the bytes.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "places are below 64 and heads below 128: each lies within a page of 2,048 bytes"
+)]
+
 use super::{NAME_MAX, PAGE_SIZE, Page, Target};
 use crate::ids::{Uniquifier, VnodeId};
 

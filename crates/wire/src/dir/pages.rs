@@ -91,6 +91,10 @@ impl ReadPages for [Page] {
         self.len()
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the trait's caller asks below count()"
+    )]
     fn page(&self, index: usize) -> Result<&Page, Self::Error> {
         Ok(&self[index])
     }
@@ -104,19 +108,25 @@ impl ReadPages for Vec<Page> {
         self.len()
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the trait's caller asks below count()"
+    )]
     fn page(&self, index: usize) -> Result<&Page, Self::Error> {
         Ok(&self[index])
     }
 }
 
 impl WritePages for Vec<Page> {
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the trait's caller asks below count()"
+    )]
     fn page_mut(&mut self, index: usize) -> Result<&mut Page, Self::Error> {
         Ok(&mut self[index])
     }
 
     fn append(&mut self) -> Result<&mut Page, Self::Error> {
-        let index = self.len();
-        self.push([0; PAGE_SIZE]);
-        Ok(&mut self[index])
+        Ok(self.push_mut([0; PAGE_SIZE]))
     }
 }

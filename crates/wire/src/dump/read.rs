@@ -316,10 +316,12 @@ impl<'a> Cursor<'a> {
 
     /// Text up to its NUL; what is over the limit is cut off, as OpenAFS's reader does.
     fn string<const N: usize>(&mut self) -> Result<WordString<N>, Stop> {
-        let rest = &self.bytes[self.position..];
+        let rest = self.bytes.get(self.position..).unwrap_or_default();
         let len = rest.iter().position(|&byte| byte == 0).ok_or(Stop::More)?;
         self.position += len + 1;
-        let kept = &rest[..len.min(WordString::<N>::LIMIT)];
+        let kept = rest
+            .get(..len.min(WordString::<N>::LIMIT))
+            .unwrap_or_default();
         WordString::new(kept).map_err(|_| DumpError::TooLong.into())
     }
 

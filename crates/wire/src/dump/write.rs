@@ -37,7 +37,7 @@ pub fn dump_header(out: &mut BytesMut, header: &DumpHeader) {
     out.put_u32(VERSION);
     word(out, b'v', header.volume.0);
     string(out, b'n', &header.name);
-    let dates = &header.dates[..header.dates.len().min(DATES_MAX)];
+    let dates = header.dates.get(..DATES_MAX).unwrap_or(&header.dates);
     half(out, b't', 2 * dates.len() as u16);
     for (from, to) in dates {
         out.put_u32(from.0);

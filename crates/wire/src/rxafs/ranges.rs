@@ -66,7 +66,7 @@ impl HeldRanges {
     pub fn in_order(ranges: LockRanges) -> Option<Self> {
         let ranges: Vec<_> = ranges.into_iter().collect();
         let each = ranges.iter().all(|range| range.first <= range.last);
-        let order = ranges.windows(2).all(|two| two[0].last < two[1].first);
+        let order = ranges.is_sorted_by(|one, next| one.last < next.first);
         (each && order).then_some(Self(ranges))
     }
 
@@ -88,7 +88,7 @@ impl HeldRanges {
     /// Those that have bytes of a range.
     fn meeting(&self, range: LockRange) -> impl Iterator<Item = &LockRange> {
         let first = self.0.partition_point(|held| held.last < range.first);
-        let all = self.0[first..].iter();
+        let all = self.0.iter().skip(first);
         all.take_while(move |held| held.first <= range.last)
     }
 

@@ -32,7 +32,9 @@ impl Encode for ViceDisk {
         out.i32(self.blocks_available);
         out.i32(self.total_blocks);
         let mut name = [0; 32];
-        name[..self.name.len()].copy_from_slice(&self.name);
+        for (byte, given) in name.iter_mut().zip(self.name.iter()) {
+            *byte = *given;
+        }
         out.fixed_opaque(&name);
     }
 }

@@ -96,6 +96,7 @@ impl SiteColumns for Site {
         out.words(column::<_, N>(sites, |site| site.flags));
     }
 
+    #[expect(clippy::indexing_slicing, reason = "all arrays have N elements")]
     fn decode_columns<const N: usize>(d: &mut Decoder<'_>) -> Result<[Self; N], DecodeError> {
         let [servers, partitions, flags] = [d.words::<N>()?, d.words::<N>()?, d.words::<N>()?];
         Ok(std::array::from_fn(|i| Self {
@@ -119,6 +120,7 @@ impl SiteColumns for UuidSite {
         out.words(column::<_, N>(sites, |site| site.flags));
     }
 
+    #[expect(clippy::indexing_slicing, reason = "all arrays have N elements")]
     fn decode_columns<const N: usize>(d: &mut Decoder<'_>) -> Result<[Self; N], DecodeError> {
         let servers = <[AfsUuid; N]>::decode(d)?;
         let [uniquifiers, partitions, flags] = [d.words::<N>()?, d.words::<N>()?, d.words::<N>()?];
@@ -349,6 +351,7 @@ impl Decode for VldbUpdateEntry {
             new_partitions,
             new_flags,
         ] = columns;
+        #[expect(clippy::indexing_slicing, reason = "the bound is that of the arrays")]
         let sites = (0..bounded(count, OLD_SITES_MAX)?).map(|i| SiteUpdate {
             mask: masks[i],
             target_server: servers[i],
