@@ -53,6 +53,35 @@ pub(crate) struct Base {
     file: Arc<dyn DiskFile>,
     sums: Arc<PageSums>,
     is_sealed: Arc<AtomicBool>,
+    no_room: NoRoom,
+}
+
+/// Set when a write of the table finds no room. redb then answers every call with another error, until the table is opened
+/// again.
+#[derive(Clone, Debug, Default)]
+struct NoRoom(Arc<AtomicBool>);
+
+impl NoRoom {
+    fn note<T>(&self, result: Result<T, io::Error>) -> Result<T, io::Error> {
+        result.inspect_err(|error| {
+            if crate::disk::is_full(error) {
+                self.0.store(true, Ordering::Release);
+            }
+        })
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// What an error of redb means.
+    fn failed(&self, error: &redb::Error) -> Error {
+        match error {
+            redb::Error::Corrupted(_) => failed(error),
+            _ if self.is_set() => Error::DiskFull,
+            _ => failed(error),
+        }
+    }
 }
 
 /// The journal that belongs to the base table.
@@ -77,6 +106,7 @@ pub(crate) struct View {
     pub(crate) mark: Option<Mark>,
     /// Bytes of all entries, where that was counted from the first one on.
     live: Option<u64>,
+    no_room: NoRoom,
 }
 
 /// How far the base is after a transaction.
@@ -96,6 +126,7 @@ struct Backend {
     file: Arc<dyn DiskFile>,
     sums: Arc<PageSums>,
     is_sealed: Arc<AtomicBool>,
+    no_room: NoRoom,
 }
 
 impl Backend {
@@ -123,18 +154,18 @@ impl StorageBackend for Backend {
 
     fn set_len(&self, length: u64) -> Result<(), io::Error> {
         self.check_open()?;
-        self.file.set_length(length)
+        self.no_room.note(self.file.set_length(length))
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
         self.check_open()?;
-        self.sums.save()?;
-        self.file.sync()
+        let saved = self.sums.save();
+        self.no_room.note(saved.and_then(|()| self.file.sync()))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         self.check_open()?;
-        self.file.write_at(data, offset)?;
+        self.no_room.note(self.file.write_at(data, offset))?;
         self.sums.written(offset, data);
         Ok(())
     }
@@ -187,10 +218,12 @@ impl Base {
         let sums = Arc::new(PageSums::open(sums).map_err(io)?);
         let is_covered = sums.cover(length);
         let is_sealed = Arc::new(AtomicBool::new(false));
+        let no_room = NoRoom::default();
         let backend = Backend {
             file: Arc::clone(&file),
             sums: Arc::clone(&sums),
             is_sealed: Arc::clone(&is_sealed),
+            no_room: no_room.clone(),
         };
         let database = guarded(|| {
             let mut database = Builder::new()
@@ -227,10 +260,11 @@ impl Base {
             Ok(database)
         });
         Ok(Self {
-            database: Some(database.map_err(|error| failed(&error))?),
+            database: Some(database.map_err(|error| no_room.failed(&error))?),
             file,
             sums,
             is_sealed,
+            no_room,
         })
     }
 
@@ -270,6 +304,7 @@ impl Base {
                 partial: number(PARTIAL)?.unwrap_or(0),
                 mark,
                 live: number(LIVE)?,
+                no_room: self.no_room.clone(),
             })
         })
         .map_err(|error| failed(&error))
@@ -290,7 +325,7 @@ impl Base {
             transaction.commit()?;
             Ok(())
         })
-        .map_err(|error| failed(&error))
+        .map_err(|error| self.no_room.failed(&error))
     }
 
     /// Begins a durable transaction.
@@ -352,7 +387,7 @@ impl Base {
             transaction.commit()?;
             Ok(())
         })
-        .map_err(|error| failed(&error))
+        .map_err(|error| self.no_room.failed(&error))
     }
 }
 
@@ -367,6 +402,12 @@ impl Drop for Base {
 }
 
 impl View {
+    /// Whether the table is about to be opened again, as a write of it found no room: what this answers from now on may be an
+    /// error that says nothing of the entries.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.no_room.is_set()
+    }
+
     /// The value of a key.
     pub(crate) fn get(&self, key: &Key) -> Result<Option<Bytes>> {
         guarded(|| {

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -23,6 +24,9 @@ const TAKEN_MAX: usize = 64;
 /// Entries of a page of a walk, and their bytes, at most.
 const PAGE_ENTRIES: usize = 512;
 const PAGE_BYTES: usize = 256 << 10;
+/// How long a read waits for a base that is opened again, and how often it looks.
+const REOPEN_TIME: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// Counts an entry that is looked at.
@@ -45,18 +49,25 @@ impl Engine {
         self.read_base(&levels, |base| base.get(key))
     }
 
-    /// Reads the base; once more if it was opened anew meanwhile.
+    /// Reads the base. A flush that finds no room closes it and opens it again: that is waited for, [`REOPEN_TIME`] at most.
     fn read_base<T>(&self, levels: &Arc<Levels>, read: impl Fn(&View) -> Result<T>) -> Result<T> {
-        match read(&levels.base) {
-            Err(error) => {
-                let now = self.levels();
-                if Arc::ptr_eq(&now, levels) {
-                    Err(error)
-                } else {
-                    read(&now.base)
-                }
+        let begun = Instant::now();
+        let mut levels = Arc::clone(levels);
+        loop {
+            let error = match read(&levels.base) {
+                Err(error) => error,
+                answer => return answer,
+            };
+            let now = self.levels();
+            let is_another = !Arc::ptr_eq(&now, &levels);
+            let waits = levels.base.is_replaced() && self.check_running().is_ok();
+            if begun.elapsed() >= REOPEN_TIME || !(is_another || waits) {
+                return Err(error);
             }
-            answer => answer,
+            if !is_another {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            levels = now;
         }
     }
 

