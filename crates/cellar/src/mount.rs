@@ -91,10 +91,6 @@ pub(crate) struct Options {
     /// Set-user-id programs in it take effect.
     #[arg(long)]
     suid: bool,
-    /// Stay in the foreground, as is usual: Ctrl-C or umount ends it, and so does its terminal when that is closed (not
-    /// under nohup).
-    #[arg(long)]
-    foreground: bool,
 }
 
 /// What is made without asking in leased directories.
