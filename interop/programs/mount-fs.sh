@@ -61,7 +61,7 @@ begins '^fsvol  *5000 ' listquota
 (export CELLAR_DIR="$share/../server" && says '' setquota . 6000 && begins '^fsvol  *6000 ' listquota . && says '' setquota . 5000) || exit 1
 begins '% of quota used\.$' quota
 begins '^Volume Name  *kbytes  *used  *avail %used$' diskfree
-begins '^fsvol  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9]*%$' df . -human
+begins '^fsvol  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9.]*[KMGT]  *[0-9]*%\(<<.*\)\?$' df . -human
 begins '^File d/f (' examine d/f
 begins '^Current disk quota is 5000$' examine
 (
