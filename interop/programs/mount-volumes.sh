@@ -64,7 +64,8 @@ is "$(ls -A "$AFS/.:mount")" '' "the list of all volumes"
 ! ls -A "$AFS" | grep -qF .:mount || fail ".:mount is listed"
 refused 'Read-only file system' mkdir "$AFS/.:mount/new"
 
-# The first release of root.cell is seen at once after each of these, and so is the end of its read-only volume.
+# The first release of root.cell is seen at once after each of these, and so is the end of its
+# read-only volume.
 root=$(number "$AFS/$cell")
 for way in "flushmount $AFS/$cell" checkvolumes flushall; do
     host first_release

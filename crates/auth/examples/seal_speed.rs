@@ -1,4 +1,5 @@
-//! How fast packets are sealed and opened on one core, at each level: `cargo run --profile dist --example seal_speed`.
+//! How fast packets are sealed and opened on one core, at each level: `cargo run --profile dist
+//! --example seal_speed`.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement reads clocks")]
 

@@ -19,8 +19,9 @@ pub(crate) struct Mounted {
 /// What a mount says of itself: a word, and the rest of its line.
 pub(crate) type Status = BTreeMap<String, String>;
 
-/// Tells the mounts on this machine that the user who runs this command has other tokens now. A mount that this user may not
-/// look into, or of an older version, notices by itself within seconds.
+/// Tells the mounts on this machine that the user who runs this command has other tokens now. A
+/// mount that this user may not look into, or of an older version, notices by itself within
+/// seconds.
 pub(crate) fn tokens_changed() {
     for path in cellar_fuse::mount_points().unwrap_or_default() {
         let _noticed_later = Mounted { path }.set(control::TOKENS, "");

@@ -193,7 +193,8 @@ impl Inodes {
         Some(number)
     }
 
-    /// The number of a directory of volumes in the dynamic root, which counts as looked up once more.
+    /// The number of a directory of volumes in the dynamic root, which counts as looked up once
+    /// more.
     pub(crate) fn enter_volumes(&self, name: &[u8]) -> u64 {
         let mut table = self.0.lock();
         let root = table.inodes.get(&ROOT);

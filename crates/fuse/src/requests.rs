@@ -287,7 +287,8 @@ impl Requests {
         self.entry(parent, name, &found, seen)
     }
 
-    /// The directory in which volumes are found by cell and name. The dynamic root does not list it.
+    /// The directory in which volumes are found by cell and name. The dynamic root does not list
+    /// it.
     fn volumes(&self) -> Entry {
         Entry {
             attr: volumes_attr(self.inodes.enter_volumes(VOLUMES)),

@@ -1,8 +1,8 @@
 //! The copy of the databases beside them, which is there when they are damaged.
 //!
-//! A thread writes it at a start, after the databases were verified; when they have changed and then
-//! rested, within a minute; every hour while they do not rest; and at a clean stop. What a copy takes
-//! is at most a fiftieth of the time.
+//! A thread writes it at a start, after the databases were verified; when they have changed and
+//! then rested, within a minute; every hour while they do not rest; and at a clean stop. What a
+//! copy takes is at most a fiftieth of the time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -163,8 +163,8 @@ pub(crate) fn port(ports: &Ports) -> u16 {
     ports.fileserver.saturating_add(6)
 }
 
-/// Opens the devices in `directory`, of which there shall be `wanted` at least and all that were used, for a server with these
-/// settings. `None`: there are none.
+/// Opens the devices in `directory`, of which there shall be `wanted` at least and all that were
+/// used, for a server with these settings. `None`: there are none.
 pub(crate) fn open(
     directory: &Path,
     identity: &Identity,

@@ -1,4 +1,4 @@
-//! The integration tests of this crate, one program: `cargo test -p cellar-cellar --test all MODULE`.
+//! The integration tests of this crate, one program: `cargo test -p cellar --test all MODULE`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test says where")]
 

@@ -138,7 +138,8 @@ pub trait Watcher: Send + Sync {
     /// Done when all notices have taken effect that were under way at the call, or after
     /// [`SETTLE_TIME`].
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// Names in the dynamic root may lead to other volumes now: the kernel is to look them up again.
+    /// Names in the dynamic root may lead to other volumes now: the kernel is to look them up
+    /// again.
     fn cells_changed(&self) {}
     /// The cache remembers too many vnodes. These were not asked about for long, and the kernel is
     /// shown them: it is asked to let go of those that no program uses.

@@ -6,11 +6,12 @@
 //! | the VLDB knows no such volume, or no site of it | the volume is gone | the volume is gone |
 //! | any other, and silence | tried again ([`super::behind`]) | tried again ([`super::unborn`]) |
 //!
-//! 1. A file server that says `VNOVOL`, `VOFFLINE` or `VMOVED` is not believed alone: the volume may be on its way to
-//!    another server. The VLDB decides.
+//! 1. A file server that says `VNOVOL`, `VOFFLINE` or `VMOVED` is not believed alone: the volume
+//!    may be on its way to another server. The VLDB decides.
 //! 2. Changes of what this machine's own programs removed are dropped: no program misses them.
-//! 3. Changes of what another machine or an administrator removed are put aside where the cache is in a directory, and
-//!    are lost where it is in memory. One line of the log says so, and the next `close` or `fsync` of the file is told.
+//! 3. Changes of what another machine or an administrator removed are put aside where the cache is
+//!    in a directory, and are lost where it is in memory. One line of the log says so, and the next
+//!    `close` or `fsync` of the file is told.
 
 use std::sync::Arc;
 
@@ -97,12 +98,14 @@ impl Cache {
         self.is_unborn(vnode) || vnode.body.lock().is_changed()
     }
 
-    /// Whether a store that failed is worth telling about: something waits for another try, or was lost.
+    /// Whether a store that failed is worth telling about: something waits for another try, or was
+    /// lost.
     pub(crate) fn is_missed(&self, vnode: &Vnode) -> bool {
         self.still_waits(vnode) || vnode.state.lock().refused.is_some()
     }
 
-    /// What was to be made cannot be made: its directory or its volume is gone. Its name is gone with that.
+    /// What was to be made cannot be made: its directory or its volume is gone. Its name is gone
+    /// with that.
     pub(super) fn creation_gone(
         &self,
         queue: &Queue,
@@ -123,7 +126,8 @@ impl Cache {
         }
     }
 
-    /// This machine has removed a directory: what it refused to take before cannot be made any more.
+    /// This machine has removed a directory: what it refused to take before cannot be made any
+    /// more.
     pub(crate) fn creations_gone_with(&self, directory: &Arc<Vnode>) {
         if directory.state.lock().untold == 0 {
             return;

@@ -23,7 +23,8 @@ pub(crate) struct LeftOver {
     pub(crate) torn: bool,
     /// What was being stored, and what it settles of a shortening: perhaps the server has it.
     pub(crate) in_doubt: Option<(u64, u64, Option<u64>)>,
-    /// The server is being asked whether it has what was being stored: its version says nothing yet.
+    /// The server is being asked whether it has what was being stored: its version says nothing
+    /// yet.
     pub(crate) postponed: bool,
 }
 

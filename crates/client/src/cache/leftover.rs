@@ -23,7 +23,8 @@ use crate::cell::CellName;
 use crate::error::Result;
 use crate::mount_point::MountPoint;
 
-/// What the server says of a file decides nothing about what was left over, for as long as this lives.
+/// What the server says of a file decides nothing about what was left over, for as long as this
+/// lives.
 struct Postponed<'a>(&'a Vnode);
 
 impl<'a> Postponed<'a> {

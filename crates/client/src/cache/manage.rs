@@ -69,7 +69,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Forgets which volume a name in the dynamic root leads to: a cell's, also with a dot before it, or one in `.:mount`.
+    /// Forgets which volume a name in the dynamic root leads to: a cell's, also with a dot before
+    /// it, or one in `.:mount`.
     ///
     /// # Errors
     /// No such cell is known.

@@ -178,9 +178,10 @@ impl Cache {
         })
     }
 
-    /// The volume that a name in `.:mount` of the dynamic root means: `CELL:VOLUME`, by the volume's name or number. It is the
-    /// read-write volume, unless the name ends in `.readonly` or `.backup`. `CELL:VOLUME:VNODE:UNIQUIFIER` is one vnode of it.
-    /// Its status is known afterwards. Source: observed with OpenAFS's clients.
+    /// The volume that a name in `.:mount` of the dynamic root means: `CELL:VOLUME`, by the
+    /// volume's name or number. It is the read-write volume, unless the name ends in `.readonly` or
+    /// `.backup`. `CELL:VOLUME:VNODE:UNIQUIFIER` is one vnode of it. Its status is known
+    /// afterwards. Source: observed with OpenAFS's clients.
     ///
     /// # Errors
     /// There is no such cell, volume or vnode; no server answers.

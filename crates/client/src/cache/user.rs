@@ -2,9 +2,9 @@
 //!
 //! Whoever has no token is *anybody*, and all such users are one: they share connections, and what is
 //! known about rights. Who has tokens has connections of his own. Tokens that come, are renewed or given
-//! up are noticed by the identity's stamp. It is asked for every [`STAMP_TIME`], and before a request is made where a
-//! [glance](Identities::glance) says that something changed, or a login told us ([`Cache::look_again`]): the first request
-//! after a login has the new tokens.
+//! up are noticed by the identity's stamp. It is asked for every [`STAMP_TIME`], and before a
+//! request is made where a [glance](Identities::glance) says that something changed, or a login
+//! told us ([`Cache::look_again`]): the first request after a login has the new tokens.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -42,8 +42,8 @@ pub trait Identities: Send + Sync + 'static {
     /// he is busy; others of his calls do not wait for it.
     fn stamp(&self, uid: u32) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + '_>>;
 
-    /// A look that costs next to nothing, taken before each request of a user: another number than before says that the stamp may
-    /// be another. `None`: there is no such look.
+    /// A look that costs next to nothing, taken before each request of a user: another number than
+    /// before says that the stamp may be another. `None`: there is no such look.
     fn glance(&self, _uid: u32) -> Option<u64> {
         None
     }
@@ -236,7 +236,8 @@ impl Cache {
             if !is_another && now.duration_since(known.asked) < STAMP_TIME {
                 return Ok(known.user.clone());
             }
-            // Where nothing says that it is another, other requests go on with what is known while one asks.
+            // Where nothing says that it is another, other requests go on with what is known while
+            // one asks.
             known.asked = now;
         }
         let stamp = self.identities().stamp(uid).await;

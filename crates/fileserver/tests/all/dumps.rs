@@ -208,7 +208,8 @@ fn bad_dumps_leave_the_volume_as_it_was() {
     });
 }
 
-/// OpenAFS's servers take such a dump, and serve the volume only after a salvage has made a root directory.
+/// OpenAFS's servers take such a dump, and serve the volume only after a salvage has made a root
+/// directory.
 #[test]
 fn a_dump_without_a_root_directory_is_refused() {
     let cell = Cell::start();

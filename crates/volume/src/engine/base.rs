@@ -56,8 +56,8 @@ pub(crate) struct Base {
     no_room: NoRoom,
 }
 
-/// Set when a write of the table finds no room. redb then answers every call with another error, until the table is opened
-/// again.
+/// Set when a write of the table finds no room. redb then answers every call with another error,
+/// until the table is opened again.
 #[derive(Clone, Debug, Default)]
 struct NoRoom(Arc<AtomicBool>);
 
@@ -176,8 +176,8 @@ thread_local! {
     static DAMAGED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Whether the engine of this thread was just given a damaged block: a panic of it follows from that, is
-/// caught, and the error is told by the caller.
+/// Whether the engine of this thread was just given a damaged block: a panic of it follows from
+/// that, is caught, and the error is told by the caller.
 pub fn is_reading_damage() -> bool {
     DAMAGED.get().is_some()
 }
@@ -402,8 +402,8 @@ impl Drop for Base {
 }
 
 impl View {
-    /// Whether the table is about to be opened again, as a write of it found no room: what this answers from now on may be an
-    /// error that says nothing of the entries.
+    /// Whether the table is about to be opened again, as a write of it found no room: what this
+    /// answers from now on may be an error that says nothing of the entries.
     pub(super) fn is_replaced(&self) -> bool {
         self.no_room.is_set()
     }

@@ -156,8 +156,8 @@ impl Header {
         (word(0) == MAGIC).then_some((parsed, word(4)))
     }
 
-    /// Whether a block may begin a group of this journal with one of first word, id and number damaged:
-    /// two of the three are right.
+    /// Whether a block may begin a group of this journal with one of first word, id and number
+    /// damaged: two of the three are right.
     pub(super) fn resembles(block: &[u8], journal: u64, number: u64) -> bool {
         let Some(header) = block.first_chunk::<HEADER>() else {
             return false;

@@ -49,7 +49,8 @@ impl Engine {
         self.read_base(&levels, |base| base.get(key))
     }
 
-    /// Reads the base. A flush that finds no room closes it and opens it again: that is waited for, [`REOPEN_TIME`] at most.
+    /// Reads the base. A flush that finds no room closes it and opens it again: that is waited for,
+    /// [`REOPEN_TIME`] at most.
     fn read_base<T>(&self, levels: &Arc<Levels>, read: impl Fn(&View) -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let mut levels = Arc::clone(levels);

@@ -2,9 +2,9 @@
 //! its keys.
 //!
 //! Blocks of the file are compared with their sums a megabyte at a time; flushes wait that long. A
-//! block that does not match may be of no state: a crash can leave such. So all keys are then looked up
-//! in a second opening of the file that has nothing in memory: which of them are hit. What is
-//! in memory goes on answering, until a restart: time to move the volumes.
+//! block that does not match may be of no state: a crash can leave such. So all keys are then
+//! looked up in a second opening of the file that has nothing in memory: which of them are hit.
+//! What is in memory goes on answering, until a restart: time to move the volumes.
 
 use std::ops::ControlFlow;
 
@@ -150,7 +150,8 @@ fn skip_unreadable(view: &View, bad: &Key) -> Option<Key> {
     })
 }
 
-/// The smallest key found behind `bad` for which `is_readable`, if any: by steps that double, and then halves.
+/// The smallest key found behind `bad` for which `is_readable`, if any: by steps that double, and
+/// then halves.
 pub(super) fn skip(bad: &Key, is_readable: &mut dyn FnMut(&Key) -> bool) -> Option<Key> {
     let bits = 8 * super::key::KEY_MAX as u32;
     let (step, mut good) = (0..bits).find_map(|step| {

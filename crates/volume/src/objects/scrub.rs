@@ -188,8 +188,8 @@ fn keep_pace(
 }
 
 impl Shared {
-    /// Looks at the table as the disk has it: keys of objects, and of all pieces of objects, that are damaged
-    /// there.
+    /// Looks at the table as the disk has it: keys of objects, and of all pieces of objects, that
+    /// are damaged there.
     fn scrub_table(
         &self,
         rate: u64,

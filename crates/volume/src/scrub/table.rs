@@ -1,5 +1,5 @@
-//! The part of a scrub that looks at the table: its file on the disk, the order of its keys, and how
-//! records belong together: names without a vnode, and the counters of a group.
+//! The part of a scrub that looks at the table: its file on the disk, the order of its keys, and
+//! how records belong together: names without a vnode, and the counters of a group.
 
 use std::ops::ControlFlow;
 
@@ -68,7 +68,8 @@ impl Scrub<'_> {
         Ok(ended)
     }
 
-    /// Tells vnodes of a group with records that are damaged on the disk, but for those that were told since.
+    /// Tells vnodes of a group with records that are damaged on the disk, but for those that were
+    /// told since.
     pub(super) fn lost_vnodes(&mut self, group: &Group, viewers: &Viewers, told_before: usize) {
         let Some(vnodes) = self.lost.remove(&group.id.0) else {
             return;

@@ -258,8 +258,8 @@ fn damage_of_a_device_is_never_absence_or_other_bytes() {
     }
 }
 
-/// A page of the table that cannot be read costs the objects in it; the scrub goes on and meets the others, and says
-/// which lie there, also while memory still has the page.
+/// A page of the table that cannot be read costs the objects in it; the scrub goes on and meets the
+/// others, and says which lie there, also while memory still has the page.
 #[test]
 fn a_scrub_goes_on_past_a_damaged_page_of_the_table() {
     const MANY: u32 = 300;

@@ -1,7 +1,8 @@
 //! `docs/rpc-index.md` lists every procedure that is declared.
 //!
 //! The status column is written by hand, where a server implements or refuses a procedure; this
-//! test keeps it. `CELLAR_UPDATE=1 cargo test -p cellar-wire --test all rpc_index` writes the page anew.
+//! test keeps it. `CELLAR_UPDATE=1 cargo test -p cellar-wire --test all rpc_index` rewrites the
+//! page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

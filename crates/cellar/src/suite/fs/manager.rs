@@ -97,7 +97,8 @@ impl Manager<'_> {
         Mounted::meant(self.invocation.get(AT))
     }
 
-    /// What follows in a shell sees what was forgotten. A mount of an older version does not know the question.
+    /// What follows in a shell sees what was forgotten. A mount of an older version does not know
+    /// the question.
     fn wait_heard(mount: &Mounted) {
         let _unknown = mount.get(control::HEARD);
     }

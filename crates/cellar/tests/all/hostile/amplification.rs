@@ -1,5 +1,5 @@
-//! How much a forger multiplies: every procedure that answers without tickets, asked by an address that acknowledges
-//! nothing, as one does that was only named as the sender.
+//! How much a forger multiplies: every procedure that answers without tickets, asked by an address
+//! that acknowledges nothing, as one does that was only named as the sender.
 //!
 //! The figures stand in `docs/protocol/unverified-addresses.md`. This test keeps them:
 //! `CELLAR_UPDATE=1 cargo test -p cellar --test all amplification` writes them.

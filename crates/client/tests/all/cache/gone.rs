@@ -1,4 +1,5 @@
-//! Creations that were refused, and whose directory is then removed: they are given up, and only what is lost is told.
+//! Creations that were refused, and whose directory is then removed: they are given up, and only
+//! what is lost is told.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The base table as the disk has it, without what is in memory: for a scrub.
 //!
-//! A second redb over the same file, which only reads: from the device, compared with the sums. While
-//! it is in use nothing may change the file.
+//! A second redb over the same file, which only reads: from the device, compared with the sums.
+//! While it is in use nothing may change the file.
 
 use std::io;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::error::Result;
 const BLOCK: u64 = 4096;
 /// Memory for its pages: entries are asked for in order.
 const CACHE_BYTES: usize = 1 << 20;
-/// The flags in redb's header, and that of a table which is in use. It would not be opened for reading with it,
-/// and between two transactions it says nothing else.
+/// The flags in redb's header, and that of a table which is in use. It would not be opened for
+/// reading with it, and between two transactions it says nothing else.
 const FLAGS_AT: u64 = 9;
 const IN_USE: u8 = 2;
 
@@ -78,9 +78,9 @@ impl Base {
         Ok(Twin(Some(database.map_err(|error| failed(&error))?)))
     }
 
-    /// Compares up to `length` bytes at an offset of the file on the disk with the sums: the offsets of blocks that
-    /// do not match or cannot be read. None behind the end of the file. The table must not be in use by a
-    /// transaction.
+    /// Compares up to `length` bytes at an offset of the file on the disk with the sums: the
+    /// offsets of blocks that do not match or cannot be read. None behind the end of the file. The
+    /// table must not be in use by a transaction.
     pub(crate) fn unsound_blocks(&self, offset: u64, length: u64) -> Result<Option<Vec<u64>>> {
         let io = |error| failed(&redb::Error::Io(error));
         let end = self.file.length().map_err(io)?.min(offset + length);
