@@ -202,7 +202,10 @@ impl Inodes {
             Some(number) => *number,
             None => {
                 let place = place_of(ROOT, name);
-                table.insert(place, Node::Volumes, None, place)
+                let number = table.insert(place, Node::Volumes, None, place);
+                // What cells' names lead to may be another volume: so may these.
+                table.of_key.entry(CELLS).or_default().push(number);
+                number
             }
         };
         table.looked_up(ROOT, name, number);
@@ -299,6 +302,11 @@ impl Inodes {
         };
         if let Node::Link(_) = inode.node {
             table.links.retain(|_, other| *other != number);
+        }
+        if let Node::Volumes = inode.node
+            && let Some(numbers) = table.of_key.get_mut(&CELLS)
+        {
+            numbers.retain(|other| *other != number);
         }
         if let Some(at) = inode.at {
             if table.numbers.get(&at) == Some(&number) {

@@ -5,15 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cellar_wire::ids::AfsTime;
 
+#[expect(clippy::disallowed_methods, reason = "the one place of this crate")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Seconds since 1970.
 pub(crate) fn seconds() -> u64 {
-    #[expect(clippy::disallowed_methods, reason = "the one place of this crate")]
-    let now = SystemTime::now();
-    now.duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+    let since = now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// The same as AFS writes it.
 pub(crate) fn time() -> AfsTime {
-    AfsTime(u32::try_from(seconds()).unwrap_or(u32::MAX))
+    AfsTime::from(now())
 }

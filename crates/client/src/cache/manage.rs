@@ -69,8 +69,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Forgets which volume a name in the dynamic root leads to: a cell's, also with a dot before
-    /// it, or one in `.:mount`.
+    /// Forgets which volume a name in the dynamic root leads to (a cell's, also with a dot before
+    /// it, or one in `.:mount`), and where all volumes are.
     ///
     /// # Errors
     /// No such cell is known.
@@ -79,22 +79,23 @@ impl Cache {
         if !self.lists(cell) && cell != b"@cell" && self.alias_of(cell).is_none() {
             return Err(path_error(name, PathProblem::NotFound));
         }
+        self.forget_places();
+        Ok(())
+    }
+
+    /// Where volumes are is asked for again, and which of them cells' names lead to.
+    fn forget_places(&self) {
         for user in self.users().all() {
             user.client().locations().forget_all();
         }
         self.known_cells().forget_silence();
         self.audience.cells_changed();
-        Ok(())
     }
 
     /// Where volumes are, and what mount points lead to, is asked for again; silent cells too.
     pub fn check_volumes(&self) {
-        for user in self.users().all() {
-            user.client().locations().forget_all();
-        }
-        self.known_cells().forget_silence();
+        self.forget_places();
         self.distrust_directories();
-        self.audience.cells_changed();
     }
 
     /// Done when the kernel has heard of all that was forgotten before.

@@ -145,8 +145,10 @@ struct Known {
     asked: Instant,
     /// As it was before the stamp was asked for.
     glance: Option<u64>,
-    /// A login has told us that the stamp is another.
-    told: bool,
+    /// How often a login has told us that the stamp is another, and how often it had when the
+    /// stamp was asked for.
+    told: u32,
+    heard: u32,
 }
 
 fn merge(all: &mut Latencies, user: &User) {
@@ -181,7 +183,9 @@ impl Users {
                 self.forget(gone);
             }
         }
-        let gone = known.insert(uid, new);
+        // A login may have told us while the stamp was asked for.
+        let told = known.get(&uid).map_or(new.heard, |known| known.told);
+        let gone = known.insert(uid, Known { told, ..new });
         self.forget(gone);
     }
 
@@ -231,8 +235,10 @@ impl Cache {
     pub async fn user(&self, uid: u32) -> Result<Arc<User>> {
         let now = Instant::now();
         let glance = self.identities().glance(uid);
+        let mut heard = 0;
         if let Some(known) = self.users().known.lock().get_mut(&uid) {
-            let is_another = known.told || known.glance != glance;
+            heard = known.told;
+            let is_another = known.told != known.heard || known.glance != glance;
             if !is_another && now.duration_since(known.asked) < STAMP_TIME {
                 return Ok(known.user.clone());
             }
@@ -245,7 +251,7 @@ impl Cache {
             && known.stamp == stamp
         {
             known.glance = glance;
-            known.told = false;
+            known.heard = heard;
             return Ok(known.user.clone());
         }
         let security = match stamp {
@@ -263,7 +269,8 @@ impl Cache {
             user: user.clone(),
             asked: Instant::now(),
             glance,
-            told: false,
+            told: heard,
+            heard,
         };
         self.users().put(uid, known);
         Ok(user)
@@ -272,7 +279,7 @@ impl Cache {
     /// A user of the machine has logged in or out: his next request asks for his tokens.
     pub fn look_again(&self, uid: u32) {
         if let Some(known) = self.users().known.lock().get_mut(&uid) {
-            known.told = true;
+            known.told = known.told.wrapping_add(1);
         }
     }
 
@@ -291,7 +298,8 @@ impl Cache {
             stamp: None,
             asked: Instant::now(),
             glance: None,
-            told: false,
+            told: 0,
+            heard: 0,
         });
         Ok(known.user.clone())
     }

@@ -107,10 +107,15 @@ impl Manager<'_> {
         self.mount()?.manage(name, value)
     }
 
-    fn check_volumes(&self) -> Outcome {
+    fn forget(&self, name: &str, value: &str) -> Outcome {
         let mount = self.mount()?;
-        mount.manage(control::CHECK_VOLUMES, "")?;
+        mount.manage(name, value)?;
         Self::wait_heard(&mount);
+        Ok(())
+    }
+
+    fn check_volumes(&self) -> Outcome {
+        self.forget(control::CHECK_VOLUMES, "")?;
         if self.json {
             return print_json(&json!({ "checked": true }));
         }
@@ -134,9 +139,7 @@ impl Manager<'_> {
     }
 
     fn flush_all(&self) -> Outcome {
-        let mount = self.mount()?;
-        mount.manage(control::FLUSH, "all")?;
-        Self::wait_heard(&mount);
+        self.forget(control::FLUSH, "all")?;
         self.changed(&json!({ "flushed": "all" }))
     }
 

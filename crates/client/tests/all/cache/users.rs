@@ -69,6 +69,13 @@ async fn counts_outlive_tokens_and_many_users_leave_room() {
     tokio::time::sleep(Duration::from_millis(5_100)).await;
     let renewed = cache.user(7).await.expect("user");
     assert_ne!(format!("{renewed:?}"), format!("{user:?}"));
+    // A login tells, and is not waited for.
+    tokens.0.store(3, Ordering::Relaxed);
+    let same = cache.user(7).await.expect("user");
+    assert_eq!(format!("{same:?}"), format!("{renewed:?}"));
+    cache.look_again(7);
+    let told = cache.user(7).await.expect("user");
+    assert_ne!(format!("{told:?}"), format!("{renewed:?}"));
     assert!(answers(&cache) >= before, "{} answers", answers(&cache));
     bench.end();
 }
