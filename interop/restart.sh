@@ -1,8 +1,8 @@
-# restart_test CLIENT: twice, first with a clean stop, then with SIGKILL. The client stores files, and each whose
-# storing was answered (fsync or close returned) is compared after the restart; it must be able to go on by itself.
+# restart_test CLIENT: twice, first with a clean stop, then with SIGKILL. The client stores files, and each that it says
+# is stored (see steady.py) is compared after the restart; it must be able to go on by itself.
 restart_test() {
     local client=$1 way
-    on $client "$programs/steady.py" "$share" &
+    on $client "$programs/steady.py" "$share" "$client" &
     local pid=$!
     for way in down kill; do
         wait_for_file "$share/before-$way" 60 || { kill $pid; fail "the client never got so far ($way)"; }
