@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_client::cache::{self, Cache, Identities, Leases, Root, SIZE_MIN};
+use cellar_fuse::Mount;
 use cellar_fuse::control::STORE_BEHIND_MAX;
-use cellar_fuse::{Mount, Rings};
 use cellar_rpc::{Runtime, RuntimeConfig};
 
 mod metrics;
@@ -75,10 +75,9 @@ pub(crate) struct Options {
     /// which it is told within a second, or before others see them; or 'none'. By itself 'files', and 'all' with --store-behind.
     #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     leases: Option<Leased>,
-    /// Whether the kernel's requests come over io_uring, each to the processor that asks: 'auto', where the kernel offers
-    /// that (Linux 6.14, echo Y > /sys/module/fuse/parameters/enable_uring), 'always', or 'never'.
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = IoUring::Auto)]
-    io_uring: IoUring,
+    /// An option of earlier versions.
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "", value_parser = no_io_uring)]
+    io_uring: Option<()>,
     /// What @sys stands for; may be given several times.
     #[arg(long, value_name = "NAME", default_values_t = default_sysnames())]
     sysname: Vec<String>,
@@ -101,20 +100,18 @@ enum Leased {
     All,
 }
 
-/// Whether FUSE over io_uring is used.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum IoUring {
-    Auto,
-    Always,
-    Never,
-}
-
 fn default_sysnames() -> Vec<String> {
     let name = match std::env::consts::ARCH {
         "aarch64" => "arm64_linux26",
         _ => "amd64_linux26",
     };
     vec![name.to_owned()]
+}
+
+/// Refuses an option that is gone.
+fn no_io_uring(_when: &str) -> Result<(), String> {
+    let text = "requests no longer come over io_uring, and the option is gone: leave it out";
+    Err(text.to_owned())
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
@@ -230,11 +227,6 @@ async fn mounted(options: Options) -> Outcome {
         all_users,
         threads: 2,
         suid: options.suid,
-        rings: match options.io_uring {
-            IoUring::Auto => Rings::Offered,
-            IoUring::Always => Rings::Required,
-            IoUring::Never => Rings::Never,
-        },
     };
     let directory = options.directory;
     let mount = Mount::new(cache.clone(), root, &directory, &how)
@@ -423,6 +415,33 @@ async fn close(cache: &Cache, directory: Option<&Path>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn the_option_of_io_uring_is_refused_with_a_sentence() {
+        let parse = |arguments: &[&str]| {
+            let line = ["mount", "/afs"].iter().chain(arguments).copied();
+            <Line as clap::Parser>::try_parse_from(line)
+        };
+        assert_eq!(
+            parse(&[]).expect("a mount").options.directory,
+            Path::new("/afs")
+        );
+        for old in [
+            &["--io-uring"][..],
+            &["--io-uring", "auto"],
+            &["--io-uring=never"],
+        ] {
+            let refused = parse(old).expect_err("an option that is gone");
+            let said = refused.to_string();
+            assert!(said.contains("the option is gone: leave it out"), "{said}");
+        }
+    }
 
     #[test]
     fn hangups_that_are_ignored() {

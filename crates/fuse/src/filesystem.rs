@@ -34,8 +34,6 @@ pub(crate) const WRITE_BYTES: u32 = 1 << 20;
 /// Requests that the kernel sends ahead, or back, without anybody waiting: so many that those to a silent server leave room for
 /// the others'.
 const BACKGROUND: u16 = 512;
-/// The same over rings, of whose entries they must leave most free.
-const BACKGROUND_OF_RINGS: u16 = 64;
 /// The type bits of a mode, and those of a plain file.
 const TYPE_BITS: u32 = 0o170_000;
 const PLAIN_FILE: u32 = 0o100_000;
@@ -47,9 +45,6 @@ pub(crate) struct Filesystem {
     requests: Arc<Requests>,
     runtime: Handle,
     can_expire: Arc<AtomicBool>,
-    /// Requests over io_uring are wanted, and have been granted.
-    wants_rings: bool,
-    has_rings: Arc<AtomicBool>,
 }
 
 impl Filesystem {
@@ -58,14 +53,11 @@ impl Filesystem {
         inodes: Arc<Inodes>,
         runtime: Handle,
         options: &Options,
-        wants_rings: bool,
     ) -> Self {
         Self {
             requests: Arc::new(Requests::new(cache, inodes, options)),
             runtime,
             can_expire: Arc::default(),
-            wants_rings,
-            has_rings: Arc::default(),
         }
     }
 
@@ -77,11 +69,6 @@ impl Filesystem {
     /// Whether the kernel can let names expire; known once it is mounted.
     pub(crate) fn can_expire(&self) -> Arc<AtomicBool> {
         self.can_expire.clone()
-    }
-
-    /// Whether requests come over io_uring; known once it is mounted.
-    pub(crate) fn has_rings(&self) -> Arc<AtomicBool> {
-        self.has_rings.clone()
     }
 
     /// Does `work` here if it need not wait, else in the background.
@@ -182,17 +169,9 @@ impl fuser::Filesystem for Filesystem {
             let _lacking = config.add_capabilities(through);
             self.requests.passthrough.works();
         }
-        let rings = InitFlags::FUSE_OVER_IO_URING & config.capabilities();
-        if self.wants_rings && !rings.is_empty() && config.add_capabilities(rings).is_ok() {
-            self.has_rings.store(true, Ordering::Release);
-        }
         let _largest = config.set_max_write(WRITE_BYTES);
         let _largest = config.set_max_readahead(WRITE_BYTES);
-        let background = match self.wants_rings {
-            true => BACKGROUND_OF_RINGS,
-            false => BACKGROUND,
-        };
-        let _largest = config.set_max_background(background);
+        let _largest = config.set_max_background(BACKGROUND);
         let can = config
             .capabilities()
             .contains(InitFlags::FUSE_HAS_EXPIRE_ONLY);

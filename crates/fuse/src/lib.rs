@@ -25,9 +25,7 @@ mod notices;
 mod owners;
 mod passthrough;
 mod requests;
-mod ring;
 mod xattr;
 
 pub use mount::{Mount, Options, remove_dead};
 pub use mount_points::mount_points;
-pub use ring::Rings;

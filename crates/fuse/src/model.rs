@@ -38,7 +38,6 @@ const OPTIONS: Options = Options {
     all_users: true,
     threads: 1,
     suid: false,
-    rings: crate::Rings::Never,
 };
 /// Threads that write notices, of one machine.
 const WRITERS: usize = 4;

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use cellar_client::cache::Cache;
@@ -16,14 +16,11 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::UnmountFlags;
 
-use crate::filesystem::{Filesystem, WRITE_BYTES};
+use crate::filesystem::Filesystem;
 use crate::inodes::{Inodes, Node};
 use crate::mount_points::{NAME, mount_points};
 use crate::notices::{Kernel, Notices, WRITERS};
-use crate::ring::{self, Rings};
 
-/// The kernel's list of connections, where that is mounted.
-const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// `ENOTCONN`: a mount whose process is gone.
 const NOT_CONNECTED: i32 = 107;
 
@@ -36,8 +33,6 @@ pub struct Options {
     pub threads: usize,
     /// Set-id bits of programs in it count. Only for name spaces whose administrators are trusted.
     pub suid: bool,
-    /// Whether requests come over io_uring.
-    pub rings: Rings,
 }
 
 /// A mounted name space.
@@ -46,8 +41,6 @@ pub struct Mount {
     directory: PathBuf,
     /// Its device; no other mount has it as long as this process lives.
     device: (u32, u32),
-    /// Some of its programs wait for ever, and only the end of this process lets them go.
-    fails: Arc<AtomicBool>,
     notices: Arc<Notices>,
     session: Option<JoinHandle<io::Result<()>>>,
     writers: Vec<JoinHandle<()>>,
@@ -66,16 +59,13 @@ impl Mount {
         options: &Options,
     ) -> io::Result<Self> {
         take_over(directory)?;
-        let queues = options.rings.queues(WRITE_BYTES as usize)?;
         let root = root.map_or(Node::Cells, Node::Vnode);
         let inodes = Arc::new(Inodes::new(root));
         let notices = Notices::new();
         cache.watch(notices.clone());
         let runtime = tokio::runtime::Handle::current();
-        let wants_rings = queues.is_some();
-        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options, wants_rings);
+        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options);
         let can_expire = filesystem.can_expire();
-        let has_rings = filesystem.has_rings();
         let requests = filesystem.requests();
         let session = Session::new(filesystem, directory, &config(options))?;
         let device = session.as_fd().try_clone_to_owned()?;
@@ -98,20 +88,7 @@ impl Mount {
             .spawn(move || dropping.let_go(&crowds, &kernel, &inodes));
         writers.push(dropping.inspect_err(|_| notices.end())?);
         let device = device_at(directory).inspect_err(|_| notices.end())?;
-        let fails = Arc::new(AtomicBool::new(false));
-        let granted = |_: &_| has_rings.load(Ordering::Acquire);
-        let workers = match queues.filter(granted) {
-            Some(queues) => {
-                let fuse = session.as_fd().try_clone_to_owned();
-                let fuse = Arc::new(fuse.inspect_err(|_| notices.end())?);
-                queues.workers(&fuse, &when_failed(directory, device, &fails))
-            }
-            None => Vec::new(),
-        };
-        if !workers.is_empty() {
-            tracing::info!(queues = workers.len(), "requests come over io_uring");
-        }
-        let mut session = session.spawn_with(workers)?;
+        let mut session = session.spawn()?;
         let thread = std::thread::Builder::new().spawn(|| Ok(()))?;
         let thread = std::mem::replace(&mut session.guard, thread);
         // What would take away whatever is mounted there when it is dropped.
@@ -119,17 +96,15 @@ impl Mount {
         Ok(Self {
             directory: directory.to_owned(),
             device,
-            fails,
             notices,
             session: Some(thread),
             writers,
         })
     }
 
-    /// Whether somebody has unmounted it, or it cannot go on: then this process has to end.
+    /// Whether it was unmounted: then this process has to end.
     pub fn has_ended(&self) -> bool {
-        self.fails.load(Ordering::Acquire)
-            || self.session.as_ref().is_none_or(JoinHandle::is_finished)
+        self.session.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Takes it away, also from under programs that still use it: they get errors from then on.
@@ -147,10 +122,6 @@ impl Mount {
             }
         }
         self.notices.end();
-        if self.fails.load(Ordering::Acquire) {
-            // They may wait for what does not come any more.
-            return Ok(());
-        }
         for writer in self.writers.drain(..) {
             let _panicked = writer.join();
         }
@@ -168,42 +139,6 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         self.notices.end();
-    }
-}
-
-/// Ends a mount of which a queue fails, with an error for whoever waits. `fails` is set if that cannot be done.
-fn when_failed(directory: &Path, device: (u32, u32), fails: &Arc<AtomicBool>) -> ring::Failed {
-    let (directory, fails) = (directory.to_owned(), fails.clone());
-    Arc::new(move |cause| {
-        tracing::error!(%cause, "FUSE over io_uring fails: the mount ends");
-        if let Err(cause) = abort(Path::new(CONNECTIONS), &directory, device) {
-            tracing::error!(%cause, "it cannot be ended: this process ends, and some programs wait until then");
-            fails.store(true, Ordering::Release);
-        }
-    })
-}
-
-/// Ends the connection of a mount: all that it was asked is answered with an error, and nothing more is asked.
-fn abort(connections: &Path, directory: &Path, device: (u32, u32)) -> io::Result<()> {
-    // The kernel's own number of a device, of which the lower bits are the minor one. Whoever has mounted it may write there.
-    let (major, minor) = device;
-    let connection = connections.join(format!("{}/abort", major << 20 | minor));
-    let mut options = std::fs::File::options();
-    let written = options
-        .write(true)
-        .open(connection)
-        .and_then(|mut file| io::Write::write_all(&mut file, b"1"));
-    let Err(cause) = written else {
-        return Ok(());
-    };
-    tracing::debug!(%cause, "its connection is not listed");
-    if device_at(directory)? != device {
-        return Err(io::Error::other("another is mounted over it"));
-    }
-    match rustix::mount::unmount(directory, UnmountFlags::FORCE) {
-        // Programs have files open in it; the connection has ended all the same.
-        Err(rustix::io::Errno::BUSY) => Ok(()),
-        other => Ok(other?),
     }
 }
 
@@ -290,32 +225,5 @@ fn unmount_by_program(directory: &Path) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::other("fusermount3 cannot unmount it"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_connection_that_fails_is_ended() {
-        let list = std::env::temp_dir().join(format!("cellar-connections-{}", std::process::id()));
-        std::fs::create_dir_all(list.join("77")).expect("a directory");
-        let switch = list.join("77/abort");
-        std::fs::write(&switch, "").expect("a file");
-        abort(&list, Path::new("/nowhere"), (0, 77)).expect("ended");
-        assert_eq!(std::fs::read(&switch).expect("a file"), b"1");
-        // Not listed, and something else is seen there, or nothing.
-        assert!(abort(&list, Path::new("/proc"), (0, u32::MAX >> 12)).is_err());
-        assert!(abort(&list, Path::new("/nowhere"), (0, 78)).is_err());
-        std::fs::remove_dir_all(&list).expect("removed");
-    }
-
-    #[test]
-    fn a_mount_that_cannot_be_ended_is_said_to_have_ended() {
-        let fails = Arc::new(AtomicBool::new(false));
-        let failed = when_failed(Path::new("/proc"), (0, u32::MAX >> 12), &fails);
-        failed(io::Error::other("of a test"));
-        assert!(fails.load(Ordering::Acquire));
     }
 }

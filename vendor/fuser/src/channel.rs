@@ -7,7 +7,6 @@ use nix::errno::Errno;
 
 use crate::dev_fuse::DevFuse;
 use crate::passthrough::BackingId;
-use crate::worker::ReplyPath;
 
 /// A raw communication channel to the FUSE kernel driver
 #[derive(Debug, Clone)]
@@ -54,10 +53,7 @@ impl Channel {
     pub(crate) fn sender(&self) -> ChannelSender {
         // Since write/writev syscalls are threadsafe, we can simply create
         // a sender by using the same file and use it in other threads.
-        ChannelSender {
-            device: self.0.clone(),
-            path: None,
-        }
+        ChannelSender(self.0.clone())
     }
 
     /// Clone the FUSE device fd using FUSE_DEV_IOC_CLONE ioctl.
@@ -84,26 +80,11 @@ impl Channel {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct ChannelSender {
-    device: Arc<DevFuse>,
-    /// Where replies go instead.
-    path: Option<Arc<dyn ReplyPath>>,
-}
+pub(crate) struct ChannelSender(Arc<DevFuse>);
 
 impl ChannelSender {
-    /// Replies go another way than through the device.
-    pub(crate) fn by(self, path: Arc<dyn ReplyPath>) -> Self {
-        Self {
-            path: Some(path),
-            ..self
-        }
-    }
-
     pub(crate) fn send(&self, bufs: &[io::IoSlice<'_>]) -> io::Result<()> {
-        if let Some(path) = &self.path {
-            return path.send(bufs);
-        }
-        let rc = nix::sys::uio::writev(&self.device, bufs)?;
+        let rc = nix::sys::uio::writev(&self.0, bufs)?;
         // writev is atomic, so do not need to check how many bytes are written.
         // libfuse does not do it either
         // https://github.com/libfuse/libfuse/blob/6278995cca991978abd25ebb2c20ebd3fc9e8a13/lib/fuse_lowlevel.c#L267
@@ -112,10 +93,10 @@ impl ChannelSender {
     }
 
     pub(crate) fn open_backing(&self, fd: BorrowedFd<'_>) -> std::io::Result<BackingId> {
-        BackingId::create(&self.device, fd)
+        BackingId::create(&self.0, fd)
     }
 
     pub(crate) unsafe fn wrap_backing(&self, id: u32) -> BackingId {
-        unsafe { BackingId::wrap_raw(&self.device, id) }
+        unsafe { BackingId::wrap_raw(&self.0, id) }
     }
 }

@@ -79,9 +79,6 @@ use crate::session::MAX_WRITE_SIZE;
 pub use crate::session::Session;
 pub use crate::session::SessionACL;
 pub use crate::session::SessionUnmounter;
-pub use crate::worker::Dispatcher;
-pub use crate::worker::ReplyPath;
-pub use crate::worker::Worker;
 
 mod access_flags;
 mod bsd_file_flags;
@@ -104,7 +101,6 @@ mod request;
 mod request_param;
 mod session;
 mod time;
-mod worker;
 
 /// We generally support async reads
 #[cfg(not(target_os = "macos"))]

@@ -69,9 +69,6 @@ impl<'a> RequestWithSender<'a> {
         se: &SessionEventLoop<FS>,
     ) -> Result<Option<ResponseData>, Errno> {
         let op = self.request.operation().map_err(|_| Errno::ENOSYS)?;
-        if matches!(op, ll::Operation::Interrupt(_)) && !se.answers_interrupts {
-            return Ok(None);
-        }
         // Implement allow_root & access check for auto_unmount
         if (se.allowed == SessionACL::RootAndOwner
             && self.request.uid() != se.session_owner

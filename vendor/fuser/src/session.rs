@@ -48,8 +48,6 @@ use crate::reply::Reply;
 use crate::reply::ReplyRaw;
 use crate::reply::ReplySender;
 use crate::request::RequestWithSender;
-use crate::worker::Dispatcher;
-use crate::worker::Worker;
 
 /// The max size of write requests from the kernel. The absolute minimum is 4k,
 /// FUSE recommends at least 128k, max 16M. The FUSE default is 16M on macOS
@@ -226,17 +224,12 @@ impl<FS: Filesystem> Session<FS> {
     /// Run the session loop in a background thread. If the returned handle is dropped,
     /// the filesystem is unmounted and the given session ends.
     pub fn spawn(self) -> io::Result<BackgroundSession> {
-        self.spawn_with(Vec::new())
-    }
-
-    /// The same, with threads that dispatch requests which do not come through the device.
-    pub fn spawn_with(self, workers: Vec<Worker<FS>>) -> io::Result<BackgroundSession> {
         let sender = self.ch.sender();
         // Take the fuse_session, so that we can unmount it
         let mount = std::mem::take(&mut *self.mount.mount.lock());
         let guard = thread::Builder::new()
             .name("fuser-bg".to_string())
-            .spawn(move || self.run_with(workers))?;
+            .spawn(move || self.run())?;
         Ok(BackgroundSession {
             guard,
             sender,
@@ -251,10 +244,6 @@ impl<FS: Filesystem> Session<FS> {
     /// # Errors
     /// Returns any final error when the session comes to an end.
     pub fn run(self) -> io::Result<()> {
-        self.run_with(Vec::new())
-    }
-
-    fn run_with(self, workers: Vec<Worker<FS>>) -> io::Result<()> {
         let Session {
             filesystem,
             ch,
@@ -300,8 +289,6 @@ impl<FS: Filesystem> Session<FS> {
         channels.push(ch);
 
         let mut threads = Vec::with_capacity(n_threads);
-        let answers_interrupts = workers.is_empty();
-        let for_workers = channels[0].clone();
 
         for (i, ch) in channels.into_iter().enumerate() {
             let thread_name = format!("fuser-{i}");
@@ -311,27 +298,12 @@ impl<FS: Filesystem> Session<FS> {
                 ch,
                 allowed,
                 session_owner,
-                answers_interrupts,
             };
             threads.push(
                 thread::Builder::new()
                     .name(thread_name)
                     .spawn(move || event_loop.event_loop())?,
             );
-        }
-
-        // Nothing can go wrong from here on that would leave some of them without the others.
-        let mut working = Vec::with_capacity(workers.len());
-        for worker in workers {
-            (worker.start)(Dispatcher(SessionEventLoop {
-                thread_name: worker.name,
-                filesystem: filesystem.clone(),
-                ch: for_workers.clone(),
-                allowed,
-                session_owner,
-                answers_interrupts,
-            }));
-            working.push(worker.stop);
         }
 
         let mut reply: io::Result<()> = Ok(());
@@ -347,10 +319,6 @@ impl<FS: Filesystem> Session<FS> {
                     reply = Err(e);
                 }
             }
-        }
-
-        for stop in working {
-            stop();
         }
 
         let Some(filesystem) = Arc::get_mut(&mut filesystem) else {
@@ -550,8 +518,6 @@ pub(crate) struct SessionEventLoop<FS: Filesystem> {
     pub(crate) filesystem: Arc<FilesystemHolder<FS>>,
     pub(crate) allowed: SessionACL,
     pub(crate) session_owner: Uid,
-    /// With workers the kernel would look for what is interrupted among the requests of the device, where it is not.
-    pub(crate) answers_interrupts: bool,
 }
 
 impl<FS: Filesystem> SessionEventLoop<FS> {

@@ -17,7 +17,6 @@ const OPTIONS: Options = Options {
     all_users: true,
     threads: 1,
     suid: false,
-    rings: crate::Rings::Never,
 };
 
 /// A client of the cell, whose kernel is on paper.

@@ -5,7 +5,6 @@ use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLock, Request};
 
 use super::Filesystem;
 use crate::caller::Caller;
-use crate::ring;
 
 /// Kinds of locks. Source: fcntl(2).
 const F_RDLCK: i32 = 0;
@@ -86,24 +85,18 @@ impl Filesystem {
         reply: ReplyEmpty,
     ) {
         let (requests, thread) = (self.requests.clone(), request.pid());
-        // Who finds none gets what is free, but does not wait.
-        let place = sleep.then(ring::place).flatten();
         self.run(async move {
             let handle = asked.handle.0;
             // No longest time: who waits can be interrupted, and servers are not waited for.
             let done = match asked.lock() {
                 Some(lock) => {
                     let file = (number, handle);
-                    let set = requests.set_lock(file, thread, lock, place.is_some());
-                    set.await
+                    requests.set_lock(file, thread, lock, sleep).await
                 }
                 None => requests.unlock(handle, asked.owner(), asked.range).await,
             };
             match done {
                 Ok(()) => reply.ok(),
-                Err(errno) if sleep && errno.code() == Errno::EAGAIN.code() => {
-                    reply.error(Errno::ENOLCK);
-                }
                 Err(errno) => reply.error(errno),
             }
         });
