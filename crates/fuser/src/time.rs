@@ -57,8 +57,17 @@ mod test {
 
     #[test]
     fn times_before_1970_come_back_as_they_were() {
-        for time in [(-2, 800_000_000), (-1, 0), (i64::MIN, 0), (i64::MIN, 200_000_000), (i64::MAX, 999_999_999)] {
-            assert_eq!(time_from_system_time(&system_time_from_time(time.0, time.1)), time);
+        for time in [
+            (-2, 800_000_000),
+            (-1, 0),
+            (i64::MIN, 0),
+            (i64::MIN, 200_000_000),
+            (i64::MAX, 999_999_999),
+        ] {
+            assert_eq!(
+                time_from_system_time(&system_time_from_time(time.0, time.1)),
+                time
+            );
         }
     }
 

@@ -24,10 +24,6 @@ use std::time::SystemTime;
 use log::warn;
 #[cfg(target_os = "macos")]
 pub use reply::ReplyXTimes;
-#[cfg(feature = "serializable")]
-use serde::Deserialize;
-#[cfg(feature = "serializable")]
-use serde::Serialize;
 
 pub use crate::access_flags::AccessFlags;
 pub use crate::bsd_file_flags::BsdFileFlags;
@@ -85,8 +81,6 @@ mod bsd_file_flags;
 mod channel;
 mod dev_fuse;
 /// Experimental APIs
-#[cfg(feature = "experimental")]
-pub mod experimental;
 mod forget_one;
 mod ll;
 mod mnt;
@@ -126,7 +120,6 @@ fn default_init_flags(capabilities: InitFlags) -> InitFlags {
 
 /// File types
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[cfg_attr(feature = "serializable", derive(Serialize, Deserialize))]
 pub enum FileType {
     /// Named pipe (`S_IFIFO`)
     NamedPipe,
@@ -169,7 +162,6 @@ impl FileType {
 
 /// File attributes
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[cfg_attr(feature = "serializable", derive(Serialize, Deserialize))]
 pub struct FileAttr {
     /// Inode number
     pub ino: INodeNo,

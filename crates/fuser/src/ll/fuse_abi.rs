@@ -263,10 +263,6 @@ pub(crate) struct fuse_mkdir_in {
 #[derive(Debug, FromBytes, KnownLayout, Immutable)]
 pub(crate) struct fuse_rename_in {
     pub(crate) newdir: u64,
-    #[cfg(feature = "macfuse-4-compat")]
-    pub(crate) flags: u32,
-    #[cfg(feature = "macfuse-4-compat")]
-    pub(crate) padding: u32,
 }
 
 #[repr(C)]

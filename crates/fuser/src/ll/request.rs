@@ -14,10 +14,6 @@ use log::warn;
 use nix::unistd::Gid;
 use nix::unistd::Pid;
 use nix::unistd::Uid;
-#[cfg(feature = "serializable")]
-use serde::Deserialize;
-#[cfg(feature = "serializable")]
-use serde::Serialize;
 
 use crate::Errno;
 use crate::ll::argument::ArgumentIterator;
@@ -49,7 +45,6 @@ pub(crate) enum RequestError {
 /// important to handle this for any requests that may block indefinitely, like
 /// `SetLkW`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serializable", derive(Serialize, Deserialize))]
 pub struct RequestId(pub u64);
 impl From<RequestId> for u64 {
     fn from(fh: RequestId) -> Self {
@@ -77,7 +72,6 @@ impl From<RequestId> for u64 {
 /// may be recycled and your filesystem implementation may clean up its
 /// internal data-structures relating to that inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serializable", derive(Serialize, Deserialize))]
 pub struct INodeNo(pub u64);
 
 impl INodeNo {
@@ -129,7 +123,6 @@ impl Display for INodeNo {
 /// the filesystem implementation to free any internal per-FileHandle data
 /// structures it has allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serializable", derive(Serialize, Deserialize))]
 pub struct FileHandle(pub u64);
 
 impl From<FileHandle> for u64 {
@@ -150,7 +143,6 @@ impl Display for FileHandle {
 ///
 /// See `Read`, `Write`, `Release`, `Flush`, `GetLk`, `SetLk`, `SetLkW`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serializable", derive(Serialize, Deserialize))]
 pub struct LockOwner(pub u64);
 
 impl Display for LockOwner {
@@ -180,7 +172,6 @@ impl Lock {
 
 /// A newtype for ABI version
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serializable", derive(Serialize, Deserialize))]
 pub struct Version(
     /// Major version number.
     pub u32,
