@@ -31,8 +31,8 @@ pub(crate) struct Counts {
     /// Promises that servers broke.
     pub(crate) breaks: AtomicU64,
     /// Small files that were fetched before anybody asked for them, and those of them that somebody asked for.
-    pub(crate) guessed: AtomicU64,
-    pub(crate) guessed_right: AtomicU64,
+    pub(crate) fetched_ahead: AtomicU64,
+    pub(crate) ahead_used: AtomicU64,
     /// Files that were lent to others, who read them by themselves.
     pub(crate) lent: AtomicU64,
 }
@@ -108,13 +108,13 @@ impl Cache {
                 "cellar_prefetched_files_total",
                 "counter",
                 "Small files that were fetched before they were asked for.",
-                load(&counts.guessed),
+                load(&counts.fetched_ahead),
             ),
             (
                 "cellar_prefetched_files_used_total",
                 "counter",
                 "Those of them that were read then.",
-                load(&counts.guessed_right),
+                load(&counts.ahead_used),
             ),
             (
                 "cellar_passthrough_files_total",

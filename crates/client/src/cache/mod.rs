@@ -67,6 +67,7 @@ mod locks;
 mod manage;
 mod metrics;
 mod names;
+mod neighbours;
 mod range_locks;
 mod ranges;
 mod read;
@@ -77,7 +78,6 @@ mod settings;
 mod slots;
 mod status;
 mod store;
-mod trails;
 mod unborn;
 mod user;
 mod verify;
@@ -176,7 +176,7 @@ pub struct Cache {
     fetching: Mutex<HashMap<(Key, u64), Turn>>,
     prefetches: Arc<tokio::sync::Semaphore>,
     /// Small files that are fetched before they are asked for.
-    guesses: Arc<tokio::sync::Semaphore>,
+    ahead: Arc<tokio::sync::Semaphore>,
     space: Arc<Space>,
     counts: Counts,
     behind: Behind,
@@ -265,7 +265,7 @@ impl Cache {
             leftovers: Mutex::default(),
             fetching: Mutex::default(),
             prefetches: Arc::new(tokio::sync::Semaphore::new(PREFETCHES_MAX)),
-            guesses: Arc::new(tokio::sync::Semaphore::new(trails::CALLS_MAX)),
+            ahead: Arc::new(tokio::sync::Semaphore::new(neighbours::FETCHES_MAX)),
             space,
             counts: Counts::default(),
             behind: Behind::default(),

@@ -89,7 +89,7 @@ impl Cache {
         for attempt in 0..TRIES {
             let status = self.status(user, vnode).await?;
             if start == 0 && attempt == 0 {
-                self.follow_trail(user, vnode, &status);
+                self.fetch_neighbours(user, vnode, &status);
             }
             let missing = {
                 let mut body = vnode.body.lock();
@@ -104,8 +104,8 @@ impl Cache {
                     if attempt == 0 {
                         self.counts.reads.hit();
                     }
-                    if start == 0 && vnode.guessed.swap(false, Ordering::Relaxed) {
-                        self.counts.guessed_right.fetch_add(1, Ordering::Relaxed);
+                    if start == 0 && vnode.is_ahead.swap(false, Ordering::Relaxed) {
+                        self.counts.ahead_used.fetch_add(1, Ordering::Relaxed);
                     }
                     let ahead = course.read(start, end);
                     self.read_ahead(user, vnode, end, ahead);
@@ -144,23 +144,23 @@ impl Cache {
     /// All of a small file was read at once, from here.
     pub(crate) fn read_all(&self, user: &Arc<User>, vnode: &Arc<Vnode>, status: &AfsFetchStatus) {
         self.touch(vnode);
-        self.follow_trail(user, vnode, status);
+        self.fetch_neighbours(user, vnode, status);
         self.counts.reads.hit();
-        if vnode.guessed.swap(false, Ordering::Relaxed) {
-            self.counts.guessed_right.fetch_add(1, Ordering::Relaxed);
+        if vnode.is_ahead.swap(false, Ordering::Relaxed) {
+            self.counts.ahead_used.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Fetches what is missing of a chunk, once for all who want it at the same time. `guess`: nobody has asked for the
-    /// file yet.
+    /// Fetches what is missing of a chunk, once for all who want it at the same time. `ahead`: no program has
+    /// asked for the file yet.
     pub(crate) async fn fetch_chunk(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         chunk: u64,
-        guess: bool,
+        ahead: bool,
     ) -> Result<()> {
-        if guess && self.full.is_it() {
+        if ahead && self.full.is_it() {
             return Ok(());
         }
         let key = (vnode.key, chunk);
@@ -172,10 +172,10 @@ impl Cache {
         };
         let _alone = turn.turn.lock().await;
         if self.fetch_chunk_alone(user, vnode, chunk).await? {
-            if guess {
-                self.counts.guessed.fetch_add(1, Ordering::Relaxed);
+            if ahead {
+                self.counts.fetched_ahead.fetch_add(1, Ordering::Relaxed);
             }
-            vnode.guessed.store(guess, Ordering::Relaxed);
+            vnode.is_ahead.store(ahead, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::attributes::Owners;
-use super::trails::Walked;
 use crate::cell::CellName;
 use crate::client::{Client, Config};
 use crate::error::Result;
@@ -93,8 +92,6 @@ pub struct User {
     id: u32,
     client: Client,
     owners: Owners,
-    /// He has just read a directory's files to the last one.
-    pub(crate) walked: Mutex<Option<Walked>>,
 }
 
 impl std::fmt::Debug for User {
@@ -224,7 +221,6 @@ impl Cache {
             id,
             client,
             owners: Owners::default(),
-            walked: Mutex::default(),
         }))
     }
 

@@ -19,8 +19,8 @@ use super::direct::Places;
 use super::late::Late;
 use super::leases::{Busy, Lease};
 use super::locks::Locks;
+use super::neighbours::Reader;
 use super::status::Asked;
-use super::trails::Trails;
 use super::unborn::Unborn;
 use super::user::User;
 use crate::course::SETTLE_TIME;
@@ -70,10 +70,10 @@ pub struct Vnode {
     pub(crate) own: AtomicU64,
     /// When it was last used, by the cache's count.
     pub(crate) used: AtomicU64,
-    /// Directories: who reads small files of it one after the other.
-    pub(crate) trails: Mutex<Trails>,
-    /// Its bytes were fetched before anybody asked for them, and nobody has yet.
-    pub(crate) guessed: AtomicBool,
+    /// Directories: who read a file of it last.
+    pub(crate) reader: Mutex<Reader>,
+    /// Its bytes were fetched before a program asked for them, and none has yet.
+    pub(crate) is_ahead: AtomicBool,
 }
 
 /// What changes all the time.
@@ -177,8 +177,8 @@ impl Vnode {
             breaks: AtomicU64::new(0),
             own: AtomicU64::new(0),
             used: AtomicU64::new(0),
-            trails: Mutex::default(),
-            guessed: AtomicBool::new(false),
+            reader: Mutex::default(),
+            is_ahead: AtomicBool::new(false),
         }
     }
 

@@ -9,6 +9,7 @@ use cellar_wire::rxafs::FetchData64;
 use crate::cache::bench::{Bench, Client, Tokens};
 
 const FILES: usize = 120;
+const WINDOW: u64 = 16;
 
 fn name(number: usize) -> String {
     format!("file{number:03}")
@@ -47,7 +48,7 @@ impl Client {
     }
 
     /// Files that were fetched before they were asked for, and those of them that were read.
-    fn guesses(&self) -> (u64, u64) {
+    fn ahead(&self) -> (u64, u64) {
         let text = self.cache.metrics();
         let figure = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -62,11 +63,11 @@ impl Client {
 
     /// Waits until nothing is fetched that nobody waits for.
     async fn settles(&self, bench: &Bench) {
-        let mut before = (bench.calls::<FetchData64>(), self.guesses());
+        let mut before = (bench.calls::<FetchData64>(), self.ahead());
         let mut same = 0;
         while same < 20 {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            let now = (bench.calls::<FetchData64>(), self.guesses());
+            let now = (bench.calls::<FetchData64>(), self.ahead());
             same = if now == before { same + 1 } else { 0 };
             before = now;
         }
@@ -83,43 +84,18 @@ async fn files_read_in_their_order_are_fetched_before_they_are_asked_for() {
             reader.reads(number).await;
         }
         reader.settles(&bench).await;
-        // Four are read before the first guess; each file is fetched once, whoever was first.
+        // Three show the order; each file is fetched once, by its reader or ahead.
         assert_eq!(bench.calls::<FetchData64>() - before, FILES as u64);
-        let (guessed, right) = reader.guesses();
-        assert!(guessed as usize > FILES / 4, "{guessed} guessed");
-        assert!(guessed as usize <= FILES - 4, "{guessed} guessed");
-        assert_eq!(right, guessed);
+        let (ahead, used) = reader.ahead();
+        assert!(ahead as usize > FILES / 4, "{ahead} fetched ahead");
+        assert!(ahead as usize <= FILES - 3, "{ahead} fetched ahead");
+        assert_eq!(used, ahead);
         bench.end();
     }
 }
 
 #[tokio::test]
-async fn so_are_those_in_the_order_of_their_numbers() {
-    let bench = Bench::start();
-    let writer = bench.client().await;
-    for number in 0..FILES {
-        let file = writer.make(&format!("f{number}.c")).await;
-        writer.put(&file, b"bytes").await.expect("stored");
-    }
-    let reader = bench.client().await;
-    reader.names().await;
-    reader.cache.will_walk(&reader.root);
-    for number in 0..FILES {
-        reader.find(&format!("f{number}.c")).await;
-    }
-    for number in 0..40 {
-        reader.contents(&format!("f{number}.c")).await;
-        reader.settles(&bench).await;
-    }
-    // After f0, f1, which are in the order of names too, f2 begins; no others than those that would have come next.
-    let (guessed, right) = reader.guesses();
-    assert_eq!(right, 40 - 6);
-    assert!(guessed <= right + 64, "{guessed} guessed");
-    bench.end();
-}
-
-#[tokio::test]
-async fn files_read_here_and_there_are_not_guessed() {
+async fn files_read_here_and_there_bring_no_others() {
     let (bench, reader) = start().await;
     let before = bench.calls::<FetchData64>();
     let mut fetched = std::collections::HashSet::new();
@@ -140,7 +116,7 @@ async fn files_read_here_and_there_are_not_guessed() {
         fetched.insert(number);
     }
     reader.settles(&bench).await;
-    assert_eq!(reader.guesses(), (0, 0));
+    assert_eq!(reader.ahead(), (0, 0));
     assert!(fetched.len() < FILES);
     let calls = bench.calls::<FetchData64>() - before;
     assert_eq!(calls, fetched.len() as u64);
@@ -148,48 +124,48 @@ async fn files_read_here_and_there_are_not_guessed() {
 }
 
 #[tokio::test]
-async fn guesses_that_are_wrong_end() {
+async fn files_ahead_end_where_the_order_does() {
     let (bench, reader) = start().await;
-    // One after the other, then every other one: the guesses between are never read.
-    for number in (0..8).chain((8..FILES).step_by(2)) {
+    for number in 0..3 {
         reader.reads(number).await;
         reader.settles(&bench).await;
     }
-    let (guessed, right) = reader.guesses();
-    let wrong = guessed - right;
-    assert!(right > 4 && wrong <= 40, "{right} right, {wrong} wrong");
+    assert_eq!(reader.ahead(), (WINDOW, 0));
+    // Every other one: each of them begins a new row.
+    for number in (4..FILES).step_by(2) {
+        reader.reads(number).await;
+        reader.settles(&bench).await;
+    }
+    assert_eq!(reader.ahead(), (WINDOW, WINDOW / 2));
     bench.end();
 }
 
 #[tokio::test]
-async fn guesses_stop_where_the_reader_does() {
+async fn a_window_of_files_is_ahead_of_the_reader() {
     let (bench, reader) = start().await;
     let before = bench.calls::<FetchData64>();
-    for number in 0..5 {
+    for number in 0..40 {
         reader.reads(number).await;
         reader.settles(&bench).await;
+        let (ahead, used) = reader.ahead();
+        let (first, beyond) = if number < 2 {
+            (true, 0)
+        } else {
+            (false, ahead - used)
+        };
+        assert!(
+            first || (WINDOW / 2..=WINDOW).contains(&beyond),
+            "{beyond} after {number}"
+        );
     }
-    let calls = bench.calls::<FetchData64>() - before;
-    let (guessed, right) = reader.guesses();
-    assert_eq!(right, 1);
-    assert!((2..=6).contains(&guessed), "{guessed} guessed");
-    assert_eq!(calls, 4 + guessed);
-    // Whatever is guessed, there is an end to it.
-    for number in 5..40 {
-        reader.reads(number).await;
-        reader.settles(&bench).await;
-    }
-    let (guessed, right) = reader.guesses();
-    let wrong = guessed - right;
-    assert!(
-        (2..=64).contains(&wrong),
-        "{guessed} guessed, {right} right"
-    );
+    let (ahead, used) = reader.ahead();
+    assert_eq!(used, 40 - 3);
+    assert_eq!(bench.calls::<FetchData64>() - before, 3 + ahead);
     bench.end();
 }
 
 #[tokio::test]
-async fn large_files_and_those_with_bytes_of_ours_are_not_guessed() {
+async fn large_files_and_those_with_bytes_of_ours_are_not_fetched_ahead() {
     let (bench, reader) = start().await;
     let writer = bench.client().await;
     let large = writer.find(&name(5)).await;
@@ -203,23 +179,23 @@ async fn large_files_and_those_with_bytes_of_ours_are_not_guessed() {
         reader.reads(number).await;
         reader.settles(&bench).await;
     }
-    // The fifth, of two, and then of four those behind the large one and ours.
-    assert_eq!(reader.guesses(), (3, 1));
-    assert_eq!(bench.calls::<FetchData64>() - before, 4 + 3);
+    // All of the window but the large one and ours.
+    assert_eq!(reader.ahead(), (WINDOW - 2, 2));
+    assert_eq!(bench.calls::<FetchData64>() - before, 3 + WINDOW - 2);
     handle.close().await;
     bench.end();
 }
 
 #[tokio::test]
-async fn a_change_after_a_guess_is_seen() {
+async fn a_change_after_a_fetch_ahead_is_seen() {
     let (bench, reader) = start().await;
     let writer = bench.client().await;
     for number in 0..10 {
         reader.reads(number).await;
     }
     reader.settles(&bench).await;
-    let (guessed, right) = reader.guesses();
-    assert!(guessed > right, "{guessed} guessed, {right} read");
+    let (ahead, used) = reader.ahead();
+    assert!(ahead > used, "{ahead} fetched ahead, {used} read");
     for number in 10..FILES {
         let file = writer.find(&name(number)).await;
         writer.put(&file, b"another").await.expect("stored");
@@ -229,7 +205,7 @@ async fn a_change_after_a_guess_is_seen() {
 }
 
 #[tokio::test]
-async fn a_change_while_guesses_are_on_their_way_is_seen() {
+async fn a_change_while_files_are_fetched_ahead_is_seen() {
     let (bench, reader) = start().await;
     let writer = bench.client().await;
     let mut files = Vec::new();
@@ -237,7 +213,7 @@ async fn a_change_while_guesses_are_on_their_way_is_seen() {
         files.push(writer.find(&name(number)).await);
     }
     for number in 0..FILES - 1 {
-        // While the reader's guesses beyond this one are asked for.
+        // While the reader's files beyond this one are asked for.
         let next = &files[number + 1];
         let this = name(number);
         let (put, read) = tokio::join!(writer.put(next, b"another"), reader.contents(&this));
@@ -253,7 +229,7 @@ async fn a_change_while_guesses_are_on_their_way_is_seen() {
 }
 
 #[tokio::test]
-async fn what_was_guessed_for_one_user_is_not_for_who_may_not_read() {
+async fn what_is_fetched_ahead_for_one_user_is_not_for_others() {
     const USER: u32 = 1_000;
     let bench = Bench::start();
     let writer = bench.client().await;
@@ -269,8 +245,8 @@ async fn what_was_guessed_for_one_user_is_not_for_who_may_not_read() {
         reader.reads(number).await;
     }
     reader.settles(&bench).await;
-    let (guessed, right) = reader.guesses();
-    assert!(guessed > right);
+    let (ahead, used) = reader.ahead();
+    assert!(ahead > used);
     bench.allow(Rights::LOOKUP);
     let stranger = reader.cache.user(USER + 1).await.expect("user");
     let calls = bench.calls::<FetchData64>();
@@ -287,7 +263,7 @@ async fn what_was_guessed_for_one_user_is_not_for_who_may_not_read() {
 }
 
 #[tokio::test]
-async fn files_that_the_user_may_not_read_are_not_guessed() {
+async fn files_that_the_user_may_not_read_are_not_fetched_ahead() {
     let (bench, reader) = start().await;
     let writer = bench.client().await;
     let mut open = Vec::new();
@@ -314,21 +290,25 @@ async fn files_that_the_user_may_not_read_are_not_guessed() {
 }
 
 #[tokio::test]
-async fn a_full_cache_is_not_filled_with_guesses() {
-    // Four files of ten bytes are read, and two are guessed if there is room for them.
-    for (room, guessed) in [(40 + 9, 0), (40 + 10, 1), (100_000, 2)] {
+async fn a_full_cache_is_not_filled_with_files_ahead() {
+    // Three files of ten bytes are read. Each fetch that is under way is counted as 64 KiB.
+    for (room, ahead) in [(30 + 9, 0), (30 + 10, 1), (2 << 20, WINDOW)] {
         let (bench, reader) = start().await;
         let writer = bench.client().await;
-        let big = writer.make("big").await;
+        let big = writer.make("large").await;
         let length = (64 << 20) - room;
         writer.put(&big, &vec![7; length]).await.expect("stored");
-        assert_eq!(reader.contents("big").await.len(), length);
-        for number in 0..4 {
+        assert_eq!(reader.contents("large").await.len(), length);
+        for number in 0..3 {
             reader.reads(number).await;
             reader.settles(&bench).await;
         }
-        assert_eq!(reader.guesses(), (guessed, 0));
-        assert_eq!(reader.cache.used(), (length + 40) as u64 + guessed * 10);
+        assert_eq!(reader.ahead(), (ahead, 0));
+        let used = reader.cache.used() - length as u64;
+        assert!(
+            (30 + ahead * 10..=30 + ahead * 11).contains(&used),
+            "{used}"
+        );
         bench.end();
     }
 }

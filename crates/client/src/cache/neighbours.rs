@@ -1,0 +1,179 @@
+//! Small files that are read in the order of their directory: those that follow are fetched before they are asked for.
+//!
+//! 1. A directory remembers who read a file of it last, which one, and how many in a row. The order is that in which
+//!    names are listed; directories between files count as nothing.
+//! 2. From the [`RUN`]th file in a row on, those of the next [`WINDOW`] files that are missing are fetched. The next look
+//!    comes when half of them is read. A reader who leaves out a file begins a new row.
+//! 3. A file is fetched ahead only if its status and that of its directory are promised to this user, the user may read
+//!    it, it has [`SMALL`] bytes at most, and programs here have not changed it. It is fetched as this user, as if it had
+//!    been read: later reads check bytes and rights as they always do.
+//! 4. No program waits for such a fetch: there are [`FETCHES_MAX`] at a time, and none that would make the cache drop
+//!    something. A program that reads a file on its way waits for that fetch (`read.rs`).
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cellar_wire::acl::Rights;
+use cellar_wire::ids::Fid;
+use cellar_wire::rxafs::{AfsFetchStatus, FileType};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Cache;
+use super::change::rights_to_file;
+use super::user::User;
+use super::vnode::{Listing, Vnode};
+
+/// Fetches ahead at a time: half the calls that there may be to a server, so that programs' own calls find room.
+pub(crate) const FETCHES_MAX: usize = 32;
+/// The largest file that is fetched ahead.
+const SMALL: u64 = 64 << 10;
+/// Files in a row that show an order.
+const RUN: u32 = 3;
+/// Files beyond the last one.
+const WINDOW: usize = 16;
+/// Names that are looked at to find them.
+const NAMES_MAX: usize = 4 * WINDOW;
+
+/// The last reader of files of a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    user: u32,
+    last: Bytes,
+    /// Files read in a row.
+    run: u32,
+    /// Files beyond the last one that were looked at.
+    ahead: usize,
+}
+
+impl Reader {
+    /// A user reads a file. Answers whether the next ones are to be looked at.
+    fn reads(&mut self, user: &User, listing: &Listing, name: &Bytes) -> bool {
+        let same_user = self.user == user.id();
+        if same_user && self.last == *name {
+            return false;
+        }
+        let next = files_after(listing, &self.last).next();
+        if same_user && next.is_some_and(|(next, _)| next == name) {
+            self.run = self.run.saturating_add(1);
+            self.ahead = self.ahead.saturating_sub(1);
+        } else {
+            (self.user, self.run, self.ahead) = (user.id(), 1, 0);
+        }
+        self.last = name.clone();
+        self.run >= RUN && self.ahead <= WINDOW / 2
+    }
+}
+
+/// The files behind a name, among the first names there.
+fn files_after<'a>(listing: &'a Listing, name: &[u8]) -> impl Iterator<Item = (&'a Bytes, Fid)> {
+    let after = (Bound::Excluded(name), Bound::Unbounded);
+    let names = listing.range::<[u8], _>(after).take(NAMES_MAX);
+    let names = names.map(|(name, fid)| (name, *fid));
+    names.filter(|(_, fid)| !fid.vnode.is_directory())
+}
+
+/// What is to be done about one of the next files.
+enum Verdict {
+    Fetch(Arc<Vnode>, OwnedSemaphorePermit),
+    /// It is here, or it is not to be fetched ahead.
+    Leave,
+    /// Its status is not known, or there is no room at the moment.
+    Wait,
+}
+
+impl Cache {
+    /// A user begins to read a file with this status.
+    pub(crate) fn fetch_neighbours(
+        &self,
+        user: &Arc<User>,
+        vnode: &Arc<Vnode>,
+        status: &AfsFetchStatus,
+    ) {
+        let parent = Fid {
+            volume: vnode.fid().volume,
+            vnode: status.parent_vnode,
+            uniquifier: status.parent_uniquifier,
+        };
+        let Some(directory) = self.known(vnode.key.0, parent) else {
+            return;
+        };
+        let listing = directory.state.lock().listing.clone();
+        let (Some((_, listing)), Some(name)) = (listing, vnode.state.lock().name.clone()) else {
+            return;
+        };
+        if status.file_type != FileType::File || listing.get(&name) != Some(&vnode.fid()) {
+            return;
+        }
+        let mut reader = directory.reader.lock();
+        if !reader.reads(user, &listing, &name) {
+            return;
+        }
+        let Some(rights) = directory.promised(user).map(|status| status.caller_access) else {
+            return;
+        };
+        reader.ahead = 0;
+        for (_, fid) in files_after(&listing, &name).take(WINDOW) {
+            match self.judge(user, rights, (vnode.key.0, fid), status.length) {
+                Verdict::Fetch(vnode, permit) => self.fetch_ahead(user.clone(), vnode, permit),
+                Verdict::Leave => {}
+                Verdict::Wait => return,
+            }
+            reader.ahead += 1;
+        }
+    }
+
+    /// Rules 3 and 4; `wanted` bytes of another file are about to be fetched.
+    fn judge(
+        &self,
+        user: &User,
+        of_directory: Rights,
+        (cell, fid): (u32, Fid),
+        wanted: u64,
+    ) -> Verdict {
+        let Some(vnode) = self.known(cell, fid) else {
+            return Verdict::Wait;
+        };
+        let Some(status) = vnode.promised(user) else {
+            return Verdict::Wait;
+        };
+        let is_small_file = status.file_type == FileType::File && status.length <= SMALL;
+        let rights = rights_to_file(status.caller_access, of_directory);
+        let of_mode = status.unix_mode & 0o500 != 0 || rights.contains(Rights::ADMINISTER);
+        let may = rights.contains(Rights::READ) && of_mode;
+        // Bytes that are in use at this moment are left alone.
+        let body = vnode.body.try_lock();
+        let missing = body.is_some_and(|body| !body.is_changed() && body.lacks(0, status.length));
+        if !is_small_file || !may || !missing || self.is_fetched(&vnode, 0) {
+            return Verdict::Leave;
+        }
+        let under_way = FETCHES_MAX - self.ahead.available_permits().min(FETCHES_MAX);
+        let coming = wanted + status.length + under_way as u64 * SMALL;
+        if self.used() + coming > self.size() {
+            return Verdict::Wait;
+        }
+        match self.ahead.clone().try_acquire_owned() {
+            Ok(permit) => Verdict::Fetch(vnode, permit),
+            Err(_) => Verdict::Wait,
+        }
+    }
+
+    fn fetch_ahead(&self, user: Arc<User>, vnode: Arc<Vnode>, permit: OwnedSemaphorePermit) {
+        let Some(cache) = self.me() else {
+            return;
+        };
+        self.touch(&vnode);
+        tokio::spawn(async move {
+            if let Err(error) = cache.fetch_chunk(&user, &vnode, 0, true).await {
+                tracing::debug!(%error, "fetching a file that may be read next");
+            }
+            vnode.rest();
+            drop(permit);
+        });
+    }
+
+    /// The vnode of a fid, if there is one.
+    fn known(&self, cell: u32, fid: Fid) -> Option<Arc<Vnode>> {
+        self.vnodes.lock().get(&(cell, fid)).cloned()
+    }
+}
