@@ -71,10 +71,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
     store_behind: u64,
     /// What is made without asking in a directory in which many files are made, and which the server leases to this machine: 'files',
-    /// of each of which it is told when the file is closed; 'all', also directories, links and modes and times of directories, of
-    /// which it is told within a second, or before others see them; or 'none'. By itself 'files', and 'all' with --store-behind.
-    #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "all")]
-    leases: Option<Leased>,
+    /// of each of which the server is told when the file is closed, or 'none'.
+    #[arg(long, value_name = "WHAT", default_value = "files", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = parse_leases)]
+    leases: Leases,
     /// An option of earlier versions.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "", value_parser = no_io_uring)]
     io_uring: Option<()>,
@@ -90,14 +89,6 @@ pub(crate) struct Options {
     /// Set-user-id programs in it take effect.
     #[arg(long)]
     suid: bool,
-}
-
-/// What is made without asking in leased directories.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Leased {
-    None,
-    Files,
-    All,
 }
 
 fn default_sysnames() -> Vec<String> {
@@ -133,6 +124,18 @@ fn parse_size(text: &str) -> Result<u64, String> {
         return Err(format!("at least {}M are needed", SIZE_MIN >> 20));
     }
     Ok(size)
+}
+
+fn parse_leases(text: &str) -> Result<Leases, &'static str> {
+    match text {
+        "files" => Ok(Leases::Files),
+        "none" => Ok(Leases::None),
+        "all" => Err(
+            "--leases=all was removed: directories and links are made at the server; use --leases=files",
+        ),
+        "" => Err("--leases needs a value: --leases=files or --leases=none"),
+        _ => Err("it is 'files' or 'none'"),
+    }
 }
 
 /// Runs it until it is unmounted or interrupted.
@@ -192,13 +195,7 @@ async fn mounted(options: Options) -> Outcome {
             sysnames: options.sysname,
             patience,
             nat_ping: (options.nat_ping > 0).then(|| Duration::from_secs(options.nat_ping)),
-            leases: match options.leases {
-                Some(Leased::None) => Leases::None,
-                Some(Leased::Files) => Leases::Files,
-                Some(Leased::All) => Leases::All,
-                None if options.store_behind > 0 => Leases::All,
-                None => Leases::default(),
-            },
+            leases: options.leases,
         },
         identities,
         now,
@@ -450,6 +447,20 @@ mod tests {
             assert_eq!(first_is_ignored(&status), ignored, "{mask}");
         }
         assert!(!first_is_ignored(""));
+    }
+
+    #[test]
+    fn leases_of_all_are_refused_with_a_sentence() {
+        assert_eq!(parse_leases("files"), Ok(Leases::Files));
+        assert_eq!(parse_leases("none"), Ok(Leases::None));
+        for (text, said) in [
+            ("all", "use --leases=files"),
+            ("", "needs a value"),
+            ("x", "'none'"),
+        ] {
+            let refusal = parse_leases(text).expect_err(text);
+            assert!(refusal.contains(said), "{refusal}");
+        }
     }
 
     #[test]

@@ -306,7 +306,7 @@ fn a_mount_stores_mode_and_time_of_what_it_stores_at_devices() {
             sysnames: Vec::new(),
             patience: Duration::from_secs(30),
             nat_ping: None,
-            leases: Leases::All,
+            leases: Leases::Files,
         };
         let now = || AfsTime(1_800_000_000);
         Cache::new(port, options, Arc::new(Anonymous), now).expect("cache")

@@ -123,9 +123,6 @@ impl Cache {
             }
             return Ok(());
         }
-        if may_wait && vnode.is_directory() && self.set_late(user, vnode, &set) {
-            return Ok(());
-        }
         // A store that is under way has older ones with it: the server would take them last. And of two answers of one
         // version nobody could say which is the newer. So this waits for one call that stores, of 8 MiB at the most.
         let _alone = vnode.storing.lock().await;

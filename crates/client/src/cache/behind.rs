@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use super::Cache;
 use super::attributes::is_stored_now;
-use super::unborn::SMALL;
+use super::pending::SMALL;
 use super::vnode::Vnode;
 use crate::error::{Error, Result};
 
@@ -145,7 +145,7 @@ impl Cache {
     /// Stores a file when rule 2 lets it.
     pub(crate) async fn store_in_turn(&self, vnode: &Arc<Vnode>) -> Result<()> {
         // What is made with its bytes is one of many things in a call.
-        let with_others = self.is_unborn(vnode) && vnode.body.lock().length() <= SMALL;
+        let with_others = self.is_pending(vnode) && vnode.body.lock().length() <= SMALL;
         let turn = match with_others {
             true => None,
             false => self.behind.turn(self.site(vnode)).await,

@@ -14,7 +14,6 @@ use cellar_wire::rxafs::{self, AfsFetchStatus, AfsPath, AfsStoreStatus, Callback
 use tokio::time::Instant;
 
 use super::Cache;
-use super::early::New;
 use super::names::path_error;
 use super::removed::{Removing, Replaced};
 use super::status::{Asked, refused};
@@ -71,14 +70,23 @@ impl Cache {
         name: &[u8],
         mode: u32,
     ) -> Result<Arc<Vnode>> {
-        let new = New {
-            kind: FileType::File,
-            mode,
-            text: b"",
-        };
-        if let Some(made) = self.make_early(user, directory, name, new).await? {
-            return Ok(made);
+        match self.make_early(user, directory, name, mode).await? {
+            Some(made) => Ok(made),
+            None => self.make_node(user, directory, name, mode).await,
         }
+    }
+
+    /// Makes an empty file that no program has open: there will be no close with which the server could be told of it.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn make_node(
+        &self,
+        user: &Arc<User>,
+        directory: &Arc<Vnode>,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Arc<Vnode>> {
         let in_status = self.new_status(mode);
         let create = |dir_fid, name| rxafs::CreateFile {
             dir_fid,
@@ -96,21 +104,6 @@ impl Cache {
         Ok(made)
     }
 
-    /// Makes an empty file that nobody has open: there will be no close with which the server could be told of it.
-    ///
-    /// # Errors
-    /// The server's refusal.
-    pub async fn make_node(
-        &self,
-        user: &Arc<User>,
-        directory: &Arc<Vnode>,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<Arc<Vnode>> {
-        let made = self.create_file(user, directory, name, mode).await?;
-        self.at_once(directory, name, made).await
-    }
-
     /// Makes a directory.
     ///
     /// # Errors
@@ -122,14 +115,6 @@ impl Cache {
         name: &[u8],
         mode: u32,
     ) -> Result<Arc<Vnode>> {
-        let new = New {
-            kind: FileType::Directory,
-            mode,
-            text: b"",
-        };
-        if let Some(made) = self.make_early(user, directory, name, new).await? {
-            return self.at_once(directory, name, made).await;
-        }
         let in_status = self.new_status(mode);
         let make = |dir_fid, name| rxafs::MakeDir {
             dir_fid,
@@ -160,12 +145,13 @@ impl Cache {
         let made = taken(reply);
         let asked = by.map_or(asked, |by| asked.answered_by(by));
         self.entered(user, directory, &made.directory, name, made.fid);
-        self.learn(user, directory, &made.directory, &made.status);
         let promise = Some((made.callback, asked));
         let vnode = self.made(user, directory, made.fid, &made.status, promise)?;
         if vnode.is_directory() {
             // In the version that was answered there is nothing in it.
             vnode.state.lock().listing = Some((made.status.data_version, Arc::default()));
+        } else {
+            self.learn(user, directory, &made.directory, &made.status);
         }
         Ok(vnode)
     }
@@ -187,16 +173,6 @@ impl Cache {
             Some(_) => MOUNT_POINT_MODE,
             None => 0o755,
         };
-        let new = New {
-            kind: FileType::Symlink,
-            mode,
-            text,
-        };
-        if mode != MOUNT_POINT_MODE
-            && let Some(made) = self.make_early(user, directory, name, new).await?
-        {
-            return self.at_once(directory, name, made).await;
-        }
         let reply = self
             .change(user, (directory, None), name, |dir_fid, name| {
                 rxafs::Symlink {
@@ -208,9 +184,6 @@ impl Cache {
             })
             .await?;
         self.entered(user, directory, &reply.dir_status, name, reply.fid);
-        if mode != MOUNT_POINT_MODE {
-            self.learn(user, directory, &reply.dir_status, &reply.status);
-        }
         let vnode = self.made(user, directory, reply.fid, &reply.status, None)?;
         let text = Bytes::copy_from_slice(text);
         vnode.state.lock().link = Some((reply.status.data_version, text));
@@ -406,16 +379,6 @@ impl Cache {
         set: AfsStoreStatus,
     ) -> Result<AfsFetchStatus> {
         self.told(vnode).await?;
-        self.send_status(user, vnode, set).await
-    }
-
-    /// The same, of what the server knows.
-    pub(crate) async fn send_status(
-        &self,
-        user: &Arc<User>,
-        vnode: &Arc<Vnode>,
-        set: AfsStoreStatus,
-    ) -> Result<AfsFetchStatus> {
         let arguments = rxafs::StoreStatus {
             fid: vnode.fid(),
             in_status: set,

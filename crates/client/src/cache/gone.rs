@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `VNOVNODE` of the file server | the file is gone | the directory is gone |
 //! | the VLDB knows no such volume, or no site of it | the volume is gone | the volume is gone |
-//! | any other, and silence | tried again ([`super::behind`]) | tried again ([`super::unborn`]) |
+//! | any other, and silence | tried again ([`super::behind`]) | tried again ([`super::pending`]) |
 //!
 //! 1. A file server that says `VNOVOL`, `VOFFLINE` or `VMOVED` is not believed alone: the volume
 //!    may be on its way to another server. The VLDB decides.
@@ -19,7 +19,7 @@ use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 
 use super::Cache;
-use super::unborn::Queue;
+use super::pending::Queue;
 use super::vnode::Vnode;
 use crate::error::Error;
 
@@ -54,7 +54,7 @@ impl Cache {
     /// A store of a file failed, or a question about it: perhaps it is no more.
     pub(crate) fn note_failure(&self, vnode: &Arc<Vnode>, error: &Error) {
         // A creation that fails says something about its directory.
-        if self.is_unborn(vnode) {
+        if self.is_pending(vnode) {
             return;
         }
         match Gone::of(error) {
@@ -95,7 +95,7 @@ impl Cache {
 
     /// Whether something of a file waits for another try.
     pub(crate) fn still_waits(&self, vnode: &Vnode) -> bool {
-        self.is_unborn(vnode) || vnode.body.lock().is_changed()
+        self.is_pending(vnode) || vnode.body.lock().is_changed()
     }
 
     /// Whether a store that failed is worth telling about: something waits for another try, or was
@@ -117,7 +117,7 @@ impl Cache {
         let waiting = queue.take_waiting(number);
         self.give_up(vnode, by_us, gone.reason("its directory is gone"));
         if by_us {
-            // So are the creations in it, if it is a directory.
+            // What a program still writes to it is dropped, too.
             vnode.state.lock().removed = true;
         }
         let _stood_in_line = self.never_born(vnode);

@@ -359,6 +359,7 @@ impl Kept {
             }
         }
         self.unchecked.clear();
+        self.made = None;
         self.named = false;
         self.number = self.index.new_number();
         self.backing(false)

@@ -1,12 +1,11 @@
-//! Leases of directories: what programs here make in them is told to the server later.
+//! Leases of directories: the server hears later of the files that programs here make in them.
 //!
 //! 1. Servers that know it keep others out of a directory for some seconds ([`LeaseDirectory`]): nobody else sees it or changes it
 //!    before we were told so, by an ordinary break of its promise, and have returned it. Whoever has a directory's names, its
-//!    promise and its lease knows which names are free: `early.rs` makes things there without asking.
-//! 2. A lease is asked for when a second thing is made in a directory within [`BUSY_TIME`]. What we make in a leased directory
-//!    makes it last longer; else it ends by itself, at ours [`MARGIN`] earlier than there. A directory that was made here, too, and of
-//!    which the server was not told yet, needs none; it has one from its birth.
-//! 3. When it is to be returned, nothing is made there any more, the server is told of what was ([`super::unborn`]), and then
+//!    promise and its lease knows which names are free: `early.rs` makes files there without asking.
+//! 2. A lease is asked for when a second file is made in a directory within [`BUSY_TIME`]. What we make in a leased directory
+//!    makes it last longer; else it ends by itself, at ours [`MARGIN`] earlier than there.
+//! 3. When it is to be returned, nothing is made there any more, the server is told of what was ([`super::pending`]), and then
 //!    the lease goes back. A lease that ended without our knowing (a restart of the server, a lost way) costs nothing but what
 //!    others made of the same name meanwhile: each thing is made by the server only if its name is free.
 //! 4. A directory that others use too is left alone for [`REFUSED_TIME`]; servers that know no leases for [`UNKNOWN_TIME`].
@@ -24,7 +23,7 @@ use super::status::Asked;
 use super::user::User;
 use super::vnode::{State, Vnode};
 
-/// Within which time a second thing has to be made for a lease to be worth a call.
+/// Within which time a second file has to be made for a lease to be worth a call.
 const BUSY_TIME: Duration = Duration::from_secs(10);
 /// A lease ends this much earlier for us than for the server.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -45,15 +44,6 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease of so many seconds from when it was asked for.
-    pub(crate) fn new(user: &Arc<User>, asked: Instant, seconds: u32) -> Self {
-        Self {
-            until: asked + Duration::from_secs(seconds.into()),
-            user: user.clone(),
-            ended: false,
-        }
-    }
-
     fn holds(&self, now: Instant) -> bool {
         !self.ended && now + MARGIN < self.until
     }
@@ -62,7 +52,7 @@ impl Lease {
 /// What is known of a directory that decides whether a lease of it is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
-    /// When something was last made in it by asking.
+    /// When a file was last made in it by asking.
     made: Option<Instant>,
     /// Until when no lease is asked for.
     refused: Option<Instant>,
@@ -71,7 +61,7 @@ pub(crate) struct Busy {
 impl State {
     /// Whether nobody else sees or changes this directory now.
     pub(crate) fn is_leased(&self, now: Instant) -> bool {
-        self.unborn.is_some() || self.lease.as_ref().is_some_and(|lease| lease.holds(now))
+        self.lease.as_ref().is_some_and(|lease| lease.holds(now))
     }
 
     /// The server says for how many seconds from `asked` on the lease lasts; 0: there is none any more. Answers whether one that
@@ -110,7 +100,7 @@ impl Cache {
         self.take_lease(user, directory).await
     }
 
-    /// Something was made in the directory by asking the server.
+    /// A file was made in the directory by asking the server.
     pub(crate) fn made_by_asking(&self, directory: &Vnode) {
         directory.state.lock().busy.made = Some(Instant::now());
     }
@@ -145,7 +135,11 @@ impl Cache {
         self.heard(user, directory, &reply.status, promise);
         {
             let mut state = directory.state.lock();
-            state.lease = Some(Lease::new(user, asked.at, reply.lease_secs));
+            state.lease = Some(Lease {
+                until: asked.at + Duration::from_secs(reply.lease_secs.into()),
+                user: user.clone(),
+                ended: false,
+            });
         }
         // It may have been asked back before it was here.
         if directory.breaks.load(Ordering::Acquire) != asked.breaks {

@@ -23,6 +23,9 @@ use crate::cell::CellName;
 use crate::error::Result;
 use crate::mount_point::MountPoint;
 
+/// Why a file is put aside that cannot be made any more.
+const NAME_TAKEN: &str = "its name was taken meanwhile, or its directory is gone";
+
 /// What the server says of a file decides nothing about what was left over, for as long as this
 /// lives.
 struct Postponed<'a>(&'a Vnode);
@@ -68,8 +71,7 @@ impl Cache {
             let fid = vnode.fid();
             let is_empty = !vnode.body.lock().is_changed();
             if error.code() == Some(AbortCode::EEXIST) && is_empty && self.never_born(&vnode) {
-                vnode.body.lock().abandon();
-                tracing::warn!(%fid, "an empty file was not made: its name was taken meanwhile");
+                vnode.body.lock().put_aside(NAME_TAKEN);
                 continue;
             }
             tracing::warn!(%fid, %error, "not stored before the last end; it is tried again");
@@ -123,8 +125,7 @@ impl Cache {
             let taken = [AbortCode::EEXIST, AbortCode::VNOVNODE, AbortCode::VNOVOL];
             let taken = error.code().is_some_and(|code| taken.contains(&code));
             if taken && self.never_born(vnode) {
-                let why = "its name was taken meanwhile, or its directory is gone";
-                vnode.body.lock().put_aside(why);
+                vnode.body.lock().put_aside(NAME_TAKEN);
             }
             return Err(error);
         }

@@ -59,7 +59,6 @@ mod full;
 mod gone;
 mod index;
 mod kept;
-mod late;
 mod leases;
 mod leftover;
 mod loans;
@@ -68,6 +67,7 @@ mod manage;
 mod metrics;
 mod names;
 mod neighbours;
+mod pending;
 mod range_locks;
 mod ranges;
 mod read;
@@ -78,7 +78,6 @@ mod settings;
 mod slots;
 mod status;
 mod store;
-mod unborn;
 mod user;
 mod verify;
 mod vnode;
@@ -137,12 +136,10 @@ pub struct Options {
 pub enum Leases {
     /// Nothing; no lease is asked for.
     None,
-    /// Files. The server is told of one, with its bytes, when it is closed, or a second after it was made. What else is made it is
-    /// told of before its maker is answered.
+    /// Files. The server is told of one, with its bytes, when it is closed, or a second after it was made. Everything else is
+    /// made by asking.
     #[default]
     Files,
-    /// Directories and links, too, and the modes and times of directories: the server is told within a second.
-    All,
 }
 
 /// The clock for times that are stored with files.

@@ -198,7 +198,7 @@ impl Cache {
     pub async fn statuses(&self, user: &Arc<User>, vnodes: &[Arc<Vnode>]) -> Result<()> {
         let unknown: Vec<_> = vnodes
             .iter()
-            .filter(|vnode| vnode.promised(user).is_none() && !self.is_unborn(vnode))
+            .filter(|vnode| vnode.promised(user).is_none() && !self.is_pending(vnode))
             .collect();
         for some in unknown.chunks(rxafs::BULK_MAX) {
             let asked: Vec<_> = some.iter().map(|vnode| Asked::about(vnode)).collect();

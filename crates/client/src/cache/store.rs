@@ -26,8 +26,8 @@ use super::coherence::Owed;
 use super::files::LENGTH_MAX;
 use super::kept::checksums;
 use super::locks::{EXTEND_TIME, RECLAIM_TIME};
+use super::pending::SMALL;
 use super::read::{in_chunks, local};
-use super::unborn::SMALL;
 use super::user::User;
 use super::vnode::Vnode;
 use crate::course::Course;
@@ -219,7 +219,7 @@ impl Cache {
                 _ => piece.file_length,
             },
         };
-        if self.is_unborn(vnode) {
+        if self.is_pending(vnode) {
             let whole = piece.start == 0 && piece.end == piece.file_length && !piece.cuts();
             if whole && piece.end > 0 && piece.end <= SMALL {
                 let hurry = !vnode.unhurried.load(Ordering::Acquire);

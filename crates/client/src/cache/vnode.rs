@@ -16,12 +16,11 @@ use tokio::time::{Duration, Instant};
 use super::body::{Body, Piece};
 use super::coherence::{Held, Owed, TOLD_EARLIER};
 use super::direct::Places;
-use super::late::Late;
 use super::leases::{Busy, Lease};
 use super::locks::Locks;
 use super::neighbours::Reader;
+use super::pending::Pending;
 use super::status::Asked;
-use super::unborn::Unborn;
 use super::user::User;
 use crate::course::SETTLE_TIME;
 use crate::mount_point::is_mount_point;
@@ -120,18 +119,15 @@ pub(crate) struct State {
     /// Files: the name by which it was found last.
     pub(crate) name: Option<Bytes>,
     /// No server knows it yet.
-    pub(crate) unborn: Option<Unborn>,
+    pub(crate) pending: Option<Pending>,
     /// Directories: the server keeps others out.
     pub(crate) lease: Option<Lease>,
     pub(crate) busy: Busy,
     /// A change of it was not answered; and when the server first answered something about it
     /// since.
     pub(crate) undecided: Option<Option<Instant>>,
-    /// Directories: what was set, and the server has not been told.
-    pub(crate) late: Option<Late>,
-    /// Directories: things in it that the server has not been told of, and of them, directories.
+    /// Directories: files in it that the server has not been told of.
     pub(crate) untold: u32,
-    pub(crate) untold_directories: u32,
 }
 
 /// A file that waits for its last close to be removed.
@@ -254,7 +250,6 @@ impl Vnode {
             // Its last name was removed, as far as programs know.
             status.link_count = 0;
         }
-        status = state.with_late(status);
         if status.file_type == FileType::File {
             status = self.body.lock().shown(status);
         }
@@ -290,11 +285,7 @@ impl Vnode {
             }
             _ => state.listing = None,
         }
-        let status = AfsFetchStatus {
-            link_count: status.link_count + state.untold_directories,
-            ..*status
-        };
-        self.hear(&mut state, user, &status, promise)
+        self.hear(&mut state, user, status, promise)
     }
 
     /// The server took a piece of what was to be stored. Answers what the kernel is to be told.

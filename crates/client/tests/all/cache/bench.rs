@@ -85,19 +85,10 @@ impl Bench {
         self.client_of(Tokens(None), 0, size, directory).await
     }
 
-    /// A client that makes things without asking where it has the lease of the directory.
+    /// A client that makes files without asking where it has the lease of the directory.
     pub(crate) async fn leasing(&self, directory: Option<PathBuf>) -> Client {
-        self.leasing_for(cache::Leases::All, directory).await
-    }
-
-    /// One that makes so much without asking.
-    pub(crate) async fn leasing_for(
-        &self,
-        leases: cache::Leases,
-        directory: Option<PathBuf>,
-    ) -> Client {
         let options = cache::Options {
-            leases,
+            leases: cache::Leases::Files,
             directory,
             ..self.cache_options()
         };

@@ -1,19 +1,18 @@
-//! Telling servers of what was made here without asking ([`super::early`]): many things with one call, MakeMany.
+//! Telling servers of the files that were made here without asking ([`super::early`]): many with one call, MakeMany.
 //!
-//! 1. What was made stands in a line, one for each volume and user, in the order in which it was made: a directory before what is
-//!    in it. One call of a line is under way at a time.
-//! 2. Somebody may wait for a thing: whoever closes a small file brings its contents, which go with the same call; whoever asks a
-//!    server about something that it may not know waits first ([`Cache::told`]). Where nobody waits, because `close` need not
-//!    ([`super::behind`]), the call waits for others, [`LINGER`] at most. What nobody asks for is told after [`AGE`].
+//! 1. What was made stands in a line, one for each volume and user. One call of a line is under way at a time.
+//! 2. A program may wait for a file: one that closes a small file brings its contents, which go with the same call; one that
+//!    asks a server about something that it may not know waits first ([`Cache::told`]). Where no program waits, because
+//!    `close` need not ([`super::behind`]), the call waits for others, [`LINGER`] at most. The rest is told after [`AGE`].
 //! 3. A file that is still written is told of without contents, when it must be, and stored as every other. So is a large one.
 //! 4. Numbers make a call that is sent again, as its answer was lost, do nothing the second time. So what a call brought that was
 //!    never answered is not brought again by another: the file is made, if it was not, and then stored as every other.
 //! 5. What the server refuses stays in the line. Whoever waits hears why, its name is taken out of the directory, and it is tried
 //!    again as a store is that fails, every [`RETRY`].
 //! 6. A volume that was moved or restored knows no numbers that were reserved before. What was to be made under one is made by asking,
-//!    and has another from then on ([`Vnode::fid`]); programs that have it open notice nothing. A file is then stored as every other.
+//!    and has another from then on ([`Vnode::fid`]); programs that have it open notice nothing. It is then stored as every other.
 
-mod anew;
+mod again;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -26,7 +25,7 @@ use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{
-    AfsFetchStatus, AfsStoreStatus, FileType, MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MakeMany,
+    AfsFetchStatus, AfsStoreStatus, MAKE_BYTES_MAX, MAKE_MAX, Made, MadeIn, MakeMany,
     MakeManyReply, Making, Makings,
 };
 use parking_lot::Mutex;
@@ -36,7 +35,6 @@ use tokio::time::Instant;
 use super::Cache;
 use super::behind::RETRY;
 use super::gone::Gone;
-use super::leases::Lease;
 use super::status::Asked;
 use super::user::User;
 use super::vnode::Vnode;
@@ -63,7 +61,7 @@ pub(super) type Outcome = std::result::Result<(AfsFetchStatus, bool), CallError>
 
 /// What a vnode knows of itself as long as no server knows it.
 #[derive(Debug)]
-pub(crate) struct Unborn {
+pub(crate) struct Pending {
     pub(crate) queue: Arc<Queue>,
     pub(crate) number: u64,
     pub(crate) name: Bytes,
@@ -159,10 +157,6 @@ impl Queue {
         &self.user
     }
 
-    pub(crate) fn user_id(&self) -> u32 {
-        self.user.id()
-    }
-
     pub(crate) fn is_full(&self) -> bool {
         self.line.lock().items.len() >= LINE_MAX
     }
@@ -194,14 +188,15 @@ impl Queue {
         self.line.lock().items.insert(number, item);
     }
 
-    /// Asks for all that was not refused lately, and for that one in any case. What a call
-    /// brought that was not answered is asked for: it may be there, or come, whatever the server
-    /// says of the directory before.
-    fn want_all(&self, but: Option<u64>) -> Vec<(u64, oneshot::Receiver<Outcome>)> {
+    /// Asks for all, or for all in a directory, that was not refused lately. What a call brought
+    /// that was not answered is asked for: it may be there, or come, whatever the server says of
+    /// the directory before.
+    fn want_all(&self, directory: Option<&Vnode>) -> Vec<oneshot::Receiver<Outcome>> {
         let mut line = self.line.lock();
-        let items = line.items.iter().filter(|(number, item)| {
+        let items = line.items.iter().filter(|(_, item)| {
+            let is_in = directory.is_none_or(|directory| item.directory.key == directory.key);
             let rests = item.failed.is_some_and(|at| at.elapsed() < RETRY);
-            Some(**number) == but || item.doubtful || !rests
+            is_in && (item.doubtful || !rests)
         });
         let numbers: Vec<u64> = items.map(|(number, _)| *number).collect();
         let wanted = numbers.into_iter().map(|number| {
@@ -211,7 +206,7 @@ impl Queue {
                 item.wanted = Wanted::Now;
                 item.waiting.push(sender);
             });
-            (number, receiver)
+            receiver
         });
         wanted.collect()
     }
@@ -252,8 +247,7 @@ impl Item {
     /// Whether a call that is made now has it.
     fn is_due(&self, now: Instant) -> bool {
         let rests = self.failed.is_some_and(|at| now - at < RETRY);
-        let goes_along = self.making.kind != FileType::File;
-        !self.sent && !rests && (goes_along || self.wanted != Wanted::No)
+        !self.sent && !rests && self.wanted != Wanted::No
     }
 
     /// These are its contents, and what it has besides after all.
@@ -315,10 +309,6 @@ impl Line {
         let chosen = numbers.into_iter().filter_map(|number| {
             self.change(number, |item| {
                 item.sent = true;
-                // It may have another number by now.
-                let directory = item.directory.fid();
-                item.making.dir_vnode = directory.vnode;
-                item.making.dir_uniquifier = directory.uniquifier;
                 Sent {
                     number,
                     vnode: item.vnode.clone(),
@@ -335,57 +325,47 @@ impl Line {
 
 impl Cache {
     /// Whether no server knows this vnode yet.
-    pub(crate) fn is_unborn(&self, vnode: &Vnode) -> bool {
-        self.early.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().unborn.is_some()
+    pub(crate) fn is_pending(&self, vnode: &Vnode) -> bool {
+        self.early.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().pending.is_some()
     }
 
-    /// Waits until the server knows a vnode and, of a directory, what was made in it: before it is asked about that, or told to
+    /// Waits until the server knows a file or, of a directory, what was made in it: before it is asked about that, or told to
     /// change it.
     ///
     /// # Errors
-    /// The server does not take the vnode.
+    /// The server does not take the file.
     pub async fn told(&self, vnode: &Arc<Vnode>) -> Result<()> {
         if self.early.untold.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let (own, has_untold) = {
-            let state = vnode.state.lock();
-            let own = state.unborn.as_ref();
-            (
-                own.map(|unborn| (unborn.queue.clone(), unborn.number)),
-                state.untold > 0,
-            )
-        };
-        let mut queues: Vec<Arc<Queue>> = own.iter().map(|(queue, _)| queue.clone()).collect();
-        if has_untold {
-            let (cell, volume) = (vnode.key.0, vnode.key.1.volume);
+        if !vnode.is_directory() {
+            return self.born(vnode).await;
+        }
+        if vnode.state.lock().untold == 0 {
+            return Ok(());
+        }
+        let of_volume = (vnode.key.0, vnode.key.1.volume);
+        let queues: Vec<Arc<Queue>> = {
             let all = self.early.queues.lock();
-            let its = all
-                .iter()
-                .filter(|(key, _)| (key.0, key.1) == (cell, volume));
-            queues = its.map(|(_, queue)| queue.clone()).collect();
-        }
-        let mut failed = None;
+            let its = all.iter().filter(|(key, _)| (key.0, key.1) == of_volume);
+            its.map(|(_, queue)| queue.clone()).collect()
+        };
         for queue in queues {
-            let number = own.as_ref().filter(|(own, _)| Arc::ptr_eq(own, &queue));
-            let number = number.map(|(_, number)| *number);
-            let receivers = queue.want_all(number);
-            self.tell_of(&queue);
-            for (of, receiver) in receivers {
-                let outcome = receiver.await.unwrap_or(Err(CallError::Closed));
-                if Some(of) == number {
-                    failed = outcome.err();
-                }
-            }
+            self.tell_line(&queue, Some(vnode)).await;
         }
-        match failed {
-            Some(cause) => Err(not_made(vnode, cause)),
-            None if vnode.is_directory() => self.tell_late(vnode).await,
-            None => Ok(()),
+        Ok(())
+    }
+
+    /// Tells of a line, or of what it has in a directory, and waits. Of a refusal the file's own maker hears.
+    pub(super) async fn tell_line(&self, queue: &Arc<Queue>, directory: Option<&Vnode>) {
+        let receivers = queue.want_all(directory);
+        self.tell_of(queue);
+        for receiver in receivers {
+            let _heard = receiver.await;
         }
     }
 
-    /// Waits until the server knows a vnode; nothing else is hurried.
+    /// Waits until the server knows a file.
     ///
     /// # Errors
     /// The server does not take it.
@@ -430,8 +410,8 @@ impl Cache {
     ) -> Option<Outcome> {
         let (queue, number) = {
             let state = vnode.state.lock();
-            let unborn = state.unborn.as_ref()?;
-            (unborn.queue.clone(), unborn.number)
+            let pending = state.pending.as_ref()?;
+            (pending.queue.clone(), pending.number)
         };
         let (receiver, too_late) = {
             let (sender, receiver) = oneshot::channel();
@@ -577,7 +557,7 @@ impl Cache {
         }
         let mut told: Vec<(u64, Outcome)> = Vec::new();
         let mut parents: Vec<Arc<Vnode>> = Vec::new();
-        let mut anew: Vec<u64> = Vec::new();
+        let mut again: Vec<u64> = Vec::new();
         for (one, made) in sent.iter().zip(&reply.made) {
             if !parents
                 .iter()
@@ -585,34 +565,18 @@ impl Cache {
             {
                 parents.push(one.directory.clone());
             }
-            let is_told = !self.is_unborn(&one.directory);
-            if made.code == AbortCode::VNOVNODE && is_told {
+            if made.code == AbortCode::VNOVNODE {
                 self.forget_numbers(&one.directory);
             }
-            if made.code != AbortCode(0) && !is_final(made.code) && is_told {
-                anew.push(one.number);
-                continue;
-            }
-            let of_directory = one.directory.state.lock().unborn.as_ref().map(|u| u.number);
-            if made.code == AbortCode::VNOVNODE && of_directory.is_some_and(|n| anew.contains(&n)) {
-                // Its turn is when its directory has its number.
-                queue
-                    .line
-                    .lock()
-                    .change(one.number, |item| item.sent = false);
+            if made.code != AbortCode(0) && !is_final(made.code) {
+                again.push(one.number);
                 continue;
             }
             if made.code != AbortCode(0) {
                 self.refused(queue, one, (&CallError::Aborted(made.code), true));
                 continue;
             }
-            let (mut made, mut count) = (*made, 0);
-            if let Some((in_it, made_in)) = directories.get_mut(&one.vnode.fid()) {
-                // What is in it was made by the same call.
-                made.status = made_in.status;
-                count = std::mem::take(in_it);
-            }
-            self.is_born(queue, one, (count, &made), by);
+            self.is_born(queue, one, made, by);
             told.push((one.number, Ok((made.status, true))));
         }
         for directory in parents {
@@ -629,8 +593,8 @@ impl Cache {
             });
             items.collect()
         };
-        for one in sent.iter().filter(|one| anew.contains(&one.number)) {
-            self.make_anew(queue, one).await;
+        for one in sent.iter().filter(|one| again.contains(&one.number)) {
+            self.make_again(queue, one).await;
         }
         for (senders, outcome) in waiting {
             for sender in senders {
@@ -639,35 +603,22 @@ impl Cache {
         }
     }
 
-    /// The server has made something.
-    fn is_born(&self, queue: &Queue, one: &Sent, (count, made): (u64, &Made), by: SocketAddr) {
+    /// The server has made a file.
+    fn is_born(&self, queue: &Queue, one: &Sent, made: &Made, by: SocketAddr) {
         let Sent { vnode, asked, .. } = one;
         let asked = asked.answered_by(by);
         let user = &queue.user;
         let shown = vnode.shown_status();
         {
             let mut state = vnode.state.lock();
-            state.unborn = None;
+            state.pending = None;
             state.failed = None;
-            if !vnode.is_directory() {
-                vnode.body.lock().is_born();
-            }
-            if vnode.is_directory() && made.lease_secs > 0 {
-                state.lease = Some(Lease::new(user, asked.at, made.lease_secs));
-            }
+            vnode.body.lock().is_born();
         }
         self.early.untold.fetch_sub(1, Ordering::AcqRel);
         let promise = Some((made.callback, asked));
-        if vnode.is_directory() {
-            self.heard_grown(user, vnode, (count, &made.status), promise);
-        } else {
-            self.heard(user, vnode, &made.status, promise);
-        }
-        shrank(vnode, &one.directory);
-        // It may have been asked back before this answer was here.
-        if vnode.is_directory() && vnode.breaks.load(Ordering::Acquire) != asked.breaks {
-            self.lease_ends(vnode);
-        }
+        self.heard(user, vnode, &made.status, promise);
+        shrank(&one.directory);
         let now = vnode.shown_status();
         let differ = |a: &AfsFetchStatus, b: &AfsFetchStatus| {
             (a.owner, a.group, a.unix_mode, a.caller_access)
@@ -714,7 +665,7 @@ impl Cache {
     fn refused(&self, queue: &Queue, one: &Sent, (cause, known): (&CallError, bool)) {
         let (name, fid) = {
             let state = one.vnode.state.lock();
-            let name = state.unborn.as_ref().map(|unborn| unborn.name.clone());
+            let name = state.pending.as_ref().map(|pending| pending.name.clone());
             (name, one.vnode.fid())
         };
         tracing::info!(%fid, %cause, "not made yet; it is tried again");
@@ -762,14 +713,14 @@ impl Cache {
 
     /// It cannot be made: nobody is told of it any more. Answers whether it stood in a line.
     pub(crate) fn never_born(&self, vnode: &Arc<Vnode>) -> bool {
-        let unborn = vnode.state.lock().unborn.take();
-        let Some(unborn) = unborn else {
+        let pending = vnode.state.lock().pending.take();
+        let Some(pending) = pending else {
             return false;
         };
-        let item = unborn.queue.line.lock().take_out(unborn.number);
+        let item = pending.queue.line.lock().take_out(pending.number);
         if let Some(item) = item {
             self.early.untold.fetch_sub(1, Ordering::AcqRel);
-            shrank(&item.vnode, &item.directory);
+            shrank(&item.directory);
         }
         self.unstored.lock().remove(&vnode.key);
         let owed = vnode.vanished();
@@ -797,7 +748,6 @@ impl Cache {
                 queue.want_old(Instant::now());
                 cache.tell_of(&queue);
             }
-            cache.tell_old_late();
         }
     }
 
@@ -805,13 +755,8 @@ impl Cache {
     pub(crate) async fn tell_all(&self) -> Vec<(Arc<Vnode>, Error)> {
         let queues: Vec<_> = self.early.queues.lock().values().cloned().collect();
         let mut failed = Vec::new();
-        self.tell_all_late(true).await;
         for queue in queues {
-            let receivers = queue.want_all(None);
-            self.tell_of(&queue);
-            for (_, receiver) in receivers {
-                let _heard = receiver.await;
-            }
+            self.tell_line(&queue, None).await;
             let line = queue.line.lock();
             failed.extend(line.items.values().map(|item| item.vnode.clone()));
         }
@@ -839,13 +784,10 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// One thing fewer in a directory has not been told.
-fn shrank(vnode: &Vnode, directory: &Vnode) {
+/// One file fewer in a directory has not been told.
+fn shrank(directory: &Vnode) {
     let mut state = directory.state.lock();
     state.untold = state.untold.saturating_sub(1);
-    if vnode.is_directory() {
-        state.untold_directories = state.untold_directories.saturating_sub(1);
-    }
 }
 
 /// Whether a code says that something cannot be made, and not that its number is unknown or its volume is on its way elsewhere.

@@ -1,0 +1,63 @@
+//! A file that was to be made under a number that the server has forgotten, or could not be made with others: it is made by
+//! asking.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use cellar_wire::abort::AbortCode;
+use cellar_wire::rxafs::{CreateFile, CreateFileReply, Made};
+
+use super::{Queue, Sent, cause_of};
+use crate::cache::Cache;
+use crate::error::Result;
+
+impl Cache {
+    /// Rule 6.
+    pub(super) async fn make_again(&self, queue: &Queue, one: &Sent) {
+        let (reply, by) = match self.create_again(queue, one).await {
+            Ok(made) => made,
+            // Also a name that is taken may be so by itself: it is asked again.
+            Err(error) => return self.failed(queue, one, (&error, &cause_of(&error))),
+        };
+        let Sent {
+            vnode, directory, ..
+        } = one;
+        let fid = reply.fid;
+        let _once = vnode.renumbered.set(fid);
+        let key = (vnode.key.0, fid);
+        self.vnodes.lock().insert(key, vnode.clone());
+        let made = Made {
+            code: AbortCode(0),
+            status: reply.status,
+            callback: reply.callback,
+            lease_secs: 0,
+        };
+        self.is_born(queue, one, &made, by);
+        let name = Bytes::copy_from_slice(one.making.name.as_bytes());
+        self.directory_changed(&queue.user, directory, &reply.dir_status, |listing| {
+            listing.insert(name, fid);
+        });
+        tracing::info!(was = %vnode.key.1, %fid, "made under another number");
+        let item = queue.line.lock().items.remove(&one.number);
+        for sender in item.map(|item| item.waiting).unwrap_or_default() {
+            let _gone = sender.send(Ok((reply.status, false)));
+        }
+    }
+
+    async fn create_again(
+        &self,
+        queue: &Queue,
+        one: &Sent,
+    ) -> Result<(CreateFileReply, SocketAddr)> {
+        let make = CreateFile {
+            dir_fid: one.directory.fid(),
+            name: one.making.name.clone(),
+            in_status: one.making.in_status,
+        };
+        let what = format!("making {}", one.vnode.fid());
+        let client = queue.user.client();
+        client
+            .call_volume_at(&one.directory.volume, &what, &make)
+            .await
+    }
+}
