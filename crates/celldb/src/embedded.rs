@@ -155,11 +155,28 @@ impl Embedded {
     /// # Errors
     /// As [`Embedded::open_as`].
     pub fn with_backend(disk: impl StorageBackend) -> Result<Self, Error> {
+        Self::on_disk(disk, CACHE_BYTES)
+    }
+
+    /// The same without any page in memory: each read goes to the disk. Tests damage pages while
+    /// the database is open.
+    ///
+    /// # Errors
+    /// As [`Embedded::open_as`].
+    pub fn with_uncached_backend(disk: impl StorageBackend) -> Result<Self, Error> {
+        Self::on_disk(disk, 0)
+    }
+
+    fn on_disk(disk: impl StorageBackend, cache: usize) -> Result<Self, Error> {
         let is_new = disk.len().map_err(failed)? == 0;
-        Self::start(Shared(Arc::new(disk)), Path::new("(disk)"), is_new)
+        Self::start_with(Shared(Arc::new(disk)), Path::new("(disk)"), is_new, cache)
     }
 
     fn start(storage: Shared, path: &Path, is_new: bool) -> Result<Self, Error> {
+        Self::start_with(storage, path, is_new, CACHE_BYTES)
+    }
+
+    fn start_with(storage: Shared, path: &Path, is_new: bool, cache: usize) -> Result<Self, Error> {
         let damaged = |reason| Error::Damaged {
             path: path.to_path_buf(),
             reason,
@@ -176,7 +193,7 @@ impl Embedded {
         }
         let opened = guarded(|| {
             Database::builder()
-                .set_cache_size(CACHE_BYTES)
+                .set_cache_size(cache)
                 .create_with_backend(storage)
         });
         let database = opened.map_err(damaged)?;
@@ -455,60 +472,154 @@ fn write_out(database: &Database, changes: &Overlay, revision: u64) -> Result<()
     Ok(())
 }
 
-/// A durable state, as redb shows it. A row that is not as it was written is an error.
+/// A durable state, as redb shows it. A row that is not as it was written is an error, and so is
+/// the absence of one where the rows beside the place are damaged or out of order ([`Beside`]).
 struct Durable(ReadTransaction);
 
-impl View for Durable {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        let stored = guarded(|| match self.0.open_table(definition(table)) {
-            Ok(open) => {
-                let value = open.get(key)?;
-                Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
-            }
-            Err(TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(redb::Error::from(error)),
-        });
-        let stored = stored.map_err(unreadable)?;
-        let value = stored.map(|stored| {
-            let value = opened(table, key, &stored)?.len();
-            Ok(stored.slice(..value))
-        });
-        value.transpose()
-    }
+type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
 
-    fn visit(
-        &self,
-        table: Table,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), Error> {
+impl Durable {
+    /// The redb table, if it was ever written.
+    fn open(&self, table: Table) -> Result<Option<Rows>, Error> {
         let open = guarded(|| match self.0.open_table(definition(table)) {
             Ok(open) => Ok(Some(open)),
             Err(TableError::TableDoesNotExist(_)) => Ok(None),
             Err(error) => Err(error),
         });
-        let Some(open) = open.map_err(unreadable)? else {
+        open.map_err(unreadable)
+    }
+}
+
+impl View for Durable {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        let Some(open) = self.open(table)? else {
+            return Ok(None);
+        };
+        let stored = guarded(|| {
+            let value = open.get(key)?;
+            let value = value.map(|value| Bytes::copy_from_slice(value.value()));
+            Ok::<_, redb::Error>(value)
+        });
+        match stored.map_err(unreadable)? {
+            Some(stored) => {
+                let value = opened(table, key, &stored)?.len();
+                Ok(Some(stored.slice(..value)))
+            }
+            None => {
+                let beside = Beside { table, rows: &open };
+                beside.check_before(Bound::Included(key))?;
+                beside.check_after(key)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn visit(
+        &self,
+        table: Table,
+        (start, end): (Bound<&[u8]>, Bound<&[u8]>),
+        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let Some(open) = self.open(table)? else {
             return Ok(());
         };
-        let rows = guarded(|| ReadableTable::range::<&[u8]>(&open, range));
+        Beside { table, rows: &open }.check_before(start)?;
+        // The row behind the end is looked at, too.
+        let rows = guarded(|| ReadableTable::range::<&[u8]>(&open, (start, Bound::Unbounded)));
         let mut rows = rows.map_err(unreadable)?;
+        let mut previous: Option<Vec<u8>> = None;
         while let Some((key, stored)) = guarded(|| rows.next().transpose()).map_err(unreadable)? {
             let (key, stored) = (key.value(), stored.value());
-            if !each(key, opened(table, key, stored)?) {
+            let value = opened(table, key, stored)?;
+            if previous.is_some_and(|previous| *previous >= *key) {
+                return Err(out_of_order(table, stored));
+            }
+            let is_inside = match end {
+                Bound::Included(end) => key <= end,
+                Bound::Excluded(end) => key < end,
+                Bound::Unbounded => true,
+            };
+            if !is_inside || !each(key, value) {
                 break;
             }
+            previous = Some(key.to_vec());
         }
         Ok(())
     }
 }
 
-/// The value of a stored row. A damaged one is said in the log, and is an error.
+/// The rows beside a place where a row is looked for.
+///
+/// A key with a flipped bit is met by the search that misses it, and lies beside the place where
+/// the search ends; a flipped bit in a page of the tree above ends it beside rows that are on the
+/// wrong side. So looking at both neighbours tells a row that is damaged from one that is absent.
+struct Beside<'a> {
+    table: Table,
+    rows: &'a Rows,
+}
+
+impl Beside<'_> {
+    /// Looks at the last row before `start`.
+    fn check_before(&self, start: Bound<&[u8]>) -> Result<(), Error> {
+        let before = match start {
+            Bound::Included(start) => Bound::Excluded(start),
+            Bound::Excluded(start) => Bound::Included(start),
+            Bound::Unbounded => return Ok(()),
+        };
+        let range = (Bound::Unbounded, before);
+        let row = guarded(|| {
+            let mut rows = ReadableTable::range::<&[u8]>(self.rows, range)?;
+            rows.next_back().transpose()
+        });
+        let Some((key, stored)) = row.map_err(unreadable)? else {
+            return Ok(());
+        };
+        let (key, stored) = (key.value(), stored.value());
+        opened(self.table, key, stored)?;
+        let is_before = match before {
+            Bound::Included(end) => key <= end,
+            Bound::Excluded(end) => key < end,
+            Bound::Unbounded => true,
+        };
+        match is_before {
+            true => Ok(()),
+            false => Err(out_of_order(self.table, stored)),
+        }
+    }
+
+    /// Looks at the first row behind `key`, which is absent.
+    fn check_after(&self, key: &[u8]) -> Result<(), Error> {
+        let row = guarded(|| {
+            let mut rows = ReadableTable::range::<&[u8]>(self.rows, key..)?;
+            rows.next().transpose()
+        });
+        let Some((found, stored)) = row.map_err(unreadable)? else {
+            return Ok(());
+        };
+        let (found, stored) = (found.value(), stored.value());
+        opened(self.table, found, stored)?;
+        match found > key {
+            true => Ok(()),
+            false => Err(out_of_order(self.table, stored)),
+        }
+    }
+}
+
+/// The value of a stored row. A damaged one is an error, which is logged by who answers a caller.
 fn opened<'a>(table: Table, key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], Error> {
-    sealed::open(table.name(), key, stored).map_err(|reason| {
-        let (table, len) = (table.name(), stored.len());
-        tracing::error!(table, len, reason, "a row of the cell database is damaged");
-        Error::BadRow { table, len, reason }
+    sealed::open(table.name(), key, stored).map_err(|reason| Error::BadRow {
+        table: table.name(),
+        len: stored.len(),
+        reason,
     })
+}
+
+fn out_of_order(table: Table, stored: &[u8]) -> Error {
+    Error::BadRow {
+        table: table.name(),
+        len: stored.len(),
+        reason: "it is out of order",
+    }
 }
 
 fn unreadable(reason: String) -> Error {

@@ -27,9 +27,27 @@ struct Platter {
 
 /// A disk that keeps what was synced, and fails for good at its n-th write, sync or resize.
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<Platter>>);
+pub(crate) struct Disk(Arc<Mutex<Platter>>);
 
 impl Disk {
+    /// Changes a bit wherever `bytes` lie. Returns how often they do.
+    pub(crate) fn flip_in(&self, bytes: &[u8], bit: usize) -> usize {
+        let mut platter = self.0.lock().unwrap();
+        let image = &mut platter.current;
+        let places: Vec<usize> = (0..image.len().saturating_sub(bytes.len()))
+            .filter(|&at| image[at..].starts_with(bytes))
+            .collect();
+        for at in &places {
+            image[at + bit / 8] ^= 1 << (bit % 8);
+        }
+        places.len()
+    }
+
+    /// A disk with what this one has.
+    pub(crate) fn copy(&self) -> Self {
+        Self::of(self.0.lock().unwrap().current.clone(), None)
+    }
+
     fn of(image: Vec<u8>, fails_at: Option<u64>) -> Self {
         let current = image.clone();
         Self(Arc::new(Mutex::new(Platter {

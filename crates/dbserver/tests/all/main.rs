@@ -9,4 +9,5 @@
 
 mod calls;
 mod crash;
+mod damaged_rows;
 mod openafs_tools;
