@@ -389,6 +389,32 @@ impl Inodes {
         })
     }
 
+    /// Those of these names that the kernel may have in a directory. Absent ones are forgotten with this.
+    pub(crate) fn take_these_names(&self, number: u64, names: &[Bytes]) -> Vec<Bytes> {
+        let mut table = self.0.lock();
+        let Some(directory) = table.inodes.get_mut(&number) else {
+            return Vec::new();
+        };
+        let known = names.iter().filter(|name| {
+            let found = directory.names.get(*name).copied();
+            if found == Some(0) {
+                directory.names.remove(*name);
+                directory.absent = directory.absent.saturating_sub(1);
+            }
+            found.is_some()
+        });
+        known.cloned().collect()
+    }
+
+    /// How many names in a directory the kernel may have.
+    pub(crate) fn names_known(&self, number: u64) -> usize {
+        let table = self.0.lock();
+        table
+            .inodes
+            .get(&number)
+            .map_or(0, |directory| directory.names.len())
+    }
+
     /// The kernel reads by itself what an inode is now, or does so no longer.
     pub(crate) fn lent(&self, number: u64, contents: Option<u64>) {
         let mut table = self.0.lock();

@@ -83,7 +83,7 @@ impl Machine {
         requests.set_kernel(kernel.clone());
         let write = |_| {
             let (notices, kernel, inodes) = (notices.clone(), kernel.clone(), inodes.clone());
-            std::thread::spawn(move || notices.run(&kernel, &inodes))
+            std::thread::spawn(move || notices.run(&kernel, &inodes, |_| None))
         };
         let threads = (0..WRITERS).map(write).collect();
         Self {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use cellar_client::cache::Cache;
+use cellar_client::cache::{Before, Cache};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount::UnmountFlags;
@@ -64,7 +64,7 @@ impl Mount {
         let notices = Notices::new();
         cache.watch(notices.clone());
         let runtime = tokio::runtime::Handle::current();
-        let filesystem = Filesystem::new(cache, inodes.clone(), runtime, options);
+        let filesystem = Filesystem::new(cache.clone(), inodes.clone(), runtime.clone(), options);
         let can_expire = filesystem.can_expire();
         let requests = filesystem.requests();
         let session = Session::new(filesystem, directory, &config(options))?;
@@ -75,9 +75,14 @@ impl Mount {
         drop(requests);
         let write = |number| {
             let (notices, inodes, kernel) = (notices.clone(), inodes.clone(), kernel.clone());
+            let (cache, runtime) = (Arc::downgrade(&cache), runtime.clone());
+            let changed_names = move |before: &Before| {
+                let cache = cache.upgrade()?;
+                runtime.block_on(cache.changed_names(before))
+            };
             std::thread::Builder::new()
                 .name(format!("fuse-notices-{number}"))
-                .spawn(move || notices.run(&kernel, &inodes))
+                .spawn(move || notices.run(&kernel, &inodes, changed_names))
         };
         let writers = (0..WRITERS).map(write).collect::<io::Result<Vec<_>>>();
         // Those that have been started end.

@@ -15,6 +15,8 @@
 //!    of whatever vnode.
 //! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
 //!    such a directory stays there. Older kernels drop them.
+//!    Where a server breaks the promise of a directory with many names, only those that changed are told
+//!    (`cellar_client::cache`, `compare.rs`): a writer compares them before it tells them.
 //! 5. Contents are given to the kernel ([`Kernel::give`]) only of files of which it has no pages: so nothing is waited for.
 //! 6. What nobody looked at for long is dropped where too much is remembered ([`Notices::let_go`]): names of files that no
 //!    program has open, and directories that nothing is in and no program uses, the lowest first. The kernel forgets their inodes with the last
@@ -32,7 +34,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
 use bytes::Bytes;
-use cellar_client::cache::{Key, Length, Notice, SETTLE_TIME, Vnode, Watcher};
+use cellar_client::cache::{Before, Key, Length, Notice, SETTLE_TIME, Vnode, Watcher};
 use cellar_wire::ids::VolumeId;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
@@ -43,6 +45,10 @@ use crate::inodes::{CELLS, Inodes};
 pub(crate) const WRITERS: usize = 16;
 /// Of these for one volume and step.
 const WRITERS_PER_STEP: usize = 2;
+
+/// Names of a directory that the kernel has from which on they are compared: to tell fewer takes
+/// less than to ask a server.
+const COMPARED_MIN: usize = 64;
 
 /// `FUSE_NOTIFY_INVAL_INODE` and `FUSE_NOTIFY_INVAL_ENTRY`. Source: linux/fuse.h.
 const INVALIDATE_INODE: i32 = 2;
@@ -65,6 +71,8 @@ const HEADER: usize = 16;
 struct Change {
     contents: bool,
     directory: bool,
+    /// Of the names only those that changed since this.
+    before: Option<Before>,
     /// After that.
     length: Option<Length>,
     /// Which of all that were ever put in.
@@ -80,6 +88,10 @@ impl Change {
                 // Of what the file was before.
                 self.length = None;
             }
+            Notice::Names(before) => {
+                self.contents = true;
+                self.before = Some(before);
+            }
             Notice::Length(length) => self.length = Some(length),
         }
     }
@@ -87,6 +99,8 @@ impl Change {
     /// What came later.
     fn join(&mut self, later: Self) {
         if later.contents {
+            // The kernel may have got names between the two.
+            self.before = later.before.filter(|_| !self.contents);
             self.contents = true;
             self.length = None;
         }
@@ -211,6 +225,7 @@ impl Waiting {
         let mut change = Change {
             contents: false,
             directory,
+            before: None,
             length: None,
             number,
         };
@@ -339,7 +354,13 @@ impl Notices {
     }
 
     /// Writes notices to `device` until [`Notices::end`]. Blocks: one of [`WRITERS`] threads.
-    pub(crate) fn run(&self, kernel: &Kernel, inodes: &Inodes) {
+    /// `changed_names` compares the names of a directory; it may take [`SETTLE_TIME`].
+    pub(crate) fn run(
+        &self,
+        kernel: &Kernel,
+        inodes: &Inodes,
+        changed_names: impl Fn(&Before) -> Option<Vec<Bytes>>,
+    ) {
         let inode = |key, change: &Change| {
             for number in inodes.of(key) {
                 kernel.inode(number, change.contents && !change.directory);
@@ -352,12 +373,19 @@ impl Notices {
             }
         };
         let names = |key, change: &Change| {
-            for number in inodes.of(key) {
+            let numbers = inodes.of(key);
+            let before = change.before.as_ref().filter(|_| {
+                let known = numbers.iter().map(|number| inodes.names_known(*number));
+                known.sum::<usize>() >= COMPARED_MIN
+            });
+            let changed = before.and_then(&changed_names);
+            for number in numbers {
                 if change.directory && change.contents {
                     // Numbers of cells' names stay: programs may stand in what is below them.
-                    let names = match key == CELLS {
-                        true => inodes.names_in(number),
-                        false => inodes.take_names(number),
+                    let names = match &changed {
+                        Some(changed) => inodes.take_these_names(number, changed),
+                        None if key == CELLS => inodes.names_in(number),
+                        None => inodes.take_names(number),
                     };
                     for name in names {
                         kernel.entry(number, &name);

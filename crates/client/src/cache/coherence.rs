@@ -55,6 +55,7 @@
 //! | an answer with attributes that may be believed | held | | |
 //! | bytes are read, written, or given away; names are given | | held | |
 //! | the promise ends, the file vanishes | none | none | what was held |
+//! | a server breaks the promise of a directory | none | the names that did not change | what was held, by [`super::compare`] |
 //! | another version, nothing was asked | none | none | what was held |
 //! | another version, attributes are asked for | | outdated | by the question, for equal lengths |
 //!
@@ -71,6 +72,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Cache;
+use super::compare::Before;
 use super::user::User;
 use super::vnode::{Attributes, State, Vnode};
 
@@ -91,6 +93,8 @@ pub enum Notice {
     Attributes,
     /// The attributes, and all bytes of a file or names of a directory.
     Contents,
+    /// Of a directory, the attributes and the names that changed: [`Cache::changed_names`].
+    Names(Before),
     /// A file is longer than the kernel was told.
     Length(Length),
 }
@@ -279,6 +283,11 @@ impl Held {
         self.take()
     }
 
+    /// Names of a directory are told one by one, and the kernel holds the others.
+    pub(super) fn keep_names(&mut self) {
+        self.contents = true;
+    }
+
     /// A server's answer shows another version of a file, whose length was and is this.
     pub(super) fn news(&mut self, (was, is): (u64, u64)) -> Owed {
         self.longer |= self.has_length && is > was;
@@ -427,6 +436,11 @@ impl Cache {
         if let Some(notice) = owed.notice() {
             self.audience.tell(vnode, notice);
         }
+    }
+
+    /// Sends the notice about a directory whose names are compared: in place of all that is owed.
+    pub(crate) fn tell_names(&self, directory: &Arc<Vnode>, before: Before) {
+        self.audience.tell(directory, Notice::Names(before));
     }
 
     /// The kernel was answered, or given something, that need not be true any more; or was given

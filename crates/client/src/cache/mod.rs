@@ -48,6 +48,7 @@ mod body;
 mod brim;
 mod change;
 mod coherence;
+mod compare;
 #[cfg(test)]
 mod crashes;
 mod direct;
@@ -89,6 +90,7 @@ use body::{Body, Space};
 use brim::Brim;
 use coherence::Audience;
 pub use coherence::{Length, Notice, SETTLE_TIME, Watcher};
+pub use compare::Before;
 use early::Early;
 pub use files::{Handle, Usage, Wanted};
 use full::Full;
@@ -182,6 +184,8 @@ pub struct Cache {
     early: Early,
     reach: Arc<Reach>,
     alive: Alive,
+    /// Servers that are too slow for names to be compared.
+    slow: compare::Slow,
     callbacks: OnceLock<Arc<CallbackService>>,
     /// Breaks of vnodes that were not known: answers under way then may be about them.
     strays: AtomicU64,
@@ -271,6 +275,7 @@ impl Cache {
             early: Early::default(),
             reach: Arc::default(),
             alive: Alive::default(),
+            slow: compare::Slow::default(),
             callbacks: OnceLock::new(),
             strays: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
@@ -526,9 +531,15 @@ impl Cache {
             self.strays.fetch_add(1, Ordering::AcqRel);
         }
         for vnode in &broken {
-            let owed = vnode.broken();
+            let (owed, before) = match fid.vnode == VnodeId(0) {
+                true => (vnode.broken(), None),
+                false => vnode.broken_by_server(),
+            };
             self.lease_ends(vnode);
-            self.pay(vnode, owed);
+            match before {
+                Some(before) => self.tell_names(vnode, before),
+                None => self.pay(vnode, owed),
+            }
         }
         broken
     }

@@ -419,7 +419,9 @@ impl Cache {
                 continue;
             }
             let listing = Arc::new(parse(directory.fid(), &pieces.concat())?);
-            directory.state.lock().listing = Some((status.data_version, listing.clone()));
+            let mut state = directory.state.lock();
+            state.listing = Some((status.data_version, listing.clone()));
+            state.lister = Some(user.clone());
             return Ok(listing);
         }
         Err(Error::BadAnswer {

@@ -89,6 +89,10 @@ pub(crate) struct State {
     promised_by: Option<SocketAddr>,
     rights: Vec<(u32, Rights)>,
     pub(crate) listing: Option<(u64, Arc<Listing>)>,
+    /// Directories: the user for whom the names were asked for.
+    pub(crate) lister: Option<Arc<User>>,
+    /// Directories: when the names were last compared after a break ([`super::compare`]).
+    pub(crate) compared: Option<Instant>,
     pub(crate) link: Option<(u64, Bytes)>,
     /// Files: how often it is open.
     pub(crate) opens: u32,
@@ -151,6 +155,12 @@ impl State {
     /// Until when the status may be believed.
     pub(crate) fn expires(&self) -> Option<Instant> {
         self.expires
+    }
+
+    /// Nothing is promised any more. Answers whether something was.
+    pub(super) fn end_promise(&mut self) -> bool {
+        let expires = self.expires.take();
+        expires.is_some_and(|at| at > Instant::now())
     }
 }
 

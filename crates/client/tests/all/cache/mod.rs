@@ -3,6 +3,7 @@
 mod behind;
 mod bench;
 mod calls;
+mod compare;
 mod direct;
 mod early;
 mod full;

@@ -1,0 +1,185 @@
+//! Directories whose promise a server breaks: finds the names that changed.
+//!
+//! The kernel may hold thousands of names of a directory. Without a comparison, one file that
+//! another machine makes costs a notice for each, and a question for each that is used again.
+//!
+//! 1. The new names are fetched while the server waits for the answer to its break. The server has
+//!    made the change visible by then, and the machine that made it has not been answered. So the
+//!    kernel may go on with the old names until the comparison ends.
+//! 2. The names of before ([`Before`]) are those that were promised when the promise was broken.
+//!    All names that the kernel holds are of these, or were asked for later.
+//! 3. A comparison counts if the new names are promised when it ends, and no other break came in
+//!    between. Then all names that do not differ are true, and the new promise covers them.
+//! 4. Access must not have changed: the kernel shows its names to every user.
+//! 5. If anything of that does not hold, all names are told, as without a comparison. That includes
+//!    a server that does not answer within [`PATIENCE`]. OpenAFS's file server holds a directory
+//!    while it breaks promises, and far servers take too long: a server is not asked again
+//!    for [`SLOW_TIME`].
+//! 6. A directory is compared once in [`PAUSE`]. A second change in that time has all names told,
+//!    and nothing is promised then until a program uses the directory again. So many changes in a
+//!    row cost the machine that makes them one comparison.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cellar_wire::rxafs::AfsFetchStatus;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::Cache;
+use super::coherence::Owed;
+use super::user::User;
+use super::vnode::{Listing, Vnode};
+
+/// How long new names are waited for: less than a server waits for the answer to a break.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a server that did not answer in that time is not asked.
+const SLOW_TIME: Duration = Duration::from_secs(600);
+/// The least time between two comparisons of a directory.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A directory as it was when its promise was broken.
+#[derive(Clone, Debug)]
+pub struct Before {
+    vnode: Arc<Vnode>,
+    user: Arc<User>,
+    status: AfsFetchStatus,
+    listing: Arc<Listing>,
+    /// How many promises had been broken, this one included.
+    breaks: u64,
+}
+
+/// Servers that did not answer in time, and when that was.
+#[derive(Debug, Default)]
+pub(crate) struct Slow(Mutex<HashMap<SocketAddr, Instant>>);
+
+impl Slow {
+    fn contains(&self, server: SocketAddr) -> bool {
+        let mut servers = self.0.lock();
+        servers.retain(|_, since| since.elapsed() < SLOW_TIME);
+        servers.contains_key(&server)
+    }
+
+    fn insert(&self, server: SocketAddr) {
+        self.0.lock().insert(server, Instant::now());
+    }
+}
+
+impl Vnode {
+    /// A server breaks the promise. Answers what the kernel is to be told. With [`Before`], the
+    /// names that changed need to be told, and the kernel goes on holding the others.
+    pub(crate) fn broken_by_server(self: &Arc<Self>) -> (Owed, Option<Before>) {
+        let breaks = self.breaks.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut state = self.state.lock();
+        let promised = state.end_promise();
+        let owed = state.held.end();
+        let rested = state.compared.is_none_or(|at| at.elapsed() >= PAUSE);
+        // Names of a leased directory may be ours alone.
+        let is_shared = state.lease.is_none() && state.untold == 0;
+        let before = (promised && owed == Owed::ALL && rested && is_shared)
+            .then(|| {
+                let status = state.status?;
+                let (version, listing) = state.listing.clone()?;
+                let user = state.lister.clone()?;
+                (version == status.data_version).then(|| Before {
+                    vnode: self.clone(),
+                    user,
+                    status,
+                    listing,
+                    breaks,
+                })
+            })
+            .flatten();
+        if before.is_some() {
+            state.compared = Some(Instant::now());
+            state.held.keep_names();
+        }
+        (owed, before)
+    }
+}
+
+impl Cache {
+    /// The names of a directory that changed since its promise was broken; `None`: any may have.
+    pub async fn changed_names(self: &Arc<Self>, before: &Before) -> Option<Vec<Bytes>> {
+        let vnode = &before.vnode;
+        let server = vnode.promised_by()?;
+        if self.slow.contains(server) {
+            return None;
+        }
+        // A task of its own: programs may wait for the same answer.
+        let (cache, user, directory) = (self.clone(), before.user.clone(), vnode.clone());
+        let listing = tokio::spawn(async move { cache.listing(&user, &directory).await });
+        let Ok(listing) = timeout(PATIENCE, listing).await else {
+            tracing::debug!(%server, "the names of a directory are not compared: no answer in time");
+            self.slow.insert(server);
+            return None;
+        };
+        let after = listing.ok()?.ok()?;
+        let status = vnode.promised(&before.user)?;
+        let is_promised = {
+            let state = vnode.state.lock();
+            let current = state.listing.as_ref();
+            current.is_some_and(|(version, listing)| {
+                *version == status.data_version && Arc::ptr_eq(listing, &after)
+            })
+        };
+        let is_counted =
+            is_promised && vnode.breaks() == before.breaks && same_access(&before.status, &status);
+        is_counted.then(|| difference(&before.listing, &after))
+    }
+}
+
+/// Whether the same users may see the names.
+fn same_access(a: &AfsFetchStatus, b: &AfsFetchStatus) -> bool {
+    let access = |status: &AfsFetchStatus| {
+        (
+            status.anonymous_access,
+            status.caller_access,
+            status.unix_mode,
+            status.owner,
+            status.group,
+        )
+    };
+    access(a) == access(b)
+}
+
+/// The names that are in one of the listings only, or lead to something else.
+fn difference(before: &Listing, after: &Listing) -> Vec<Bytes> {
+    let gone = before
+        .iter()
+        .filter(|(name, fid)| after.get(*name) != Some(fid));
+    let new = after.keys().filter(|name| !before.contains_key(*name));
+    gone.map(|(name, _)| name).chain(new).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
+
+    use super::*;
+
+    fn listing(names: &[(&'static str, u32)]) -> Listing {
+        let entry = |(name, vnode): &(&'static str, u32)| {
+            let fid = Fid {
+                volume: VolumeId(1),
+                vnode: VnodeId(*vnode),
+                uniquifier: Uniquifier(1),
+            };
+            (Bytes::from_static(name.as_bytes()), fid)
+        };
+        names.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn names_that_came_went_or_lead_elsewhere_differ() {
+        let before = listing(&[("gone", 1), ("other", 3), ("same", 5)]);
+        let after = listing(&[("new", 7), ("other", 9), ("same", 5)]);
+        let names = difference(&before, &after);
+        assert_eq!(names, ["gone", "other", "new"].map(str::as_bytes));
+        assert!(difference(&after, &after).is_empty());
+    }
+}
