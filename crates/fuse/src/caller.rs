@@ -1,48 +1,151 @@
-//! Who waits for an answer, and whether he still does.
+//! Programs that wait for an answer, and signals that end the wait.
 //!
-//! The kernel lets a program that is killed go as soon as its request is answered, and tells of the kill by a request of
-//! its own (`FUSE_INTERRUPT`), which [`fuser`] refuses. So whoever waits long is looked at instead: signals that wait for
-//! a thread, and that it is ending, can be read in proc(5). A thread of another container is not seen; it waits to the end.
+//! 1. The kernel sends `FUSE_INTERRUPT` for a request whose program has a signal, whatever the signal is: those of timers and
+//!    children count. It sends one for a request, and does not say which signal it was. Source: Linux, `fs/fuse/dev.c`.
+//! 2. A wait for a lock ends with `EINTR` at any interrupt. The kernel makes that a call which is begun again where the
+//!    program wants that (`SA_RESTART`). Source: Linux, `fuse_setlk`.
+//! 3. Every other wait ends for a program that dies, and for no other: programs do not expect `EINTR` of files. So proc(5)
+//!    is looked at from the interrupt on, again and again: a signal that is handled may be followed by one that kills, of
+//!    which no interrupt tells. A program without a signal is never looked at. A thread of another container is not seen,
+//!    and waits to the end.
+//! 4. What is nearly done gets [`GRACE`]: an answer that comes to nothing leaves it open what the server did.
+//! 5. A program that is dying closes its files, and no signal reaches it then: no interrupt comes. So a close that has to
+//!    wait looks once whether its program is dying.
+//! 6. Several threads read requests, so an interrupt may be read before its request is known here: the last [`EARLY_MAX`]
+//!    of those are remembered. Numbers of requests are never used again. No interrupt is answered: the kernel wants none.
 
+use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::Request;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
-/// How often those who wait are looked at.
+/// How long after an interrupt it is first looked whether a program dies.
+const GRACE: Duration = Duration::from_millis(100);
+/// How often after that.
 const LOOK_TIME: Duration = Duration::from_millis(500);
+/// Interrupts of requests that are not known.
+const EARLY_MAX: usize = 256;
 /// `SIGKILL` in a mask of signals. Every signal that ends a program becomes this one for its threads. Source: signal(7).
 const KILL: u64 = 1 << 8;
 /// `PF_EXITING`. Source: linux/sched.h.
 const EXITING: u64 = 4;
 
-/// A thread that has sent a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller(u32);
+/// Interrupts, by the numbers of requests.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupts(Mutex<Table>);
 
-impl Caller {
-    pub(crate) fn of(request: &Request) -> Self {
-        Self(request.pid())
+#[derive(Debug, Default)]
+struct Table {
+    waiting: HashMap<u64, watch::Sender<bool>>,
+    early: VecDeque<u64>,
+}
+
+impl Interrupts {
+    /// The kernel interrupts a request. That may have been answered, or may not have begun to wait.
+    pub(crate) fn came(&self, request: u64) {
+        let mut table = self.0.lock();
+        if let Some(waiting) = table.waiting.get(&request) {
+            waiting.send_replace(true);
+            return;
+        }
+        if table.early.len() == EARLY_MAX {
+            table.early.pop_front();
+        }
+        table.early.push_back(request);
     }
 
-    pub(crate) fn new(thread: u32) -> Self {
-        Self(thread)
+    /// A request begins to wait.
+    fn wait(&self, request: u64) -> watch::Receiver<bool> {
+        let mut table = self.0.lock();
+        let early = table.early.iter().position(|early| *early == request);
+        let came = early.and_then(|at| table.early.remove(at)).is_some();
+        let (sender, told) = watch::channel(came);
+        table.waiting.insert(request, sender);
+        told
+    }
+
+    fn end(&self, request: u64) {
+        self.0.lock().waiting.remove(&request);
+    }
+}
+
+/// A thread that has sent a request, for as long as the request is worked on.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    thread: u32,
+    request: u64,
+    /// It closes a file.
+    closes: bool,
+    interrupts: Arc<Interrupts>,
+    /// Whether it was interrupted; there from the first wait on.
+    told: OnceLock<watch::Receiver<bool>>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if self.told.get().is_some() {
+            self.interrupts.end(self.request);
+        }
+    }
+}
+
+impl Caller {
+    pub(crate) fn of(request: &Request, interrupts: &Arc<Interrupts>) -> Self {
+        Self::new(request.pid(), request.unique().0, interrupts)
+    }
+
+    pub(crate) fn new(thread: u32, request: u64, interrupts: &Arc<Interrupts>) -> Self {
+        Self {
+            thread,
+            request,
+            closes: false,
+            interrupts: interrupts.clone(),
+            told: OnceLock::new(),
+        }
+    }
+
+    /// The request is a close.
+    pub(crate) fn closing(mut self) -> Self {
+        self.closes = true;
+        self
+    }
+
+    /// Done when a signal waits for the thread, or did since it began to wait.
+    pub(crate) async fn interrupted(&self) {
+        let wait = || self.interrupts.wait(self.request);
+        let mut told = self.told.get_or_init(wait).clone();
+        if told.wait_for(|came| *came).await.is_err() {
+            // Never: the sender lives as long as this caller.
+            std::future::pending().await
+        }
     }
 
     /// Done when the thread is to end by a signal, or does.
-    pub(crate) async fn killed(self) {
-        loop {
-            tokio::time::sleep(LOOK_TIME).await;
-            if self.is_killed() {
-                return;
+    pub(crate) async fn killed(&self) {
+        let looked_once = async {
+            tokio::time::sleep(GRACE).await;
+            if !self.is_dying() {
+                std::future::pending().await
             }
+        };
+        tokio::select! {
+            () = self.interrupted() => {}
+            () = looked_once, if self.closes => return,
+        }
+        tokio::time::sleep(GRACE).await;
+        while !self.is_killed() {
+            tokio::time::sleep(LOOK_TIME).await;
         }
     }
 
     /// Does `work` to its end, and answers what it came to with the `reply` for it. A caller who is killed meanwhile is
     /// let go with that; then nobody is left to be answered.
     pub(crate) async fn outlived_by<T, R>(
-        self,
+        &self,
         work: impl Future<Output = T>,
         reply: R,
         let_go: impl FnOnce(R),
@@ -57,44 +160,25 @@ impl Caller {
         None
     }
 
-    fn is_killed(self) -> bool {
-        self.signals()
-            .is_some_and(|signals| signals.waiting & KILL != 0)
-            || self.is_dying()
-    }
-
-    /// Whether a signal waits for the thread that it does not ignore.
-    pub(crate) fn is_signalled(self) -> bool {
-        self.signals()
-            .is_some_and(|signals| signals.waiting & !signals.ignored != 0)
-    }
-
-    /// `None`: it is gone, or in another container: nothing is known.
-    fn signals(self) -> Option<Signals> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.0)).ok()?;
-        let signals = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-                .unwrap_or(0)
-        };
-        Some(Signals {
-            waiting: signals("SigPnd:") | signals("ShdPnd:"),
-            ignored: signals("SigBlk:") | signals("SigIgn:"),
-        })
+    fn is_killed(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread));
+        status.is_ok_and(|text| kill_waits(&text)) || self.is_dying()
     }
 
     /// Whether it ends because of a signal: it closes its files then, and no signal waits for it any more.
-    fn is_dying(self) -> bool {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0));
+    fn is_dying(&self) -> bool {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.thread));
         text.is_ok_and(|text| ends_by_signal(&text))
     }
 }
 
-/// Masks of a thread.
-struct Signals {
-    waiting: u64,
-    /// Or blocked.
-    ignored: u64,
+/// Of the text of `/proc/N/status`: whether a signal waits for the thread that ends it.
+fn kill_waits(status: &str) -> bool {
+    ["SigPnd:", "ShdPnd:"].iter().any(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & KILL != 0)
+    })
 }
 
 /// Of the text of `/proc/N/stat`: flags are its 9th field, how it ends its 52nd. Its name may be anything.
@@ -135,33 +219,81 @@ mod tests {
         assert!(!ends_by_signal(&own));
     }
 
+    #[test]
+    fn what_kills() {
+        let status = |thread, process| format!("SigPnd:\t{thread:016x}\nShdPnd:\t{process:016x}\n");
+        assert!(kill_waits(&status(KILL, 0)) && kill_waits(&status(0, KILL | 1)));
+        // SIGALRM, SIGCHLD.
+        assert!(!kill_waits(&status(1 << 13, 1 << 16)) && !kill_waits(""));
+    }
+
+    /// Whether the program of a request is let go from work that takes ten looks.
+    async fn is_let_go(caller: Caller) -> bool {
+        let gone = AtomicBool::new(false);
+        let let_go = |()| gone.store(true, Ordering::Relaxed);
+        let begun = tokio::time::Instant::now();
+        let work = tokio::time::sleep(LOOK_TIME * 10);
+        let done = caller.outlived_by(work, (), let_go).await;
+        assert_eq!(begun.elapsed(), LOOK_TIME * 10, "the work goes on");
+        assert_eq!(done.is_none(), gone.load(Ordering::Relaxed));
+        done.is_none()
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn work_goes_on_when_nobody_waits_for_it() {
+    async fn a_program_that_dies_is_let_go_and_its_work_goes_on() {
         // A thread that has ended but is not waited for keeps its fields.
         let mut child = Command::new("sleep")
             .arg("1000")
             .stdin(Stdio::null())
             .spawn()
             .expect("sleep");
-        let caller = Caller::new(child.id());
-        let gone = AtomicBool::new(false);
-        let let_go = |()| gone.store(true, Ordering::Relaxed);
-        let work = || tokio::time::sleep(LOOK_TIME * 10);
-        let done = caller.outlived_by(work(), (), let_go).await;
-        assert!(
-            done.is_some() && !gone.load(Ordering::Relaxed),
-            "nobody killed it"
-        );
+        let interrupts = Arc::<Interrupts>::default();
+        let new = |request| Caller::new(child.id(), request, &interrupts);
+        // Both before the request is known and while it waits; the signal was none that kills.
+        interrupts.came(1);
+        assert!(!is_let_go(new(1)).await);
+        let late = async {
+            tokio::time::sleep(LOOK_TIME).await;
+            interrupts.came(2);
+        };
+        assert!(!tokio::join!(is_let_go(new(2)), late).0);
+        let caller = new(3);
+        let callers = [new(4), new(5).closing(), new(6), new(7)];
         child.kill().expect("kill");
-        while !caller.is_killed() {
+        while !caller.is_dying() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let begun = tokio::time::Instant::now();
-        let done = caller.outlived_by(work(), (), let_go).await;
-        assert!(done.is_none() && gone.load(Ordering::Relaxed));
-        assert_eq!(begun.elapsed(), LOOK_TIME * 10);
+        let [unheard, closing, early, waiting] = callers;
+        assert!(!is_let_go(unheard).await, "looked at without an interrupt");
+        assert!(is_let_go(closing).await);
+        interrupts.came(6);
+        assert!(is_let_go(early).await);
+        let late = async {
+            tokio::time::sleep(LOOK_TIME).await;
+            interrupts.came(7);
+        };
+        assert!(tokio::join!(is_let_go(waiting), late).0);
         child.wait().expect("its end");
         // Nothing is known of it then.
         assert!(!caller.is_killed());
+        drop(caller);
+        assert!(interrupts.0.lock().waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_interrupt_is_heard_by_every_wait_of_its_request() {
+        let interrupts = Arc::<Interrupts>::default();
+        let caller = Caller::new(0, 8, &interrupts);
+        interrupts.came(8);
+        caller.interrupted().await;
+        caller.interrupted().await;
+        // Those of requests that never wait have an end.
+        for request in 0..1000 {
+            interrupts.came(100 + request);
+        }
+        assert_eq!(interrupts.0.lock().early.len(), EARLY_MAX);
+        let other = Caller::new(0, 9, &interrupts);
+        let none = tokio::time::timeout(LOOK_TIME, other.interrupted()).await;
+        assert!(none.is_err());
     }
 }

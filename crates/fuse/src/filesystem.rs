@@ -16,7 +16,7 @@ use fuser::{
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
     PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
@@ -71,6 +71,11 @@ impl Filesystem {
         self.can_expire.clone()
     }
 
+    /// The thread that has sent a request.
+    fn caller(&self, request: &Request) -> Caller {
+        Caller::of(request, &self.requests.interrupts)
+    }
+
     /// Does `work` here if it need not wait, else in the background.
     fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work = Box::pin(work);
@@ -87,10 +92,10 @@ impl Filesystem {
     where
         F: Future<Output = Answer<Entry>> + Send + 'static,
     {
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
         let work = work(requests.clone());
         self.run(async move {
-            match requests.within(caller, work).await {
+            match requests.within(&caller, work).await {
                 Ok(entry) => {
                     give(reply, &entry);
                     requests.entered(&entry);
@@ -105,10 +110,10 @@ impl Filesystem {
     where
         F: Future<Output = Answer<()>> + Send + 'static,
     {
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
         let work = work(requests.clone());
         self.run(async move {
-            match requests.within(caller, work).await {
+            match requests.within(&caller, work).await {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }
@@ -120,11 +125,11 @@ impl Filesystem {
     where
         P: Page + Send + 'static,
     {
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
         let uid = request.uid();
         self.run(async move {
             let read = requests.read_dir(uid, number, handle, offset, &mut page);
-            match requests.within(caller, read).await {
+            match requests.within(&caller, read).await {
                 Ok(gift) => {
                     page.send();
                     gift.sent();
@@ -181,15 +186,15 @@ impl fuser::Filesystem for Filesystem {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (uid, name) = (request.uid(), bytes(name));
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
-            let settled = requests.within(caller, requests.settle(uid, parent)).await;
+            let settled = requests.within(&caller, requests.settle(uid, parent)).await;
             let seen = match settled.and_then(|()| requests.seen(parent)) {
                 Ok(seen) => seen,
                 Err(errno) => return reply.error(errno),
             };
             let lookup = requests.lookup(uid, parent, &name, &seen);
-            match requests.within(caller, lookup).await {
+            match requests.within(&caller, lookup).await {
                 Ok(entry) => {
                     give(reply, &entry);
                     requests.entered(&entry);
@@ -213,6 +218,10 @@ impl fuser::Filesystem for Filesystem {
         self.requests.inodes.forget(number.0, lookups);
     }
 
+    fn interrupt(&self, _request: &Request, unique: RequestId) {
+        self.requests.interrupts.came(unique.0);
+    }
+
     fn getattr(
         &self,
         request: &Request,
@@ -221,10 +230,10 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyAttr,
     ) {
         let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             match requests
-                .within(caller, requests.attributes(uid, number))
+                .within(&caller, requests.attributes(uid, number))
                 .await
             {
                 Ok((attr, time)) => reply.attr(&time, &attr),
@@ -262,11 +271,11 @@ impl fuser::Filesystem for Filesystem {
             }),
         };
         let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             let handle = handle.map(|handle| handle.0);
             let set = requests.set_attributes(uid, number, wanted, handle);
-            match requests.within(caller, set).await {
+            match requests.within(&caller, set).await {
                 Ok((attr, time)) => reply.attr(&time, &attr),
                 Err(errno) => reply.error(errno),
             }
@@ -275,10 +284,10 @@ impl fuser::Filesystem for Filesystem {
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
         let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             match requests
-                .within(caller, requests.link_text(uid, number))
+                .within(&caller, requests.link_text(uid, number))
                 .await
             {
                 Ok(text) => reply.data(&text),
@@ -384,11 +393,11 @@ impl fuser::Filesystem for Filesystem {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             let register = |file: &File| reply.open_backing(file);
             let open = requests.open(uid, number, flags.0, register);
-            let opened = requests.within(caller, open).await;
+            let opened = requests.within(&caller, open).await;
             match opened {
                 Ok(open) => {
                     let (handle, flags) = (FileHandle(open.handle), open.flags());
@@ -413,10 +422,10 @@ impl fuser::Filesystem for Filesystem {
         reply: ReplyCreate,
     ) {
         let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             let created = requests.create(uid, parent, &name, mode, flags);
-            match requests.within(caller, created).await {
+            match requests.within(&caller, created).await {
                 Ok((entry, open)) => {
                     reply.created(
                         &entry.entry_time.min(entry.attr_time),
@@ -443,10 +452,10 @@ impl fuser::Filesystem for Filesystem {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
             match requests
-                .within(caller, requests.read(handle.0, offset, size))
+                .within(&caller, requests.read(handle.0, offset, size))
                 .await
             {
                 Ok(bytes) => reply.data(&bytes),
@@ -472,7 +481,7 @@ impl fuser::Filesystem for Filesystem {
         let of_pages = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let appends = flags.0 & O_APPEND != 0 && !of_pages;
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             // No longest time: it waits where bytes have to be stored first, which goes on.
             let write = async {
@@ -534,10 +543,10 @@ impl fuser::Filesystem for Filesystem {
 
     fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             match requests
-                .within(caller, requests.open_dir(uid, number))
+                .within(&caller, requests.open_dir(uid, number))
                 .await
             {
                 Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
@@ -595,9 +604,9 @@ impl fuser::Filesystem for Filesystem {
 
     fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {
         let (requests, uid) = (self.requests.clone(), request.uid());
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
-            match requests.within(caller, requests.room(uid, number)).await {
+            match requests.within(&caller, requests.room(uid, number)).await {
                 Ok((all, free)) => reply.statfs(all, free, free, 0, 0, BLOCK, 255, BLOCK),
                 Err(errno) => reply.error(errno),
             }
@@ -665,10 +674,10 @@ impl fuser::Filesystem for Filesystem {
             return;
         }
         let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
-        let caller = Caller::of(request);
+        let caller = self.caller(request);
         self.run(async move {
             match requests
-                .within(caller, requests.xattr(uid, number, &name))
+                .within(&caller, requests.xattr(uid, number, &name))
                 .await
             {
                 Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -813,7 +822,11 @@ impl Filesystem {
         owner: Option<LockOwner>,
         reply: ReplyEmpty,
     ) {
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
+        let caller = match owner {
+            Some(_) => caller.closing(),
+            None => caller,
+        };
         self.run(async move {
             // No longest time: what is large takes long; a server that is silent ends it.
             let store = async {

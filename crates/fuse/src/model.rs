@@ -23,6 +23,7 @@ use fuser::INodeNo;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
+use crate::caller::Caller;
 use crate::inodes::{Inodes, Node};
 use crate::mount::Options;
 use crate::notices::{Kernel, Notices};
@@ -324,6 +325,7 @@ async fn locks(machine: Arc<Machine>, world: Arc<World>) {
         number: u64::from(u32::from(machine.name)),
     };
     let pid = std::process::id();
+    let caller = Caller::new(pid, 0, &requests.interrupts);
     for _ in 0..STEPS {
         tokio::time::sleep(Duration::from_millis(world.chance.below(15))).await;
         // One after the other: who waits for a lock of another machine asks twice a second only.
@@ -337,7 +339,7 @@ async fn locks(machine: Arc<Machine>, world: Arc<World>) {
             open_file: file.handle,
         };
         let number = (INodeNo(file.inode), file.handle);
-        let locked = requests.set_lock(number, pid, lock, true).await;
+        let locked = requests.set_lock(number, pid, lock, Some(&caller)).await;
         locked.expect("a lock");
         let way = world.way();
         let found = paper.read(requests, &file, way).await.expect("read");

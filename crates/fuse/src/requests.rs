@@ -17,7 +17,7 @@ use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
 use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags};
 use parking_lot::Mutex;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Interrupts};
 use crate::directories::Opened;
 use crate::inodes::{Inodes, Node};
 use crate::mount::Options;
@@ -52,6 +52,7 @@ pub(crate) struct Requests {
     pub(crate) suid: bool,
     pub(crate) next: AtomicU64,
     files: Mutex<HashMap<u64, OpenFile>>,
+    pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) passthrough: Passthrough,
     /// Files may be opened so that no close is told.
     can_be_quiet: bool,
@@ -106,6 +107,7 @@ impl Requests {
             suid: options.suid,
             next: AtomicU64::new(1),
             files: Mutex::default(),
+            interrupts: Arc::default(),
             can_be_quiet: owners::can_look(),
             owners: Owners::default(),
             kernel: OnceLock::new(),
@@ -117,7 +119,7 @@ impl Requests {
     /// Ends what takes longer than anybody should wait, and what a program that is killed waits for.
     pub(crate) async fn within<T>(
         &self,
-        caller: Caller,
+        caller: &Caller,
         work: impl Future<Output = Answer<T>>,
     ) -> Answer<T> {
         let longest = self.cache.options().patience * PATIENCE_TIMES;
@@ -528,13 +530,13 @@ impl Requests {
 
     // ---- locks
 
-    /// A thread sets a lock; with `wait` as soon as nothing is in the way.
+    /// A thread sets a lock; if it is `waiting`, as soon as nothing is in the way.
     pub(crate) async fn set_lock(
         self: &Arc<Self>,
         (number, handle): (INodeNo, u64),
         thread: u32,
         lock: Lock,
-        wait: bool,
+        waiting: Option<&Caller>,
     ) -> Answer<()> {
         let quiet = handle & QUIET != 0;
         let setter = match quiet && lock.owner.family == LockFamily::Record {
@@ -546,12 +548,14 @@ impl Requests {
         let handle = self.handle(handle)?;
         let (user, vnode) = (handle.user(), handle.vnode());
         self.give_back_closed(Some(vnode)).await;
-        let set = if wait {
-            let gave_up = || Caller::new(lock.pid).is_signalled();
-            let waited = self.cache.wait_for_lock(user, vnode, lock, gave_up);
-            waited.await
-        } else {
-            self.cache.set_lock(user, vnode, lock).await
+        let set = match waiting {
+            Some(caller) => {
+                let waited = self
+                    .cache
+                    .wait_for_lock(user, vnode, lock, caller.interrupted());
+                waited.await
+            }
+            None => self.cache.set_lock(user, vnode, lock).await,
         };
         set.map_err(code)?;
         if let Some(through) = setter {

@@ -78,6 +78,8 @@ pub use crate::session::SessionUnmounter;
 
 mod access_flags;
 mod bsd_file_flags;
+#[cfg(test)]
+mod changes;
 mod channel;
 mod dev_fuse;
 /// Experimental APIs
@@ -423,6 +425,11 @@ pub trait Filesystem: Send + Sync + 'static {
             self.forget(req, node.nodeid(), node.nlookup());
         }
     }
+
+    /// The kernel asks that a request be given up: a signal waits for the program that waits for
+    /// it. This is called on a thread that reads requests, and must not block. The request may
+    /// have been answered already, or may be dispatched by another thread a moment later.
+    fn interrupt(&self, _req: &Request, _unique: RequestId) {}
 
     /// Get file attributes.
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {

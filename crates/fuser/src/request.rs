@@ -80,6 +80,7 @@ impl<'a> RequestWithSender<'a> {
                     // Only allow operations that the kernel may issue without a uid set
                     ll::Operation::Init(_)
                     | ll::Operation::Destroy(_)
+                    | ll::Operation::Interrupt(_)
                     | ll::Operation::Read(_)
                     | ll::Operation::ReadDir(_)
                     | ll::Operation::BatchForget(_)
@@ -114,9 +115,9 @@ impl<'a> RequestWithSender<'a> {
                 return Err(Errno::EIO);
             }
 
-            ll::Operation::Interrupt(_) => {
-                // TODO: handle FUSE_INTERRUPT
-                return Err(Errno::ENOSYS);
+            ll::Operation::Interrupt(x) => {
+                // No reply. ENOSYS would turn interrupts off for the whole mount.
+                filesystem.interrupt(self.request_header(), x.unique());
             }
 
             ll::Operation::Lookup(x) => {

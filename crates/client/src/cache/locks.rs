@@ -314,17 +314,19 @@ impl Cache {
         Ok(())
     }
 
-    /// Sets a lock as soon as nothing is in the way.
+    /// Sets a lock as soon as nothing is in the way. The wait ends when `gave_up` is done, but for a question to the server
+    /// that is under way: its answer may be the lock.
     ///
     /// # Errors
-    /// As [`Cache::set_lock`]; `EINTR`: whoever waits does not any more.
+    /// As [`Cache::set_lock`]; `EINTR`: it was given up.
     pub async fn wait_for_lock(
         &self,
         user: &Arc<User>,
         vnode: &Arc<Vnode>,
         lock: Lock,
-        gave_up: impl Fn() -> bool,
+        gave_up: impl Future<Output = ()>,
     ) -> Result<()> {
+        let mut gave_up = std::pin::pin!(gave_up);
         loop {
             let mut freed = std::pin::pin!(vnode.locks.freed.notified());
             freed.as_mut().enable();
@@ -332,10 +334,13 @@ impl Cache {
                 Err(error) if errno(&error) == EAGAIN => {}
                 other => return other,
             }
-            if gave_up() {
-                return Err(refused("waiting for a lock", AbortCode::from_errno(EINTR)));
+            tokio::select! {
+                biased;
+                () = &mut gave_up => {
+                    return Err(refused("waiting for a lock", AbortCode::from_errno(EINTR)));
+                }
+                _ = tokio::time::timeout(ASK_TIME, freed) => {}
             }
-            let _asked = tokio::time::timeout(ASK_TIME, freed).await;
         }
     }
 

@@ -4,7 +4,6 @@ use cellar_client::cache::{Lock, LockFamily, LockKind, LockOwner};
 use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLock, Request};
 
 use super::Filesystem;
-use crate::caller::Caller;
 
 /// Kinds of locks. Source: fcntl(2).
 const F_RDLCK: i32 = 0;
@@ -55,13 +54,13 @@ impl Asked {
 impl Filesystem {
     /// What is in the way of a lock.
     pub(super) fn get_lock(&self, request: &Request, asked: Asked, reply: ReplyLock) {
-        let (requests, caller) = (self.requests.clone(), Caller::of(request));
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
         self.run(async move {
             let Some(lock) = asked.lock() else {
                 return reply.error(Errno::EINVAL);
             };
             let test = requests.test_lock(asked.handle.0, lock);
-            match requests.within(caller, test).await {
+            match requests.within(&caller, test).await {
                 Ok(None) => reply.locked(lock.first, lock.last, F_UNLCK, 0),
                 Ok(Some(found)) => {
                     let kind = match found.kind {
@@ -84,14 +83,16 @@ impl Filesystem {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (requests, thread) = (self.requests.clone(), request.pid());
+        let (requests, caller) = (self.requests.clone(), self.caller(request));
+        let thread = request.pid();
         self.run(async move {
             let handle = asked.handle.0;
             // No longest time: who waits can be interrupted, and servers are not waited for.
             let done = match asked.lock() {
                 Some(lock) => {
                     let file = (number, handle);
-                    requests.set_lock(file, thread, lock, sleep).await
+                    let waiting = sleep.then_some(&caller);
+                    requests.set_lock(file, thread, lock, waiting).await
                 }
                 None => requests.unlock(handle, asked.owner(), asked.range).await,
             };

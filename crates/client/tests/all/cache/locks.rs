@@ -1,6 +1,6 @@
 //! Locks of two cache managers on one file server in this process.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn, ready};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -74,14 +74,14 @@ async fn locks_keep_programs_of_two_machines_apart() {
     let reading = a.open(&file, Rights::READ).await;
     let wait = a
         .cache
-        .wait_for_lock(&a.user, &file, lock(1, Read), || false);
+        .wait_for_lock(&a.user, &file, lock(1, Read), pending());
     let (waited, ()) = tokio::join!(wait, b.unlock(&seen, 1));
     waited.expect("locked");
     let read = reading.read(0, 100).await.expect("read");
     assert_eq!(read, b"under the lock");
     let wait = b
         .cache
-        .wait_for_lock(&b.user, &seen, lock(1, Write), || true);
+        .wait_for_lock(&b.user, &seen, lock(1, Write), ready(()));
     assert_eq!(errno(&wait.await.expect_err("gave up")), 4);
     // The last close gives back what is left.
     reading.close().await;
@@ -235,7 +235,7 @@ async fn ranges_keep_programs_of_two_machines_apart() {
     assert_eq!(a.range(&file, range(1, 55, 55, Write)).await, 11);
     // Who waits gets it.
     let (user, wanted) = (&b.user, range(4, 60, 99, Write));
-    let wait = b.cache.wait_for_lock(user, &seen, wanted, || false);
+    let wait = b.cache.wait_for_lock(user, &seen, wanted, pending());
     let (waited, ()) = tokio::join!(wait, a.cache.unlock(&file, one, 0, 99));
     waited.expect("locked");
     a.unlock(&file, 2).await;
