@@ -177,18 +177,22 @@ impl VolumeInfo {
         }
     }
 
+    /// What lines and blocks begin with.
+    fn head(&self) -> String {
+        format!(
+            "{:<32} {:>10} {} {:>10} K",
+            self.name,
+            self.id.0,
+            self.r#type.letters(),
+            self.size_kib
+        )
+    }
+
     /// One line of `vos listvol`.
     pub fn line(&self) -> String {
         self.unusable().unwrap_or_else(|| {
-            format!(
-                "{:<32} {:>10} {} {:>10} K {}{}\n",
-                self.name,
-                self.id.0,
-                self.r#type.letters(),
-                self.size_kib,
-                self.on_line(),
-                self.salvage()
-            )
+            let (head, on_line) = (self.head(), self.on_line());
+            format!("{head} {on_line}{}\n", self.salvage())
         })
     }
 
@@ -197,15 +201,8 @@ impl VolumeInfo {
         if let Some(text) = self.unusable() {
             return text;
         }
-        let mut text = format!(
-            "{:<32} {:>10} {} {:>10} K  {}{}\n",
-            self.name,
-            self.id.0,
-            self.r#type.letters(),
-            self.size_kib,
-            self.on_line(),
-            self.salvage()
-        );
+        let (head, on_line) = (self.head(), self.on_line());
+        let mut text = format!("{head}  {on_line}{}\n", self.salvage());
         self.details(&mut text, place, true);
         text
     }
@@ -215,15 +212,8 @@ impl VolumeInfo {
         if let Some(text) = self.unusable() {
             return text;
         }
-        let mut text = format!(
-            "{:<32} {:>10} {} {:>10} K used {} files {}\n",
-            self.name,
-            self.id.0,
-            self.r#type.letters(),
-            self.size_kib,
-            self.file_count,
-            self.on_line()
-        );
+        let (head, files, on_line) = (self.head(), self.file_count, self.on_line());
+        let mut text = format!("{head} used {files} files {on_line}\n");
         self.details(&mut text, place, false);
         text.push_str(&self.traffic.clone().unwrap_or_default().tables());
         text

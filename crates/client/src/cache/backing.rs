@@ -209,20 +209,9 @@ impl Backing {
                 }
                 Ok(())
             }
-            Self::Slot { slots, number, .. } => {
-                let (file, base) = in_slot(slots, *number, position, bytes.len())?;
-                if alive() {
-                    write_all_at(&file, bytes, base + position)?;
-                }
-                Ok(())
-            }
-            Self::Disk { path, file, .. } => {
-                let file = opened(path, file)?;
-                if alive() {
-                    write_all_at(file, bytes, position)?;
-                }
-                self.spare();
-                Ok(())
+            Self::Slot { .. } | Self::Disk { .. } => {
+                let put = |file: &File, at| write_all_at(file, bytes, at);
+                self.write_to_file(position, bytes.len(), put)
             }
         }
     }
@@ -243,18 +232,34 @@ impl Backing {
                 }
                 Ok(())
             }
-            Self::Slot { slots, number, .. } => {
+            Self::Slot { .. } | Self::Disk { .. } => {
                 let length = pieces.iter().map(Bytes::len).sum();
+                let put = |file: &File, at| put(file, at, pieces);
+                self.write_to_file(position, length, put)
+            }
+        }
+    }
+
+    /// Writes so many bytes into the slot or the file, by `put`.
+    fn write_to_file(
+        &mut self,
+        position: u64,
+        length: usize,
+        put: impl FnOnce(&File, u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Slot { slots, number, .. } => {
                 let (file, base) = in_slot(slots, *number, position, length)?;
-                if alive() {
-                    put(&file, base + position, pieces)?;
+                match alive() {
+                    true => put(&file, base + position),
+                    false => Ok(()),
                 }
-                Ok(())
             }
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
                 if alive() {
-                    put(file, position, pieces)?;
+                    put(file, position)?;
                 }
                 self.spare();
                 Ok(())

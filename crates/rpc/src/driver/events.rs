@@ -3,11 +3,13 @@
 //! Nobody is called back from here: handlers and callers are tasks that are woken, after the step.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use cellar_rx::{CallId, ConnectionId, Event};
 
 use super::{CallUser, Driver};
 use crate::debug;
+use crate::outgoing::CallShared;
 
 impl Driver {
     /// Handles what the protocol tells. Answers whether there was anything.
@@ -47,43 +49,30 @@ impl Driver {
 
     /// Something can be read or written again.
     fn progress(&self, call: CallId) {
-        let outgoing = {
-            let mut state = self.state.borrow_mut();
-            let Some(slot) = state.slot(call) else { return };
-            match &mut slot.user {
-                CallUser::None => None,
-                CallUser::Incoming(incoming) => {
-                    if let Some(waker) = incoming.waker.take() {
-                        self.due_wakers.borrow_mut().push(waker);
-                    }
-                    None
-                }
-                CallUser::Outgoing(shared) => Some(shared.clone()),
-            }
-        };
-        if let Some(shared) = outgoing {
+        if let Some(shared) = self.woken(call, None) {
             self.pump(&shared);
         }
     }
 
     fn call_failed(&self, call: CallId, code: i32) {
-        let outgoing = {
-            let mut state = self.state.borrow_mut();
-            let Some(slot) = state.slot(call) else { return };
-            match &mut slot.user {
-                CallUser::None => None,
-                CallUser::Incoming(incoming) => {
-                    incoming.failed = Some(code);
-                    if let Some(waker) = incoming.waker.take() {
-                        self.due_wakers.borrow_mut().push(waker);
-                    }
-                    None
-                }
-                CallUser::Outgoing(shared) => Some(shared.clone()),
-            }
-        };
-        if let Some(shared) = outgoing {
+        if let Some(shared) = self.woken(call, Some(code)) {
             self.outgoing_failed(&shared, code);
+        }
+    }
+
+    /// Wakes the task of an incoming call, which may have failed. Answers an outgoing one.
+    fn woken(&self, call: CallId, failed: Option<i32>) -> Option<Arc<CallShared>> {
+        let mut state = self.state.borrow_mut();
+        match &mut state.slot(call)?.user {
+            CallUser::None => None,
+            CallUser::Incoming(incoming) => {
+                incoming.failed = failed.or(incoming.failed);
+                if let Some(waker) = incoming.waker.take() {
+                    self.due_wakers.borrow_mut().push(waker);
+                }
+                None
+            }
+            CallUser::Outgoing(shared) => Some(shared.clone()),
         }
     }
 

@@ -34,6 +34,21 @@ pub(crate) struct TableFaults {
     pub(crate) is_partial: bool,
 }
 
+impl TableFaults {
+    /// The log says where the disk is damaged, if it is.
+    pub(crate) fn tell(&self) {
+        if let Some(offset) = self.offset {
+            let records = self.lost.len() as u64 + self.unnamed;
+            tracing::warn!(
+                file = "base",
+                offset,
+                records,
+                "blocks on the disk do not match their checksums"
+            );
+        }
+    }
+}
+
 impl Engine {
     /// Looks at the table; `pace` hears of bytes that were verified, and may end it.
     pub(crate) fn verify_table(

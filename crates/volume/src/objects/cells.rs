@@ -29,6 +29,21 @@ enum Known {
     Is(Option<ObjectRecord>),
 }
 
+impl Known {
+    fn any(&self) -> Option<&ObjectRecord> {
+        match self {
+            Self::Is(record) => record.as_ref(),
+            Self::Unread => None,
+        }
+    }
+
+    fn present(&self, id: ObjectId) -> Result<&ObjectRecord> {
+        self.any()
+            .filter(|record| record.removed == 0)
+            .ok_or(Error::NoObject(id))
+    }
+}
+
 /// Those in use, and some that were.
 #[derive(Default)]
 pub(super) struct ObjectCells {
@@ -117,34 +132,24 @@ impl ObjectCell {
 impl Read<'_> {
     /// The record, also of an object that was removed softly.
     pub(super) fn any(&self) -> Option<&ObjectRecord> {
-        match &*self.0 {
-            Known::Is(record) => record.as_ref(),
-            Known::Unread => None,
-        }
+        self.0.any()
     }
 
     /// The record of an object that is there.
     pub(super) fn present(&self, id: ObjectId) -> Result<&ObjectRecord> {
-        self.any()
-            .filter(|record| record.removed == 0)
-            .ok_or(Error::NoObject(id))
+        self.0.present(id)
     }
 }
 
 impl Write<'_> {
     /// The record, also of an object that was removed softly.
     pub(super) fn any(&self) -> Option<&ObjectRecord> {
-        match &*self.0 {
-            Known::Is(record) => record.as_ref(),
-            Known::Unread => None,
-        }
+        self.0.any()
     }
 
     /// The record of an object that is there.
     pub(super) fn present(&self, id: ObjectId) -> Result<&ObjectRecord> {
-        self.any()
-            .filter(|record| record.removed == 0)
-            .ok_or(Error::NoObject(id))
+        self.0.present(id)
     }
 
     /// Enters what a change has made of it.

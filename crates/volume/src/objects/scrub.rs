@@ -206,15 +206,7 @@ impl Shared {
         for fault in &faults.others {
             tracing::error!(fault, "scrub: damaged");
         }
-        if let Some(offset) = faults.offset {
-            let records = faults.lost.len() as u64 + faults.unnamed;
-            tracing::warn!(
-                file = "base",
-                offset,
-                records,
-                "blocks on the disk do not match their checksums"
-            );
-        }
+        faults.tell();
         let of_object = |key: &Key| match key.starts_with(&Key::of_kind(Kind::ObjectPiece)) {
             true => Key::object_pieces(key.u64_at(1)),
             false => *key,

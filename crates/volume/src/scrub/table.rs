@@ -37,15 +37,7 @@ impl Scrub<'_> {
         for other in &faults.others {
             self.damage_of_volume(VolumeId(0), &Error::Format(other.clone()));
         }
-        if let Some(offset) = faults.offset {
-            let records = faults.lost.len() as u64 + faults.unnamed;
-            tracing::warn!(
-                file = "base",
-                offset,
-                records,
-                "blocks on the disk do not match their checksums"
-            );
-        }
+        faults.tell();
         let mut rest = faults.unnamed;
         for key in &faults.lost {
             let is_kind = |kind: Kind| key.starts_with(&Key::of_kind(kind));
