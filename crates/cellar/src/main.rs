@@ -18,6 +18,7 @@ mod found;
 mod identity;
 mod key;
 mod login;
+mod metrics;
 mod mount;
 mod mounted;
 mod osd_serve;

@@ -9,12 +9,13 @@ use cellar_client::cache::{self, Cache, Identities, Leases, Root, SIZE_MIN};
 use cellar_fuse::Mount;
 use cellar_fuse::control::STORE_BEHIND_MAX;
 use cellar_rpc::{Runtime, RuntimeConfig};
+use prometheus_client::registry::Registry;
 
-mod metrics;
 mod tokens;
 
 use crate::failure::{Failure, Outcome};
 use crate::files::now;
+use crate::metrics::{Metrics, Place};
 use crate::session::{CellOptions, cell_aliases};
 use tokens::Tokens;
 
@@ -82,7 +83,7 @@ pub(crate) struct Options {
     sysname: Vec<String>,
     /// Tell figures by HTTP, for Prometheus: on a port of this machine, an address and port, or a socket's path.
     #[arg(long, value_name = "PLACE")]
-    metrics: Option<metrics::Place>,
+    metrics: Option<Place>,
     /// For my own programs only. Default: for every user's, where root mounts.
     #[arg(long)]
     only_me: bool,
@@ -216,7 +217,11 @@ async fn mounted(options: Options) -> Outcome {
         tell_of_leftovers(directory);
     }
     let metrics = match &options.metrics {
-        Some(place) => Some(metrics::Metrics::start(place, Arc::downgrade(&cache)).await?),
+        Some(place) => {
+            let mut registry = Registry::default();
+            cache.register(&mut registry);
+            Some(Metrics::start(place, registry).await?)
+        }
         None => None,
     };
     let keeper = tokio::spawn(cache.clone().keep());

@@ -1,7 +1,15 @@
-//! What a cache has done, for Prometheus. Source: its text format, version 0.0.4.
+//! What a cache has done, as metrics of Prometheus.
 
-use std::fmt::Write;
+use std::fmt::{self, Debug, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, prometheus_text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
 
 use super::Cache;
 use crate::latency::LATENCY_BOUNDS;
@@ -47,11 +55,42 @@ impl Asked {
     }
 }
 
+/// The figures of a cache, read at each scrape. None of a cache that has ended.
+struct Figures(Weak<Cache>);
+
+impl Debug for Figures {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Figures")
+    }
+}
+
+impl Collector for Figures {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        match self.0.upgrade() {
+            Some(cache) => cache.encode(encoder),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Cache {
-    /// Its figures, in the text format of Prometheus.
-    pub fn metrics(&self) -> String {
-        let mut text = String::new();
+    /// Adds the figures of the cache to `registry`, for as long as the cache lives.
+    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
+        registry.register_collector(Box::new(Figures(Arc::downgrade(self))));
+    }
+
+    /// The figures of the cache, in the text format of Prometheus.
+    pub fn metrics(self: &Arc<Self>) -> String {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        self.register(&mut registry);
+        // A string takes everything.
+        let _never = prometheus_text::encode(&mut text, &registry);
+        text
+    }
+
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let counts = &self.counts;
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let kinds = [
             ("status", &counts.statuses),
             ("listing", &counts.listings),
@@ -59,165 +98,125 @@ impl Cache {
         ];
         for (name, about, hits) in [
             (
-                "cellar_cache_hits_total",
+                "cellar_cache_hits",
                 "Requests that were answered without a server.",
                 true,
             ),
             (
-                "cellar_cache_misses_total",
+                "cellar_cache_misses",
                 "Requests for which a server was asked.",
                 false,
             ),
         ] {
-            head(&mut text, name, "counter", about);
+            let mut family = encoder.encode_descriptor(name, about, None, MetricType::Counter)?;
             for (kind, asked) in kinds {
-                let count = if hits { &asked.hits } else { &asked.misses };
-                let value = count.load(Ordering::Relaxed);
-                line(&mut text, format_args!("{name}{{what=\"{kind}\"}} {value}"));
+                let count = load(if hits { &asked.hits } else { &asked.misses });
+                let label = [("what", kind)];
+                ConstCounter::new(count).encode(family.encode_family(&label)?)?;
             }
         }
-        let unstored = self.unstored();
-        let failed = unstored.iter().filter(|(_, why)| why.is_some()).count();
-        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        for (name, kind, about, value) in [
+        // The encoder appends "_total" to the name of a counter.
+        for (name, about, value) in [
             (
-                "cellar_fetched_bytes_total",
-                "counter",
+                "cellar_fetched_bytes",
                 "Bytes that file servers sent.",
                 load(&counts.fetched),
             ),
             (
-                "cellar_stored_bytes_total",
-                "counter",
+                "cellar_stored_bytes",
                 "Bytes that file servers took.",
                 load(&counts.stored),
             ),
             (
-                "cellar_fetched_directly_bytes_total",
-                "counter",
+                "cellar_fetched_directly_bytes",
                 "Bytes that object storage devices sent.",
                 load(&counts.fetched_directly),
             ),
             (
-                "cellar_stored_directly_bytes_total",
-                "counter",
+                "cellar_stored_directly_bytes",
                 "Bytes that object storage devices took.",
                 load(&counts.stored_directly),
             ),
             (
-                "cellar_prefetched_files_total",
-                "counter",
+                "cellar_prefetched_files",
                 "Small files that were fetched before they were asked for.",
                 load(&counts.fetched_ahead),
             ),
             (
-                "cellar_prefetched_files_used_total",
-                "counter",
-                "Those of them that were read then.",
+                "cellar_prefetched_files_used",
+                "Prefetched files that were read then.",
                 load(&counts.ahead_used),
             ),
             (
-                "cellar_passthrough_files_total",
-                "counter",
+                "cellar_passthrough_files",
                 "Files of the cache directory that the kernel was given to read by itself.",
                 load(&counts.lent),
             ),
             (
-                "cellar_passthrough_bytes",
-                "gauge",
-                "Bytes of those that it has.",
-                load(&self.space.lent),
-            ),
-            (
-                "cellar_callback_breaks_total",
-                "counter",
+                "cellar_callback_breaks",
                 "Promises that file servers broke.",
                 load(&counts.breaks),
             ),
+        ] {
+            let encoder = encoder.encode_descriptor(name, about, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(encoder)?;
+        }
+        let unstored = self.unstored();
+        let failed = unstored.iter().filter(|(_, why)| why.is_some()).count();
+        for (name, about, value) in [
+            (
+                "cellar_passthrough_bytes",
+                "Bytes of files that the kernel reads by itself.",
+                load(&self.space.lent),
+            ),
             (
                 "cellar_cache_bytes",
-                "gauge",
                 "Bytes in the cache.",
                 load(&self.space.used),
             ),
             (
                 "cellar_cache_limit_bytes",
-                "gauge",
-                "Bytes that it may have.",
+                "Bytes that the cache may have.",
                 self.size(),
             ),
             (
                 "cellar_cache_dirty_bytes",
-                "gauge",
                 "Bytes that no server has.",
                 load(&self.space.dirty),
             ),
             (
                 "cellar_cache_dirty_files",
-                "gauge",
-                "Files that they are of.",
+                "Files with bytes that no server has.",
                 unstored.len() as u64,
             ),
             (
                 "cellar_cache_failed_files",
-                "gauge",
-                "Those that a server did not take.",
+                "Files that a server did not take.",
                 failed as u64,
             ),
             (
                 "cellar_cache_vnodes",
-                "gauge",
                 "Vnodes that are remembered.",
                 self.vnodes.lock().len() as u64,
             ),
         ] {
-            head(&mut text, name, kind, about);
-            line(&mut text, format_args!("{name} {value}"));
+            let encoder = encoder.encode_descriptor(name, about, None, MetricType::Gauge)?;
+            ConstGauge::new(value).encode(encoder)?;
         }
-        self.latencies(&mut text);
-        text
-    }
-
-    fn latencies(&self, text: &mut String) {
-        let servers = self.users.latencies();
-        let name = "cellar_rpc_seconds";
-        head(
-            text,
-            name,
-            "histogram",
+        let mut family = encoder.encode_descriptor(
+            "cellar_rpc_seconds",
             "How long file servers and location servers took to answer.",
-        );
-        for (server, latency) in servers {
-            let mut count = 0;
-            let bounds = LATENCY_BOUNDS
-                .iter()
-                .map(f64::to_string)
-                .chain(["+Inf".to_owned()]);
-            for (bound, more) in bounds.zip(latency.counts) {
-                count += more;
-                line(
-                    text,
-                    format_args!("{name}_bucket{{server=\"{server}\",le=\"{bound}\"}} {count}"),
-                );
-            }
-            line(
-                text,
-                format_args!("{name}_sum{{server=\"{server}\"}} {}", latency.seconds),
-            );
-            line(
-                text,
-                format_args!("{name}_count{{server=\"{server}\"}} {count}"),
-            );
+            None,
+            MetricType::Histogram,
+        )?;
+        let bounds = LATENCY_BOUNDS.into_iter().chain([f64::INFINITY]);
+        for (server, latency) in self.users.latencies() {
+            let buckets: Vec<_> = bounds.clone().zip(latency.counts).collect();
+            let count = latency.counts.iter().sum();
+            let label = [("server", server.to_string())];
+            let mut encoder = family.encode_family(&label)?;
+            encoder.encode_histogram::<NoLabelSet>(latency.seconds, count, &buckets, None)?;
         }
+        Ok(())
     }
-}
-
-fn head(text: &mut String, name: &str, kind: &str, about: &str) {
-    line(text, format_args!("# HELP {name} {about}"));
-    line(text, format_args!("# TYPE {name} {kind}"));
-}
-
-fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
-    // A string takes everything.
-    let _never = writeln!(text, "{what}");
 }

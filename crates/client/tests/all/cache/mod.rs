@@ -6,6 +6,7 @@ mod calls;
 mod compare;
 mod direct;
 mod early;
+mod figures;
 mod full;
 mod gone;
 mod locks;

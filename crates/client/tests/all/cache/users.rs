@@ -34,7 +34,7 @@ impl Identities for Changing {
 }
 
 /// How many answers there were.
-fn answers(cache: &Cache) -> u64 {
+fn answers(cache: &Arc<Cache>) -> u64 {
     let text = cache.metrics();
     let counts = text
         .lines()
