@@ -10,6 +10,9 @@
 //! pages may be of what they were or of what they were to become; such pages are written again
 //! before they are read. A torn write of sums changes no byte of those beside them.
 //!
+//! A block that was never written has no sum, and is a hole. So a block with bytes and without a sum
+//! has lost it, to a sector of zeros for one: it is damaged (decision 0023).
+//!
 //! Where sums are missing (a store of an earlier version, a lost file), redb checks all of its pages
 //! once, and the sums of what it found sound are made.
 
@@ -24,6 +27,10 @@ use crate::disk::DiskFile;
 const BLOCK: u64 = 4096;
 /// Sums that are written together: those of a sector.
 const TOGETHER: usize = 128;
+/// In place of a sum: the block was never written, or its sum is lost.
+const LOST: u32 = 0;
+/// In place of a sum: a part of the block was written.
+const UNKNOWN: u32 = u32::MAX;
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 1 << 20;
 
@@ -36,16 +43,18 @@ pub(super) struct PageSums {
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// By block; 0: not known.
+    /// By block.
     known: Vec<u32>,
+    /// Every block that redb reads has a sum. False until the sums of an older table are made.
+    is_complete: bool,
     /// Which groups of them the file does not have yet.
     changed: BTreeSet<usize>,
 }
 
-/// Never 0.
+/// Neither [`LOST`] nor [`UNKNOWN`].
 pub(crate) fn sum_of(block: u64, bytes: &[u8]) -> u32 {
     let sum = crc32c::crc32c_append(crc32c::crc32c(&block.to_be_bytes()), bytes);
-    sum.max(1)
+    sum.clamp(LOST + 1, UNKNOWN - 1)
 }
 
 impl Sums {
@@ -68,6 +77,7 @@ impl PageSums {
         let known = known.iter().map(|sum| u32::from_be_bytes(*sum)).collect();
         let sums = Sums {
             known,
+            is_complete: false,
             changed: BTreeSet::new(),
         };
         Ok(Self {
@@ -76,9 +86,11 @@ impl PageSums {
         })
     }
 
-    /// Whether there are sums for a table of that length.
+    /// Whether there are sums for a table of that length. If so, a block without one is damaged.
     pub(super) fn cover(&self, length: u64) -> bool {
-        self.sums.lock().known.len() as u64 >= length.div_ceil(BLOCK)
+        let mut sums = self.sums.lock();
+        sums.is_complete = sums.known.len() as u64 >= length.div_ceil(BLOCK);
+        sums.is_complete
     }
 
     /// Makes the sums of all of a table that is known to be sound, durably.
@@ -91,19 +103,22 @@ impl PageSums {
             self.written(at, &bytes);
             at += READ_BYTES;
         }
+        self.sums.lock().is_complete = true;
         self.save()
     }
 
     /// The offset of the first damaged block of what was read at an offset.
     pub(super) fn damaged(&self, offset: u64, bytes: &[u8]) -> Option<u64> {
         let sums = self.sums.lock();
+        let is_complete = sums.is_complete;
         let (first, skipped) = (
             offset.div_ceil(BLOCK),
             offset.next_multiple_of(BLOCK) - offset,
         );
         let whole = bytes.get(skipped as usize..)?.chunks_exact(BLOCK as usize);
         let is_wrong = |block: u64, bytes: &[u8]| match sums.known.get(block as usize) {
-            None | Some(0) => false,
+            None | Some(&LOST) => block > 0 && is_complete && bytes.iter().any(|byte| *byte != 0),
+            Some(&UNKNOWN) => false,
             Some(sum) => block > 0 && *sum != sum_of(block, bytes),
         };
         let wrong = (first..)
@@ -124,7 +139,7 @@ impl PageSums {
                     let at = (start - offset) as usize;
                     sum_of(block, &bytes[at..at + BLOCK as usize])
                 }
-                false => 0,
+                false => UNKNOWN,
             };
             sums.set(block, sum);
         }
@@ -186,6 +201,15 @@ mod tests {
         assert!(again.cover(4 * BLOCK) && again.known() >= 4);
         assert_eq!(again.damaged(BLOCK, &bytes), Some(2 * BLOCK));
         assert_eq!(again.damaged(3 * BLOCK, &[7; BLOCK as usize]), None);
+        // A sum that was lost; one of a table whose sums are not made yet.
+        disk.open("sums").unwrap().write_at(&[0; 8], 8).unwrap();
+        let lost = PageSums::open(disk.open("sums").unwrap()).unwrap();
+        let sound = [7; BLOCK as usize];
+        assert_eq!(lost.damaged(2 * BLOCK, &sound), None);
+        assert!(lost.cover(4 * BLOCK));
+        assert_eq!(lost.damaged(2 * BLOCK, &sound), Some(2 * BLOCK));
+        assert_eq!(lost.damaged(9 * BLOCK, &sound), Some(9 * BLOCK));
+        assert_eq!(lost.damaged(9 * BLOCK, &[0; BLOCK as usize]), None);
         again.written(3 * BLOCK, &[7; BLOCK as usize]);
         again.written(2 * BLOCK + 10, &[1]);
         assert_eq!(again.damaged(BLOCK, &bytes), None);

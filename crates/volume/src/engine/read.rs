@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use super::key::Key;
 use super::table::Table;
 use super::verify;
 use super::{Engine, Levels};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ticket::may_block;
 
 /// Entries that a scan takes out of a table at a time, at most; it begins with one.
@@ -59,17 +59,23 @@ impl Engine {
                 Err(error) => error,
                 answer => return answer,
             };
-            let now = self.levels();
-            let is_another = !Arc::ptr_eq(&now, &levels);
-            let waits = levels.base.is_replaced() && self.check_running().is_ok();
-            if begun.elapsed() >= REOPEN_TIME || !(is_another || waits) {
-                return Err(error);
-            }
-            if !is_another {
-                std::thread::sleep(LOOK_AGAIN);
-            }
-            levels = now;
+            levels = self.levels_after(&levels, begun).ok_or(error)?;
         }
+    }
+
+    /// After an error of the base of `levels`: the levels to read instead, or none where the error
+    /// counts. Waits a moment while the base is about to be opened again.
+    fn levels_after(&self, levels: &Arc<Levels>, begun: Instant) -> Option<Arc<Levels>> {
+        let now = self.levels();
+        let is_another = !Arc::ptr_eq(&now, levels);
+        let waits = levels.base.is_replaced() && self.check_running().is_ok();
+        if begun.elapsed() >= REOPEN_TIME || !(is_another || waits) {
+            return None;
+        }
+        if !is_another {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Some(now)
     }
 
     /// The first entry at or after `from` that starts with `prefix`.
@@ -102,25 +108,23 @@ impl Engine {
     }
 
     /// All entries at or after `from` that start with `prefix`, in order.
-    pub(crate) fn scan(&self, from: &Key, prefix: &Key) -> Result<Scan> {
+    pub(crate) fn scan(&self, from: &Key, prefix: &Key) -> Result<Scan<'_>> {
         may_block()?;
         let levels = self.levels();
-        let base = self.read_base(&levels, |base| base.entries(from))?;
-        let tables = levels.tables().map(|table| Ahead {
-            table: Arc::clone(table),
-            entries: VecDeque::new(),
-            taken: 1,
-            done: false,
-        });
-        Ok(Scan {
-            tables: tables.collect(),
-            base,
+        let mut scan = Scan {
+            engine: self,
+            tables: Vec::new(),
+            base: None,
             ahead: None,
             base_done: false,
             at: *from,
             prefix: *prefix,
-            reads: Arc::clone(&self.statistics.reads),
-        })
+            levels: Arc::clone(&levels),
+        };
+        if let Err(error) = scan.begin(levels) {
+            scan.renew(error)?;
+        }
+        Ok(scan)
     }
 
     /// The same in pages: for what takes long.
@@ -167,23 +171,65 @@ impl Ahead {
 /// Entries of all levels merged, in key order.
 ///
 /// What is put or deleted while it goes on, up to [`TAKEN_MAX`] entries ahead of it, it may not see.
-pub(crate) struct Scan {
+/// Where the base is opened again meanwhile, it goes on with the levels that there are then.
+pub(crate) struct Scan<'a> {
+    engine: &'a Engine,
+    levels: Arc<Levels>,
     tables: Vec<Ahead>,
-    base: base::Entries,
+    /// None until it has begun.
+    base: Option<base::Entries>,
     ahead: Option<(Key, Bytes)>,
     base_done: bool,
     at: Key,
     prefix: Key,
-    reads: Arc<AtomicU64>,
 }
 
-impl Scan {
+impl Scan<'_> {
+    /// Reads these levels from the present place on.
+    fn begin(&mut self, levels: Arc<Levels>) -> Result<()> {
+        let tables = levels.tables().map(|table| Ahead {
+            table: Arc::clone(table),
+            entries: VecDeque::new(),
+            taken: 1,
+            done: false,
+        });
+        self.tables = tables.collect();
+        self.levels = levels;
+        self.base = None;
+        self.base = Some(self.levels.base.entries(&self.at)?);
+        Ok(())
+    }
+
+    /// After an error of the base: begins with the levels that replace these, or the error counts.
+    fn renew(&mut self, mut error: Error) -> Result<()> {
+        let begun = Instant::now();
+        while let Some(levels) = self.engine.levels_after(&self.levels, begun) {
+            match self.begin(levels).and_then(|()| self.look_ahead()) {
+                Ok(()) => return Ok(()),
+                Err(another) => error = another,
+            }
+        }
+        Err(error)
+    }
+
+    /// Takes the next entry out of the base.
+    fn look_ahead(&mut self) -> Result<()> {
+        self.ahead = match &mut self.base {
+            Some(base) => base.next()?,
+            None => None,
+        };
+        self.base_done = self.ahead.is_none();
+        Ok(())
+    }
+
     /// The next entry.
     pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
         loop {
-            if self.ahead.is_none() && !self.base_done {
-                self.ahead = self.base.next()?;
-                self.base_done = self.ahead.is_none();
+            if self.ahead.is_none()
+                && !self.base_done
+                && let Err(error) = self.look_ahead()
+            {
+                self.renew(error)?;
             }
             // Of entries of one key that of the newest table counts, the base's last.
             let mut best: Option<(usize, Key)> = None;
@@ -215,7 +261,7 @@ impl Scan {
                 return Ok(None);
             }
             self.at = key.successor();
-            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.engine.note_read();
             if let Some(value) = value {
                 return Ok(Some((key, value)));
             }
@@ -296,5 +342,59 @@ impl Walk {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, SimDisk};
+    use crate::engine::batch::Batch;
+    use crate::options::Options;
+
+    const ENTRIES: u32 = 2000;
+
+    fn key(n: u32) -> Key {
+        Key::vnode(7, n, 1)
+    }
+
+    fn put(engine: &Engine, range: std::ops::Range<u32>, value: u8) {
+        for n in range {
+            let mut batch = Batch::new();
+            batch.put(key(n), vec![value; 300].into());
+            engine.commit(batch).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_scan_goes_on_while_a_full_disk_has_the_base_opened_again() {
+        let disk = SimDisk::new(64 << 20);
+        let options = Options {
+            journal_bytes: 1 << 20,
+            reserve_bytes: 0,
+            base_cache_bytes: 0,
+            ..Options::default()
+        };
+        let engine = Engine::open(Arc::new(disk.clone()), options).unwrap();
+        put(&engine, 0..ENTRIES, 1);
+        engine.flush().unwrap();
+        let prefix = Key::of_group(crate::engine::key::Kind::Vnode, 7);
+        let mut scan = engine.scan(&prefix, &prefix).unwrap();
+        for n in 0..100 {
+            assert_eq!(scan.next().unwrap().unwrap().0, key(n));
+        }
+        // A flush finds no room, and the table is opened again.
+        let space = disk.space().unwrap();
+        disk.set_capacity(space.total - space.free);
+        put(&engine, ENTRIES..ENTRIES + 500, 2);
+        assert!(matches!(engine.flush(), Err(Error::DiskFull)));
+        assert!(scan.levels.base.is_replaced());
+        for n in 100..ENTRIES {
+            let (found, value) = scan.next().unwrap().unwrap();
+            assert_eq!((found, value[0]), (key(n), 1));
+            if n == ENTRIES / 2 {
+                disk.set_capacity(64 << 20);
+            }
+        }
     }
 }

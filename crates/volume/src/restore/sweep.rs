@@ -1,5 +1,7 @@
 //! What a restore does when everything has come: removes what did not, and looks at the rest.
 
+use std::sync::Arc;
+
 use cellar_wire::ids::{Uniquifier, VnodeId};
 
 use super::Restore;
@@ -32,9 +34,10 @@ impl Restore {
     /// Removes every vnode that was neither put nor kept.
     fn remove_the_rest(&mut self) -> Result<()> {
         let prefix = Key::of_group(Kind::Vnode, self.volume.group.id.0);
+        let engine = Arc::clone(&self.volume.core.engine);
         let mut from = Some(prefix);
         while let Some(at) = from {
-            let mut scan = self.volume.core.engine.scan(&at, &prefix)?;
+            let mut scan = engine.scan(&at, &prefix)?;
             let mut last = None;
             let mut looked = 0;
             from = None;
@@ -67,9 +70,10 @@ impl Restore {
         self.parents.clear();
         let (group, now) = (self.volume.group.id.0, self.stage.now());
         let prefix = Key::change_prefix(group, now);
+        let engine = Arc::clone(&self.volume.core.engine);
         let mut from = Some(prefix);
         while let Some(at) = from {
-            let mut scan = self.volume.core.engine.scan(&at, &prefix)?;
+            let mut scan = engine.scan(&at, &prefix)?;
             let mut looked = 0;
             from = None;
             while let Some((key, _)) = scan.next()? {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::*;
+use cellar_volume::disk::Disk;
 use cellar_volume::{Error, Partition, StoreSpec};
 use cellar_wire::ids::Fid;
 
@@ -97,4 +98,31 @@ fn a_flipped_bit_in_the_table_never_gives_wrong_bytes() {
     }
     assert!(opened > 20, "only {opened} opened");
     assert!(errors < opened * files.len() / 4, "{errors} errors");
+}
+
+/// A sector of zeros in the file of checksums is not "these pages have none": what lies behind it
+/// is an error, or the partition is refused. Without the file all is right.
+#[test]
+fn a_lost_sector_of_checksums_is_damage() {
+    let (world, files) = filled();
+    let World { disk, partition } = world;
+    partition.close().unwrap();
+    drop(partition);
+    let sums = disk.open("base.sums").unwrap();
+    let first = vec![0; 512.min(sums.length().unwrap()) as usize];
+    sums.write_at(&first, 0).unwrap();
+    let refused = Partition::open(Arc::new(disk.clone()), options());
+    let error = refused.err().map(|error| error.to_string());
+    assert!(
+        error
+            .as_ref()
+            .is_some_and(|error| error.contains("does not match its checksum")),
+        "{error:?}"
+    );
+    disk.remove("base.sums").unwrap();
+    let partition = Partition::open(Arc::new(disk.clone()), options()).unwrap();
+    let volume = partition.volume(VOLUME).unwrap().unwrap();
+    for (fid, bytes) in &files {
+        assert_eq!(volume.read(*fid, 0, 1 << 20).unwrap(), bytes[..]);
+    }
 }
