@@ -250,7 +250,7 @@ impl fuser::Filesystem for Filesystem {
         uid: Option<u32>,
         gid: Option<u32>,
         size: Option<u64>,
-        _atime: Option<TimeOrNow>,
+        atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
         handle: Option<FileHandle>,
@@ -258,8 +258,13 @@ impl fuser::Filesystem for Filesystem {
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
+        kills_set_id: bool,
         reply: ReplyAttr,
     ) {
+        // chown(-1, -1), with which set-id bits go: Linux 6.18 does not say so.
+        let times = atime.is_some() || mtime.is_some();
+        let changes_nothing =
+            [mode, uid, gid].iter().all(Option::is_none) && size.is_none() && !times;
         let wanted = Wanted {
             mode,
             owner: uid.map(|uid| ViceId(uid as i32)),
@@ -274,7 +279,8 @@ impl fuser::Filesystem for Filesystem {
         let caller = self.caller(request);
         self.run(async move {
             let handle = handle.map(|handle| handle.0);
-            let set = requests.set_attributes(uid, number, wanted, handle);
+            let kills = kills_set_id || changes_nothing;
+            let set = requests.set_attributes(uid, number, wanted, handle, kills);
             match requests.within(&caller, set).await {
                 Ok((attr, time)) => reply.attr(&time, &attr),
                 Err(errno) => reply.error(errno),
@@ -391,12 +397,19 @@ impl fuser::Filesystem for Filesystem {
         });
     }
 
-    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        flags: OpenFlags,
+        kills_set_id: bool,
+        reply: ReplyOpen,
+    ) {
         let (requests, uid) = (self.requests.clone(), request.uid());
         let caller = self.caller(request);
         self.run(async move {
             let register = |file: &File| reply.open_backing(file);
-            let open = requests.open(uid, number, flags.0, register);
+            let open = requests.open(uid, number, (flags.0, kills_set_id), register);
             let opened = requests.within(&caller, open).await;
             match opened {
                 Ok(open) => {
@@ -419,12 +432,13 @@ impl fuser::Filesystem for Filesystem {
         mode: u32,
         _umask: u32,
         flags: i32,
+        kills_set_id: bool,
         reply: ReplyCreate,
     ) {
         let (requests, uid, name) = (self.requests.clone(), request.uid(), bytes(name));
         let caller = self.caller(request);
         self.run(async move {
-            let created = requests.create(uid, parent, &name, mode, flags);
+            let created = requests.create(uid, parent, &name, mode, (flags, kills_set_id));
             match requests.within(&caller, created).await {
                 Ok((entry, open)) => {
                     reply.created(

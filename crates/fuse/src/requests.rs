@@ -351,6 +351,7 @@ impl Requests {
         number: INodeNo,
         wanted: Wanted,
         handle: Option<u64>,
+        kills_set_id: bool,
     ) -> Answer<(FileAttr, Duration)> {
         self.settle(uid, number).await?;
         let vnode = self.vnode(number)?;
@@ -362,17 +363,16 @@ impl Requests {
             .set_attributes(&user, &vnode, wanted, open)
             .await
             .map_err(code)?;
-        let gives = wanted.owner.is_some() || wanted.group.is_some();
-        let kills = gives || (wanted.length.is_some() && uid != 0);
-        if wanted.mode.is_none() && kills {
+        if kills_set_id && wanted.mode.is_none() {
             attributes = self.kill_set_id(&user, &vnode).await.unwrap_or(attributes);
         }
         let shown = self.inodes.shown(number.0);
         Ok((attr(shown, &attributes.status), attributes.valid))
     }
 
-    /// Set-id bits go with a change by somebody who could not set them, and with another owner or group: the kernel leaves that
-    /// to us (FUSE_HANDLE_KILLPRIV_V2). If the server does not let us, it takes them itself when it stores the file.
+    /// Set-id bits go with a change by a program that could not set them, and with a change of the owner or group: the kernel
+    /// says when, and leaves it to us (FUSE_HANDLE_KILLPRIV_V2). If the server does not let us, it takes them itself when it
+    /// stores the file.
     async fn kill_set_id(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Option<Attributes> {
         let status = vnode.attributes()?.status;
         let mode = status.unix_mode & 0o7777;
@@ -456,7 +456,7 @@ impl Requests {
         parent: INodeNo,
         name: &[u8],
         mode: u32,
-        flags: i32,
+        (flags, kills_set_id): (i32, bool),
     ) -> Answer<(Entry, Open)> {
         let directory = self.vnode(parent)?;
         let user = self.user(uid).await?;
@@ -473,7 +473,9 @@ impl Requests {
                 let entry = self.lookup(uid, parent, name, &seen).await?;
                 // No backing file: a volume in which files are made lends none.
                 let none = |_: &File| Err(io::ErrorKind::Unsupported.into());
-                let open = self.open(uid, entry.attr.ino, flags, none).await?;
+                let open = self
+                    .open(uid, entry.attr.ino, (flags, kills_set_id), none)
+                    .await?;
                 return Ok((entry, open));
             }
             Err(error) => return Err(code(error)),

@@ -12,11 +12,16 @@ use parking_lot::Mutex;
 use crate::*;
 
 /// Opcodes. Source: linux/fuse.h.
+const SETATTR: u32 = 4;
+const OPEN: u32 = 14;
 const SETLK: u32 = 32;
+const CREATE: u32 = 35;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 const DESTROY: u32 = 38;
 const FUSE_LK_FLOCK: u32 = 1;
+const FATTR_KILL_SUIDGID: u32 = 1 << 11;
+const FUSE_OPEN_KILL_SUIDGID: u32 = 1;
 
 /// Writes down what is asked.
 #[derive(Default)]
@@ -31,6 +36,56 @@ impl Log {
 impl Filesystem for Log {
     fn interrupt(&self, _req: &Request, unique: RequestId) {
         self.add(format!("interrupt {}", unique.0));
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<std::time::SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<std::time::SystemTime>,
+        _chgtime: Option<std::time::SystemTime>,
+        _bkuptime: Option<std::time::SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        kill_suidgid: bool,
+        reply: ReplyAttr,
+    ) {
+        self.add(format!("setattr size={size:?} kill={kill_suidgid}"));
+        reply.error(Errno::EPERM);
+    }
+
+    fn open(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        flags: OpenFlags,
+        kill_suidgid: bool,
+        reply: ReplyOpen,
+    ) {
+        self.add(format!("open flags={} kill={kill_suidgid}", flags.0));
+        reply.error(Errno::EPERM);
+    }
+
+    fn create(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        umask: u32,
+        _flags: i32,
+        kill_suidgid: bool,
+        reply: ReplyCreate,
+    ) {
+        self.add(format!("create umask={umask} kill={kill_suidgid}"));
+        reply.error(Errno::EPERM);
     }
 
     fn setlk(
@@ -146,6 +201,38 @@ fn locks_by_flock_are_told_apart() {
     let expected = [
         "setlk sleep=false flock=false",
         "setlk sleep=false flock=true",
+    ];
+    assert_eq!(kernel.end(), expected);
+}
+
+#[test]
+fn it_is_said_when_set_id_bits_go() {
+    let mut kernel = Kernel::new(SessionACL::All);
+    let mut unique = 4;
+    let mut ask = |kernel: &mut Kernel, opcode, body: &[u8]| {
+        kernel.send(opcode, unique, 0, body);
+        assert_eq!(reply(&mut kernel.socket), (unique, -1));
+        unique += 2;
+    };
+    for kill in [0, FATTR_KILL_SUIDGID] {
+        // With a size: FATTR_SIZE.
+        let mut body = words(&[kill | 1 << 3, 0, 0, 0, 7, 0]);
+        body.resize(88, 0);
+        ask(&mut kernel, SETATTR, &body);
+    }
+    for kill in [0, FUSE_OPEN_KILL_SUIDGID] {
+        ask(&mut kernel, OPEN, &words(&[2, kill]));
+        let mut body = words(&[2, 0o644, 0o22, kill]);
+        body.extend(b"name\0");
+        ask(&mut kernel, CREATE, &body);
+    }
+    let expected = [
+        "setattr size=Some(7) kill=false",
+        "setattr size=Some(7) kill=true",
+        "open flags=2 kill=false",
+        "create umask=18 kill=false",
+        "open flags=2 kill=true",
+        "create umask=18 kill=true",
     ];
     assert_eq!(kernel.end(), expected);
 }

@@ -357,7 +357,9 @@ async fn a_file_is_flushed_and_stored_as_its_users_say() {
     let (requests, cache) = (&client.requests, &client.requests.cache);
     let uid = requests.owner.wrapping_add(1_000);
     let seen = requests.seen(ROOT_DIR).expect("the root");
-    let made = requests.create(uid, ROOT_DIR, b"file", 0o644, 2).await;
+    let made = requests
+        .create(uid, ROOT_DIR, b"file", 0o644, (2, false))
+        .await;
     let (entry, open) = made.expect("a file");
     let handle = open.handle;
     let number = entry.attr.ino;

@@ -309,7 +309,9 @@ impl Paper {
             let inode = self.look_up(requests, name).await?;
             self.pause().await;
             let none = |_: &std::fs::File| Err(io::ErrorKind::Unsupported.into());
-            let opened = requests.open(0, INodeNo(inode), READ_WRITE, none).await;
+            let opened = requests
+                .open(0, INodeNo(inode), (READ_WRITE, false), none)
+                .await;
             self.pause().await;
             match opened {
                 Ok(open) => {
@@ -337,7 +339,9 @@ impl Paper {
         let asked = self.state.lock().version;
         self.pause().await;
         let flags = READ_WRITE | CREATE;
-        let created = requests.create(0, PARENT, name, 0o644, flags).await;
+        let created = requests
+            .create(0, PARENT, name, 0o644, (flags, false))
+            .await;
         let (entry, open) = created.expect("create");
         let inode = entry.attr.ino.0;
         {
@@ -587,7 +591,7 @@ impl Paper {
             length: Some(length),
             ..Wanted::default()
         };
-        let set = requests.set_attributes(0, INodeNo(file.inode), wanted, Some(file.handle));
+        let set = requests.set_attributes(0, INodeNo(file.inode), wanted, Some(file.handle), false);
         let (attr, time) = set.await.expect("truncate");
         self.pause().await;
         {

@@ -69,7 +69,7 @@ impl Requests {
         &self,
         uid: u32,
         number: INodeNo,
-        flags: i32,
+        (flags, kills_set_id): (i32, bool),
         register: impl FnOnce(&File) -> io::Result<BackingId>,
     ) -> Answer<Open> {
         let vnode = self.vnode(number)?;
@@ -85,7 +85,7 @@ impl Requests {
             .open(&user, &vnode, wanted, cut)
             .await
             .map_err(code)?;
-        if cut && uid != 0 {
+        if kills_set_id {
             self.kill_set_id(&user, &vnode).await;
         }
         let is_read = wanted == Rights::READ && !cut;

@@ -105,6 +105,9 @@ pub mod consts {
     // Lock flags
     pub const FUSE_LK_FLOCK: u32 = 1 << 0;
 
+    // Open flags
+    pub const FUSE_OPEN_KILL_SUIDGID: u32 = 1 << 0;
+
     // IOCTL constant
     pub const FUSE_IOCTL_MAX_IOV: u32 = 256; // maximum of in_iovecs + out_iovecs
 
@@ -345,7 +348,7 @@ pub(crate) struct fuse_open_in {
     // NOTE: this field is defined as u32 in fuse_kernel.h in libfuse. However, it is then cast
     // to an i32 when invoking the filesystem's open method and this matches the open() syscall
     pub(crate) flags: i32,
-    pub(crate) unused: u32,
+    pub(crate) open_flags: u32,
 }
 
 #[repr(C)]
@@ -356,7 +359,7 @@ pub(crate) struct fuse_create_in {
     pub(crate) flags: i32,
     pub(crate) mode: u32,
     pub(crate) umask: u32,
-    pub(crate) padding: u32,
+    pub(crate) open_flags: u32,
 }
 
 #[repr(C)]

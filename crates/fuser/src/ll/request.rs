@@ -340,6 +340,10 @@ mod op {
         arg: &'a fuse_setattr_in,
     }
     impl SetAttr<'_> {
+        /// If true, the set-id bits go with the change (`FUSE_HANDLE_KILLPRIV_V2`).
+        pub(crate) fn kill_suidgid(&self) -> bool {
+            self.valid().contains(FattrFlags::FATTR_KILL_SUIDGID)
+        }
         fn valid(&self) -> FattrFlags {
             FattrFlags::from_bits_retain(self.arg.valid)
         }
@@ -653,6 +657,10 @@ mod op {
         arg: &'a fuse_open_in,
     }
     impl Open<'_> {
+        /// If true, the set-id bits go with the contents (`FUSE_HANDLE_KILLPRIV_V2`).
+        pub(crate) fn kill_suidgid(&self) -> bool {
+            self.arg.open_flags & consts::FUSE_OPEN_KILL_SUIDGID != 0
+        }
         pub(crate) fn flags(&self) -> OpenFlags {
             OpenFlags(self.arg.flags)
         }
@@ -1238,6 +1246,10 @@ mod op {
         name: &'a Path,
     }
     impl<'a> Create<'a> {
+        /// As of [`Open`], where there is such a file already.
+        pub(crate) fn kill_suidgid(&self) -> bool {
+            self.arg.open_flags & consts::FUSE_OPEN_KILL_SUIDGID != 0
+        }
         pub(crate) fn name(&self) -> &'a Path {
             self.name
         }
