@@ -9,6 +9,7 @@
 //! What is damaged is told by volume, fid, path and place; [`Volume::refill`] puts bytes back.
 //! `table` looks at how records belong together.
 
+mod orphans;
 mod refill;
 mod table;
 
@@ -295,6 +296,7 @@ impl<'s> Scrub<'s> {
             volumes: viewers,
         };
         let mut count = self.begin_count(group, &viewers);
+        let mut orphans = orphans::Orphans::default();
         let told_before = self.report.damaged.len();
         let mut ahead = None;
         let (mut last, mut unreadable) = (0, 0);
@@ -311,6 +313,7 @@ impl<'s> Scrub<'s> {
                             // A page of the table: what lies behind it may be readable again.
                             unreadable += 1;
                             count = None;
+                            orphans.unreadable();
                             let bad = vnode.unwrap_or(last) + 1;
                             self.damage_of_record(&viewers, bad, 0..1, &error);
                             versions.skip_to(Key::vnode_prefix(group.id.0, bad + 1));
@@ -327,8 +330,10 @@ impl<'s> Scrub<'s> {
                     break;
                 }
                 vnode = Some(of);
-                if let Some(look) = self.look(&viewers, version) {
-                    looks.push(look);
+                match self.look(&viewers, version) {
+                    Some(look) => looks.push(look),
+                    // A directory may be among what cannot be read.
+                    None => orphans.unreadable_if(self.report.damaged.len() > told_before),
                 }
             }
             let Some(vnode) = vnode else { break };
@@ -337,13 +342,17 @@ impl<'s> Scrub<'s> {
                 if let Some(count) = &mut count {
                     count.add(look);
                 }
-                self.names(group, &viewers, vnode, look);
+                if look.seen_by.contains(&0) {
+                    orphans.is_there(vnode);
+                }
+                self.names(group, &viewers, vnode, look, &mut orphans);
             }
             if self.bodies(group, &viewers, vnode, &looks)?.is_break() {
                 return Ok(ControlFlow::Break(Ended));
             }
         }
         self.lost_vnodes(group, &viewers, told_before);
+        self.orphans(group, &viewers, &orphans);
         if let Some(count) = count {
             self.end_count(group, &viewers, &count);
         }

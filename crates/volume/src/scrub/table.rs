@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 
+use super::orphans::Orphans;
 use super::{Damage, Ended, Look, Scrub, Viewers};
 use crate::core::Group;
 use crate::engine::key::{Key, Kind};
@@ -132,7 +133,14 @@ impl Scrub<'_> {
     }
 
     /// Looks whether all names of a directory lead to a vnode.
-    pub(super) fn names(&mut self, group: &Group, viewers: &Viewers, vnode: u32, look: &Look) {
+    pub(super) fn names(
+        &mut self,
+        group: &Group,
+        viewers: &Viewers,
+        vnode: u32,
+        look: &Look,
+        orphans: &mut Orphans,
+    ) {
         if look.record.kind != FileType::Directory {
             return;
         }
@@ -148,13 +156,18 @@ impl Scrub<'_> {
         };
         // What cannot be read is told where it is read.
         let Ok(Some(volume)) = self.core.volume(id) else {
+            orphans.unreadable();
             return;
         };
         let Ok(entries) = volume.entries(dir) else {
+            orphans.unreadable();
             return;
         };
         for entry in entries {
             let child = entry.vnode.0;
+            if look.seen_by.contains(&0) && entry.name != "." && entry.name != ".." {
+                orphans.is_named(entry.vnode);
+            }
             if self.has_vnode(group, child, entry.uniquifier, epoch) {
                 continue;
             }
@@ -284,6 +297,36 @@ mod tests {
         assert!(
             counts.contains("2 files") && counts.contains("say 3"),
             "{counts}"
+        );
+    }
+
+    #[test]
+    fn a_vnode_without_a_name_is_told() {
+        let disk = SimDisk::new(64 << 20);
+        let options = Options {
+            journal_bytes: 1 << 20,
+            reserve_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let partition = Partition::open(Arc::new(disk), options).unwrap();
+        let spec = VolumeSpec::new(VolumeId(10), "vol", ViceId(1), AfsTime(1));
+        let volume = partition.create_volume(&spec).unwrap().outcome;
+        let one = make(&volume, b"one");
+        assert_eq!(found(&partition), []);
+        let engine = &partition.core.engine;
+        let group = volume.group.id.0;
+        let record = engine.get(&Key::vnode(group, one.vnode.0, 1)).unwrap();
+        let mut batch = Batch::new();
+        batch.put(Key::vnode(group, 1000, 1), record.unwrap());
+        engine.commit(batch).unwrap().wait().unwrap();
+        let damaged = found(&partition);
+        let orphan = damaged
+            .iter()
+            .find(|damage| damage.fid.vnode == VnodeId(1000));
+        let orphan = orphan.unwrap();
+        assert_eq!(
+            (&*orphan.cause, &orphan.path),
+            ("no name leads to it", &None)
         );
     }
 
