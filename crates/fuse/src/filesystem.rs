@@ -653,7 +653,7 @@ impl fuser::Filesystem for Filesystem {
     fn setlk(
         &self,
         request: &Request,
-        number: INodeNo,
+        _number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
         start: u64,
@@ -672,7 +672,7 @@ impl fuser::Filesystem for Filesystem {
             pid,
             flock,
         };
-        self.set_lock(request, number, asked, sleep, reply);
+        self.set_lock(request, asked, sleep, reply);
     }
 
     fn getxattr(

@@ -22,7 +22,6 @@ mod model;
 mod mount;
 mod mount_points;
 mod notices;
-mod owners;
 mod passthrough;
 mod requests;
 mod xattr;

@@ -19,7 +19,6 @@ use std::time::Duration;
 use cellar_client::cache::{Anonymous, Cache, Lock, LockFamily, LockKind, LockOwner};
 use cellar_testcell::{NOW, TestCell};
 use cellar_wire::acl::Rights;
-use fuser::INodeNo;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
@@ -338,8 +337,7 @@ async fn locks(machine: Arc<Machine>, world: Arc<World>) {
             kind: LockKind::Write,
             open_file: file.handle,
         };
-        let number = (INodeNo(file.inode), file.handle);
-        let locked = requests.set_lock(number, pid, lock, Some(&caller)).await;
+        let locked = requests.set_lock(file.handle, lock, Some(&caller)).await;
         locked.expect("a lock");
         let way = world.way();
         let found = paper.read(requests, &file, way).await.expect("read");

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cellar_client::cache::{
-    Attributes, Cache, Found, Lock, LockFamily, LockOwner, User, Vnode, Wanted,
-};
+use cellar_client::cache::{Attributes, Cache, Found, Lock, LockOwner, User, Vnode, Wanted};
 use cellar_client::{Error, errno};
 use cellar_wire::acl::Rights;
 use cellar_wire::rxafs::{AfsFetchStatus, FileType as Kind};
@@ -22,13 +20,12 @@ use crate::directories::Opened;
 use crate::inodes::{Inodes, Node};
 use crate::mount::Options;
 use crate::notices::Kernel;
-use crate::owners::{self, LOOK_TIME, Owners, Setter};
 use crate::passthrough::Passthrough;
 
 mod opens;
 
 pub(crate) use opens::Open;
-use opens::{OpenFile, QUIET};
+use opens::OpenFile;
 
 /// How long the kernel may believe that a cell or a mount point leads where it led.
 const CROSSING_TIME: Duration = Duration::from_secs(60);
@@ -54,9 +51,6 @@ pub(crate) struct Requests {
     files: Mutex<HashMap<u64, OpenFile>>,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) passthrough: Passthrough,
-    /// Files may be opened so that no close is told.
-    can_be_quiet: bool,
-    owners: Owners,
     /// Who is given contents with an open.
     kernel: OnceLock<Arc<Kernel>>,
     /// Held by the open that looks whether it is given something.
@@ -108,8 +102,6 @@ impl Requests {
             next: AtomicU64::new(1),
             files: Mutex::default(),
             interrupts: Arc::default(),
-            can_be_quiet: owners::can_look(),
-            owners: Owners::default(),
             kernel: OnceLock::new(),
             giving: Mutex::default(),
             directories: Mutex::default(),
@@ -495,10 +487,9 @@ impl Requests {
         self.inodes
             .pages_are(entry.attr.ino.0, found.vnode.contents());
         let open = Open {
-            handle: self.keep(handle, false, None),
+            handle: self.keep(handle, None),
             backing: None,
             pages_are_right: true,
-            quiet: false,
         };
         Ok((entry, open))
     }
@@ -534,22 +525,13 @@ impl Requests {
 
     /// A thread sets a lock; if it is `waiting`, as soon as nothing is in the way.
     pub(crate) async fn set_lock(
-        self: &Arc<Self>,
-        (number, handle): (INodeNo, u64),
-        thread: u32,
+        &self,
+        handle: u64,
         lock: Lock,
         waiting: Option<&Caller>,
     ) -> Answer<()> {
-        let quiet = handle & QUIET != 0;
-        let setter = match quiet && lock.owner.family == LockFamily::Record {
-            true if !self.owners.has_room() => return Err(Errno::ENOLCK),
-            true => owners::through(thread).await,
-            false => None,
-        };
-        let number = (self.inodes.shown(number.0), handle);
         let handle = self.handle(handle)?;
         let (user, vnode) = (handle.user(), handle.vnode());
-        self.give_back_closed(Some(vnode)).await;
         let set = match waiting {
             Some(caller) => {
                 let waited = self
@@ -559,50 +541,12 @@ impl Requests {
             }
             None => self.cache.set_lock(user, vnode, lock).await,
         };
-        set.map_err(code)?;
-        if let Some(through) = setter {
-            let setter = Setter {
-                handle: number.1,
-                inode: number.0,
-                vnode: vnode.clone(),
-                owner: lock.owner,
-                pid: lock.pid,
-                through,
-            };
-            if self.owners.add(setter) {
-                tokio::spawn(Self::look_at_owners(Arc::downgrade(self)));
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks whether locks go with descriptors whose closes are not told, as long as there are such.
-    async fn look_at_owners(requests: Weak<Self>) {
-        loop {
-            tokio::time::sleep(LOOK_TIME).await;
-            let Some(requests) = requests.upgrade() else {
-                return;
-            };
-            requests.give_back_closed(None).await;
-            let has_locks = |one: &Setter| requests.cache.has_locks(&one.vnode, one.owner, one.pid);
-            if !requests.owners.go_on(has_locks) {
-                return;
-            }
-        }
-    }
-
-    /// Locks of processes that have closed the file; of one file, or of all.
-    async fn give_back_closed(&self, of: Option<&Arc<Vnode>>) {
-        for one in self.owners.take_closed(of) {
-            let back = self.cache.unlock_process(&one.vnode, one.owner, one.pid);
-            back.await;
-        }
+        set.map_err(code)
     }
 
     /// What is in the way of a lock.
     pub(crate) async fn test_lock(&self, handle: u64, lock: Lock) -> Answer<Option<Lock>> {
         let handle = self.handle(handle)?;
-        self.give_back_closed(Some(handle.vnode())).await;
         let test = self.cache.test_lock(handle.user(), handle.vnode(), lock);
         test.await.map_err(code)
     }

@@ -1,7 +1,7 @@
 //! The kernel's requests for locks: fcntl(2) and flock(2), which it sends with the same request.
 
 use cellar_client::cache::{Lock, LockFamily, LockKind, LockOwner};
-use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLock, Request};
+use fuser::{Errno, FileHandle, ReplyEmpty, ReplyLock, Request};
 
 use super::Filesystem;
 
@@ -75,24 +75,15 @@ impl Filesystem {
     }
 
     /// Sets a lock, with `sleep` as soon as nothing is in the way, or gives one back.
-    pub(super) fn set_lock(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        asked: Asked,
-        sleep: bool,
-        reply: ReplyEmpty,
-    ) {
+    pub(super) fn set_lock(&self, request: &Request, asked: Asked, sleep: bool, reply: ReplyEmpty) {
         let (requests, caller) = (self.requests.clone(), self.caller(request));
-        let thread = request.pid();
         self.run(async move {
             let handle = asked.handle.0;
             // No longest time: who waits can be interrupted, and servers are not waited for.
             let done = match asked.lock() {
                 Some(lock) => {
-                    let file = (number, handle);
                     let waiting = sleep.then_some(&caller);
-                    requests.set_lock(file, thread, lock, waiting).await
+                    requests.set_lock(handle, lock, waiting).await
                 }
                 None => requests.unlock(handle, asked.owner(), asked.range).await,
             };

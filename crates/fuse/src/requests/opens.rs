@@ -19,9 +19,6 @@ const NO_CONTENTS: u64 = u64::MAX;
 /// Files of so many bytes are given to the kernel when they are opened.
 const GIVEN_MAX: u64 = LEAST - 1;
 
-/// In the number of an open file: the kernel does not tell when a descriptor of it is closed (`owners`).
-pub(super) const QUIET: u64 = 1 << 63;
-
 /// A file that a program has open.
 #[derive(Debug)]
 pub(super) struct OpenFile {
@@ -37,21 +34,20 @@ pub(crate) struct Open {
     pub(crate) backing: Option<Arc<Backing>>,
     /// The pages that the kernel has are those of now.
     pub(crate) pages_are_right: bool,
-    /// No close is to be told.
-    pub(crate) quiet: bool,
 }
 
 impl Open {
     pub(crate) fn flags(&self) -> FopenFlags {
-        let flag = |is: bool, flag| if is { flag } else { FopenFlags::empty() };
-        flag(self.pages_are_right, FopenFlags::FOPEN_KEEP_CACHE)
-            | flag(self.quiet, FopenFlags::FOPEN_NOFLUSH)
+        match self.pages_are_right {
+            true => FopenFlags::FOPEN_KEEP_CACHE,
+            false => FopenFlags::empty(),
+        }
     }
 }
 
 impl Requests {
-    pub(super) fn keep(&self, handle: Handle, quiet: bool, counted: Option<u64>) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed) | if quiet { QUIET } else { 0 };
+    pub(super) fn keep(&self, handle: Handle, counted: Option<u64>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let handle = Arc::new(handle);
         let file = OpenFile { handle, counted };
         self.files.lock().insert(number, file);
@@ -89,7 +85,6 @@ impl Requests {
             self.kill_set_id(&user, &vnode).await;
         }
         let is_read = wanted == Rights::READ && !cut;
-        let quiet = is_read && self.can_be_quiet && !self.cache.is_locked(&vnode);
         // Of the others there are no files that could be lent.
         let is_counted = self.passthrough.is_possible() && vnode.volume().is_read_only();
         let counted = is_counted.then_some(number.0);
@@ -107,12 +102,11 @@ impl Requests {
             Some(_) => false,
             None => self.pages_are_right(number, &handle, is_read) && !cut,
         };
-        let handle = self.keep(handle, quiet, counted);
+        let handle = self.keep(handle, counted);
         Ok(Open {
             handle,
             backing,
             pages_are_right,
-            quiet,
         })
     }
 
@@ -167,9 +161,6 @@ impl Requests {
     }
 
     pub(crate) async fn release(&self, handle: u64) {
-        if handle & QUIET != 0 {
-            self.owners.forget(handle);
-        }
         let Some(file) = self.files.lock().remove(&handle) else {
             return;
         };
