@@ -6,6 +6,7 @@
 //! status: 255, or 1 from the operations that [`usual`] lists.
 
 mod commands;
+mod dump_fault;
 mod entries;
 mod jobs;
 mod listing;

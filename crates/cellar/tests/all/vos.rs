@@ -127,10 +127,11 @@ fn a_volume_is_dumped_restored_released_and_looked_after() {
     let whole = fs::read(&full).expect("a dump");
     fs::write(&cut, &whole[..whole.len() / 2]).expect("half a dump");
     for overwrite in ["i", "f"] {
-        cell.fails(&format!(
+        let failed = cell.fails(&format!(
             "vos restore {B} copy -file {} -overwrite {overwrite}",
             cut.display()
         ));
+        assert!(failed.contains("the dump ends too early"), "{failed}");
         check(&cell, "copy", &["large", "small", "later"]);
     }
     // Nor does what is no dump take its place, nor a dump that has changes only.

@@ -222,12 +222,6 @@ impl Locks {
         is_flock && wanted.kind == LockKind::Write && self.has(wanted.owner)
     }
 
-    fn has_of(&self, owner: LockOwner, pid: u32) -> bool {
-        let held = self.held.lock();
-        held.iter()
-            .any(|lock| (lock.owner, lock.pid) == (owner, pid))
-    }
-
     /// The owner has nothing of that range any more.
     fn take(&self, owner: LockOwner, first: u64, last: u64) {
         let mut held = self.held.lock();
@@ -403,18 +397,6 @@ impl Cache {
         vnode.locks.take(owner, first, last);
         self.give_back(vnode, &mut server).await;
         vnode.locks.freed.notify_waiters();
-    }
-
-    /// Whether a process has locks that it set as that owner.
-    pub fn has_locks(&self, vnode: &Vnode, owner: LockOwner, pid: u32) -> bool {
-        vnode.locks.has_of(owner, pid)
-    }
-
-    /// A process gives back all that it set as that owner: another one that has the owner's
-    /// number by now keeps its own.
-    pub async fn unlock_process(&self, vnode: &Arc<Vnode>, owner: LockOwner, pid: u32) {
-        let is_its = |lock: &Lock| (lock.owner, lock.pid) == (owner, pid);
-        self.unlock_those(vnode, is_its).await;
     }
 
     /// An open file is closed for the last time: all locks go that were set through it.
@@ -613,8 +595,8 @@ impl Cache {
         self.call_set(&kept.user, vnode, kind).await
     }
 
-    /// Whether somebody here has a lock on it.
-    pub fn is_locked(&self, vnode: &Vnode) -> bool {
+    /// Whether a program here has a lock on it.
+    pub(crate) fn is_locked(&self, vnode: &Vnode) -> bool {
         !vnode.locks.is_empty()
     }
 

@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use bytes::{Bytes, BytesMut};
 use cellar_admin::vos::job::{Course, Watcher};
 use cellar_admin::vos::{DateChoice, DumpOptions, Location, RestoreOptions, site_flags};
+use cellar_wire::AbortCode;
 use serde_json::json;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::{called_server, partition, print_json};
-use super::{Vos, since};
+use super::{Vos, dump_fault, since};
 use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
@@ -173,6 +174,7 @@ impl Vos<'_> {
         progress.name(name);
         let speaker = Speaker(&progress);
         let volumes = self.volumes;
+        let mut refused = None;
         let restored = super::jobs::run(&speaker, async |course: Course<'_>| {
             let read = async || {
                 let mut piece = BytesMut::with_capacity(PIECE);
@@ -180,12 +182,18 @@ impl Vos<'_> {
                 progress.add(count as u64);
                 Ok((count > 0).then(|| piece.freeze()))
             };
-            volumes.restore(at, &plan, options, course, read).await
+            let restored = volumes.restore(at, &plan, options, course, read).await;
+            restored.inspect_err(|error| refused = error.code())
         })
         .await;
         progress.finish();
         if restored.is_err() && !self.json() {
             outln!();
+        }
+        if let Some(path) = file.filter(|_| refused == Some(AbortCode::VOLSERREAD_DUMPERROR))
+            && let Some(fault) = dump_fault::of_file(path.as_ref()).await
+        {
+            crate::output::errln!("{path}: {fault}");
         }
         restored?;
         if self.json() {

@@ -1,0 +1,109 @@
+//! Says why a dump cannot be restored: the server answers one code for every fault of a dump.
+
+use std::path::Path;
+
+use cellar_wire::dump::{DumpError, Item, Reader};
+use cellar_wire::ids::VnodeId;
+use tokio::io::AsyncReadExt;
+
+/// How much of the file is read at a time.
+const PIECE: usize = 256 * 1024;
+/// The type of a directory in a vnode's record.
+const DIRECTORY: u8 = 2;
+
+/// The first fault of the dump in a file, as a sentence; `None`: there is none that can be seen without a
+/// volume, or the file cannot be read.
+pub(super) async fn of_file(path: &Path) -> Option<String> {
+    let mut file = tokio::fs::File::open(path).await.ok()?;
+    let mut check = Check::default();
+    let mut piece = vec![0; PIECE];
+    loop {
+        let count = file.read(&mut piece).await.ok()?;
+        if count == 0 {
+            return check.end();
+        }
+        if let Err(fault) = check.feed(&piece[..count]) {
+            return Some(fault.to_string());
+        }
+    }
+}
+
+/// A dump that is looked at as it comes.
+#[derive(Default)]
+struct Check {
+    reader: Reader,
+    /// It names all vnodes, not only those that changed.
+    is_full: bool,
+    has_root: bool,
+}
+
+impl Check {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), DumpError> {
+        self.reader.feed(bytes);
+        while let Some(item) = self.reader.next_item()? {
+            match item {
+                Item::Dump(head) => self.is_full = head.dates.iter().any(|(from, _)| from.0 == 0),
+                Item::Vnode(record) if record.vnode == VnodeId::ROOT => {
+                    let kind = record.attributes.map(|attributes| attributes.file_type);
+                    self.has_root = kind.is_none_or(|kind| kind == DIRECTORY);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> Option<String> {
+        if let Err(fault) = self.reader.finish() {
+            return Some(fault.to_string());
+        }
+        (self.is_full && !self.has_root)
+            .then(|| "the dump has no root directory (vnode 1)".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use cellar_wire::dump::{DumpHeader, VnodeAttributes, VnodeRecord, VolumeHeader, write};
+    use cellar_wire::ids::{AfsTime, Uniquifier, VolumeId};
+
+    use super::*;
+
+    /// What is said of a dump since that time with one vnode of that type.
+    fn fault(since: u32, vnode: u32, file_type: u8) -> Option<String> {
+        let mut dump = BytesMut::new();
+        let dates = vec![(AfsTime(since), AfsTime(9))];
+        let head = DumpHeader {
+            volume: VolumeId(7),
+            dates,
+            ..DumpHeader::default()
+        };
+        write::dump_header(&mut dump, &head);
+        write::volume_header(&mut dump, &VolumeHeader::default());
+        let attributes = VnodeAttributes {
+            file_type,
+            ..VnodeAttributes::default()
+        };
+        let record = VnodeRecord {
+            vnode: VnodeId(vnode),
+            uniquifier: Uniquifier(1),
+            attributes: Some(attributes),
+        };
+        write::vnode(&mut dump, &record);
+        write::end(&mut dump);
+        let mut check = Check::default();
+        check.feed(&dump).expect("a dump");
+        check.end()
+    }
+
+    #[test]
+    fn a_full_dump_needs_a_root_directory() {
+        let missing = Some("the dump has no root directory (vnode 1)".to_owned());
+        assert_eq!(fault(0, 1, DIRECTORY), None);
+        assert_eq!(fault(0, 3, DIRECTORY), missing);
+        assert_eq!(fault(0, 1, 1), missing);
+        // One that has changes only need not name it.
+        assert_eq!(fault(5, 2, 1), None);
+    }
+}
