@@ -165,6 +165,7 @@ impl Engine {
                 Ok(Some(next)) => from = next,
                 Err(Error::DiskFull) => {
                     self.ledger.overflowed();
+                    self.open_base_for_reads();
                     if let Err(error) = self.hand_back_blocks() {
                         tracing::warn!(%error, "no room of removed files can be given back");
                     }
@@ -201,6 +202,18 @@ impl Engine {
         self.show_base(view, next.is_none().then_some(table));
         *slot = Some(base);
         Ok(next)
+    }
+
+    /// Opens the base again after a write that found no room, so that it is read until the next try.
+    fn open_base_for_reads(&self) {
+        let mut slot = self.base.lock();
+        if slot.is_some() {
+            return;
+        }
+        match self.reopen_base() {
+            Ok(base) => *slot = Some(base),
+            Err(error) => tracing::debug!(%error, "the base table is opened again later"),
+        }
     }
 
     fn reopen_base(&self) -> Result<Base> {
