@@ -39,6 +39,9 @@ enum End {
         /// Network threads; default: one a processor.
         #[arg(long, value_name = "N")]
         shards: Option<usize>,
+        /// Let each call look for the rate of a long path alone, as 'bench/path' compares.
+        #[arg(long)]
+        no_path_share: bool,
     },
     /// Call a server and print how fast it went.
     Client(ClientArguments),
@@ -67,6 +70,9 @@ struct ClientArguments {
     /// Calls at a time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
+    /// Let each call look for the rate of a long path alone, as 'bench/path' compares.
+    #[arg(long)]
+    no_path_share: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -86,13 +92,21 @@ enum Measure {
 
 pub(crate) async fn run(options: Options) -> Outcome {
     match options.end {
-        End::Server { port, bind, shards } => serve(SocketAddr::new(bind, port), shards).await,
+        End::Server {
+            port,
+            bind,
+            shards,
+            no_path_share,
+        } => serve(SocketAddr::new(bind, port), shards, !no_path_share).await,
         End::Client(arguments) => call(arguments).await,
     }
 }
 
-async fn serve(address: SocketAddr, shards: Option<usize>) -> Outcome {
-    let mut config = RuntimeConfig::default();
+async fn serve(address: SocketAddr, shards: Option<usize>, path_share: bool) -> Outcome {
+    let mut config = RuntimeConfig {
+        path_share,
+        ..RuntimeConfig::default()
+    };
     if let Some(shards) = shards {
         config.shards = shards.max(1);
     }
@@ -133,6 +147,7 @@ async fn call(arguments: ClientArguments) -> Outcome {
         .min(arguments.threads.div_ceil(4).max(1) as usize);
     let runtime = Runtime::start(RuntimeConfig {
         shards,
+        path_share: !arguments.no_path_share,
         ..RuntimeConfig::default()
     })?;
     let options = ClientOptions {

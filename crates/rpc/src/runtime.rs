@@ -37,6 +37,8 @@ pub struct RuntimeConfig {
     pub name: String,
     /// Whether datagrams larger than the interface's MTU may be probed for and used.
     pub probe_mtu: bool,
+    /// Whether calls on a long path share what is known of it. Default: yes.
+    pub path_share: bool,
     /// Whether anonymous callers may read the figures of procedures (RXSTATS). Default: superusers.
     pub open_statistics: bool,
 }
@@ -53,6 +55,7 @@ impl Default for RuntimeConfig {
             version: format!("Cellar {}", env!("CARGO_PKG_VERSION")),
             name: "rx".to_owned(),
             probe_mtu: true,
+            path_share: true,
             open_statistics: false,
         }
     }
@@ -190,6 +193,7 @@ impl Runtime {
                 dead_time: self.0.config.dead_time,
                 version: self.0.config.version.clone(),
                 probe_mtu: self.0.config.probe_mtu,
+                path_share: self.0.config.path_share,
                 open_statistics: self.0.config.open_statistics,
                 waiting_calls_max: config.waiting_calls_max,
                 running_calls_max: config.running_calls_max,

@@ -36,6 +36,9 @@ pub struct Config {
     pub max_datagram: u16,
     /// Look for larger packets than `mtu` by probes. Only sensible when the socket forbids fragmentation.
     pub probe_mtu: bool,
+    /// Whether calls to a Cellar peer on a long path divide what the path carries, and start with
+    /// their part. Without, each call looks for the rate alone.
+    pub path_share: bool,
     /// How many packets a jumbogram may carry towards us (advertised); 1: none, please.
     pub jumbo_receive: u8,
     /// Send jumbograms to peers that ask for them, where the path proved large enough.
@@ -158,6 +161,7 @@ impl Default for Config {
             mtu: 1444,
             max_datagram: 16_384,
             probe_mtu: true,
+            path_share: true,
             jumbo_receive: 1,
             jumbo_send: true,
             dead_time: Duration::from_secs(30),

@@ -155,7 +155,7 @@ impl Endpoint {
             outcome.sample.lost = lost;
             outcome.sample.in_flight = call.send.in_flight();
             let least = peer.rtt.least;
-            if connection.shares_path(least) {
+            if self.config.path_share && connection.shares_path(least) {
                 let counted = &mut call.counted;
                 peer.share.on_ack(now, least, &outcome.sample, counted);
                 congestion.shares(now, peer.share.bound(least, counted));

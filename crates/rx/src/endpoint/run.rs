@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
             .max(1);
         let size = size as u64;
         if call.congestion.is_none() {
-            call.congestion = begin(now, call, connection, peer, size).map(Box::new);
+            call.congestion = begin(config, now, call, connection, peer, size).map(Box::new);
         }
         let (window, allowance) = match &mut call.congestion {
             Some(congestion) => {
@@ -365,6 +365,7 @@ impl<'a> Run<'a> {
 
 /// The controller of a call that is not a short one, with packets of `size`; `None`: that is not known yet.
 fn begin(
+    config: &Config,
     now: Time,
     call: &mut Call,
     connection: &Connection,
@@ -375,7 +376,8 @@ fn begin(
     let takes = connection.cellar.map_or(0, |cellar| cellar.initial_window);
     let worth = INITIAL_PACKETS * size..u64::from(takes) * size;
     let rtt = peer.rtt.least;
-    if connection.shares_path(rtt)
+    if config.path_share
+        && connection.shares_path(rtt)
         && call.send.buffered() as u64 > worth.start
         && let Some(window) = peer.share.start(now, rtt, worth, &mut call.counted)
     {

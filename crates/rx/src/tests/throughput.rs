@@ -159,8 +159,12 @@ struct Known {
 
 impl Known {
     fn new(seed: u64, link: Link) -> Self {
+        Self::with(seed, link, &Config::default())
+    }
+
+    fn with(seed: u64, link: Link, config: &Config) -> Self {
         let round_trip = link.delay.as_secs_f64() * 2.0;
-        let mut world = World::new(seed, link);
+        let mut world = World::with_configs(seed, link, config.clone(), config.clone());
         world.nodes[1].answer = Answer::Bytes(1 << 20);
         let connections = (0..4).map(|_| world.connect()).collect();
         Self {
@@ -221,6 +225,29 @@ fn calls_on_a_known_path_start_with_their_share() {
     assert!(trips < 20.0 && again < 400);
     let (trips, again) = path.fetch(4);
     assert!(trips < 20.0 && again < 200);
+}
+
+/// Without shares, a call on a known path begins as the first one did.
+#[test]
+fn calls_that_share_nothing_look_for_the_rate_alone() {
+    let seed = Seed::from_environment(19);
+    let fast = || Link {
+        rate: 400_000_000,
+        queue: 2_000_000,
+        ..long_path(0)
+    };
+    let trips = |path_share: bool| {
+        let config = Config {
+            path_share,
+            ..Config::default()
+        };
+        let mut path = Known::with(seed.0, fast(), &config);
+        path.fetch(1);
+        path.fetch(1);
+        path.fetch(1).0
+    };
+    let (shared, alone) = (trips(true), trips(false));
+    assert!(shared + 2.0 < alone, "{shared} and {alone} round trips");
 }
 
 /// Sixteen at a time on a path with a short queue, which they together do not overrun: 16 MiB are 13.4 round trips of it.
