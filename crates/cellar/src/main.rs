@@ -25,11 +25,11 @@ mod osd_serve;
 mod output;
 mod panics;
 mod progress;
+mod quantities;
 mod rxperf;
 mod session;
 mod statistics;
 mod suite;
-mod times;
 mod tokens;
 mod up;
 

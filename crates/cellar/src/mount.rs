@@ -16,6 +16,7 @@ mod tokens;
 use crate::failure::{Failure, Outcome};
 use crate::files::now;
 use crate::metrics::{Metrics, Place};
+use crate::quantities;
 use crate::session::{CellOptions, cell_aliases};
 use tokens::Tokens;
 
@@ -61,12 +62,12 @@ pub(crate) struct Options {
     /// the kernel too; directories that it has stay before Linux 6.18.
     #[arg(long, value_name = "NUMBER", default_value_t = VNODES_MAX, value_parser = clap::value_parser!(u32).range(VNODES_MIN..))]
     stat: u32,
-    /// Seconds of a server's silence after which programs are told ETIMEDOUT.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(6..=3600))]
+    /// A server's silence after which programs are told ETIMEDOUT.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantities::seconds_within(6..=3600))]
     timeout: u64,
-    /// Seconds after which something is sent to each file server that will call back, where nothing else was, so that a NAT
+    /// Time after which something is sent to each file server that will call back, where nothing else was, so that a NAT
     /// on the way keeps its mapping; 0: never.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=3600))]
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantities::seconds_within(0..=3600))]
     nat_ping: u64,
     /// KiB of a file that may still have to be stored when close returns, as of 'cellar fs storebehind -allfiles'.
     #[arg(long, value_name = "KIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=STORE_BEHIND_MAX))]
@@ -107,20 +108,8 @@ fn no_io_uring(_when: &str) -> Result<(), String> {
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is not a size: 500M, 20G");
-    let text = text
-        .trim()
-        .trim_end_matches(['b', 'B'])
-        .trim_end_matches('i');
-    let (number, shift) = match text.chars().last() {
-        Some('k' | 'K') => (&text[..text.len() - 1], 10),
-        Some('m' | 'M') => (&text[..text.len() - 1], 20),
-        Some('g' | 'G') => (&text[..text.len() - 1], 30),
-        Some('t' | 'T') => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let size = number.checked_mul(1 << shift).ok_or_else(wrong)?;
+    let size =
+        quantities::size(text).ok_or_else(|| format!("'{text}' is not a size: 500M, 20G"))?;
     if size < SIZE_MIN {
         return Err(format!("at least {}M are needed", SIZE_MIN >> 20));
     }

@@ -87,9 +87,9 @@ pub(crate) struct Options {
     /// Default: what was said last. '' is nobody's.
     #[arg(long, value_name = "NAME", value_parser = osds::owner)]
     owner: Option<String>,
-    /// Seconds after which a volume transaction that nobody uses is ended: a restore or move whose
+    /// Time after which a volume transaction that is not used is ended: a restore or move whose
     /// client died keeps others from its volume for so long.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::quantities::seconds_within(1..=86_400))]
     transaction_idle: u64,
     #[command(flatten)]
     damaged: damaged::Damaged,

@@ -6,24 +6,24 @@ use std::time::Duration;
 use cellar_fileserver::{CellServers, Upkeep};
 use cellar_osd::Config;
 
-use crate::times;
+use crate::quantities;
 
 /// What a file server does.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Keeping {
     /// How long an object storage device may be silent before this file server makes anew elsewhere what
     /// was on it.
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = times::option)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = quantities::time_option)]
     repair_after: Duration,
     /// MiB a second that this file server's repairs of objects copy, at most; 0: as fast as they can.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     repair_rate: u32,
     /// Time between two rounds in which this file server collects objects that no volume names; 0: only
     /// 'cellar osd collect' does it.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = times::option)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = quantities::time_option)]
     collect_every: Duration,
     /// These rounds leave alone what was written so short a while ago.
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = times::option)]
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = quantities::time_option)]
     collect_grace: Duration,
 }
 
@@ -45,13 +45,13 @@ impl Keeping {
 pub(crate) struct Scrubbing {
     /// Time from the start of a scrub of the devices, which reads and verifies all that is on them, to the
     /// next; 0: only 'cellar osd scrub' does it.
-    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = times::option)]
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = quantities::time_option)]
     scrub_every: Duration,
     /// MiB a second that a scrub reads of each device, at most.
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     scrub_rate: u32,
     /// How long a device with '-dont_unlink' keeps what is removed; less when it is full.
-    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = times::option)]
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = quantities::time_option)]
     retention: Duration,
 }
 

@@ -50,17 +50,9 @@ pub(super) fn parse(text: &str) -> Result<Shape, String> {
     Ok(shape)
 }
 
-/// A size with K or M for 1024 or 1024 times that.
 fn size(text: &str) -> Result<u32, String> {
-    let (digits, factor) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let number = digits.parse::<u32>().ok();
-    number
-        .and_then(|number| number.checked_mul(factor))
-        .ok_or_else(|| format!("'{text}': no size"))
+    let size = crate::quantities::size(text).and_then(|size| size.try_into().ok());
+    size.ok_or_else(|| format!("'{text}': no size"))
 }
 
 #[cfg(test)]

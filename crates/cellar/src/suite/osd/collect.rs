@@ -8,7 +8,7 @@ use super::super::print_json;
 use super::Osd;
 use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
-use crate::times;
+use crate::quantities;
 
 /// Seconds that garbage is left alone if nothing is said.
 const GRACE: u32 = 86_400;
@@ -17,8 +17,11 @@ impl Osd<'_> {
     pub(super) async fn collect(&self) -> Outcome {
         let dry = self.invocation.has("dryrun");
         let grace = match self.invocation.get("grace") {
-            Some(text) => times::seconds(text).ok_or_else(|| {
-                Failure::usage(format!("-grace: '{text}' is not a time; {}", times::FORMS))
+            Some(text) => quantities::seconds(text).ok_or_else(|| {
+                Failure::usage(format!(
+                    "-grace: '{text}' is not a time; {}",
+                    quantities::FORMS
+                ))
             })?,
             None => GRACE,
         };
