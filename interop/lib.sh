@@ -141,6 +141,19 @@ server_kill() { # as a crash of the program does
     esac
 }
 
+# silence PID: the process stands still, and answers nothing until SIGCONT. kill(1) alone returns before all threads
+# have stopped: on a busy machine those that still run answer some calls.
+silence() {
+    local i
+    kill -STOP "$1" || return
+    for i in $(seq 1000); do
+        grep -qvE '^State:.T' < <(sed -n '/^State:/p' /proc/"$1"/task/*/status) || return 0
+        sleep 0.01
+    done
+    echo "process $1 does not stop"
+    return 1
+}
+
 # ---- what tests have in common
 
 # new_volume NAME [QUOTA_KB]: a volume in which anybody may write.
