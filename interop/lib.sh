@@ -141,7 +141,8 @@ server_kill() { # as a crash of the program does
     esac
 }
 
-# silence PID: the process stands still, and answers nothing until SIGCONT. kill(1) alone returns before all threads
+# silence PID: the process stands still, and answers nothing until SIGCONT. kill(1) alone returns
+# before all threads
 # have stopped: on a busy machine those that still run answer some calls.
 silence() {
     local i

@@ -1,4 +1,5 @@
-# restart_test CLIENT: twice, first with a clean stop, then with SIGKILL. The client stores files, and each that it says
+# restart_test CLIENT: twice, first with a clean stop, then with SIGKILL. The client stores files,
+# and each that it says
 # is stored (see steady.py) is compared after the restart; it must be able to go on by itself.
 restart_test() {
     local client=$1 way

@@ -65,7 +65,8 @@ pub(crate) struct Options {
     /// A server's silence after which programs are told ETIMEDOUT.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantities::seconds_within(6..=3600))]
     timeout: u64,
-    /// Time after which something is sent to each file server that will call back, where nothing else was, so that a NAT
+    /// Time after which something is sent to each file server that will call back, where nothing
+    /// else was, so that a NAT
     /// on the way keeps its mapping; 0: never.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantities::seconds_within(0..=3600))]
     nat_ping: u64,

@@ -1,7 +1,9 @@
 //! Lengths of time and sizes, as administrators write them on every command line.
 //!
-//! Times are seconds, or `humantime`'s: `90`, `90s`, `15m`, `2h 30m`, `7d`, `500ms`. Sizes are bytes, or powers
-//! of 1024: `500M`, `2GiB`. The crate `bytesize` reads `500M` as 500,000,000, so it does not serve here. Numbers
+//! Times are seconds, or `humantime`'s: `90`, `90s`, `15m`, `2h 30m`, `7d`, `500ms`. Sizes are
+//! bytes, or powers
+//! of 1024: `500M`, `2GiB`. The crate `bytesize` reads `500M` as 500,000,000, so it does not serve
+//! here. Numbers
 //! in policies and quotas have their own syntax.
 
 use std::ops::RangeInclusive;

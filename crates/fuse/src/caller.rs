@@ -1,18 +1,28 @@
 //! Programs that wait for an answer, and signals that end the wait.
 //!
-//! 1. The kernel sends `FUSE_INTERRUPT` for a request whose program has a signal, whatever the signal is: those of timers and
-//!    children count. It sends one for a request, and does not say which signal it was. Source: Linux, `fs/fuse/dev.c`.
-//! 2. A wait for a lock ends with `EINTR` at any interrupt. The kernel makes that a call which is begun again where the
+//! 1. The kernel sends `FUSE_INTERRUPT` for a request whose program has a signal, whatever the
+//!    signal is: those of timers and
+//!    children count. It sends one for a request, and does not say which signal it was. Source:
+//!    Linux, `fs/fuse/dev.c`.
+//! 2. A wait for a lock ends with `EINTR` at any interrupt. The kernel makes that a call which is
+//!    begun again where the
 //!    program wants that (`SA_RESTART`). Source: Linux, `fuse_setlk`.
-//! 3. Every other wait ends for a program that dies, and for no other: programs do not expect `EINTR` of files. So proc(5)
-//!    is looked at from the interrupt on, again and again: a signal that is handled may be followed by one that kills, of
-//!    which no interrupt tells. A program without a signal is never looked at. A thread of another container is not seen,
+//! 3. Every other wait ends for a program that dies, and for no other: programs do not expect
+//!    `EINTR` of files. So proc(5)
+//!    is looked at from the interrupt on, again and again: a signal that is handled may be followed
+//!    by one that kills, of
+//!    which no interrupt tells. A program without a signal is never looked at. A thread of another
+//!    container is not seen,
 //!    and waits to the end.
-//! 4. What is nearly done gets [`GRACE`]: an answer that comes to nothing leaves it open what the server did.
-//! 5. A program that is dying closes its files, and no signal reaches it then: no interrupt comes. So a close that has to
+//! 4. What is nearly done gets [`GRACE`]: an answer that comes to nothing leaves it open what the
+//!    server did.
+//! 5. A program that is dying closes its files, and no signal reaches it then: no interrupt comes.
+//!    So a close that has to
 //!    wait looks once whether its program is dying.
-//! 6. Several threads read requests, so an interrupt may be read before its request is known here: the last [`EARLY_MAX`]
-//!    of those are remembered. Numbers of requests are never used again. No interrupt is answered: the kernel wants none.
+//! 6. Several threads read requests, so an interrupt may be read before its request is known here:
+//!    the last [`EARLY_MAX`]
+//!    of those are remembered. Numbers of requests are never used again. No interrupt is answered:
+//!    the kernel wants none.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;

@@ -389,7 +389,8 @@ impl Inodes {
         })
     }
 
-    /// Those of these names that the kernel may have in a directory. Absent ones are forgotten with this.
+    /// Those of these names that the kernel may have in a directory. Absent ones are forgotten with
+    /// this.
     pub(crate) fn take_these_names(&self, number: u64, names: &[Bytes]) -> Vec<Bytes> {
         let mut table = self.0.lock();
         let Some(directory) = table.inodes.get_mut(&number) else {

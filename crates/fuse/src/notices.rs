@@ -15,7 +15,8 @@
 //!    of whatever vnode.
 //! 4. Names *expire* where the kernel can do that (Linux 6.2): they are looked up again, and who stands in
 //!    such a directory stays there. Older kernels drop them.
-//!    Where a server breaks the promise of a directory with many names, only those that changed are told
+//!    Where a server breaks the promise of a directory with many names, only those that changed are
+//!    told
 //!    (`cellar_client::cache`, `compare.rs`): a writer compares them before it tells them.
 //! 5. Contents are given to the kernel ([`Kernel::give`]) only of files of which it has no pages: so nothing is waited for.
 //! 6. What nobody looked at for long is dropped where too much is remembered ([`Notices::let_go`]): names of files that no

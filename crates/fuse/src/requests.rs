@@ -362,8 +362,10 @@ impl Requests {
         Ok((attr(shown, &attributes.status), attributes.valid))
     }
 
-    /// Set-id bits go with a change by a program that could not set them, and with a change of the owner or group: the kernel
-    /// says when, and leaves it to us (FUSE_HANDLE_KILLPRIV_V2). If the server does not let us, it takes them itself when it
+    /// Set-id bits go with a change by a program that could not set them, and with a change of the
+    /// owner or group: the kernel
+    /// says when, and leaves it to us (FUSE_HANDLE_KILLPRIV_V2). If the server does not let us, it
+    /// takes them itself when it
     /// stores the file.
     async fn kill_set_id(&self, user: &Arc<User>, vnode: &Arc<Vnode>) -> Option<Attributes> {
         let status = vnode.attributes()?.status;

@@ -76,7 +76,8 @@ impl Cache {
         }
     }
 
-    /// Makes an empty file that no program has open: there will be no close with which the server could be told of it.
+    /// Makes an empty file that no program has open: there will be no close with which the server
+    /// could be told of it.
     ///
     /// # Errors
     /// The server's refusal.

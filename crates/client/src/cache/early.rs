@@ -1,13 +1,17 @@
 //! Making files in leased directories ([`super::leases`]) without asking the server.
 //!
-//! 1. A new file needs a number: the server reserves some for us, [`cellar_wire::rxafs::ReserveVnodes`].
+//! 1. A new file needs a number: the server reserves some for us,
+//!    [`cellar_wire::rxafs::ReserveVnodes`].
 //! 2. It needs a status to be shown. What the server would answer is known from what it answered when the same user last made
 //!    a file in a directory with the same rights, owner and group: the first one is made by asking.
-//! 3. The name is free if our copy of the directory's names does not have it: it is promised, and no other client changes it.
-//! 4. The file stands in the line of its volume and user before its maker is answered ([`super::pending`]), under the same lock
+//! 3. The name is free if our copy of the directory's names does not have it: it is promised, and
+//!    no other client changes it.
+//! 4. The file stands in the line of its volume and user before its maker is answered
+//!    ([`super::pending`]), under the same lock
 //!    that says whether the lease holds: the end of the lease finds all that was made.
 //!
-//! A later refusal of the server (a quota, rights that changed, a name that another client has after all) is told by the close
+//! A later refusal of the server (a quota, rights that changed, a name that another client has
+//! after all) is told by the close
 //! of the file, as of bytes. Directories and links are made by asking: no close could tell of them.
 
 use std::collections::HashMap;

@@ -2,10 +2,13 @@
 //!
 //! 1. Servers that know it keep others out of a directory for some seconds ([`LeaseDirectory`]): nobody else sees it or changes it
 //!    before we were told so, by an ordinary break of its promise, and have returned it. Whoever has a directory's names, its
-//!    promise and its lease knows which names are free: `early.rs` makes files there without asking.
-//! 2. A lease is asked for when a second file is made in a directory within [`BUSY_TIME`]. What we make in a leased directory
+//!    promise and its lease knows which names are free: `early.rs` makes files there without
+//!    asking.
+//! 2. A lease is asked for when a second file is made in a directory within [`BUSY_TIME`]. What we
+//!    make in a leased directory
 //!    makes it last longer; else it ends by itself, at ours [`MARGIN`] earlier than there.
-//! 3. When it is to be returned, nothing is made there any more, the server is told of what was ([`super::pending`]), and then
+//! 3. When it is to be returned, nothing is made there any more, the server is told of what was
+//!    ([`super::pending`]), and then
 //!    the lease goes back. A lease that ended without our knowing (a restart of the server, a lost way) costs nothing but what
 //!    others made of the same name meanwhile: each thing is made by the server only if its name is free.
 //! 4. A directory that others use too is left alone for [`REFUSED_TIME`]; servers that know no leases for [`UNKNOWN_TIME`].

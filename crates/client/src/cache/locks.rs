@@ -308,7 +308,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Sets a lock as soon as nothing is in the way. The wait ends when `gave_up` is done, but for a question to the server
+    /// Sets a lock as soon as nothing is in the way. The wait ends when `gave_up` is done, but for
+    /// a question to the server
     /// that is under way: its answer may be the lock.
     ///
     /// # Errors

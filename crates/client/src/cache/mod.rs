@@ -138,7 +138,8 @@ pub struct Options {
 pub enum Leases {
     /// Nothing; no lease is asked for.
     None,
-    /// Files. The server is told of one, with its bytes, when it is closed, or a second after it was made. Everything else is
+    /// Files. The server is told of one, with its bytes, when it is closed, or a second after it
+    /// was made. Everything else is
     /// made by asking.
     #[default]
     Files,

@@ -1,13 +1,19 @@
-//! Small files that are read in the order of their directory: those that follow are fetched before they are asked for.
+//! Small files that are read in the order of their directory: those that follow are fetched before
+//! they are asked for.
 //!
-//! 1. A directory remembers who read a file of it last, which one, and how many in a row. The order is that in which
+//! 1. A directory remembers who read a file of it last, which one, and how many in a row. The order
+//!    is that in which
 //!    names are listed; directories between files count as nothing.
-//! 2. From the [`RUN`]th file in a row on, those of the next [`WINDOW`] files that are missing are fetched. The next look
+//! 2. From the [`RUN`]th file in a row on, those of the next [`WINDOW`] files that are missing are
+//!    fetched. The next look
 //!    comes when half of them is read. A reader who leaves out a file begins a new row.
-//! 3. A file is fetched ahead only if its status and that of its directory are promised to this user, the user may read
-//!    it, it has [`SMALL`] bytes at most, and programs here have not changed it. It is fetched as this user, as if it had
+//! 3. A file is fetched ahead only if its status and that of its directory are promised to this
+//!    user, the user may read
+//!    it, it has [`SMALL`] bytes at most, and programs here have not changed it. It is fetched as
+//!    this user, as if it had
 //!    been read: later reads check bytes and rights as they always do.
-//! 4. No program waits for such a fetch: there are [`FETCHES_MAX`] at a time, and none that would make the cache drop
+//! 4. No program waits for such a fetch: there are [`FETCHES_MAX`] at a time, and none that would
+//!    make the cache drop
 //!    something. A program that reads a file on its way waits for that fetch (`read.rs`).
 
 use std::ops::Bound;
@@ -24,7 +30,8 @@ use super::change::rights_to_file;
 use super::user::User;
 use super::vnode::{Listing, Vnode};
 
-/// Fetches ahead at a time: half the calls that there may be to a server, so that programs' own calls find room.
+/// Fetches ahead at a time: half the calls that there may be to a server, so that programs' own
+/// calls find room.
 pub(crate) const FETCHES_MAX: usize = 32;
 /// The largest file that is fetched ahead.
 const SMALL: u64 = 64 << 10;

@@ -1,16 +1,22 @@
-//! Telling servers of the files that were made here without asking ([`super::early`]): many with one call, MakeMany.
+//! Telling servers of the files that were made here without asking ([`super::early`]): many with
+//! one call, MakeMany.
 //!
-//! 1. What was made stands in a line, one for each volume and user. One call of a line is under way at a time.
-//! 2. A program may wait for a file: one that closes a small file brings its contents, which go with the same call; one that
-//!    asks a server about something that it may not know waits first ([`Cache::told`]). Where no program waits, because
-//!    `close` need not ([`super::behind`]), the call waits for others, [`LINGER`] at most. The rest is told after [`AGE`].
+//! 1. What was made stands in a line, one for each volume and user. One call of a line is under way
+//!    at a time.
+//! 2. A program may wait for a file: one that closes a small file brings its contents, which go
+//!    with the same call; one that
+//!    asks a server about something that it may not know waits first ([`Cache::told`]). Where no
+//!    program waits, because
+//!    `close` need not ([`super::behind`]), the call waits for others, [`LINGER`] at most. The rest
+//!    is told after [`AGE`].
 //! 3. A file that is still written is told of without contents, when it must be, and stored as every other. So is a large one.
 //! 4. Numbers make a call that is sent again, as its answer was lost, do nothing the second time. So what a call brought that was
 //!    never answered is not brought again by another: the file is made, if it was not, and then stored as every other.
 //! 5. What the server refuses stays in the line. Whoever waits hears why, its name is taken out of the directory, and it is tried
 //!    again as a store is that fails, every [`RETRY`].
 //! 6. A volume that was moved or restored knows no numbers that were reserved before. What was to be made under one is made by asking,
-//!    and has another from then on ([`Vnode::fid`]); programs that have it open notice nothing. It is then stored as every other.
+//!    and has another from then on ([`Vnode::fid`]); programs that have it open notice nothing. It
+//!    is then stored as every other.
 
 mod again;
 
@@ -329,7 +335,8 @@ impl Cache {
         self.early.untold.load(Ordering::Acquire) > 0 && vnode.state.lock().pending.is_some()
     }
 
-    /// Waits until the server knows a file or, of a directory, what was made in it: before it is asked about that, or told to
+    /// Waits until the server knows a file or, of a directory, what was made in it: before it is
+    /// asked about that, or told to
     /// change it.
     ///
     /// # Errors
@@ -356,7 +363,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Tells of a line, or of what it has in a directory, and waits. Of a refusal the file's own maker hears.
+    /// Tells of a line, or of what it has in a directory, and waits. Of a refusal the file's own
+    /// maker hears.
     pub(super) async fn tell_line(&self, queue: &Arc<Queue>, directory: Option<&Vnode>) {
         let receivers = queue.want_all(directory);
         self.tell_of(queue);

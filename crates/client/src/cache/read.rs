@@ -151,7 +151,8 @@ impl Cache {
         }
     }
 
-    /// Fetches what is missing of a chunk, once for all who want it at the same time. `ahead`: no program has
+    /// Fetches what is missing of a chunk, once for all who want it at the same time. `ahead`: no
+    /// program has
     /// asked for the file yet.
     pub(crate) async fn fetch_chunk(
         &self,

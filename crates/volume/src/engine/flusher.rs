@@ -204,7 +204,8 @@ impl Engine {
         Ok(next)
     }
 
-    /// Opens the base again after a write that found no room, so that it is read until the next try.
+    /// Opens the base again after a write that found no room, so that it is read until the next
+    /// try.
     fn open_base_for_reads(&self) {
         let mut slot = self.base.lock();
         if slot.is_some() {

@@ -10,7 +10,8 @@
 //! pages may be of what they were or of what they were to become; such pages are written again
 //! before they are read. A torn write of sums changes no byte of those beside them.
 //!
-//! A block that was never written has no sum, and is a hole. So a block with bytes and without a sum
+//! A block that was never written has no sum, and is a hole. So a block with bytes and without a
+//! sum
 //! has lost it, to a sector of zeros for one: it is damaged (decision 0023).
 //!
 //! Where sums are missing (a store of an earlier version, a lost file), redb checks all of its pages

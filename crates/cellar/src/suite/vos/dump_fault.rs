@@ -11,7 +11,8 @@ const PIECE: usize = 256 * 1024;
 /// The type of a directory in a vnode's record.
 const DIRECTORY: u8 = 2;
 
-/// The first fault of the dump in a file, as a sentence; `None`: there is none that can be seen without a
+/// The first fault of the dump in a file, as a sentence; `None`: there is none that can be seen
+/// without a
 /// volume, or the file cannot be read.
 pub(super) async fn of_file(path: &Path) -> Option<String> {
     let mut file = tokio::fs::File::open(path).await.ok()?;

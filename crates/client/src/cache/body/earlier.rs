@@ -128,7 +128,8 @@ impl Body {
         self.put_aside(&why);
     }
 
-    /// What is dirty cannot be stored, or a file with nothing in it cannot be made: it is kept beside the cache.
+    /// What is dirty cannot be stored, or a file with nothing in it cannot be made: it is kept
+    /// beside the cache.
     pub(crate) fn put_aside(&mut self, why: &str) {
         if !self.changed && self.made().is_none() {
             return self.abandon();

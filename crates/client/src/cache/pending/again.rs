@@ -1,4 +1,5 @@
-//! A file that was to be made under a number that the server has forgotten, or could not be made with others: it is made by
+//! A file that was to be made under a number that the server has forgotten, or could not be made
+//! with others: it is made by
 //! asking.
 
 use std::net::SocketAddr;

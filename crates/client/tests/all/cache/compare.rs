@@ -73,7 +73,8 @@ async fn only_names_that_changed_are_told() {
         !b.root.attributes().expect("known").valid.is_zero(),
         "promised again"
     );
-    // The kernel holds the other names still: they are told of the next change, all of them so soon.
+    // The kernel holds the other names still: they are told of the next change, all of them so
+    // soon.
     a.make("newer").await;
     assert!(matches!(last.take(), Notice::Contents));
     // Nothing is held since, and nothing is owed.

@@ -133,7 +133,8 @@ async fn what_close_does_not_wait_for_is_told_many_at_a_time() {
     assert!(failed.is_empty(), "{failed:?}");
     let calls = bench.calls::<MakeMany>() - before;
     assert!((4..60).contains(&calls), "{calls} calls");
-    // The first of each directory is asked for, and of the first directory the one that shows a status.
+    // The first of each directory is asked for, and of the first directory the one that shows a
+    // status.
     assert!(bench.calls::<CreateFile>() <= 1 + 10 + 1);
     let b = bench.client().await;
     for number in (0..200_u32).step_by(20) {
@@ -457,7 +458,8 @@ fn record(kind: u8, numbers: &[u64], rest: &[u8]) -> Vec<u8> {
     [frame.as_flattened(), &body].concat()
 }
 
-/// The cache directory of a mount with `--leases=all`, as older versions had, that was killed: it had made the directory
+/// The cache directory of a mount with `--leases=all`, as older versions had, that was killed: it
+/// had made the directory
 /// `volume.5.69` and files in it and in the root, and told the server of none.
 fn killed_with_all(place: &Path, volume: u64) {
     const NONE: u64 = u64::MAX;
