@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use cellar_rpc::IncomingCall;
 use cellar_wire::AfsTime;
 use chrono::{DateTime, SecondsFormat};
 use parking_lot::Mutex;
@@ -66,20 +65,6 @@ impl Record {
             code,
             details: Vec::new(),
         }
-    }
-
-    /// Of a call to a server, by whoever made it; where it came from is known but on the local administrator's
-    /// socket.
-    #[must_use]
-    pub fn of_call(
-        call: &IncomingCall,
-        time: AfsTime,
-        act: &'static str,
-        who: &Identity,
-        code: i32,
-    ) -> Self {
-        let peer = call.port().map(|_| call.peer().address);
-        Self::new(time, act, who, peer, code)
     }
 
     /// Adds what the act was about.

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cellar_rpc::{Caller, Security};
-use cellar_rx::ServerSecurity;
+use cellar_rx::{Caller, Security, ServerSecurity};
 use cellar_wire::AfsTime;
 
 use crate::kerberos::{self, NEVER};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellar_rpc::Caller;
+use cellar_rx::Caller;
 
 use crate::Principal;
 

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use cellar_rpc::Security;
-use cellar_rx::ClientSecurity;
+use cellar_rx::{ClientSecurity, Security};
 use cellar_wire::AfsTime;
 use zeroize::Zeroizing;
 

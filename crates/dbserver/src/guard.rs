@@ -62,7 +62,7 @@ impl Act<'_> {
     pub(crate) fn end<T>(self, now: AfsTime, call: &IncomingCall, outcome: &Result<T, AbortCode>) {
         let who = self.guard.identify(call.caller());
         let code = outcome.as_ref().err().map_or(0, |code| code.0);
-        let record = Record::of_call(call, now, self.name, &who, code);
+        let record = Record::new(now, self.name, &who, call.address(), code);
         self.audit.record(record.with("arguments", self.what));
     }
 }

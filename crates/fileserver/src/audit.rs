@@ -61,7 +61,7 @@ impl Server {
         code: i32,
     ) {
         let who = self.identify(call.caller());
-        let mut record = Record::of_call(call, self.now(), procedure, &who, code);
+        let mut record = Record::new(self.now(), procedure, &who, call.address(), code);
         for (key, value) in details {
             record = record.with(key, value);
         }

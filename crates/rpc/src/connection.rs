@@ -5,48 +5,19 @@
 //! A caller on that shard's thread enters the protocol directly; any other goes through the
 //! shard's queue of commands.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use cellar_rx::{ClientSecurity, NullSecurity, Path as NetworkPath};
+use cellar_rx::Path as NetworkPath;
 use cellar_wire::package::Procedure;
 
 use crate::CallError;
 use crate::local::LocalConnection;
 use crate::outgoing::OutgoingCall;
 use crate::port::RxConnection;
-
-/// How the calls of a connection are secured. Makes a security object for each Rx connection.
-#[derive(Clone)]
-pub struct Security(Arc<dyn Fn() -> Box<dyn ClientSecurity> + Send + Sync>);
-
-impl Security {
-    /// No security: the server sees an anonymous caller.
-    #[must_use]
-    pub fn null() -> Self {
-        Self::new(|| Box::new(NullSecurity))
-    }
-
-    /// A security class; `make` is called once for each Rx connection.
-    #[must_use]
-    pub fn new(make: impl Fn() -> Box<dyn ClientSecurity> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(make))
-    }
-
-    pub(crate) fn make(&self) -> Box<dyn ClientSecurity> {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for Security {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Security")
-    }
-}
 
 /// Time-outs and bounds of a connection. What is `None` follows the runtime's settings.
 #[derive(Clone, Copy, Debug, Default)]

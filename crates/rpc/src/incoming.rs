@@ -9,13 +9,13 @@
 //! 3. A handler that waits for its peer holds no thread and no server slot: the wait is marked, so
 //!    that admission control counts only calls that use this machine.
 
-use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
+use cellar_rx::Caller;
 use cellar_wire::abort::AbortCode;
 use cellar_xdr::{Decode, DecodeError, Decoder, Encode, Encoder};
 
@@ -39,26 +39,6 @@ pub struct Peer {
     pub service_id: u16,
     /// Security index of the connection: 0 none, 2 rxkad.
     pub security_index: u8,
-}
-
-/// Who makes a call, as far as the transport knows.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Caller {
-    /// Somebody without credentials.
-    Anonymous,
-    /// The local administrator, or a server that holds the cell's key.
-    Superuser,
-    /// Somebody whom a security class has identified; the class decides on the type.
-    Principal(Arc<dyn Any + Send + Sync>),
-}
-
-impl Caller {
-    /// Whether this is the local administrator or a holder of the cell's key.
-    #[must_use]
-    pub fn is_superuser(&self) -> bool {
-        matches!(self, Self::Superuser)
-    }
 }
 
 /// A call in progress, at the server's end.
@@ -109,6 +89,12 @@ impl IncomingCall {
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// The address it comes from; `None` on the local administrator's socket.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.port().map(|_| self.peer.address)
     }
 
     /// Who makes it.

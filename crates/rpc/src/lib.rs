@@ -37,10 +37,12 @@ mod socket;
 mod statistics;
 
 pub use blocking::{begin_blocking, blocking};
-pub use cellar_rx::{Path as NetworkPath, ServerSecurity, Statistics as TransportStatistics};
-pub use connection::{CallOptions, Connection, ConnectionOptions, Security};
+pub use cellar_rx::{
+    Caller, Path as NetworkPath, Security, ServerSecurity, Statistics as TransportStatistics,
+};
+pub use connection::{CallOptions, Connection, ConnectionOptions};
 pub use error::CallError;
-pub use incoming::{Caller, IncomingCall, Peer};
+pub use incoming::{IncomingCall, Peer};
 pub use outgoing::OutgoingCall;
 pub use port::{Port, PortConfig, Spread};
 pub use runtime::{Runtime, RuntimeConfig};

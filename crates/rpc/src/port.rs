@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cellar_rx::{NullSecurity, Path, ServerSecurity};
+use cellar_rx::{NullSecurity, Path, Security, ServerSecurity};
 
 use crate::CallError;
-use crate::connection::{CallOptions, Carrier, Connection, ConnectionOptions, Security};
+use crate::connection::{CallOptions, Carrier, Connection, ConnectionOptions};
 use crate::driver::Driver;
 use crate::limits::{
     CALLS_PER_CONNECTION, RUNNING_CALLS_MAX, SEND_BUFFER_BYTES, WAITING_CALLS_MAX,

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cellar_rx::Security;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
-use crate::connection::{Connection, Security};
+use crate::connection::Connection;
 use crate::driver::{Driver, DriverSetup, protocol_limits};
 use crate::limits::{BLOCKING_THREADS, SHARDS_MAX, SOCKET_BUFFER_BYTES};
 use crate::port::{Port, PortConfig, PortInner, Spread};

@@ -110,9 +110,7 @@ pub struct ServiceOptions {
     /// What a call is refused with when the queue is full. Default: `VBUSY`, which OpenAFS's and
     /// Linux's clients answer by waiting and asking again.
     pub busy_code: AbortCode,
-    /// Security classes by index; empty: those of the port, see [`crate::PortConfig::security`]. A class whose
-    /// connections identify their callers by a [`crate::Caller`] decides who that is; any other
-    /// identity becomes [`crate::Caller::Principal`].
+    /// Security classes by index; empty: those of the port, see [`crate::PortConfig::security`].
     pub security: Vec<(u8, Arc<dyn ServerSecurity>)>,
 }
 

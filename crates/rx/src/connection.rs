@@ -14,7 +14,7 @@ use crate::time::Time;
 
 /// The security state of one end.
 #[derive(Debug)]
-pub(crate) enum Security {
+pub(crate) enum SecurityState {
     Client(Box<dyn ClientSecurity>),
     Server(Box<dyn ServerConnectionSecurity>),
 }
@@ -50,7 +50,7 @@ pub(crate) struct Connection {
     pub(crate) peer: u32,
     pub(crate) service: u16,
     pub(crate) security_index: u8,
-    pub(crate) security: Security,
+    pub(crate) security: SecurityState,
     /// Packets pass unchanged.
     pub(crate) plain: bool,
     pub(crate) authenticated: bool,
@@ -182,15 +182,15 @@ impl Connection {
     pub(crate) fn overhead(&self) -> Overhead {
         match &self.security {
             _ if self.plain => Overhead::default(),
-            Security::Client(class) => class.overhead(),
-            Security::Server(class) => class.overhead(),
+            SecurityState::Client(class) => class.overhead(),
+            SecurityState::Server(class) => class.overhead(),
         }
     }
 
     pub(crate) fn details(&self) -> SecurityDetails {
         match &self.security {
-            Security::Client(class) => class.details(),
-            Security::Server(class) => class.details(),
+            SecurityState::Client(class) => class.details(),
+            SecurityState::Server(class) => class.details(),
         }
     }
 }

@@ -27,6 +27,7 @@
 
 mod allowance;
 mod call;
+mod caller;
 pub mod code;
 mod config;
 mod congestion;
@@ -55,6 +56,7 @@ mod transmit;
 #[cfg(test)]
 mod tests;
 
+pub use caller::Caller;
 pub use config::{
     Config, ConnectionOptions, DebugMode, Limits, MAX_EXTENDED_WINDOW, ServiceConfig,
 };
@@ -65,7 +67,7 @@ pub use event::Event;
 pub use id::{CallId, ConnectionId};
 pub use security::{
     ClientSecurity, ConnectionIdentity, NullSecurity, Overhead, PacketIdentity, PacketSecurity,
-    SecurityDetails, ServerConnectionSecurity, ServerSecurity,
+    Security, SecurityDetails, ServerConnectionSecurity, ServerSecurity,
 };
 pub use shared::Shared;
 pub use statistics::Statistics;

@@ -10,13 +10,14 @@
 //!    A class may leave part of its work on packets to `seal`, which sees all packets of a run.
 //! 4. A failing `unprotect` ends the whole connection with its code.
 
-use std::any::Any;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+use crate::Caller;
 
 /// Which packet a class protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,8 +170,38 @@ pub trait ServerConnectionSecurity: PacketSecurity {
         response: &[u8],
     ) -> Result<[u32; 4], i32>;
 
-    /// Who the caller is, once authenticated; the class decides on the type.
-    fn identity(&self) -> Option<Arc<dyn Any + Send + Sync>>;
+    /// Who makes the calls of the connection; anonymous until authenticated.
+    fn caller(&self) -> Caller;
+}
+
+/// How the connections of a client are secured: makes a security object for each of them.
+#[derive(Clone)]
+pub struct Security(Arc<dyn Fn() -> Box<dyn ClientSecurity> + Send + Sync>);
+
+impl Security {
+    /// No security: the server sees an anonymous caller.
+    #[must_use]
+    pub fn null() -> Self {
+        Self::new(|| Box::new(NullSecurity))
+    }
+
+    /// A security class; `make` is called once for each connection.
+    #[must_use]
+    pub fn new(make: impl Fn() -> Box<dyn ClientSecurity> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// The state of a new connection.
+    #[must_use]
+    pub fn make(&self) -> Box<dyn ClientSecurity> {
+        (self.0)()
+    }
+}
+
+impl Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Security")
+    }
 }
 
 /// No security: index 0, every caller anonymous.
@@ -231,7 +262,7 @@ impl ServerConnectionSecurity for NullSecurity {
         Err(crate::code::PROTOCOL_ERROR)
     }
 
-    fn identity(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        None
+    fn caller(&self) -> Caller {
+        Caller::Anonymous
     }
 }

@@ -4,14 +4,13 @@
 //! connection it names, the challenge it answers, its level. Whatever the reason, Rx tells the peer a second
 //! later. What is refused is counted ([`super::Failures`]).
 
-use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_rx::{
-    ConnectionIdentity, Overhead, PacketIdentity, PacketSecurity, SecurityDetails,
+    Caller, ConnectionIdentity, Overhead, PacketIdentity, PacketSecurity, SecurityDetails,
     ServerConnectionSecurity, ServerSecurity,
 };
 use cellar_wire::{AbortCode, AfsTime};
@@ -236,8 +235,10 @@ impl ServerConnectionSecurity for ServerConnection {
         }
     }
 
-    fn identity(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        let (_, principal) = self.authenticated.as_ref()?;
-        Some(principal.clone())
+    fn caller(&self) -> Caller {
+        match &self.authenticated {
+            Some((_, principal)) => Caller::Principal(principal.clone()),
+            None => Caller::Anonymous,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Cell, Network, at_every_level, code, pattern};
 use cellar_auth::{Enctype, Identity, Level};
-use cellar_rpc::Caller;
+use cellar_rx::Caller;
 use cellar_rx::packet::PacketType;
 
 #[test]

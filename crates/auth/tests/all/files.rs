@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cellar_auth::audit::{Audit, Record};
 use cellar_auth::{Authority, Enctype, Error, Identity, KeyInfo, Level, Principal, SecretKey};
-use cellar_rpc::Caller;
+use cellar_rx::Caller;
 use cellar_wire::AfsTime;
 
 const CELL: &str = "demo.cell";

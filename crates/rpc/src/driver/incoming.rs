@@ -17,7 +17,7 @@ use cellar_rx::{CallId, ConnectionId, ReadOutcome, Refusal, Time, WriteOutcome, 
 use cellar_wire::abort::AbortCode;
 
 use super::{CallUser, Driver, ServiceEntry};
-use crate::incoming::{Caller, IncomingCall, Peer, Transport};
+use crate::incoming::{IncomingCall, Peer, Transport};
 use crate::limits::WRITE_CHUNK_BYTES;
 use crate::port::Port;
 use crate::shard;
@@ -173,13 +173,6 @@ impl Driver {
             service_id: info.service,
             security_index: info.security_index,
         };
-        let caller = match info.identity {
-            None => Caller::Anonymous,
-            Some(identity) => match identity.downcast_ref::<Caller>() {
-                Some(caller) => caller.clone(),
-                None => Caller::Principal(identity),
-            },
-        };
         let rx = RxCall {
             driver: self.clone(),
             call,
@@ -188,7 +181,7 @@ impl Driver {
             over: false,
         };
         let limit = entry.options.argument_bytes_max;
-        let incoming = IncomingCall::new(Transport::Rx(rx), peer, caller, limit);
+        let incoming = IncomingCall::new(Transport::Rx(rx), peer, info.caller, limit);
         Some(Box::pin(answer(
             self.clone(),
             entry,

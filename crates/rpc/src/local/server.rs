@@ -10,13 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use cellar_rx::Caller;
 use cellar_wire::abort::AbortCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use super::frame::Frame;
-use crate::incoming::{Caller, IncomingCall, Peer, Transport};
+use crate::incoming::{IncomingCall, Peer, Transport};
 use crate::limits::LOCAL_STREAMS_MAX;
 use crate::runtime::Runtime;
 use crate::service::Service;

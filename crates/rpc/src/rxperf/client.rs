@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use cellar_rx::Security;
 use cellar_wire::package::Procedure;
 use cellar_wire::rxperf::{CHUNK_MAX, COOKIE, Command, Measure, Measurement, PACKAGE};
 use cellar_xdr::DecodeError;
@@ -11,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::ZEROS;
 use crate::CallError;
-use crate::connection::{CallOptions, Connection, ConnectionOptions, Security};
+use crate::connection::{CallOptions, Connection, ConnectionOptions};
 use crate::outgoing::OutgoingCall;
 use crate::runtime::Runtime;
 

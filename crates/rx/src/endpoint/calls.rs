@@ -6,7 +6,7 @@ use super::data::UNTOLD_WINDOW;
 use super::{CallError, Endpoint, ReadOutcome, Refusal, StartCallError, WriteOutcome};
 use crate::call::{Call, CallState};
 use crate::code;
-use crate::connection::Security;
+use crate::connection::SecurityState;
 use crate::event::Event;
 use crate::id::{CallId, ConnectionId};
 use crate::packet::{AckReason, PacketType};
@@ -286,8 +286,8 @@ impl Endpoint {
         let identity = connection.packet_identity(channel, number, seq, false, unix);
         let Received { payload, checksum } = received;
         match &mut connection.security {
-            Security::Client(class) => class.unprotect(&identity, checksum, payload),
-            Security::Server(class) => class.unprotect(&identity, checksum, payload),
+            SecurityState::Client(class) => class.unprotect(&identity, checksum, payload),
+            SecurityState::Server(class) => class.unprotect(&identity, checksum, payload),
         }
     }
 

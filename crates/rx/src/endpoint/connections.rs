@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use super::{CONNECTION_NUMBERS, ConnectionInfo, Endpoint};
+use crate::Caller;
 use crate::call::CallState;
 use crate::code;
 use crate::config::ConnectionOptions;
-use crate::connection::{Connection, Security};
+use crate::connection::{Connection, SecurityState};
 use crate::event::Event;
 use crate::id::ConnectionId;
 use crate::packet::{Flags, Header, PacketType};
@@ -58,7 +59,7 @@ impl Endpoint {
             plain: security.is_null(),
             authenticated: true,
             unverified: false,
-            security: Security::Client(security),
+            security: SecurityState::Client(security),
             reach_check: false,
             first_checksum: 0,
             serial: 0,
@@ -143,9 +144,9 @@ impl Endpoint {
             service: record.service,
             security_index: record.security_index,
             server: record.server,
-            identity: match &record.security {
-                Security::Server(class) => class.identity(),
-                Security::Client(_) => None,
+            caller: match &record.security {
+                SecurityState::Server(class) => class.caller(),
+                SecurityState::Client(_) => Caller::Anonymous,
             },
         })
     }

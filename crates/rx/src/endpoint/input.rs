@@ -18,7 +18,7 @@ use super::aging::Aging;
 use super::{Endpoint, Host};
 use crate::code;
 use crate::config::{ConnectionOptions, DebugMode};
-use crate::connection::{Connection, Security, connection_key};
+use crate::connection::{Connection, SecurityState, connection_key};
 use crate::event::Event;
 use crate::packet::{Flags, HEADER_SIZE, Header, PacketType, decode_debug_query};
 use crate::peer::Peer;
@@ -234,7 +234,7 @@ impl Endpoint {
             plain: security.is_null(),
             authenticated: security.authenticated(),
             unverified: false,
-            security: Security::Server(security),
+            security: SecurityState::Server(security),
             reach_check,
             first_checksum: header.checksum,
             serial,

@@ -28,6 +28,7 @@ use bytes::Bytes;
 
 use self::aging::Aging;
 use self::buffered::Buffered;
+use crate::Caller;
 use crate::call::Call;
 use crate::config::{Config, MAX_EXTENDED_WINDOW, ServiceConfig};
 use crate::connection::Connection;
@@ -119,8 +120,8 @@ pub struct ConnectionInfo {
     pub security_index: u8,
     /// Whether we are the server end.
     pub server: bool,
-    /// Who the caller is, as the security class says it (server end).
-    pub identity: Option<std::sync::Arc<dyn std::any::Any + Send + Sync>>,
+    /// Who makes its calls, as the security class says it (server end).
+    pub caller: Caller,
 }
 
 /// An address without port: what shares of server slots are counted by.

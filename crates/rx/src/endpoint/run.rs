@@ -14,7 +14,7 @@ use super::transmit::jumbo_size;
 use crate::call::Call;
 use crate::config::Config;
 use crate::congestion::{Congestion, Start};
-use crate::connection::{Connection, Security};
+use crate::connection::{Connection, SecurityState};
 use crate::packet::{Flags, HEADER_SIZE, JUMBO_PAYLOAD, PacketType};
 use crate::peer::Peer;
 use crate::security::Overhead;
@@ -268,8 +268,8 @@ impl<'a> Run<'a> {
                 self.unix_seconds,
             );
             let checksum = match &mut connection.security {
-                Security::Client(class) => class.protect(&identity, bytes, body),
-                Security::Server(class) => class.protect(&identity, bytes, body),
+                SecurityState::Client(class) => class.protect(&identity, bytes, body),
+                SecurityState::Server(class) => class.protect(&identity, bytes, body),
             };
             let checksum = match checksum {
                 Ok(checksum) => checksum,
@@ -308,8 +308,8 @@ impl<'a> Run<'a> {
             return;
         }
         match &mut self.connection.security {
-            Security::Client(class) => class.seal(&mut out.bytes, &out.unsealed),
-            Security::Server(class) => class.seal(&mut out.bytes, &out.unsealed),
+            SecurityState::Client(class) => class.seal(&mut out.bytes, &out.unsealed),
+            SecurityState::Server(class) => class.seal(&mut out.bytes, &out.unsealed),
         }
         out.unsealed.clear();
     }

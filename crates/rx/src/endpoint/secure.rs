@@ -12,7 +12,7 @@
 use super::Endpoint;
 use crate::call::CallState;
 use crate::code;
-use crate::connection::{Challenge, Security};
+use crate::connection::{Challenge, SecurityState};
 use crate::event::Event;
 use crate::id::ConnectionId;
 use crate::packet::{Header, PacketType};
@@ -48,7 +48,7 @@ impl Endpoint {
             return;
         }
         let identity = connection.identity(unix);
-        let Security::Server(class) = &mut connection.security else {
+        let SecurityState::Server(class) = &mut connection.security else {
             return;
         };
         let payload = class.challenge(&identity, random);
@@ -89,7 +89,7 @@ impl Endpoint {
             // What is over must not be accepted once more, from whoever kept its packets.
             *number += u32::from(over && *number > 0);
         }
-        let Security::Client(class) = &mut connection.security else {
+        let SecurityState::Client(class) = &mut connection.security else {
             return;
         };
         match class.respond(&identity, payload) {
@@ -108,7 +108,7 @@ impl Endpoint {
             return;
         }
         let identity = connection.identity(unix);
-        let Security::Server(class) = &mut connection.security else {
+        let SecurityState::Server(class) = &mut connection.security else {
             return;
         };
         let claimed = match class.response(&identity, header.checksum, payload) {

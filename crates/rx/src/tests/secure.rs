@@ -1,6 +1,5 @@
 //! Security classes: a toy class that needs a challenge, room on both sides, and a checksum.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -125,8 +124,8 @@ impl ServerConnectionSecurity for Toy {
         Ok(connection.call_numbers)
     }
 
-    fn identity(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        Some(Arc::new(self.key))
+    fn caller(&self) -> Caller {
+        Caller::Principal(Arc::new(self.key))
     }
 }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use cellar_auth::{Authority, Enctype, Level, Policy, Principal, Token};
 use cellar_rx::packet::{HEADER_SIZE, Header, PacketType};
 use cellar_rx::{
-    CallId, Config, ConnectionId, ConnectionOptions, Endpoint, Event, ReadOutcome, ServiceConfig,
-    Time, TransmitBuffer,
+    CallId, Caller, Config, ConnectionId, ConnectionOptions, Endpoint, Event, ReadOutcome,
+    ServiceConfig, Time, TransmitBuffer,
 };
 use tempfile::TempDir;
 
@@ -345,7 +345,9 @@ impl Network {
                 call, connection, ..
             } => {
                 let info = self.nodes[at].endpoint.connection(connection).unwrap();
-                let identity = info.identity.expect("rxkad identifies every caller");
+                let Caller::Principal(identity) = info.caller else {
+                    panic!("rxkad identifies every caller");
+                };
                 let principal = identity.downcast::<Principal>().unwrap();
                 self.nodes[at].principals.insert(call, (*principal).clone());
                 self.nodes[at].requests.insert(call, Vec::new());

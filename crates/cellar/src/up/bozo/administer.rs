@@ -127,7 +127,7 @@ impl Overseer {
     ) {
         let now = AfsTime::after_1970(wall_clock());
         let code = refused.map_or(0, |code| code.0);
-        let record = Record::of_call(call, now, act, who, code);
+        let record = Record::new(now, act, who, call.address(), code);
         self.audit.record(record.with("arguments", what));
     }
 

@@ -1,14 +1,13 @@
 //! A security class in which callers are whom they say they are: what a ticket proves elsewhere.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cellar_auth::{Level, Principal};
 use cellar_rpc::Security;
 use cellar_rx::{
-    ClientSecurity, ConnectionIdentity, Overhead, PacketIdentity, PacketSecurity, SecurityDetails,
-    ServerConnectionSecurity, ServerSecurity,
+    Caller, ClientSecurity, ConnectionIdentity, Overhead, PacketIdentity, PacketSecurity,
+    SecurityDetails, ServerConnectionSecurity, ServerSecurity,
 };
 use cellar_wire::AfsTime;
 
@@ -104,8 +103,10 @@ impl ServerConnectionSecurity for Stated {
         Ok([0; 4])
     }
 
-    fn identity(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        let who: Arc<dyn Any + Send + Sync> = self.0.clone()?;
-        Some(who)
+    fn caller(&self) -> Caller {
+        match &self.0 {
+            Some(who) => Caller::Principal(who.clone()),
+            None => Caller::Anonymous,
+        }
     }
 }
