@@ -12,6 +12,7 @@ use cellar_rpc::{Runtime, RuntimeConfig};
 use prometheus_client::registry::Registry;
 
 mod tokens;
+mod watch;
 
 use crate::failure::{Failure, Outcome};
 use crate::files::now;

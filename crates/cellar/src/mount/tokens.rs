@@ -19,12 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellar_client::cache::Identities;
-use cellar_client::kerberos::{self, CacheName, DomainRealm, RealmHints, Ticket, programs};
+use cellar_client::kerberos::programs::{self, Contents};
+use cellar_client::kerberos::{self, CacheName, DomainRealm, RealmHints, Ticket};
 use cellar_client::{CellName, Renewal};
 use cellar_rpc::Security;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::watch::{Place, stamp_at, stamp_of};
 use crate::identity::{self, now};
 
 /// Users whose caches are remembered.
@@ -46,6 +48,10 @@ pub(super) struct Tokens {
     elsewhere: bool,
     /// What was found last.
     found: Mutex<HashMap<u32, Found>>,
+    /// The places of caches that MIT's programs looked into. A user of whom nothing was found has
+    /// one here, too. Never locked together with `found`.
+    places: Mutex<HashMap<u32, Place>>,
+    started: Instant,
     /// Users whose caches are being looked at: one look at a time.
     looking: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -106,6 +112,8 @@ impl Tokens {
             own,
             elsewhere,
             found: Mutex::default(),
+            places: Mutex::default(),
+            started: Instant::now(),
             looking: Mutex::default(),
         }
     }
@@ -120,11 +128,16 @@ impl Tokens {
         };
         if asked {
             let cache = named.clone().unwrap_or_else(|| CacheName::of_user(uid));
-            match programs::list(&cache).await {
-                Ok(Some(listing)) if !listing.services.is_empty() => {
-                    return Some((cache, listing.stamp));
+            match programs::contents(&cache).await {
+                Ok(Contents::Tickets(listing)) => {
+                    self.remember_place(uid, Place::of(&listing.cache));
+                    if !listing.services.is_empty() {
+                        return Some((cache, listing.stamp));
+                    }
                 }
-                Ok(_) => {}
+                Ok(Contents::Missing { name }) => {
+                    self.remember_place(uid, Place::of(&name.unwrap_or_default()));
+                }
                 Err(error) => {
                     tracing::warn!(uid, %error, "a user's tickets cannot be looked for");
                     if let Some(last) = self.last(uid) {
@@ -257,15 +270,18 @@ impl Tokens {
         all.insert(uid, Found { seen, ..new });
     }
 
+    fn remember_place(&self, uid: u32, place: Place) {
+        let mut places = self.places.lock();
+        if places.len() >= USERS_MAX && !places.contains_key(&uid) {
+            // Each is found again by its user's next look.
+            places.clear();
+        }
+        places.insert(uid, place);
+    }
+
     fn last(&self, uid: u32) -> Option<Found> {
         self.found.lock().get(&uid).cloned()
     }
-}
-
-/// Another number when a file has other contents.
-fn stamp_of(data: &std::fs::Metadata) -> u64 {
-    let time = (data.mtime() as u64).wrapping_mul(1_000_000_007);
-    time.wrapping_add(data.mtime_nsec() as u64) ^ data.ino()
 }
 
 /// Where users' caches are if nobody says otherwise.
@@ -294,8 +310,16 @@ impl Identities for Tokens {
     }
 
     fn glance(&self, uid: u32) -> Option<u64> {
-        let data = std::fs::symlink_metadata(self.file(uid));
-        data.ok().map(|data| stamp_of(&data))
+        let file = stamp_at(&self.file(uid));
+        let place = self.places.lock().get(&uid).cloned();
+        let Some(place) = place else {
+            return file;
+        };
+        let has_token = self
+            .last(uid)
+            .is_some_and(|last| last.at_home && !last.ends.is_some_and(|ends| ends <= now()));
+        let sign = place.sign(uid, has_token, self.started);
+        Some(sign.rotate_left(1) ^ file.unwrap_or_default())
     }
 
     fn securities<'a>(

@@ -302,14 +302,40 @@ pub async fn copy_service(
 /// # Errors
 /// It does not run.
 pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
-    match run("klist", program("klist", cache), LOCAL_TIME).await {
-        Ok(text) => {
-            let listing = parse_listing(&text);
-            Ok(listing.filter(|listing| cache.user().is_none() || is_his_own(&listing.cache)))
-        }
-        Err(Error::Refused { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
+    Ok(match contents(cache).await? {
+        Contents::Tickets(listing) => Some(listing),
+        Contents::Missing { .. } => None,
+    })
+}
+
+/// What a look into a cache finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// There is a cache.
+    Tickets(Listing),
+    /// There is none.
+    Missing {
+        /// The name that it would have, with its kind, if `klist` says it.
+        name: Option<String>,
+    },
+}
+
+/// Looks into a cache.
+///
+/// # Errors
+/// `klist` does not run.
+pub async fn contents(cache: &CacheName) -> Result<Contents, Error> {
+    let name = match run("klist", program("klist", cache), LOCAL_TIME).await {
+        Ok(text) => match parse_listing(&text) {
+            Some(listing) if cache.user().is_none() || is_his_own(&listing.cache) => {
+                return Ok(Contents::Tickets(listing));
+            }
+            other => other.map(|listing| listing.cache),
+        },
+        Err(Error::Refused { message, .. }) => parse_missing(&message),
+        Err(error) => return Err(error),
+    };
+    Ok(Contents::Missing { name })
 }
 
 /// Whether what a program finds that runs as a user is that user's: the keyrings of sessions and processes go on from who
@@ -324,17 +350,20 @@ fn is_his_own(cache: &str) -> bool {
 /// # Errors
 /// It does not run.
 pub async fn default_name(cache: &CacheName) -> Result<String, Error> {
-    let message = match run("klist", program("klist", cache), LOCAL_TIME).await {
-        Ok(text) => return Ok(parse_listing(&text).map_or_else(String::new, |l| l.cache)),
-        Err(Error::Refused { message, .. }) => message,
-        Err(error) => return Err(error),
-    };
-    Ok(parse_missing(&message).unwrap_or_default())
+    Ok(match contents(cache).await? {
+        Contents::Tickets(listing) => listing.cache,
+        Contents::Missing { name } => name.unwrap_or_default(),
+    })
 }
 
-/// `klist: No credentials cache found (filename: /tmp/krb5cc_0)`; `klist: Credentials cache keyring
-/// 'persistent:0:0' not found` and others say it as they like, and are not read.
+/// Reads two of klist's complaints: `klist: No credentials cache found (filename: /tmp/krb5cc_0)`
+/// and `klist: Credentials cache keyring 'persistent:0:0' not found`. Other kinds do not say a
+/// name.
 fn parse_missing(message: &str) -> Option<String> {
+    if let Some((_, rest)) = message.split_once("cache keyring '") {
+        let (name, _) = rest.split_once('\'')?;
+        return Some(format!("KEYRING:{name}"));
+    }
     let (_, rest) = message.split_once("(filename: ")?;
     let (path, _) = rest.rsplit_once(')')?;
     Some(format!("FILE:{path}"))
@@ -452,9 +481,10 @@ mod tests {
             Some("FILE:/tmp/krb5cc_0")
         );
         assert_eq!(
-            parse_missing("klist: Credentials cache keyring 'x' not found"),
-            None
+            parse_missing("klist: Credentials cache keyring 'persistent:0:0' not found").as_deref(),
+            Some("KEYRING:persistent:0:0")
         );
+        assert_eq!(parse_missing("klist: Matching credential not found"), None);
     }
 
     #[test]

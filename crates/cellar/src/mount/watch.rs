@@ -1,0 +1,144 @@
+//! Cheap signs that a user's tickets changed, for caches that only MIT's programs can read.
+//!
+//! `klist` costs a process, so the mount runs it every few seconds. These signs are read before
+//! each request; another number makes the mount run `klist` at once. A user's first request after
+//! `kinit` therefore has the new tickets.
+//!
+//! | place of the cache | sign |
+//! | --- | --- |
+//! | a file | its inode and time of change |
+//! | a directory | the same, and the directory's time of change |
+//! | the kernel's keyrings | how many keys the user has, and their bytes (`/proc/key-users`) |
+//! | elsewhere (KCM, unknown) | the time in quarters of a second, while the user has no token |
+//!
+//! A sign may change without need: that costs one `klist`. Tickets in a keyring that are replaced
+//! by as many of the same sizes change no sign: the look every few seconds finds them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cellar_client::kerberos::programs;
+use tokio::time::Instant;
+
+/// How often a cache without a sign is looked at while its user has no token.
+const OFTEN: Duration = Duration::from_millis(250);
+
+/// The place where MIT's library keeps a user's tickets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a file, or in a file of a directory of caches.
+    File { path: PathBuf, in_directory: bool },
+    /// In the kernel's keyrings.
+    Keyring,
+    /// At a daemon, or at a place that `klist` does not name.
+    Elsewhere,
+}
+
+impl Place {
+    /// Of a cache with this name, as `klist` says it.
+    pub(super) fn of(name: &str) -> Self {
+        if name.starts_with("KEYRING:") {
+            return Self::Keyring;
+        }
+        match programs::path_of(name) {
+            Some(path) => Self::File {
+                path,
+                in_directory: name.starts_with("DIR:"),
+            },
+            None => Self::Elsewhere,
+        }
+    }
+
+    /// The sign; `has_token`: the last look found a token that is still good.
+    pub(super) fn sign(&self, uid: u32, has_token: bool, started: Instant) -> u64 {
+        let mut sign = DefaultHasher::new();
+        match self {
+            Self::File { path, in_directory } => {
+                stamp_at(path).hash(&mut sign);
+                if *in_directory {
+                    path.parent().and_then(stamp_at).hash(&mut sign);
+                }
+            }
+            Self::Keyring => {
+                let users = std::fs::read_to_string("/proc/key-users").unwrap_or_default();
+                keys_of(&users, uid).hash(&mut sign);
+            }
+            Self::Elsewhere if has_token => {}
+            Self::Elsewhere => {
+                let quarters = started.elapsed().as_millis() / OFTEN.as_millis();
+                quarters.hash(&mut sign);
+            }
+        }
+        sign.finish()
+    }
+}
+
+/// A number that is another when a file has other contents; `None`: there is no file.
+pub(super) fn stamp_at(path: &Path) -> Option<u64> {
+    let data = std::fs::symlink_metadata(path).ok()?;
+    Some(stamp_of(&data))
+}
+
+/// The same of a file that was looked at.
+pub(super) fn stamp_of(data: &std::fs::Metadata) -> u64 {
+    let time = (data.mtime() as u64).wrapping_mul(1_000_000_007);
+    time.wrapping_add(data.mtime_nsec() as u64) ^ data.ino()
+}
+
+/// The part of a user's line in `/proc/key-users` that tells of keys: their number, and what they
+/// take of the quota (proc(5)). The count of references, which each login changes, is left out.
+fn keys_of(users: &str, uid: u32) -> Option<(&str, &str)> {
+    users.lines().find_map(|line| {
+        let (user, rest) = line.trim_start().split_once(':')?;
+        if user.parse::<u32>().ok()? != uid {
+            return None;
+        }
+        let mut fields = rest.split_whitespace().skip(2);
+        Some((fields.next()?, fields.next()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_cache_has_its_sign() {
+        let file = |path: &str, in_directory| Place::File {
+            path: path.into(),
+            in_directory,
+        };
+        for (name, place) in [
+            ("FILE:/run/user/7/cc", file("/run/user/7/cc", false)),
+            ("DIR::/run/user/7/cc/tkt", file("/run/user/7/cc/tkt", true)),
+            ("KEYRING:persistent:7:7", Place::Keyring),
+            ("KCM:7", Place::Elsewhere),
+            ("", Place::Elsewhere),
+        ] {
+            assert_eq!(Place::of(name), place, "{name}");
+        }
+    }
+
+    #[test]
+    fn new_keys_of_a_user_change_the_sign() {
+        let text = "    0:     9 8/8 3/1000000 40/25000000\n  107:     4 4/4 4/200 1440/20000\n";
+        assert_eq!(keys_of(text, 107), Some(("4/200", "1440/20000")));
+        assert_eq!(keys_of(text, 7), None);
+        let more = text.replace("4/200 1440/", "5/200 1502/");
+        assert_ne!(keys_of(&more, 107), keys_of(text, 107));
+        let another_login = text.replace("     4 4/4", "     6 4/4");
+        assert_eq!(keys_of(&another_login, 107), keys_of(text, 107));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_without_a_sign_is_looked_at_often_until_there_is_a_token() {
+        let started = Instant::now();
+        let sign = |has_token| Place::Elsewhere.sign(7, has_token, started);
+        let (without, with) = (sign(false), sign(true));
+        tokio::time::advance(OFTEN).await;
+        assert_ne!(sign(false), without);
+        assert_eq!(sign(true), with);
+    }
+}
