@@ -26,7 +26,7 @@ use cellar_rpc::Security;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::watch::{Place, stamp_at, stamp_of};
+use super::watch::{Place, Watched, stamp_at, stamp_of};
 use crate::identity::{self, now};
 
 /// Users whose caches are remembered.
@@ -50,7 +50,7 @@ pub(super) struct Tokens {
     found: Mutex<HashMap<u32, Found>>,
     /// The places of caches that MIT's programs looked into. A user of whom nothing was found has
     /// one here, too. Never locked together with `found`.
-    places: Mutex<HashMap<u32, Place>>,
+    places: Mutex<HashMap<u32, Watched>>,
     started: Instant,
     /// Users whose caches are being looked at: one look at a time.
     looking: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
@@ -127,16 +127,18 @@ impl Tokens {
             None => self.elsewhere,
         };
         if asked {
+            let sign = self.sign(uid);
             let cache = named.clone().unwrap_or_else(|| CacheName::of_user(uid));
             match programs::contents(&cache).await {
                 Ok(Contents::Tickets(listing)) => {
-                    self.remember_place(uid, Place::of(&listing.cache));
+                    let stamp = Some(listing.stamp);
+                    self.watch(uid, Place::of(&listing.cache), stamp, sign);
                     if !listing.services.is_empty() {
                         return Some((cache, listing.stamp));
                     }
                 }
                 Ok(Contents::Missing { name }) => {
-                    self.remember_place(uid, Place::of(&name.unwrap_or_default()));
+                    self.watch(uid, Place::of(&name.unwrap_or_default()), None, sign);
                 }
                 Err(error) => {
                     tracing::warn!(uid, %error, "a user's tickets cannot be looked for");
@@ -270,13 +272,25 @@ impl Tokens {
         all.insert(uid, Found { seen, ..new });
     }
 
-    fn remember_place(&self, uid: u32, place: Place) {
+    /// The sign of the place where the library keeps a user's tickets, if that was looked into.
+    fn sign(&self, uid: u32) -> Option<u64> {
+        let place = self.places.lock().get(&uid)?.place().clone();
+        let has_token = self
+            .last(uid)
+            .is_some_and(|last| last.at_home && last.ends.is_none_or(|ends| ends > now()));
+        Some(place.sign(uid, has_token, self.started))
+    }
+
+    /// A look found these tickets at this place.
+    fn watch(&self, uid: u32, place: Place, tickets: Option<u64>, sign: Option<u64>) {
         let mut places = self.places.lock();
         if places.len() >= USERS_MAX && !places.contains_key(&uid) {
             // Each is found again by its user's next look.
             places.clear();
         }
-        places.insert(uid, place);
+        let new = Watched::new(place.clone());
+        let watched = places.entry(uid).or_insert(new);
+        watched.looked(place, tickets, sign);
     }
 
     fn last(&self, uid: u32) -> Option<Found> {
@@ -311,14 +325,13 @@ impl Identities for Tokens {
 
     fn glance(&self, uid: u32) -> Option<u64> {
         let file = stamp_at(&self.file(uid));
-        let place = self.places.lock().get(&uid).cloned();
-        let Some(place) = place else {
+        let Some(sign) = self.sign(uid) else {
             return file;
         };
-        let has_token = self
-            .last(uid)
-            .is_some_and(|last| last.at_home && !last.ends.is_some_and(|ends| ends <= now()));
-        let sign = place.sign(uid, has_token, self.started);
+        let sign = match self.places.lock().get(&uid) {
+            Some(watched) => watched.number(sign),
+            None => sign,
+        };
         Some(sign.rotate_left(1) ^ file.unwrap_or_default())
     }
 

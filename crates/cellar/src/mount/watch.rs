@@ -11,8 +11,10 @@
 //! | the kernel's keyrings | how many keys the user has, and their bytes (`/proc/key-users`) |
 //! | elsewhere (KCM, unknown) | the time in quarters of a second, while the user has no token |
 //!
-//! A sign may change without need: that costs one `klist`. Tickets in a keyring that are replaced
-//! by as many of the same sizes change no sign: the look every few seconds finds them.
+//! A sign may change without need: that costs one `klist`. `klist` itself makes keys that the
+//! kernel removes a little later, so [`Watched`] keeps all signs that one set of tickets showed.
+//! Tickets in a keyring that are replaced by as many of the same sizes change no sign: the look
+//! every few seconds finds them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +24,8 @@ use std::time::Duration;
 use cellar_client::kerberos::programs;
 use tokio::time::Instant;
 
+/// The signs that are kept of one set of tickets.
+const SIGNS_MAX: usize = 16;
 /// How often a cache without a sign is looked at while its user has no token.
 const OFTEN: Duration = Duration::from_millis(250);
 
@@ -75,6 +79,54 @@ impl Place {
     }
 }
 
+/// A user's place, and the signs that the tickets of the last look showed.
+#[derive(Debug)]
+pub(super) struct Watched {
+    place: Place,
+    tickets: Option<u64>,
+    /// The newest is the last, and stands for all.
+    signs: Vec<u64>,
+}
+
+impl Watched {
+    /// A place that was looked into for the first time.
+    pub(super) fn new(place: Place) -> Self {
+        Self {
+            place,
+            tickets: None,
+            signs: Vec::new(),
+        }
+    }
+
+    /// The place.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The number that stands for a sign: another one if the sign is new.
+    pub(super) fn number(&self, sign: u64) -> u64 {
+        match self.signs.last() {
+            Some(newest) if self.signs.contains(&sign) => *newest,
+            _ => sign,
+        }
+    }
+
+    /// A look found these tickets (their stamp) at this place; `sign` was read before the look.
+    pub(super) fn looked(&mut self, place: Place, tickets: Option<u64>, sign: Option<u64>) {
+        if self.tickets != tickets || self.place != place {
+            self.signs.clear();
+        }
+        (self.tickets, self.place) = (tickets, place);
+        let Some(sign) = sign.filter(|sign| !self.signs.contains(sign)) else {
+            return;
+        };
+        if self.signs.len() >= SIGNS_MAX {
+            self.signs.remove(0);
+        }
+        self.signs.push(sign);
+    }
+}
+
 /// A number that is another when a file has other contents; `None`: there is no file.
 pub(super) fn stamp_at(path: &Path) -> Option<u64> {
     let data = std::fs::symlink_metadata(path).ok()?;
@@ -119,6 +171,27 @@ mod tests {
         ] {
             assert_eq!(Place::of(name), place, "{name}");
         }
+    }
+
+    #[test]
+    fn all_signs_of_one_set_of_tickets_count_as_one() {
+        let mut watched = Watched::new(Place::Keyring);
+        watched.looked(Place::Keyring, Some(1), Some(10));
+        assert_eq!(watched.number(10), 10);
+        assert_eq!(watched.number(11), 11, "a new sign is another number");
+        watched.looked(Place::Keyring, Some(1), Some(11));
+        assert_eq!((watched.number(10), watched.number(11)), (11, 11));
+        watched.looked(Place::Keyring, Some(2), Some(12));
+        assert_eq!(watched.number(12), 12);
+        assert_eq!(
+            watched.number(10),
+            10,
+            "signs of other tickets are forgotten"
+        );
+        for sign in 100..200 {
+            watched.looked(Place::Keyring, Some(2), Some(sign));
+        }
+        assert_eq!(watched.signs.len(), SIGNS_MAX);
     }
 
     #[test]
