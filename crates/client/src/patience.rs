@@ -9,6 +9,8 @@
 //!    (`--timeout`).
 //! 2. A server that has been away for that long already is not waited for: who calls it then is
 //!    told at once, as files could otherwise not be closed for hours.
+//! 3. A server that has answered another call since this one failed is asked again like one that
+//!    went away just now. Servers that are started again often answer between two failures.
 //!
 //! What is tried again has to mean the same when the server has done it before
 //! ([`crate::course`]).
@@ -47,10 +49,9 @@ impl Waits {
         let patience = reach.patience()?;
         let now = Instant::now();
         let goes_on = |since: Instant| now.saturating_duration_since(since) < patience;
-        let mut since = servers
-            .iter()
-            .filter_map(|server| reach.away_since(*server));
-        if !goes_on(self.began) || !since.any(goes_on) {
+        let mut servers = servers.iter();
+        let helps = servers.any(|server| reach.away_since(*server).is_none_or(goes_on));
+        if !goes_on(self.began) || !helps {
             return None;
         }
         let wait = self.next;
@@ -91,6 +92,11 @@ mod tests {
         reach.answered(server);
         reach.silent(server);
         assert!(Waits::new().next(&reach, &[server]).is_some());
+        // It has answered another call since ours failed.
+        reach.answered(server);
+        assert!(Waits::new().next(&reach, &[server]).is_some());
+        assert_eq!(Waits::new().next(&reach, &[]), None);
+        reach.silent(server);
         // So it is where it was not called for a while.
         tokio::time::sleep(crate::reach::DOWN_TIME + SECOND).await;
         reach.silent(server);
