@@ -84,6 +84,19 @@ says '' mkmount m fsvol
 says "'m' is a mount point for volume '#fsvol'" lsmount m
 says "'$PWD/m' is a mount point for volume '#fsvol'" lsmount "$PWD/m"
 says "'m/' is a mount point for volume '#fsvol'" lsmount m/
+ln -s m link && ln -s "../$(basename "$PWD")/link" link2
+for link in link link2; do says "'$link' is a symbolic link, leading to a mount point for volume '#fsvol'" lsmount $link; done
+rm link link2
+for dots in . .. m/.. ./.; do refused "'$dots': you may not use '.' or '..' as the last component" lsmount $dots; done
+# What is in no AFS is said so, whatever is known of cells.
+for words in 'listacl /tmp' 'setacl /tmp x read' 'setquota /tmp 5' 'quota /tmp' 'lsmount /tmp' 'rmmount /tmp/x'; do
+    # shellcheck disable=SC2086
+    refused 'not an AFS path' $words
+done
+refused 'either -id or -if' copyacl . . -id -if
+refused 'Missing second half of user/access pair' setacl . x
+refused "illegal rights character 'x'" setacl . y rxl
+says 'The current down server probe interval is 60 secs' checkservers -interval 0
 [ "$(cat m/d/f)" = hello ] || fail "the mount point leads elsewhere"
 begins "^File m ([0-9]*\.1\.1) located in cell $cell$" getfid m
 [ "$(fs getfid m/ -literal)" != "$(fs getfid m/)" ] || fail "getfid -literal of a mount point: $(fs getfid m/ -literal)"

@@ -52,6 +52,8 @@ pub struct Mount {
     pub path: String,
     /// The text with its sign, without the final dot.
     pub text: String,
+    /// The path is a symbolic link that leads to the mount point.
+    pub symbolic_link: bool,
 }
 
 /// A mount point that was made.
@@ -135,12 +137,16 @@ impl<'a> Files<'a> {
 
     /// The directory that a name is in, and the name.
     async fn parent<'p>(&self, path: &'p str) -> Result<(Node, &'p str)> {
+        if matches!(
+            path.trim_end_matches('/').rsplit('/').next(),
+            Some("." | "..")
+        ) {
+            // The words are those of OpenAFS's fs.
+            return Err(Error::Usage(format!(
+                "'{path}': you may not use '.' or '..' as the last component of a name in this fs command"
+            )));
+        }
         let (directory, name) = match last_name(path) {
-            Some("." | "..") => {
-                return Err(Error::Usage(format!(
-                    "'{path}': you may not use '.' or '..' as the last part of a mount point's path; go one directory up"
-                )));
-            }
             Some(name) if mounted::place(Path::new(".")).is_some() => (".", name),
             _ => split_last(path)?,
         };
@@ -401,17 +407,24 @@ impl<'a> Files<'a> {
     /// # Errors
     /// It is none.
     pub async fn list_mount(&self, path: &str) -> Result<Mount> {
-        let node = self.literally(path).await?;
-        if !node.is_mount_point() {
-            return Err(Error::Usage(format!("'{path}' is not a mount point.")));
+        let mut place = path.to_owned();
+        for followed in 0..LINKS_MAX {
+            let node = self.literally(&place).await?;
+            if !node.is_mount_point() && !node.is_link() {
+                break;
+            }
+            let text = self.client.link_text(&node).await?;
+            let text = String::from_utf8_lossy(&text);
+            if node.is_mount_point() {
+                return Ok(Mount {
+                    path: path.to_owned(),
+                    text: text.strip_suffix('.').unwrap_or(&text).to_owned(),
+                    symbolic_link: followed > 0,
+                });
+            }
+            place = beside(&place, &text);
         }
-        let text = self.client.link_text(&node).await?;
-        let text = String::from_utf8_lossy(&text);
-        let text = text.strip_suffix('.').unwrap_or(&text).to_owned();
-        Ok(Mount {
-            path: path.to_owned(),
-            text,
-        })
+        Err(Error::Usage(format!("'{path}' is not a mount point.")))
     }
 
     /// The numbers of a file, and what the caller may do; `literal`: of a mount point or symbolic link itself.
@@ -496,6 +509,18 @@ impl<'a> Files<'a> {
 /// Bytes of a volume's message.
 const MESSAGE_MAX: usize = 127;
 
+/// Symbolic links that lead to one another, as far as they are followed. Source: path_resolution(7).
+const LINKS_MAX: usize = 40;
+
+/// The path that a symbolic link at `path` leads to.
+fn beside(path: &str, text: &str) -> String {
+    match path.trim_end_matches('/').rsplit_once('/') {
+        _ if text.starts_with('/') => text.to_owned(),
+        Some((above, _)) => format!("{above}/{text}"),
+        None => text.to_owned(),
+    }
+}
+
 /// The path, if it is a single name: slashes at its end, which a shell adds to the names of directories, do not count.
 fn last_name(path: &str) -> Option<&str> {
     let name = path.trim_end_matches('/');
@@ -522,7 +547,22 @@ pub fn is_list_of_cells(path: &str) -> bool {
     !is_from_afs(path) && mounted::place(place).is_none() && is_mounted(place)
 }
 
+/// Whether a path leads to something of this machine that is in no AFS. One from `/afs` on, and a
+/// word that may be a volume's name, does not.
+pub fn is_outside(path: &str) -> bool {
+    let place = Path::new(path);
+    path.contains('/') && !is_from_afs(path) && place.exists() && !is_mounted(place)
+}
+
 /// What is said of such a path.
+pub fn outside(path: &str) -> Error {
+    Error::Client(cellar_client::Error::Path {
+        path: path.to_owned(),
+        problem: cellar_client::PathProblem::NotAfs,
+    })
+}
+
+/// What is said of the root of a mount that shows cells.
 pub fn no_cell(path: &str) -> Error {
     Error::Usage(format!(
         "{path}: the list of cells is on no server: name a path in a cell"
@@ -546,6 +586,9 @@ fn is_volume(path: &str, in_mount: impl Fn() -> bool) -> Result<bool> {
     if in_mount() {
         let problem = match std::fs::metadata(path) {
             Ok(_) => "is not in AFS".to_owned(),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                "no such file or directory".to_owned()
+            }
             Err(cause) => cause.to_string(),
         };
         return Err(Error::Usage(format!(
@@ -564,7 +607,10 @@ mod tests {
     fn a_mistyped_name_in_a_mount_is_no_volume() {
         let sentence = is_volume("dcos", || true).expect_err("a file's name");
         let sentence = sentence.to_string();
-        assert!(sentence.starts_with("dcos: No such file"), "{sentence}");
+        assert!(
+            sentence.starts_with("dcos: no such file or directory. In"),
+            "{sentence}"
+        );
         assert!(is_volume("dcos", || false).expect("a volume's name"));
         for mounted in [true, false] {
             assert!(!is_volume("/afs/a.cell/docs", || mounted).expect("a path"));

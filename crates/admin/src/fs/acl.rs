@@ -222,8 +222,11 @@ pub fn parse_rights(text: &str) -> Result<RightsChange, String> {
         return Ok(RightsChange::Set(Rights::NONE));
     }
     Rights::parse(letters).map(change).ok_or_else(|| {
+        let is_right = |letter: &char| Rights::parse(&letter.to_string()).is_some();
+        let wrong = letters.chars().find(|letter| !is_right(letter));
+        let wrong = wrong.map_or_else(|| text.to_owned(), |letter| letter.to_string());
         format!(
-            "'{text}' are not rights: use letters of rlidwka (A to H for your own), or read, \
+            "illegal rights character '{wrong}'. Rights are letters of rlidwka (A to H for your own), or read, \
              write, mail, all, none; + or - behind them adds or removes"
         )
     })

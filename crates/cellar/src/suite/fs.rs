@@ -57,6 +57,11 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     if invocation.command == "listunstored" {
         return unstored::list(&invocation);
     }
+    if invocation.has("id") && invocation.has("if") {
+        return Err(Failure::usage(
+            "you may specify either -id or -if, but not both switches",
+        ));
+    }
     if let Some(outcome) = manager::run(&invocation) {
         return outcome;
     }
@@ -79,7 +84,10 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     if paths.is_empty() {
         paths.push(".");
     }
-    // Where no cell is known that is what would be said.
+    // Where no cell is known, that is the complaint otherwise.
+    if paths.iter().all(|path| cellar_admin::fs::is_outside(path)) {
+        return Err(Failure::from(cellar_admin::fs::outside(paths[0])));
+    }
     if paths
         .iter()
         .all(|path| cellar_admin::fs::is_list_of_cells(path))
@@ -186,7 +194,9 @@ impl Fs<'_> {
     async fn setacl(&self) -> Outcome {
         let (pairs, rest) = self.invocation.list("acl").as_chunks::<2>();
         if !rest.is_empty() {
-            return Err(Failure::usage("-acl takes pairs: a name and its rights"));
+            return Err(Failure::usage(
+                "Missing second half of user/access pair: -acl takes names, each with its rights",
+            ));
         }
         let entry = |[name, rights]: &[String; 2]| {
             Ok((name.clone(), parse_rights(rights).map_err(Failure::usage)?))
@@ -350,7 +360,16 @@ impl Fs<'_> {
         for path in self.invocation.list("dir") {
             match self.files.list_mount(path).await {
                 Ok(mount) if self.json => all.push(mount),
-                Ok(mount) => outln!("'{path}' is a mount point for volume '{}'", mount.text),
+                Ok(mount) => {
+                    let link = match mount.symbolic_link {
+                        true => "symbolic link, leading to a ",
+                        false => "",
+                    };
+                    outln!(
+                        "'{path}' is a {link}mount point for volume '{}'",
+                        mount.text
+                    );
+                }
                 Err(error @ cellar_admin::Error::Usage(_)) => {
                     outln!("{error}");
                     failed = true;

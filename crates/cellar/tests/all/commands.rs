@@ -413,7 +413,11 @@ fn rights_are_added_and_removed() {
     check(
         &cell,
         &[
-            ("fs setacl scratch ann x+", 1, "'x+' are not rights"),
+            (
+                "fs setacl scratch ann x+",
+                1,
+                "illegal rights character 'x'",
+            ),
             (
                 "fs getserverprefs",
                 1,

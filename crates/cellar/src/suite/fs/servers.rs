@@ -22,8 +22,16 @@ use crate::failure::{Failure, Failures, Outcome};
 use crate::mounted::Mounted;
 use crate::output::outln;
 
+/// Seconds after which a mount asks a server again that did not answer (`DOWN_TIME` of
+/// `cellar_client::reach`).
+const PROBE_INTERVAL: &str = "60";
+
 /// Runs it.
 pub(super) async fn check(invocation: &Invocation) -> Outcome {
+    if invocation.get("interval") == Some("0") {
+        outln!("The current down server probe interval is {PROBE_INTERVAL} secs");
+        return Ok(());
+    }
     let mount = match invocation.get(AT) {
         Some(named) => Some(Mounted::meant(Some(named))?),
         None => Mounted::at(Path::new(".")),

@@ -282,7 +282,10 @@ pub(super) static SUITE: Suite = Suite {
                     "fast",
                     ": do not ask them; those that a mount has met silent in the last minute",
                 ),
-                optional("interval", IGNORED),
+                optional(
+                    "interval",
+                    "seconds: 0 shows them; others are accepted, for scripts",
+                ),
             ],
             examples: &["", "demo.cell", "-all -fast"],
         },
