@@ -509,7 +509,7 @@ impl<'a> Files<'a> {
 /// Bytes of a volume's message.
 const MESSAGE_MAX: usize = 127;
 
-/// Symbolic links that lead to one another, as far as they are followed. Source: path_resolution(7).
+/// Symbolic links that are followed one after the other. Source: path_resolution(7).
 const LINKS_MAX: usize = 40;
 
 /// The path that a symbolic link at `path` leads to.

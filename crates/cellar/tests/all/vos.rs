@@ -346,3 +346,33 @@ fn a_move_whose_client_or_server_is_killed_is_finished_by_the_next() {
         std::mem::swap(&mut from, &mut to);
     }
 }
+
+#[test]
+fn a_refused_dump_is_explained_from_a_file_and_from_a_pipe() {
+    let cell = cell();
+    volume(&cell, "vol", 300_000);
+    let dump = cell.local("dump");
+    cell.ok(&format!("vos dump vol -file {}", dump.display()));
+    let whole = fs::read(&dump).expect("a dump");
+    for (case, bytes) in [
+        ("its end is missing", &whole[..whole.len() - 4]),
+        ("half of it", &whole[..whole.len() / 2]),
+    ] {
+        fs::write(&dump, bytes).expect("a dump");
+        let told = cell.fails(&format!("vos restore {B} new -file {}", dump.display()));
+        let (_, fault) = told
+            .lines()
+            .find_map(|line| line.split_once(&format!("{}: ", dump.display())))
+            .unwrap_or_else(|| panic!("{case}: {told}"));
+        let restored = Command::new(env!("CARGO_BIN_EXE_cellar"))
+            .args(format!("vos restore {B} new").split(' '))
+            .env("CELLAR_DIR", cell.directory())
+            .stdin(fs::File::open(&dump).expect("a dump"))
+            .output()
+            .expect("the program starts");
+        assert_ne!(restored.status.code(), Some(0), "{case}");
+        let told = String::from_utf8_lossy(&restored.stderr);
+        let wanted = format!("standard input: {fault}");
+        assert!(told.contains(&wanted), "{case}: {told}");
+    }
+}

@@ -12,33 +12,47 @@ const PIECE: usize = 256 * 1024;
 const DIRECTORY: u8 = 2;
 
 /// The first fault of the dump in a file, as a sentence; `None`: there is none that can be seen
-/// without a
-/// volume, or the file cannot be read.
+/// without a volume, or the file cannot be read.
 pub(super) async fn of_file(path: &Path) -> Option<String> {
     let mut file = tokio::fs::File::open(path).await.ok()?;
     let mut check = Check::default();
     let mut piece = vec![0; PIECE];
     loop {
         let count = file.read(&mut piece).await.ok()?;
-        if count == 0 {
-            return check.end();
-        }
-        if let Err(fault) = check.feed(&piece[..count]) {
-            return Some(fault.to_string());
+        check.read(&piece[..count]);
+        if count == 0 || check.fault.is_some() {
+            return check.fault;
         }
     }
 }
 
 /// A dump that is looked at as it comes.
 #[derive(Default)]
-struct Check {
+pub(super) struct Check {
     reader: Reader,
     /// It names all vnodes, not only those that changed.
     is_full: bool,
     has_root: bool,
+    fault: Option<String>,
 }
 
 impl Check {
+    /// Takes the next piece; an empty one is the end.
+    pub(super) fn read(&mut self, piece: &[u8]) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.fault = match piece {
+            [] => self.end(),
+            _ => self.feed(piece).err().map(|fault| fault.to_string()),
+        };
+    }
+
+    /// The first fault that was met, as a sentence.
+    pub(super) fn fault(self) -> Option<String> {
+        self.fault
+    }
+
     fn feed(&mut self, bytes: &[u8]) -> Result<(), DumpError> {
         self.reader.feed(bytes);
         while let Some(item) = self.reader.next_item()? {
@@ -94,8 +108,27 @@ mod tests {
         write::vnode(&mut dump, &record);
         write::end(&mut dump);
         let mut check = Check::default();
-        check.feed(&dump).expect("a dump");
-        check.end()
+        check.read(&dump);
+        check.read(&[]);
+        check.fault()
+    }
+
+    #[test]
+    fn a_dump_that_ends_early_is_no_fault_before_its_end() {
+        let mut check = Check::default();
+        let mut dump = BytesMut::new();
+        write::dump_header(&mut dump, &DumpHeader::default());
+        check.read(&dump);
+        assert_eq!(check.fault, None);
+        check.read(&[]);
+        let fault = check.fault();
+        assert!(fault.is_some());
+        let mut check = Check::default();
+        check.read(b"no dump at all, but long enough to be one");
+        let first = check.fault.clone();
+        assert!(first.is_some());
+        check.read(&[]);
+        assert_eq!(check.fault(), first, "the first fault is told");
     }
 
     #[test]

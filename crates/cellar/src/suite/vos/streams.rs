@@ -175,11 +175,16 @@ impl Vos<'_> {
         let speaker = Speaker(&progress);
         let volumes = self.volumes;
         let mut refused = None;
+        // A file can be read again, so only what comes through a pipe is looked at on its way.
+        let mut check = file.is_none().then(dump_fault::Check::default);
         let restored = super::jobs::run(&speaker, async |course: Course<'_>| {
             let read = async || {
                 let mut piece = BytesMut::with_capacity(PIECE);
                 let count = source.read_buf(&mut piece).await?;
                 progress.add(count as u64);
+                if let Some(check) = &mut check {
+                    check.read(&piece);
+                }
                 Ok((count > 0).then(|| piece.freeze()))
             };
             let restored = volumes.restore(at, &plan, options, course, read).await;
@@ -190,10 +195,14 @@ impl Vos<'_> {
         if restored.is_err() && !self.json() {
             outln!();
         }
-        if let Some(path) = file.filter(|_| refused == Some(AbortCode::VOLSERREAD_DUMPERROR))
-            && let Some(fault) = dump_fault::of_file(path.as_ref()).await
-        {
-            crate::output::errln!("{path}: {fault}");
+        if refused == Some(AbortCode::VOLSERREAD_DUMPERROR) {
+            let fault = match file {
+                Some(path) => dump_fault::of_file(path.as_ref()).await,
+                None => check.and_then(dump_fault::Check::fault),
+            };
+            if let Some(fault) = fault {
+                crate::output::errln!("{}: {fault}", file.unwrap_or("standard input"));
+            }
         }
         restored?;
         if self.json() {
