@@ -17,7 +17,9 @@ use clap::Parser;
 
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
-use crate::up::{damaged, durability, join, lock, narrow, osds, roles, upkeep, wait_for_signal};
+use crate::up::{
+    banner, damaged, durability, join, lock, narrow, osds, roles, upkeep, wait_for_signal,
+};
 
 /// The security class of Kerberos tickets, in Rx.
 const RXKAD_INDEX: u8 = 2;
@@ -158,6 +160,9 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         cell.name,
         server.devices()
     );
+    if let Some(loss) = banner::loss(options.durability) {
+        println!("{loss}");
+    }
     let signal = wait_for_signal()?;
     tracing::info!(signal, "stopping");
     runtime.shutdown();

@@ -11,7 +11,7 @@
 //! 6. A signal ends it: ports first, then callback state is saved, then partitions and databases
 //!    are closed. A second signal ends it at once, which loses nothing that was acknowledged.
 
-mod banner;
+pub(crate) mod banner;
 mod bootstrap;
 mod bozo;
 mod copies;
@@ -193,6 +193,7 @@ pub(crate) fn run(options: Options) -> Outcome {
         &partitions,
         is_new,
         without_realm,
+        options.durability,
         start.elapsed(),
     );
     let _unread = std::io::stdout().write_all(banner.as_bytes());

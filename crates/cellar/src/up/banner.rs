@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use cellar_client::Ports;
+use cellar_volume::Durability;
 use cellar_wire::ids::PartitionId;
 
 use crate::cell_directory::{self, CellDirectory, Identity, Part};
@@ -15,13 +16,14 @@ pub(super) fn text(
     partitions: &[PartitionId],
     is_new: bool,
     without_realm: bool,
+    durability: Durability,
     took: Duration,
 ) -> String {
     let cell = &identity.cell;
     let name = &cell.name;
     let ports = &cell.ports;
     if identity.part == Part::Fileserver {
-        return of_a_file_server(directory, identity, partitions, is_new, took);
+        return of_a_file_server(directory, identity, partitions, is_new, durability, took);
     }
     let address = identity.address.to_string();
     let here = directory.path();
@@ -59,6 +61,9 @@ pub(super) fn text(
         ports.overseer
     );
     let _ = writeln!(text, "  partitions: {}", names(partitions));
+    if let Some(loss) = loss(durability) {
+        let _ = writeln!(text, "  {loss}");
+    }
     if identity.bind.is_loopback() {
         let _ = writeln!(
             text,
@@ -109,6 +114,17 @@ OpenAFS's user-space client (as root; Debian: openafs-fuse):
     text
 }
 
+/// What a power cut costs where durability is relaxed, for one line.
+pub(crate) fn loss(durability: Durability) -> Option<String> {
+    match durability {
+        Durability::Strict => None,
+        Durability::Relaxed(interval) => Some(format!(
+            "Durability is relaxed: a power cut loses the changes of the last {} ms.",
+            interval.as_millis()
+        )),
+    }
+}
+
 /// Names of partitions, for one line.
 fn names(partitions: &[PartitionId]) -> String {
     let names: Vec<_> = partitions.iter().map(ToString::to_string).collect();
@@ -121,12 +137,14 @@ fn of_a_file_server(
     identity: &Identity,
     partitions: &[PartitionId],
     is_new: bool,
+    durability: Durability,
     took: Duration,
 ) -> String {
     let Identity { cell, address, .. } = identity;
     let name = &cell.name;
     let shown = directory.path().display();
     let verb = if is_new { "has joined" } else { "is back in" };
+    let loss = loss(durability).map_or_else(String::new, |loss| format!("\n  {loss}"));
     let first = partitions.first().map(ToString::to_string);
     let first = first
         .as_deref()
@@ -139,7 +157,7 @@ fn of_a_file_server(
     format!(
         "\nThis file server {verb} cell {name}, in {shown} ({:.2} s)
   at {address}: files {}, volumes {}, overseer {} (UDP); databases at {}
-  partitions: {}
+  partitions: {}{loss}
 
 It holds no volumes until some are made or moved here:
   cellar vos create --dir {shown} {address} {first} NAME

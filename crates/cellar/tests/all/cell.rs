@@ -488,6 +488,16 @@ fn killed_and_started_again_nothing_is_lost() {
 }
 
 #[test]
+fn a_relaxed_cell_says_what_a_power_cut_costs() {
+    let mut cell = Cell::with(&["--durability", "relaxed:20"]);
+    let warning = "a power cut loses the changes of the last 20 ms";
+    assert!(cell.banner.contains(warning), "{}", cell.banner);
+    cell.end("-TERM");
+    cell.start();
+    assert!(!cell.banner.contains("power cut"), "{}", cell.banner);
+}
+
+#[test]
 fn a_second_server_on_the_directory_is_refused() {
     let mut cell = Cell::new();
     let directory = cell.directory();

@@ -33,6 +33,8 @@ pub(crate) struct Cell {
     /// How the server is started.
     options: Vec<String>,
     server: Option<Child>,
+    /// The output of its last start.
+    pub(crate) banner: String,
     /// Those of the first server of a cell; others have theirs at other addresses.
     _ports: Option<Ports>,
 }
@@ -137,6 +139,7 @@ impl Cell {
             port,
             options: options.iter().map(|word| (*word).to_owned()).collect(),
             server: None,
+            banner: String::new(),
             _ports: None,
         }
     }
@@ -167,10 +170,16 @@ impl Cell {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let mut lines = BufReader::new(server.stdout.take().expect("its output")).lines();
-        let up = lines.any(|line| line.expect("a line").contains("Ctrl-C stops it"));
-        assert!(up, "the server ended: {:?}", server.wait());
-        self.server = Some(server);
+        let lines = BufReader::new(server.stdout.take().expect("its output")).lines();
+        self.banner.clear();
+        for line in lines {
+            self.banner += &(line.expect("a line") + "\n");
+            if self.banner.contains("Ctrl-C stops it") {
+                self.server = Some(server);
+                return;
+            }
+        }
+        panic!("the server ended: {:?}", server.wait());
     }
 
     /// The same with other options of `up`.
