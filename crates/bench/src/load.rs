@@ -61,7 +61,8 @@ pub(crate) fn run(
     created: &Arc<AtomicU64>,
 ) -> std::io::Result<Figures> {
     let phase = Arc::new(AtomicU8::new(WARM_UP));
-    let (sender, receiver) = mpsc::channel();
+    let workers = clients.len() * shape.threads.max(shape.flood);
+    let (sender, receiver) = mpsc::sync_channel(workers);
     let mut number = 0;
     for (index, client) in clients.iter().enumerate() {
         let flooding = index >= shape.clients;

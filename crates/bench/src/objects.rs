@@ -390,7 +390,7 @@ impl Clients {
         F: Future<Output = (Stream, Result<T, ObjectsError>)> + 'static,
         W: Fn(Stream) -> F + Clone + Send + 'static,
     {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::sync_channel(self.streams.len());
         let count = self.streams.len();
         for (number, stream) in self.streams.drain(..).enumerate() {
             let (sender, work) = (sender.clone(), work.clone());

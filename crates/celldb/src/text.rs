@@ -3,6 +3,12 @@
 //! `docs/format/databases.md` describes it. Each row has a checksum, and the last line has the
 //! number of rows and a checksum of all that is before it, so that a file that was cut is found.
 
+// Foreign bytes are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write};
 

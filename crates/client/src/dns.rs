@@ -30,8 +30,9 @@ use crate::cell::{Cell, CellName, DATABASE_SERVERS_MAX, Ports};
 pub const DNS_TIME: Duration = Duration::from_secs(5);
 /// The longest that one name server is waited for.
 const TRY_TIME: Duration = Duration::from_secs(2);
-/// For how long a cell is believed: what the records say, within these.
+/// Shortest time that the records of a cell are believed, however short their own.
 const LIFE_MIN: Duration = Duration::from_secs(60);
+/// Longest time that the records of a cell are believed, however long their own.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// How long it is remembered that there is no such cell, and that nobody could say.
 const ABSENT_TIME: Duration = Duration::from_secs(600);

@@ -13,6 +13,7 @@ use cellar_wire::rxafs;
 use crate::abort_map::Refusal;
 
 const STRIPES: usize = 8;
+/// Procedures that are counted by name: more than a package has.
 const PROCEDURES_MAX: usize = 64;
 /// Upper bounds of the sizes that transfers are counted by; one more counts what is larger.
 pub(crate) const TRANSFER_SIZES: [u64; 8] =

@@ -26,7 +26,7 @@ fn main() {
     let client = Runtime::client_only().expect("a port");
     let devices = Devices::new(client.client_port().expect("a port"));
     devices.update(&osds.iter().map(FakeOsd::listed).collect::<Vec<_>>());
-    let (done, wait) = std::sync::mpsc::channel();
+    let (done, wait) = std::sync::mpsc::sync_channel(1);
     client.spawn(0, move || async move {
         println!(
             "layout            write MiB/s  s/GiB   read MiB/s  s/GiB   degraded MiB/s  s/GiB"

@@ -16,6 +16,12 @@
 //! A text is read into a [`Policy`], which can be printed in several forms; all policies of a cell are
 //! compiled into [`Policies`], which answer for a file in about a microsecond. Pure: no clock, no I/O.
 
+// Foreign bytes are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 mod english;
 mod error;
 mod parse;

@@ -40,7 +40,9 @@ fn visit(
         Some(Seen::Done { rules, deep }) => return Ok((*rules, *deep)),
         Some(Seen::Open) => {
             let begins = path.iter().position(|passed| *passed == id).unwrap_or(0);
-            return Err(PolicyError::Cycle(path[begins..].to_vec()));
+            return Err(PolicyError::Cycle(
+                path.get(begins..).unwrap_or_default().to_vec(),
+            ));
         }
         None => {}
     }

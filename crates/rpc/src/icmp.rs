@@ -6,6 +6,12 @@
 //! server that is not running; one that says "fragmentation needed" saves a path its black hole.
 //! Source: ip(7), `IP_RECVERR`.
 
+// Foreign bytes are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -143,6 +149,7 @@ fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 
 /// Room for the error, the address of who reports it, and options that we have asked for.
 const CONTROL_WORDS: usize = 64;
+/// Errors taken from a socket at a time; the others wait for the next look.
 const MESSAGES_MAX: usize = 64;
 
 #[cfg(test)]

@@ -102,6 +102,10 @@ pub(crate) fn start(
     name: String,
     blocking_threads: usize,
 ) -> io::Result<(Arc<ShardHandle>, std::thread::JoinHandle<()>)> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "each command is one step of a call or port, and what is passed on is counted"
+    )]
     let (commands, queue) = mpsc::unbounded_channel();
     let handle = Arc::new(ShardHandle {
         commands,

@@ -125,6 +125,7 @@ const WAITING_MAX: usize = 256;
 /// Most packets in a jumbogram.
 pub(crate) const MAX_JUMBO: u8 = 6;
 const ETHERNET: u16 = 1444;
-/// Range of datagram sizes that are believed (rx-wire facts 2.8).
+/// Smallest datagram size that is believed of a peer, bytes.
 const MIN_DATAGRAM: u16 = 520;
+/// Largest datagram size that is believed of a peer, bytes.
 const MAX_DATAGRAM: u16 = 16_384;

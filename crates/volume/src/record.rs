@@ -3,6 +3,12 @@
 //! Every record ends in a CRC-32C of the rest, checked whenever it is read, and begins with a byte
 //! that says its form. Numbers are big-endian. `docs/format/volume.md` draws each.
 
+// Foreign bytes are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 mod group;
 mod object;
 mod piece;
@@ -123,7 +129,7 @@ impl Put for Vec<u8> {
 
     /// What is stored so is limited before: names and messages to 256 bytes, targets to 1024.
     fn put_string(&mut self, bytes: &[u8]) {
-        let kept = &bytes[..bytes.len().min(usize::from(u16::MAX))];
+        let kept = bytes.get(..usize::from(u16::MAX)).unwrap_or(bytes);
         Put::put_u16(self, kept.len() as u16);
         self.extend_from_slice(kept);
     }

@@ -306,13 +306,13 @@ impl Job<'_> {
             }
         };
         let target = site::Target::new(self, plan);
-        let (sender, mut finished) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut finished) = tokio::sync::mpsc::channel(plan.sites.len().max(1));
         let updates = plan.sites.iter().map(|index| {
             let (sender, target, source) = (sender.clone(), &target, &source);
             async move {
                 let done = target.update(*index, source).await;
                 // The other end listens until all have sent.
-                let _sent = sender.send((*index, done));
+                let _sent = sender.send((*index, done)).await;
             }
         });
         let updates = futures_util::future::join_all(updates.collect::<Vec<_>>());

@@ -16,8 +16,9 @@ const SEALED: std::ops::Range<usize> = 8..48;
 const HEADER: usize = 56;
 /// Where the checksum is.
 const CHECKSUM: std::ops::Range<usize> = 16..20;
-/// Length of a ticket, bytes.
+/// Shortest ticket, bytes.
 const TICKET_MIN: usize = 32;
+/// Longest ticket, bytes, as OpenAFS (`MAXKTCTICKETLEN`).
 const TICKET_MAX: usize = 12000;
 
 /// What a server asks.

@@ -38,7 +38,7 @@ impl Running {
             .spawn()
             .expect("the program starts");
         let errors = BufReader::new(child.stderr.take().expect("what it says"));
-        let (says, lines) = mpsc::channel();
+        let (says, lines) = mpsc::sync_channel(4096);
         std::thread::spawn(move || {
             for line in errors.lines() {
                 let _gone = says.send(line.expect("a line"));

@@ -159,18 +159,21 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadCache> {
+        let taken = self.take(N)?.first_chunk();
+        taken.copied().ok_or(BadCache::Damaged)
+    }
+
     fn u8(&mut self) -> Result<u8, BadCache> {
-        Ok(self.take(1)?[0])
+        Ok(u8::from_be_bytes(self.array()?))
     }
 
     fn u16(&mut self) -> Result<u16, BadCache> {
-        let bytes = self.take(2)?;
-        Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
+        Ok(u16::from_be_bytes(self.array()?))
     }
 
     fn u32(&mut self) -> Result<u32, BadCache> {
-        let bytes = self.take(4)?;
-        Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        Ok(u32::from_be_bytes(self.array()?))
     }
 
     fn counted(&mut self) -> Result<&'a [u8], BadCache> {

@@ -9,6 +9,12 @@
 //! The cache of form FILE is read directly; for others MIT's programs make a copy of one ticket
 //! (decision 0009).
 
+// Foreign bytes are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 mod configuration;
 mod credential_cache;
 mod principal;

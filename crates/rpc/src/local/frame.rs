@@ -81,6 +81,7 @@ const DATA: u8 = 2;
 const END: u8 = 3;
 const ABORT: u8 = 4;
 const HEADER_BYTES: usize = 4;
+/// Longest name of a service, bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 #[cfg(test)]

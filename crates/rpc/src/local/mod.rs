@@ -15,6 +15,12 @@
 //!
 //! A client that gives up closes the stream.
 
+// Foreign bytes are parsed here: nothing may panic on them.
+#![cfg_attr(
+    not(test),
+    deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
 mod client;
 mod frame;
 mod server;

@@ -102,7 +102,7 @@ pub async fn client(
     let port = runtime.client_port().map_err(CallError::from)?;
     let callers = options.callers.max(1);
     let groups = callers.div_ceil(CALLERS_PER_CONNECTION);
-    let (results, mut collected) = mpsc::unbounded_channel();
+    let (results, mut collected) = mpsc::channel(CALLERS_PER_CONNECTION as usize);
     let start = Instant::now();
     for group in 0..groups {
         let members = CALLERS_PER_CONNECTION.min(callers - group * CALLERS_PER_CONNECTION);
@@ -120,7 +120,7 @@ pub async fn client(
                 crate::shard::spawn(async move {
                     let result = caller(&connection, &options).await;
                     // Whoever measured has given up if nobody listens.
-                    let _gone = results.send(result);
+                    let _gone = results.send(result).await;
                 });
             }
         });

@@ -471,7 +471,7 @@ fn callers_on_the_shard_itself_and_ports_of_their_own() {
             ..cellar_rpc::RuntimeConfig::default()
         })
         .unwrap();
-        let (results, mut collected) = tokio::sync::mpsc::unbounded_channel();
+        let (results, mut collected) = tokio::sync::mpsc::channel(1);
         for number in 0..20 {
             let address = "127.0.0.1:0".parse().unwrap();
             let config = PortConfig::new(address).spread(Spread::OneShard(number));
@@ -485,7 +485,7 @@ fn callers_on_the_shard_itself_and_ports_of_their_own() {
                     ports.insert(connection.call(&Peer {}).await.unwrap().port);
                 }
                 assert_eq!(ports, [u32::from(port.local_address().port())].into());
-                results.send(ports).unwrap();
+                results.send(ports).await.unwrap();
             });
         }
         drop(results);

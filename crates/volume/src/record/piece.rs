@@ -97,13 +97,18 @@ impl PieceBlocks {
         runs
     }
 
+    /// The block at a place, if there is one.
+    fn slot(&self, place: usize) -> Option<BlockRef> {
+        self.0.get(place).copied().flatten()
+    }
+
     /// The same, cut also where blocks were written in different epochs, with these.
     fn spans(&self) -> Vec<(usize, Run, u64)> {
         let mut spans: Vec<(usize, Run, u64)> = Vec::new();
         for (place, run) in self.runs() {
             for offset in 0..run.count {
                 let at = place + offset as usize;
-                let epoch = self.0[at].map_or(0, |slot| slot.epoch);
+                let epoch = self.slot(at).map_or(0, |slot| slot.epoch);
                 match spans.last_mut() {
                     Some((_, span, same)) if offset > 0 && *same == epoch => span.count += 1,
                     _ => {
@@ -122,9 +127,11 @@ impl PieceBlocks {
         for (place, slot) in self.0.iter().enumerate() {
             let Some(slot) = slot else { continue };
             // A block keeps its place in the file, so it can only be at the same place.
-            let shared = others
-                .iter()
-                .any(|other| other.0[place].is_some_and(|same| same.block == slot.block));
+            let shared = others.iter().any(|other| {
+                other
+                    .slot(place)
+                    .is_some_and(|same| same.block == slot.block)
+            });
             if shared {
                 continue;
             }
@@ -199,7 +206,8 @@ impl Piece {
                 }
                 for (place, block, epoch) in places {
                     let checksum = fields.u32()?;
-                    blocks.0[place] = Some(BlockRef {
+                    let slot = blocks.0.get_mut(place);
+                    *slot.ok_or_else(|| fields.malformed())? = Some(BlockRef {
                         block,
                         checksum,
                         epoch,

@@ -138,11 +138,9 @@ impl VnodeRecord {
         match (self.kind, &self.acl, &self.layout) {
             (FileType::Directory, Some(acl), _) => {
                 let bytes = acl.to_bytes();
-                let end = bytes
-                    .iter()
-                    .rposition(|&byte| byte != 0)
-                    .map_or(0, |last| last + 1);
-                out.extend_from_slice(&bytes[..end]);
+                let last = bytes.iter().rposition(|&byte| byte != 0);
+                let end = last.map_or(0, |last| last + 1);
+                out.extend(bytes.into_iter().take(end));
             }
             (FileType::File, _, Some(layout)) => out.extend_from_slice(&layout.to_xdr()),
             _ => out.extend_from_slice(&self.target),
