@@ -236,3 +236,48 @@ fn it_is_said_when_set_id_bits_go() {
     ];
     assert_eq!(kernel.end(), expected);
 }
+
+#[test]
+fn a_name_alone_has_a_number_and_is_not_looked_up() {
+    use crate::ll::reply::{DirEntOffset, DirEntPlusList, DirEntryPlus, Response};
+    let attr = FileAttr {
+        ino: INodeNo(7),
+        size: 0,
+        blocks: 0,
+        atime: std::time::UNIX_EPOCH,
+        mtime: std::time::UNIX_EPOCH,
+        ctime: std::time::UNIX_EPOCH,
+        crtime: std::time::UNIX_EPOCH,
+        kind: FileType::Directory,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    };
+    for node in [0, 7] {
+        let mut list = DirEntPlusList::new(4096);
+        let entry = DirEntryPlus::new(
+            INodeNo(node),
+            Generation(0),
+            DirEntOffset(1),
+            "name",
+            Duration::ZERO,
+            (&attr).into(),
+            Duration::ZERO,
+        );
+        assert!(!list.push(&entry));
+        let response: crate::ll::ResponseData = list.into();
+        let bytes = response.with_iovec(crate::ll::RequestId(2), |parts| {
+            parts
+                .iter()
+                .flat_map(|part| part.to_vec())
+                .collect::<Vec<u8>>()
+        });
+        // Behind the reply's header: the entry, of 128 bytes, begins with its node; then the line.
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        assert_eq!((word(16), word(16 + 128)), (node, 7));
+    }
+}

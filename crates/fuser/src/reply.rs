@@ -765,7 +765,9 @@ impl ReplyDirectoryPlus {
 
     /// Add an entry to the directory reply buffer. Returns true if the buffer is full.
     /// A transparent offset value can be provided for each entry. The kernel uses these
-    /// value to request the next entries in further readdir calls
+    /// value to request the next entries in further readdir calls.
+    /// With `ino` 0 the entry is a name with the number of `attr`: the kernel takes nothing else
+    /// over from it, and counts no lookup.
     pub fn add<T: AsRef<OsStr>>(
         &mut self,
         ino: INodeNo,
