@@ -8,6 +8,7 @@
 //!    what everybody may not see; what nothing is promised about.
 //! 4. What was broken while the answer was on its way is told once more, after it: the kernel may have heard of the break
 //!    before it had what it was about.
+//! 5. The kernel may keep a listing for the next open: `inodes/listings.rs` says when.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,9 +20,11 @@ use bytes::Bytes;
 use cellar_client::CellName;
 use cellar_client::cache::{Listing, Vnode};
 use cellar_wire::rxafs::FileType as Kind;
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{
+    Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
+};
 
-use crate::inodes::{self, Node, ROOT};
+use crate::inodes::{self, Lines, Node};
 use crate::requests::{Answer, Requests, Seen, attr, code, nothing};
 
 /// Statuses asked for at a time while a directory is read.
@@ -30,7 +33,24 @@ const WALK: usize = 50;
 /// A directory as it was when it was opened.
 pub(crate) enum Opened {
     Cells(Vec<(Bytes, FileType)>),
-    Vnode(Arc<Vnode>, Arc<Listing>),
+    Vnode(Arc<Vnode>, Arc<Listing>, Lines),
+}
+
+/// A directory that was opened.
+#[derive(Debug)]
+pub(crate) struct OpenDir {
+    pub(crate) handle: u64,
+    lines: Lines,
+}
+
+impl OpenDir {
+    pub(crate) fn flags(&self) -> FopenFlags {
+        match self.lines {
+            Lines::Kept => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            Lines::Keep => FopenFlags::FOPEN_CACHE_DIR,
+            Lines::Pass => FopenFlags::empty(),
+        }
+    }
 }
 
 /// One line of a directory.
@@ -114,17 +134,21 @@ impl Page for ReplyDirectoryPlus {
 
     fn is_full(&mut self, line: &Line<'_>) -> bool {
         let name = OsStr::from_bytes(line.name);
-        let (attr, time) = match &line.entry {
-            Some(given) => (given.attr, given.time),
-            None => (mere_name(line.kind), Duration::ZERO),
+        // The node 0: the kernel takes nothing over but the line.
+        let (node, attr, time) = match &line.entry {
+            Some(given) => (given.attr.ino, given.attr, given.time),
+            None => (
+                INodeNo(0),
+                mere_name(line.number, line.kind),
+                Duration::ZERO,
+            ),
         };
         let generation = line
             .entry
             .as_ref()
             .map_or(0, |given| generation(&given.vnode));
-        let number = attr.ino;
         self.add(
-            number,
+            node,
             line.offset,
             name,
             &time,
@@ -146,22 +170,17 @@ fn generation(vnode: &Vnode) -> u64 {
     vnode.key().1.uniquifier.0.into()
 }
 
-/// The attributes of a line that is a name and a type alone.
-///
-/// The protocol has the number 0 for that, which [`fuser`] cannot say without giving the name itself the number 0; a name
-/// without a number is one that has been removed, for programs. The root's number cannot be behind a name: the kernel
-/// takes nothing over, as it did since it has `readdirplus`, and "forgets" the root, which is never forgotten.
-/// Source: observed with Linux 6.18; linux/fs/fuse/readdir.c.
-fn mere_name(kind: FileType) -> FileAttr {
+/// The attributes of a line that is a name, a number and a type alone.
+fn mere_name(number: u64, kind: FileType) -> FileAttr {
     FileAttr {
-        ino: INodeNo(ROOT),
+        ino: INodeNo(number),
         kind,
         ..nothing()
     }
 }
 
 impl Requests {
-    pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<u64> {
+    pub(crate) async fn open_dir(&self, uid: u32, number: INodeNo) -> Answer<OpenDir> {
         self.settle(uid, number).await?;
         let opened = match self.node(number)? {
             Node::Cells => {
@@ -181,12 +200,17 @@ impl Requests {
                 let user = self.user(uid).await?;
                 let listing = self.cache.listing(&user, &vnode).await.map_err(code)?;
                 self.cache.will_walk(&vnode);
-                Opened::Vnode(vnode, listing)
+                let lines = self.inodes.listing_opened(number.0, &listing);
+                Opened::Vnode(vnode, listing, lines)
             }
+        };
+        let lines = match &opened {
+            Opened::Vnode(_, _, lines) => *lines,
+            Opened::Cells(_) => Lines::Pass,
         };
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         self.directories.lock().insert(handle, Arc::new(opened));
-        Ok(handle)
+        Ok(OpenDir { handle, lines })
     }
 
     /// Puts lines from `offset` on into `page`. What it answers must be told when the page has been [`Gift::sent`].
@@ -238,7 +262,7 @@ impl Requests {
                     }
                 }
             }
-            Opened::Vnode(directory, listing) => {
+            Opened::Vnode(directory, listing, _) => {
                 let rest = listing.iter().skip(skip);
                 let read = self.read_names(uid, number, directory, rest, offset, page, &mut gift);
                 let failed = read.await.err();
@@ -343,8 +367,11 @@ impl Requests {
         })
     }
 
-    pub(crate) fn release_dir(&self, handle: u64) {
-        self.directories.lock().remove(&handle);
+    pub(crate) fn release_dir(&self, number: INodeNo, handle: u64) {
+        let opened = self.directories.lock().remove(&handle);
+        if let Some(Opened::Vnode(_, _, Lines::Kept | Lines::Keep)) = opened.as_deref() {
+            self.inodes.listing_closed(number.0);
+        }
     }
 }
 

@@ -12,11 +12,11 @@ use std::time::SystemTime;
 use cellar_client::cache::{Cache, Wanted};
 use cellar_wire::ids::{AfsTime, ViceId};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
@@ -159,8 +159,8 @@ impl fuser::Filesystem for Filesystem {
         let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
+            // Always: with a listing that the kernel keeps nothing else would bring the attributes.
             | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
@@ -563,7 +563,7 @@ impl fuser::Filesystem for Filesystem {
                 .within(&caller, requests.open_dir(uid, number))
                 .await
             {
-                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Ok(open) => reply.opened(FileHandle(open.handle), open.flags()),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -594,12 +594,12 @@ impl fuser::Filesystem for Filesystem {
     fn releasedir(
         &self,
         _request: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.requests.release_dir(handle.0);
+        self.requests.release_dir(number, handle.0);
         reply.ok();
     }
 

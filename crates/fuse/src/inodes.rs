@@ -23,6 +23,10 @@ use cellar_client::cache::{Key, Vnode};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 use parking_lot::Mutex;
 
+mod listings;
+
+pub(crate) use listings::Lines;
+
 /// The number of the root. Source: the FUSE protocol.
 pub(crate) const ROOT: u64 = 1;
 /// The dynamic root, where notices name a vnode.
@@ -81,6 +85,8 @@ struct Inode {
     pages: Option<u64>,
     /// Rule 5: [`Vnode::contents`] of what the kernel reads by itself.
     lent: Option<u64>,
+    /// The listing in the pages of a directory.
+    listed: listings::Pages,
 }
 
 /// All inodes that the kernel knows.
@@ -130,6 +136,7 @@ impl Inodes {
             parents: HashSet::new(),
             pages: None,
             lent: None,
+            listed: listings::Pages::default(),
         };
         table.inodes.insert(ROOT, root);
         Self(Mutex::new(table))
@@ -538,6 +545,7 @@ impl Table {
             parents: HashSet::new(),
             pages: None,
             lent: None,
+            listed: listings::Pages::default(),
         };
         self.inodes.insert(number, inode);
         number

@@ -364,6 +364,7 @@ impl Notices {
     ) {
         let inode = |key, change: &Change| {
             for number in inodes.of(key) {
+                inodes.listings_are_old(number);
                 kernel.inode(number, change.contents && !change.directory);
                 let last = change.length.as_ref().and_then(Length::last);
                 if let Some((at, byte)) = last {

@@ -64,6 +64,9 @@
 //! the pages that it asks for. [`Vnode::attributes`] is the only source of a time for which
 //! attributes may be believed, and marks them. [`Owed`] must be used, and only [`Cache::pay`] uses
 //! it.
+//!
+//! Lines of a directory that the kernel keeps are no part of this. A program gets them after an
+//! open alone, and the mount's answer to the open says whether they are those of now.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::control::*;
-use crate::inodes::Inodes;
+use crate::inodes::{Inodes, ROOT};
 use crate::mount::Options;
 
 const ROOT_DIR: INodeNo = INodeNo(ROOT);
@@ -84,7 +84,15 @@ impl Client {
     }
 
     async fn open(&self) -> u64 {
-        self.requests.open_dir(0, ROOT_DIR).await.expect("open")
+        let open = self.requests.open_dir(0, ROOT_DIR).await;
+        open.expect("open").handle
+    }
+
+    /// How the kernel may read the root when it is opened; closed again.
+    async fn lines(&self) -> FopenFlags {
+        let open = self.requests.open_dir(0, ROOT_DIR).await.expect("open");
+        self.requests.release_dir(ROOT_DIR, open.handle);
+        open.flags()
     }
 
     /// Reads a page of at most `room` lines.
@@ -196,6 +204,43 @@ async fn a_directory_is_listed_as_it_was_opened_and_gives_what_it_has_now() {
     // The name leads to another file by now.
     assert_eq!(page.number("b"), None);
     assert!(page.number("c").is_some());
+    cell.end();
+}
+
+#[tokio::test]
+async fn the_kernel_keeps_a_listing_until_something_in_it_changes() {
+    let cell = TestCell::start(Rights::ALL);
+    let (reader, writer) = (client(&cell).await, client(&cell).await);
+    let file = writer.make("file").await;
+    writer.make("other").await;
+    let keep = FopenFlags::FOPEN_CACHE_DIR;
+    let kept = keep | FopenFlags::FOPEN_KEEP_CACHE;
+    assert_eq!(reader.lines().await, keep);
+    assert_eq!(reader.lines().await, kept);
+    // Another machine.
+    writer.remove("other").await;
+    assert_eq!(reader.lines().await, keep);
+    assert_eq!(reader.lines().await, kept);
+    // This one.
+    reader.make("mine").await;
+    assert_eq!(reader.lines().await, keep);
+    assert_eq!(reader.lines().await, kept);
+    reader.remove("mine").await;
+    assert_eq!(reader.lines().await, keep);
+    // As long as old lines may come from an open handle, new ones are not kept.
+    let open = reader.open().await;
+    writer.make("late").await;
+    assert_eq!(reader.lines().await, FopenFlags::empty());
+    reader.requests.release_dir(ROOT_DIR, open);
+    assert_eq!(reader.lines().await, keep);
+    assert_eq!(reader.lines().await, kept);
+    // Attributes that went with it are taken back.
+    let (page, gift) = reader.read(reader.open().await, 2, 10).await;
+    gift.sent();
+    let number = page.number("file").expect("given");
+    assert_eq!(reader.requests.inodes.of(file.key()), [number]);
+    reader.requests.inodes.listings_are_old(number);
+    assert_eq!(reader.lines().await, keep);
     cell.end();
 }
 

@@ -1,0 +1,147 @@
+//! Listings of directories that the kernel keeps (`FOPEN_CACHE_DIR`).
+//!
+//! The kernel puts the lines that it reads into pages of the directory's inode. The next program
+//! that opens the directory reads them there, if the answer to its open allows that. Each open is a
+//! request, which looks at the user's rights. So an open is the only place that decides, and
+//! nothing that happens between two opens can show an old listing to a program that opens later.
+//!
+//! 1. The pages hold lines of one [`Listing`] in memory. A change of the directory, by this mount
+//!    or by another machine, makes another listing. The kernel drops its pages at the next open.
+//! 2. An open handle reads the listing of its own open, and its lines go into the pages. As long
+//!    as one is open with lines that differ, the others read past the pages.
+//! 3. With its lines the kernel was given what the names lead to. Once a notice took something of
+//!    that back, the directory is read again: that brings all attributes with a few requests, where
+//!    kept lines would cost one request for each.
+
+use std::sync::{Arc, Weak};
+
+use cellar_client::cache::Listing;
+
+use super::Inodes;
+
+/// How a directory that is opened may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lines {
+    /// The pages that the kernel has are its lines.
+    Kept,
+    /// The kernel drops its pages, and puts the lines that it reads into new ones.
+    Keep,
+    /// The kernel drops its pages.
+    Pass,
+}
+
+/// The listing of an inode in the kernel's pages.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    /// Whose lines are in them, or are put there by open handles.
+    listing: Option<Weak<Listing>>,
+    /// Whether a notice took back what went with the lines.
+    is_old: bool,
+    /// Handles whose lines are put there.
+    open: usize,
+}
+
+impl Pages {
+    fn open(&mut self, listing: &Arc<Listing>) -> Lines {
+        // A listing that is changed in place moves, as this refers to its place.
+        let is_same = self
+            .listing
+            .as_ref()
+            .is_some_and(|kept| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(listing)));
+        let lines = match (is_same, self.open) {
+            (true, _) if !self.is_old => Lines::Kept,
+            (true, _) | (false, 0) => Lines::Keep,
+            (false, _) => return Lines::Pass,
+        };
+        if lines == Lines::Keep {
+            self.listing = Some(Arc::downgrade(listing));
+            self.is_old = false;
+        }
+        self.open += 1;
+        lines
+    }
+}
+
+impl Inodes {
+    /// A directory is opened to be read. Unless the lines pass, [`Inodes::listing_closed`] must
+    /// follow.
+    pub(crate) fn listing_opened(&self, number: u64, listing: &Arc<Listing>) -> Lines {
+        let mut table = self.0.lock();
+        let inode = table.inodes.get_mut(&number);
+        inode.map_or(Lines::Pass, |inode| inode.listed.open(listing))
+    }
+
+    /// A handle whose lines the kernel kept is closed.
+    pub(crate) fn listing_closed(&self, number: u64) {
+        let mut table = self.0.lock();
+        if let Some(inode) = table.inodes.get_mut(&number) {
+            inode.listed.open = inode.listed.open.saturating_sub(1);
+        }
+    }
+
+    /// A notice takes back what the kernel has of an inode. Rule 3.
+    pub(crate) fn listings_are_old(&self, number: u64) {
+        let mut table = self.0.lock();
+        let table = &mut *table;
+        let Some(inode) = table.inodes.get_mut(&number) else {
+            return;
+        };
+        inode.listed.is_old = true;
+        let parents: Vec<u64> = inode.parents.iter().map(|(parent, _)| *parent).collect();
+        for parent in parents {
+            if let Some(directory) = table.inodes.get_mut(&parent) {
+                directory.listed.is_old = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use cellar_wire::ids::Fid;
+
+    use super::*;
+
+    fn listing(names: &[&'static str]) -> Arc<Listing> {
+        let line = |name: &&'static str| (Bytes::from_static(name.as_bytes()), Fid::new(1, 2, 3));
+        Arc::new(names.iter().map(line).collect())
+    }
+
+    #[test]
+    fn lines_are_kept_until_the_listing_is_another() {
+        let (mut pages, mut names) = (Pages::default(), listing(&["a"]));
+        assert_eq!(pages.open(&names), Lines::Keep);
+        assert_eq!(pages.open(&names), Lines::Kept);
+        pages.open = 0;
+        assert_eq!(pages.open(&names), Lines::Kept);
+        pages.open = 0;
+        // In place, as nothing else holds it.
+        Arc::make_mut(&mut names).clear();
+        assert_eq!(pages.open(&names), Lines::Keep);
+        pages.open = 0;
+        drop(names);
+        assert_eq!(pages.open(&listing(&[])), Lines::Keep);
+    }
+
+    #[test]
+    fn lines_of_two_listings_do_not_meet() {
+        let mut pages = Pages::default();
+        let (first, second) = (listing(&["a"]), listing(&["b"]));
+        assert_eq!(pages.open(&first), Lines::Keep);
+        assert_eq!(pages.open(&second), Lines::Pass);
+        assert_eq!(pages.open(&second), Lines::Pass);
+        pages.open = 0;
+        assert_eq!(pages.open(&second), Lines::Keep);
+        assert_eq!(pages.open(&second), Lines::Kept);
+    }
+
+    #[test]
+    fn what_was_taken_back_is_read_again() {
+        let (mut pages, names) = (Pages::default(), listing(&["a"]));
+        assert_eq!(pages.open(&names), Lines::Keep);
+        pages.is_old = true;
+        assert_eq!(pages.open(&names), Lines::Keep);
+        assert_eq!(pages.open(&names), Lines::Kept);
+    }
+}
