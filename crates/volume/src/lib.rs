@@ -15,6 +15,7 @@
 //! counters, the space map, the journal queue, the memory table.
 
 mod attributes;
+mod block_map;
 mod blocks;
 mod body;
 mod cells;

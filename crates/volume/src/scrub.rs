@@ -106,8 +106,9 @@ struct Scrub<'s> {
     report: ScrubReport,
     begun: Instant,
     told: u64,
-    /// Vnodes with records in damaged blocks of the base table's file, by group.
-    lost: BTreeMap<u32, BTreeSet<u32>>,
+    /// Vnodes with records in damaged blocks of the base table's file, or with blocks that are not
+    /// theirs alone, by group; and what is said of them.
+    lost: BTreeMap<u32, BTreeMap<u32, String>>,
 }
 
 /// Somebody told it to stop.
@@ -165,7 +166,7 @@ impl<'s> Scrub<'s> {
 
     fn partition(mut self) -> Result<ScrubReport> {
         let engine = Arc::clone(&self.core.engine);
-        if self.table()?.is_break() {
+        if self.table()?.is_break() || self.block_map()?.is_break() {
             return Ok(self.end(true));
         }
         let prefix = Key::of_kind(Kind::Volume);

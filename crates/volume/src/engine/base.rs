@@ -404,7 +404,7 @@ impl Drop for Base {
 impl View {
     /// Whether the table is about to be opened again, as a write of it found no room: what this
     /// answers from now on may be an error that says nothing of the entries.
-    pub(super) fn is_replaced(&self) -> bool {
+    pub(crate) fn is_replaced(&self) -> bool {
         self.no_room.is_set()
     }
 

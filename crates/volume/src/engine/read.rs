@@ -63,6 +63,22 @@ impl Engine {
         }
     }
 
+    /// A state of the base that has each table of changes whole or not at all; `None` where there is
+    /// none for long.
+    pub(crate) fn whole_base(&self) -> Option<Arc<View>> {
+        let begun = Instant::now();
+        loop {
+            let base = Arc::clone(&self.levels().base);
+            if base.partial <= base.applied {
+                return Some(base);
+            }
+            if begun.elapsed() >= REOPEN_TIME || self.check_running().is_err() {
+                return None;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
     /// After an error of the base of `levels`: the levels to read instead, or none where the error
     /// counts. Waits a moment while the base is about to be opened again.
     fn levels_after(&self, levels: &Arc<Levels>, begun: Instant) -> Option<Arc<Levels>> {

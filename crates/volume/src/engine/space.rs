@@ -32,17 +32,20 @@ use files::BlockFile;
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Blocks of a region: 64 MiB, a bitmap of 2 KiB.
 pub(crate) const REGION_BLOCKS: u64 = 16_384;
-const WORDS: usize = (REGION_BLOCKS / 64) as usize;
+pub(crate) const WORDS: usize = (REGION_BLOCKS / 64) as usize;
 /// Regions of a file: 4 TiB, which every file system takes.
 const FILE_REGIONS: u64 = 65_536;
 /// Regions whose free counts share a value.
-const COUNTS_REGIONS: usize = 512;
+pub(crate) const COUNTS_REGIONS: usize = 512;
 /// A run shorter than this is taken only when there is nothing better.
 const GOOD_RUN: u32 = 16;
 /// Regions tried for good runs before the map grows.
 const REGIONS_TRIED: usize = 16;
 /// Flushes after which a region that nobody used leaves memory.
 const REGION_IDLE_FLUSHES: u64 = 8;
+
+/// The blocks of a region, a bit each.
+pub(crate) type Bitmap = [u64; WORDS];
 
 /// Finds the stored value of a key (a region's bitmap or counts).
 pub(crate) type Load<'a> = &'a dyn Fn(&Key) -> Result<Option<Bytes>>;
@@ -73,8 +76,8 @@ struct Inner {
 }
 
 struct Region {
-    taken: Box<[u64; WORDS]>,
-    image: Box<[u64; WORDS]>,
+    taken: Box<Bitmap>,
+    image: Box<Bitmap>,
     dirty: bool,
     used_at: u64,
     /// No free block lies in a word before this one.
@@ -123,14 +126,14 @@ impl Drop for Pin {
     }
 }
 
-fn region_of(block: u64) -> (u32, usize) {
+pub(crate) fn region_of(block: u64) -> (u32, usize) {
     (
         (block / REGION_BLOCKS) as u32,
         (block % REGION_BLOCKS) as usize,
     )
 }
 
-fn count_free(words: &[u64; WORDS]) -> u16 {
+pub(crate) fn count_free(words: &Bitmap) -> u16 {
     words.iter().map(|word| word.count_zeros()).sum::<u32>() as u16
 }
 
@@ -434,19 +437,25 @@ pub(crate) fn checked(bytes: &Bytes) -> Result<Bytes> {
     Err(Error::Format("a record does not match its checksum".into()))
 }
 
+/// A region as its value has it; without one no block of it was ever in use.
+pub(crate) fn bitmap(value: Option<&Bytes>) -> Result<Box<Bitmap>> {
+    let mut words = Box::new([0; WORDS]);
+    if let Some(value) = value {
+        let value = checked(value)?;
+        for (word, bytes) in words.iter_mut().zip(value.as_chunks::<8>().0) {
+            *word = u64::from_be_bytes(*bytes);
+        }
+    }
+    Ok(words)
+}
+
 impl Inner {
     fn region(&mut self, number: u32, load: Load<'_>) -> Result<&mut Region> {
         let now = self.flushes;
         let region = match self.regions.entry(number) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(slot) => {
-                let mut image = Box::new([0; WORDS]);
-                if let Some(value) = load(&Key::region(number))? {
-                    let value = checked(&value)?;
-                    for (word, bytes) in image.iter_mut().zip(value.as_chunks::<8>().0) {
-                        *word = u64::from_be_bytes(*bytes);
-                    }
-                }
+                let image = bitmap(load(&Key::region(number))?.as_ref())?;
                 slot.insert(Region {
                     taken: image.clone(),
                     image,

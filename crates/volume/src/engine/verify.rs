@@ -157,7 +157,7 @@ fn walk(
 }
 
 /// The first key behind a damaged page that can be read from, or one not far behind it.
-fn skip_unreadable(view: &View, bad: &Key) -> Option<Key> {
+pub(crate) fn skip_unreadable(view: &View, bad: &Key) -> Option<Key> {
     skip(bad, &mut |key| {
         view.entries(key)
             .and_then(|mut entries| entries.next())

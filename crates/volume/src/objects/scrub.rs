@@ -3,13 +3,14 @@
 //! Blocks are read from the device where the system can be told to. What does not match is looked at
 //! again with its record as it is then, and its blocks held, before it is called damaged.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use cellar_wire::object::ObjectId;
 
 use super::{DAMAGED_MAX, ObjectStore, Shared, name_of};
+use crate::block_map;
 use crate::blocks::{Owner, block_damage};
 use crate::engine::key::{Key, Kind};
 use crate::engine::space::BLOCK_BYTES;
@@ -65,6 +66,7 @@ impl ObjectStore {
         }
         let begun = Instant::now();
         let lost = shared.scrub_table(rate, begun, &mut report, tell)?;
+        let misnamed = shared.scrub_map(rate, begun, &mut report, tell)?;
         let mut count = Count::begin(shared);
         let mut walk = shared.engine.walk(&prefix, &prefix);
         while !report.is_partial {
@@ -96,7 +98,8 @@ impl ObjectStore {
                     let wrong = scrubbed.unwrap_or_else(|error| Some(error.to_string()));
                     let is_lost =
                         lost.contains(&key) || lost.contains(&Key::object_pieces(record.number));
-                    wrong.or_else(|| is_lost.then(|| ON_DISK.to_owned()))
+                    let wrong = wrong.or_else(|| is_lost.then(|| ON_DISK.to_owned()));
+                    wrong.or_else(|| misnamed.get(&record.number).cloned())
                 }
                 Err(error) => Some(error.to_string()),
             };
@@ -214,6 +217,37 @@ impl Shared {
         Ok(faults.lost.iter().map(of_object).collect())
     }
 
+    /// Compares the map of blocks with the pieces: numbers of objects that name a block wrongly, and
+    /// how.
+    fn scrub_map(
+        &self,
+        rate: u64,
+        begun: Instant,
+        report: &mut ObjectScrub,
+        tell: &mut dyn FnMut(&ObjectScrub) -> ControlFlow<()>,
+    ) -> Result<BTreeMap<u64, String>> {
+        let mut is_ended = false;
+        let mut go_on = || {
+            is_ended = self.reaper.stopping() || tell(report).is_break();
+            match is_ended {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let faults = block_map::compare(&self.engine, Kind::ObjectPiece, &mut go_on)?;
+        if faults.is_partial && !is_ended {
+            tracing::warn!("scrub: no room to compare the map of blocks with what names them");
+        }
+        for fault in faults.of_unnamed().iter().chain(&faults.others) {
+            tracing::error!(fault, "scrub: damaged");
+        }
+        report.bytes += faults.bytes;
+        report.total += faults.bytes;
+        report.is_partial |= is_ended || keep_pace(self, rate, begun, report, tell).is_break();
+        let named = faults.pieces.into_iter();
+        Ok(named.map(|(key, cause)| (key.u64_at(1), cause)).collect())
+    }
+
     /// Verifies the pieces of an object; says what is wrong with the first that is damaged.
     fn scrub_object(
         &self,
@@ -301,5 +335,51 @@ impl Shared {
         }
         let index = key.u64_at(9) * PIECE_BLOCKS as u64 + place as u64;
         Ok(block_damage(&self.engine, owner, index, slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cellar_wire::ids::{Uniquifier, VnodeId, VolumeId};
+
+    use super::*;
+    use crate::Options;
+    use crate::disk::SimDisk;
+    use crate::engine::batch::Batch;
+
+    #[test]
+    fn a_device_names_objects_whose_blocks_are_free_in_the_map() {
+        let options = Options {
+            journal_bytes: 1 << 20,
+            reserve_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let store = ObjectStore::open(Arc::new(SimDisk::new(64 << 20)), options).unwrap();
+        let id = |serial| ObjectId {
+            volume: VolumeId(7),
+            vnode: VnodeId(2),
+            uniquifier: Uniquifier(3),
+            serial,
+        };
+        for serial in 1..4 {
+            let mut writer = store.writer(id(serial), 0, 10, 0, 100_000).unwrap();
+            writer.push(vec![serial as u8; 100_000].into()).unwrap();
+            writer.finish().unwrap().wait().unwrap();
+        }
+        let mut tell = |_: &_| ControlFlow::Continue(());
+        store.flush().unwrap();
+        assert_eq!(store.scrub(0, &mut tell).unwrap().damaged, []);
+        let engine = &store.shared().engine;
+        let prefix = Key::object_pieces(2);
+        let (key, value) = engine.first_version(&prefix, &prefix).unwrap().unwrap();
+        let runs = Piece::decode(&value).unwrap().into_blocks().runs();
+        let mut batch = Batch::new();
+        batch.put(key, value);
+        batch.released = runs.into_iter().map(|(_, run)| run).collect();
+        engine.commit(batch).unwrap().wait().unwrap();
+        store.flush().unwrap();
+        assert_eq!(store.scrub(0, &mut tell).unwrap().damaged, [id(2)]);
     }
 }

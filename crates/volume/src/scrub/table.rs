@@ -7,6 +7,7 @@ use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
 
 use super::orphans::Orphans;
 use super::{Damage, Ended, Look, Scrub, Viewers};
+use crate::block_map;
 use crate::core::Group;
 use crate::engine::key::{Key, Kind};
 use crate::error::{Error, Result};
@@ -44,7 +45,7 @@ impl Scrub<'_> {
             let is_kind = |kind: Kind| key.starts_with(&Key::of_kind(kind));
             if is_kind(Kind::Vnode) || is_kind(Kind::Body) {
                 let vnodes = self.lost.entry(key.u32_at(1)).or_default();
-                vnodes.insert(key.u32_at(5));
+                vnodes.insert(key.u32_at(5), ON_DISK.to_owned());
             } else if is_kind(Kind::Volume) {
                 let error = Error::Format(ON_DISK.to_owned());
                 self.damage_of_volume(VolumeId(key.u32_at(1)), &error);
@@ -61,8 +62,36 @@ impl Scrub<'_> {
         Ok(ended)
     }
 
-    /// Tells vnodes of a group with records that are damaged on the disk, but for those that were
-    /// told since.
+    /// Compares the map of blocks with the pieces. What is wrong with vnodes is told with their group.
+    pub(super) fn block_map(&mut self) -> Result<ControlFlow<Ended>> {
+        let core = std::sync::Arc::clone(&self.core);
+        let mut is_ended = false;
+        let mut go_on = || {
+            is_ended = core.reaper.stopping() || (self.tell)(&self.report.progress).is_break();
+            match is_ended {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let faults = block_map::compare(&core.engine, Kind::Body, &mut go_on)?;
+        if is_ended {
+            return Ok(ControlFlow::Break(Ended));
+        }
+        if faults.is_partial {
+            tracing::warn!("scrub: no room to compare the map of blocks with what names them");
+        }
+        for other in faults.of_unnamed().iter().chain(&faults.others) {
+            self.damage_of_volume(VolumeId(0), &Error::Format(other.clone()));
+        }
+        for (key, cause) in &faults.pieces {
+            let vnodes = self.lost.entry(key.u32_at(1)).or_default();
+            vnodes.insert(key.u32_at(5), cause.clone());
+        }
+        Ok(self.verified(faults.bytes))
+    }
+
+    /// Tells vnodes of a group with records that are damaged on the disk, or with blocks that are not
+    /// theirs alone, but for those that were told since.
     pub(super) fn lost_vnodes(&mut self, group: &Group, viewers: &Viewers, told_before: usize) {
         let Some(vnodes) = self.lost.remove(&group.id.0) else {
             return;
@@ -70,7 +99,7 @@ impl Scrub<'_> {
         let Some(&volume) = viewers.volumes(&(0..1)).first() else {
             return;
         };
-        for vnode in vnodes {
+        for (vnode, cause) in vnodes {
             let told = self.report.damaged.iter().skip(told_before);
             if told.into_iter().any(|damage| damage.fid.vnode.0 == vnode) {
                 continue;
@@ -91,7 +120,7 @@ impl Scrub<'_> {
                 data_version: 0,
                 length: 0,
                 places: Vec::new(),
-                cause: ON_DISK.to_owned(),
+                cause,
             });
         }
     }

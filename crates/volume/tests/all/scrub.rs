@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use bytes::Bytes;
 use cellar_volume::disk::SimDisk;
-use cellar_volume::{Error, RestoreMode, ScrubReport, StoreSpec, Volume, VolumeKind};
+use cellar_volume::{
+    Error, Options, Partition, RestoreMode, ScrubReport, StoreSpec, Volume, VolumeKind, VolumeSpec,
+};
 use cellar_wire::ids::{Fid, VolumeId};
 
 fn data(seed: usize, length: usize) -> Vec<u8> {
@@ -278,6 +280,63 @@ fn a_damaged_page_of_the_table_that_is_in_memory_is_named() {
     assert!(of.cause.contains("on the disk"), "{}", of.cause);
     assert_eq!(read(&world.volume(), fid).unwrap(), bytes);
     world.check();
+}
+
+/// Files come, change and go, the table is carried to the disk all the while, and the map is compared
+/// with what names its blocks.
+#[test]
+fn a_map_of_blocks_that_changes_is_no_damage() {
+    let disk = SimDisk::new(256 << 20);
+    let options = Options {
+        journal_bytes: 64 << 10,
+        ..options()
+    };
+    let partition = Partition::open(Arc::new(disk), options).unwrap();
+    let spec = VolumeSpec::new(VOLUME, "vol", at(1).author, at(1).now);
+    let volume = partition.create_volume(&spec).unwrap().outcome;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let ordering = std::sync::atomic::Ordering::Relaxed;
+    let before = partition.counters().flushes;
+    std::thread::scope(|scope| {
+        for seed in 0..3_usize {
+            let (volume, stop) = (&volume, &stop);
+            scope.spawn(move || {
+                for n in 0.. {
+                    if stop.load(ordering) {
+                        break;
+                    }
+                    let name = format!("{seed} {}", n % 40);
+                    let fid =
+                        match volume.create_file(volume.root(), name.as_bytes(), &new(), at(2)) {
+                            Ok(made) => made.outcome.status.fid,
+                            Err(_) if n % 3 == 0 => {
+                                let removed =
+                                    volume.remove_file(volume.root(), name.as_bytes(), at(3));
+                                removed.unwrap().wait().unwrap();
+                                continue;
+                            }
+                            Err(_) => volume.lookup(volume.root(), name.as_bytes()).unwrap(),
+                        };
+                    let spec = StoreSpec::at((n as u64 * 5000) % 600_000);
+                    let bytes = data(n, 9000 + 40_000 * (n % 3));
+                    volume
+                        .store(fid, &spec, &[bytes.into()], at(4))
+                        .unwrap()
+                        .wait()
+                        .unwrap();
+                }
+            });
+        }
+        let mut damaged = Vec::new();
+        for _ in 0..100 {
+            let report = partition.scrub(0, &mut |_| ControlFlow::Continue(()));
+            damaged.extend(report.unwrap().damaged);
+        }
+        stop.store(true, ordering);
+        assert_eq!(damaged, []);
+    });
+    assert!(partition.counters().flushes > before + 10);
+    assert_eq!(partition.check().unwrap().faults, Vec::<String>::new());
 }
 
 #[test]
