@@ -174,12 +174,14 @@ impl StorageBackend for Backend {
 thread_local! {
     /// Where the block lies that this thread has found damaged.
     static DAMAGED: Cell<Option<u64>> = const { Cell::new(None) };
+    /// Whether this thread opens a file that ends before blocks that were written.
+    static IS_CUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the engine of this thread was just given a damaged block: a panic of it follows from
-/// that, is caught, and the error is told by the caller.
+/// Whether the engine of this thread was just given a damaged block, or a file that is cut: a panic
+/// of it follows from that, is caught, and the error is told by the caller.
 pub fn is_reading_damage() -> bool {
-    DAMAGED.get().is_some()
+    DAMAGED.get().is_some() || IS_CUT.get()
 }
 
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
@@ -225,6 +227,9 @@ impl Base {
             is_sealed: Arc::clone(&is_sealed),
             no_room: no_room.clone(),
         };
+        // A crash can leave sums of a growth that never was; no durable page lies there then.
+        let is_cut = length > 0 && sums.reach_behind(length);
+        IS_CUT.set(is_cut);
         let database = guarded(|| {
             let mut database = Builder::new()
                 .set_cache_size(cache_bytes)
@@ -259,8 +264,16 @@ impl Base {
             transaction.commit()?;
             Ok(database)
         });
+        IS_CUT.set(false);
+        let database = database.map_err(|error| match is_cut && !no_room.is_set() {
+            true => Error::Damaged(format!(
+                "its file 'base' ends at byte {length}, and more of it was written: restore that \
+                 file, or what it held elsewhere"
+            )),
+            false => no_room.failed(&error),
+        })?;
         Ok(Self {
-            database: Some(database.map_err(|error| no_room.failed(&error))?),
+            database: Some(database),
             file,
             sums,
             is_sealed,

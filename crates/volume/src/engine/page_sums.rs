@@ -94,6 +94,14 @@ impl PageSums {
         sums.is_complete
     }
 
+    /// Whether a block that was written lies behind a table of that length.
+    pub(super) fn reach_behind(&self, length: u64) -> bool {
+        let sums = self.sums.lock();
+        let end = length.div_ceil(BLOCK) as usize;
+        let behind = sums.known.get(end..).unwrap_or_default();
+        behind.iter().any(|sum| *sum != LOST)
+    }
+
     /// Makes the sums of all of a table that is known to be sound, durably.
     pub(super) fn make(&self, table: &dyn DiskFile) -> io::Result<()> {
         let length = table.length()?;
