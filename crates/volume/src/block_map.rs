@@ -1,12 +1,12 @@
 //! Comparing the map of blocks with the pieces that name them, while everything is in use.
 //!
-//! Both are read in one state of the base table. A flush carries a whole table of changes there, the
-//! bitmaps with its last transaction. So a state without half a table has map and pieces of the same
-//! moment, between two batches of the journal. Changes since then are in neither: the next scrub
-//! compares them.
+//! Both are read in one state of the base table. A flush carries a whole table of changes there,
+//! the bitmaps with its last transaction. So a state without half a table has map and pieces of the
+//! same moment, between two batches of the journal. Changes since then are in neither: the next
+//! scrub compares them.
 //!
-//! Pages of a state that is read are not used again, and the file grows by what is flushed meanwhile.
-//! So the comparison reads without pauses, and ends early where room is short.
+//! Pages of a state that is read are not used again, and the file grows by what is flushed
+//! meanwhile. So the comparison reads without pauses, and ends early where room is short.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
@@ -69,7 +69,8 @@ impl MapFaults {
     }
 }
 
-/// Compares the map with the pieces of this kind, which are all that name blocks. `go_on` may end it.
+/// Compares the map with the pieces of this kind, which are all that name blocks. `go_on` may end
+/// it.
 pub(crate) fn compare(
     engine: &Engine,
     kind: Kind,

@@ -122,8 +122,8 @@ struct Look {
 }
 
 impl Volume {
-    /// Verifies everything that the volume sees, at up to `rate` bytes a second (0: no limit), while
-    /// it is in use. `tell` hears how far it is every few megabytes, and may end it.
+    /// Verifies everything that the volume sees, at up to `rate` bytes a second (0: no limit),
+    /// while it is in use. `tell` hears how far it is every few megabytes, and may end it.
     pub fn scrub(
         self: &Arc<Self>,
         rate: u64,

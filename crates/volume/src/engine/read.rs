@@ -63,8 +63,8 @@ impl Engine {
         }
     }
 
-    /// A state of the base that has each table of changes whole or not at all; `None` where there is
-    /// none for long.
+    /// A state of the base that has each table of changes whole or not at all; `None` where there
+    /// is none for long.
     pub(crate) fn whole_base(&self) -> Option<Arc<View>> {
         let begun = Instant::now();
         loop {

@@ -1,7 +1,7 @@
 //! Looking for damage while everything is in use: every record and block against its checksum.
 //!
-//! Blocks are read from the device where the system can be told to. What does not match is looked at
-//! again with its record as it is then, and its blocks held, before it is called damaged.
+//! Blocks are read from the device where the system can be told to. What does not match is looked
+//! at again with its record as it is then, and its blocks held, before it is called damaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -40,8 +40,8 @@ pub struct ObjectScrub {
 }
 
 impl ObjectStore {
-    /// Verifies all blocks at up to `rate` bytes a second (0: no limit). `tell` hears how far it is,
-    /// and may end it.
+    /// Verifies all blocks at up to `rate` bytes a second (0: no limit). `tell` hears how far it
+    /// is, and may end it.
     pub fn scrub(
         &self,
         rate: u64,
@@ -217,8 +217,8 @@ impl Shared {
         Ok(faults.lost.iter().map(of_object).collect())
     }
 
-    /// Compares the map of blocks with the pieces: numbers of objects that name a block wrongly, and
-    /// how.
+    /// Compares the map of blocks with the pieces: numbers of objects that name a block wrongly,
+    /// and how.
     fn scrub_map(
         &self,
         rate: u64,

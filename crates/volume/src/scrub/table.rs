@@ -62,7 +62,8 @@ impl Scrub<'_> {
         Ok(ended)
     }
 
-    /// Compares the map of blocks with the pieces. What is wrong with vnodes is told with their group.
+    /// Compares the map of blocks with the pieces. What is wrong with vnodes is told with their
+    /// group.
     pub(super) fn block_map(&mut self) -> Result<ControlFlow<Ended>> {
         let core = std::sync::Arc::clone(&self.core);
         let mut is_ended = false;
@@ -90,8 +91,8 @@ impl Scrub<'_> {
         Ok(self.verified(faults.bytes))
     }
 
-    /// Tells vnodes of a group with records that are damaged on the disk, or with blocks that are not
-    /// theirs alone, but for those that were told since.
+    /// Tells vnodes of a group with records that are damaged on the disk, or with blocks that are
+    /// not theirs alone, but for those that were told since.
     pub(super) fn lost_vnodes(&mut self, group: &Group, viewers: &Viewers, told_before: usize) {
         let Some(vnodes) = self.lost.remove(&group.id.0) else {
             return;

@@ -227,8 +227,8 @@ fn many_pages() -> (SimDisk, Fid, Vec<u8>, Vec<u64>) {
     (world.disk.power_cut(None), fid, wanted, places)
 }
 
-/// One wrong bit of a page of the table: the files that have records in it are errors and are named,
-/// every other one is read.
+/// One wrong bit of a page of the table: the files that have records in it are errors and are
+/// named, every other one is read.
 #[test]
 fn a_damaged_page_of_the_table_is_an_error_of_its_files() {
     let (disk, fid, _, places) = many_pages();
@@ -282,8 +282,8 @@ fn a_damaged_page_of_the_table_that_is_in_memory_is_named() {
     world.check();
 }
 
-/// Files come, change and go, the table is carried to the disk all the while, and the map is compared
-/// with what names its blocks.
+/// Files come, change and go, the table is carried to the disk all the while, and the map is
+/// compared with what names its blocks.
 #[test]
 fn a_map_of_blocks_that_changes_is_no_damage() {
     let disk = SimDisk::new(256 << 20);
