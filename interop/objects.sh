@@ -9,25 +9,27 @@ json() { /usr/bin/python3 -c 'import json, sys; d = json.load(sys.stdin); print(
 shapes="bysize stripes copies ec"
 mounted=/afs/.$IT_CELL/objects
 
-# objects_volume: volume "objects", mounted in the cell, and a policy for each shape. By size, what is over 256 KiB becomes
-# an object.
+# objects_volume [DEVICES]: volume "objects", mounted in the cell, and a policy for each shape that
+# seven devices, or so many, have room for. By size, files over 256 KiB become objects.
 objects_volume() {
+    local devices=${1:-7} stripes=4 ec=4+2
+    [ "$devices" -ge 7 ] || stripes=2 ec=2+1
     new_volume objects
     {
         cellar fs mkmount "$mounted" objects && cellar osd set local_disk -maxsize 256k &&
-            cellar osd policy add plain "=> osd;" && cellar osd policy add stripes "=> osd, stripes=4, stripe_size=64k;" &&
-            cellar osd policy add copies "=> osd, stripes=2, copies=2, stripe_size=64k;" &&
-            cellar osd policy add ec "=> osd, ec=4+2, stripe_size=64k;" && cellar vos setfields objects -osdpolicy 1
+            cellar osd policy add plain "=> osd;" && cellar osd policy add stripes "=> osd, stripes=$stripes, stripe_size=64k;" &&
+            cellar osd policy add copies "=> osd, stripes=$((stripes / 2)), copies=2, stripe_size=64k;" &&
+            cellar osd policy add ec "=> osd, ec=$ec, stripe_size=64k;" && cellar vos setfields objects -osdpolicy 1
     } >"$IT_DIR/objects-volume.log" 2>&1 || { cat "$IT_DIR/objects-volume.log"; fail "no volume with policies"; }
     # The file server hears of devices some seconds after the databases do.
     local i
     for i in $(seq 300); do
-        cellar cp --admin --layout stripes=7 "$interop/objects.sh" "$mounted/probe" 2>"$IT_DIR/objects-volume.log" &&
+        cellar cp --admin --layout "stripes=$devices" "$interop/objects.sh" "$mounted/probe" 2>"$IT_DIR/objects-volume.log" &&
             cellar rm --admin "$mounted/probe" && return
         sleep 0.2
     done
     cat "$IT_DIR/objects-volume.log"
-    fail "the file server finds no room on seven devices"
+    fail "the file server finds no room on $devices devices"
 }
 
 # open_directory PATH: anybody may write in it.
@@ -100,7 +102,8 @@ in_use() {
 
 # ---- devices by themselves
 
-# devices N: disk1 to diskN, each a process of its own, at $device_addr. They end with the test.
+# devices N [OTHERS]: disk1 to diskN, each a process of its own, at $device_addr, beside so many
+# others. They end with the test.
 device_addr=$IT_ADDR
 devices() {
     local n id
@@ -110,7 +113,7 @@ devices() {
         echo "$id" >"$IT_DIR/disk$n.id"
         device_start "$n"
     done
-    devices_are "$1"
+    devices_are $(($1 + ${2:-0}))
 }
 
 device_start() { # N
