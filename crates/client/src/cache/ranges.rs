@@ -1,12 +1,11 @@
 //! Sets of bytes of a file, as ranges: which are here, which are dirty.
 
-use std::collections::BTreeMap;
+use rangemap::RangeSet;
 
-/// Half-open ranges, sorted, that neither overlap nor touch.
+/// Half-open ranges, sorted, that neither overlap nor touch, and how many bytes are in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
-    /// End by start.
-    ends: BTreeMap<u64, u64>,
+    set: RangeSet<u64>,
     bytes: u64,
 }
 
@@ -17,7 +16,7 @@ impl Ranges {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.set.is_empty()
     }
 
     /// The first range.
@@ -27,26 +26,17 @@ impl Ranges {
 
     /// The ranges in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.ends.iter().map(|(start, end)| (*start, *end))
+        self.set.iter().map(|range| (range.start, range.end))
     }
 
     /// Adds `start..end`.
-    pub(crate) fn insert(&mut self, mut start: u64, mut end: u64) {
-        if start >= end {
-            return;
+    pub(crate) fn insert(&mut self, start: u64, end: u64) {
+        if start < end {
+            let range = start..end;
+            let gaps = self.set.gaps(&range);
+            self.bytes += gaps.map(|gap| gap.end - gap.start).sum::<u64>();
+            self.set.insert(range);
         }
-        // Those that overlap or touch become one with it: they lie before its end, the last first.
-        while let Some((&s, &e)) = self.ends.range(..=end).next_back() {
-            if e < start {
-                break;
-            }
-            self.ends.remove(&s);
-            self.bytes -= e - s;
-            start = start.min(s);
-            end = end.max(e);
-        }
-        self.ends.insert(start, end);
-        self.bytes += end - start;
     }
 
     /// Adds all of another set.
@@ -58,21 +48,11 @@ impl Ranges {
 
     /// Takes `start..end` out.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
-        if start >= end {
-            return;
-        }
-        while let Some((&s, &e)) = self.ends.range(..end).next_back() {
-            if e <= start {
-                break;
-            }
-            self.ends.remove(&s);
-            self.bytes -= e - s;
-            for (s, e) in [(s, start.min(e)), (end.max(s), e)] {
-                if s < e {
-                    self.ends.insert(s, e);
-                    self.bytes += e - s;
-                }
-            }
+        if start < end {
+            let here = self.set.overlapping(start..end);
+            let each = here.map(|range| range.end.min(end) - range.start.max(start));
+            self.bytes -= each.sum::<u64>();
+            self.set.remove(start..end);
         }
     }
 
@@ -82,31 +62,17 @@ impl Ranges {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.ends.clear();
-        self.bytes = 0;
+        *self = Self::default();
     }
 
     /// What of `start..end` is not in it, in order.
     pub(crate) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        let mut gaps = Vec::new();
-        let mut at = start;
-        let before = self.ends.range(..=start).next_back();
-        let after = self
-            .ends
-            .range((std::ops::Bound::Excluded(start), std::ops::Bound::Unbounded));
-        for (&s, &e) in before.into_iter().chain(after) {
-            if s >= end {
-                break;
-            }
-            if s > at {
-                gaps.push((at, s));
-            }
-            at = at.max(e);
+        if start >= end {
+            return Vec::new();
         }
-        if at < end {
-            gaps.push((at, end));
-        }
-        gaps
+        let range = start..end;
+        let gaps = self.set.gaps(&range);
+        gaps.map(|gap| (gap.start, gap.end)).collect()
     }
 }
 
