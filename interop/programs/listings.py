@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """listings.py reader|writer SHARE   two machines, one directory whose listing the reader's kernel keeps.
+listings.py change|watch SHARE      the writer changes one name after the other, and four programs list at the reader
 listings.py released SHARE           a directory of a read-only volume, which is released when SHARE/want is there
 
 After each change all names must be right at once. Between changes the reader lists the directory until its kernel
@@ -11,12 +12,14 @@ import time
 
 # Many: getdents(2) has a thousand at a time.
 FILES = 400 if sys.argv[1] == "released" else 2_500
+# Names that come and go while others list.
+STEPS = 300
 # Files that are written again.
 REWRITTEN = range(30, 330)
 # An open, its end, and what the kernel says by the way.
 KEPT_MAX = 4
 role, share = sys.argv[1:3]
-directory = os.path.join(os.environ["AFS"], "listed")
+directory = os.path.join(os.environ["AFS"], "steps" if role in ("change", "watch") else "listed")
 other = os.environ["AFS"]
 
 
@@ -167,6 +170,48 @@ def writer():
     for n in REWRITTEN:
         write(f"file{n}", "changed")
     said("changed-files")
+
+
+def step():
+    with open(f"{share}/step") as f:
+        return int(f.read())
+
+
+def change():
+    """One name is there at a time, or two: SHARE/step is the oldest that may be."""
+    heard("watching")
+    for number in range(1, STEPS):
+        write(f"step{number}")
+        os.remove(f"{directory}/step{number - 1}")
+        with open(f"{share}/step.new", "w") as f:
+            f.write(str(number))
+        os.rename(f"{share}/step.new", f"{share}/step")
+        time.sleep(0.01 * (number % 4))
+
+
+def watch():
+    os.mkdir(directory)
+    write("step0")
+    for number in range(50):
+        write(f"other{number}")
+    with open(f"{share}/step", "w") as f:
+        f.write("0")
+    watchers = []
+    while len(watchers) < 4 and 0 not in watchers:
+        watchers.append(os.fork())
+    if 0 in watchers:
+        lists = 0
+        while (before := step()) < STEPS - 1:
+            there = sorted(int(name[4:]) for name in os.listdir(directory) if name.startswith("step"))
+            lists += 1
+            after = step()
+            if not there or there[0] < before or there[-1] > after + 1:
+                die(f"names {there} where {before} to {after + 1} may be")
+        print(f"-- {lists} listings while names change: none is old", flush=True)
+        os._exit(0)
+    said("watching")
+    if any([os.waitpid(watcher, 0)[1] for watcher in watchers]):
+        die("an old listing")
 
 
 def released():
