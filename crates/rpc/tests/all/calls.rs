@@ -285,11 +285,8 @@ fn a_dropped_call_frees_its_channel_and_its_server() {
             drop(call);
         }
         assert_eq!(connection.call(&Echo { value: 3 }).await.unwrap().value, 3);
-        // The server notices: nothing of the 20 calls goes on.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let before = server.service.fetched.load(Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(server.service.fetched.load(Ordering::Relaxed), before);
+        // The server notices: none of the 20 calls goes on.
+        server.until_at_work(0).await;
     });
 }
 
@@ -301,9 +298,15 @@ fn a_slow_reader_stops_its_writer_and_nobody_else() {
         let connection = server.connect(&client);
         let mut slow = connection.open(&Fetch { len: 1 << 40 }).await.unwrap();
         assert!(slow.read_chunk().await.unwrap().is_some());
-        tokio::time::sleep(Duration::from_millis(700)).await;
         // What is on its way is bounded: our buffer, the window, the server's send buffer.
-        let fetched = server.service.fetched.load(Ordering::Relaxed);
+        let mut fetched = 0;
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = server.service.fetched.load(Ordering::Relaxed);
+            if now == std::mem::replace(&mut fetched, now) {
+                break;
+            }
+        }
         assert!(fetched < 32 << 20, "{fetched}");
         for value in 0..100 {
             assert_eq!(connection.call(&Echo { value }).await.unwrap().value, value);
@@ -340,7 +343,7 @@ fn blocking_work_does_not_hold_the_shard() {
         let connection = server.connect(&client);
         let slow = connection.clone();
         let sleeping = tokio::spawn(async move { slow.call(&Sleep { millis: 600 }).await });
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        server.until_at_work(1).await;
         let start = Instant::now();
         for value in 0..20 {
             connection.call(&Echo { value }).await.unwrap();
@@ -558,7 +561,7 @@ fn a_closed_runtime_says_so() {
         connection.call(&Echo { value: 1 }).await.unwrap();
         let pending = connection.clone();
         let waiting = tokio::spawn(async move { pending.call(&Late { millis: 20_000 }).await });
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        server.until_at_work(1).await;
         tokio::task::spawn_blocking(move || client.shutdown())
             .await
             .unwrap();

@@ -161,10 +161,9 @@ fn calls_that_are_given_up_give_their_places_back() {
             let echo = connection.call(&Echo { value }).await;
             assert!(!matches!(echo, Err(CallError::Dead)), "{echo:?}");
         }
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        let running = || server.port.statistics().port().calls_running;
+        until("at rest", || running() == 0).await;
         let echo = connection.call(&Echo { value: 1 }).await;
         assert_eq!(echo.unwrap().value, 1);
-        let figures = server.port.statistics().port();
-        assert_eq!(figures.calls_running, 0, "{figures:?}");
     });
 }

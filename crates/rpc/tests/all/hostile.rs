@@ -76,10 +76,11 @@ fn a_client_gets_its_share_of_running_calls() {
             tasks.spawn(async move { connection.call(&Sleep { millis: 100 }).await });
         }
         let mut most = 0;
-        while start.elapsed() < Duration::from_millis(250) {
+        until("over", || {
             most = most.max(server.port.statistics().port().calls_running);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            start.elapsed() > Duration::from_millis(250)
+        })
+        .await;
         assert_eq!(most, SHARE);
         while let Some(result) = tasks.join_next().await {
             result.unwrap().unwrap();
@@ -150,7 +151,7 @@ fn one_flooding_host_does_not_starve_another() {
                 }
             });
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        until("a flood", || answered.load(Ordering::Relaxed) > 20).await;
         // The other host has an address of its own.
         let quiet = Runtime::start(cellar_rpc::RuntimeConfig {
             shards: 1,
@@ -169,7 +170,6 @@ fn one_flooding_host_does_not_starve_another() {
             let elapsed = start.elapsed();
             assert!(elapsed < Duration::from_millis(250), "{elapsed:?}");
         }
-        assert!(answered.load(Ordering::Relaxed) > 20);
     });
 }
 
@@ -207,7 +207,7 @@ fn a_closed_port_refuses_and_the_others_go_on() {
         // Calls in progress are told to come again.
         let busy = connection.clone();
         let late = tokio::spawn(async move { busy.call(&Late { millis: 30_000 }).await });
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        server.until_at_work(1).await;
         second.close();
         let failure = late.await.unwrap().unwrap_err();
         assert_eq!(failure.code(), AbortCode::RX_RESTARTING, "{failure:?}");
@@ -217,12 +217,6 @@ fn a_closed_port_refuses_and_the_others_go_on() {
         }
         // The address is free again.
         let address = second.local_address();
-        for _ in 0..100 {
-            if UdpSocket::bind(address).is_ok() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("{address} is still in use");
+        until("free", || UdpSocket::bind(address).is_ok()).await;
     });
 }

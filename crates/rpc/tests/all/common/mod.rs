@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cellar_rpc::{
@@ -92,6 +92,8 @@ pub struct Test {
     pub stored: AtomicU64,
     /// Bytes that Fetch has handed over so far.
     pub fetched: AtomicU64,
+    /// Calls whose handlers run or wait.
+    pub at_work: AtomicU64,
     pub argument_bytes_max: Option<usize>,
     /// Where calls of Meet wait for each other.
     pub meeting: tokio::sync::Barrier,
@@ -105,9 +107,26 @@ impl Default for Test {
         Self {
             stored: AtomicU64::default(),
             fetched: AtomicU64::default(),
+            at_work: AtomicU64::default(),
             argument_bytes_max: None,
             meeting: tokio::sync::Barrier::new(MEETING),
         }
+    }
+}
+
+/// Counts one call for as long as its handler lives.
+struct AtWork<'a>(&'a AtomicU64);
+
+impl<'a> AtWork<'a> {
+    fn new(calls: &'a AtomicU64) -> Self {
+        calls.fetch_add(1, Ordering::Relaxed);
+        Self(calls)
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -140,6 +159,7 @@ impl Service for Test {
 
     fn call<'a>(&'a self, call: &'a mut IncomingCall) -> LocalBoxFuture<'a, Result<(), AbortCode>> {
         Box::pin(async move {
+            let _at_work = AtWork::new(&self.at_work);
             match call.opcode().await? {
                 1 => {
                     let Echo { value } = call.arguments().await?;
@@ -305,11 +325,26 @@ impl Server {
         self.port.local_address()
     }
 
+    /// Waits until so many calls are with their handlers.
+    pub async fn until_at_work(&self, calls: u64) {
+        let at_work = || self.service.at_work.load(Ordering::Relaxed);
+        until("so many calls at work", || at_work() == calls).await;
+    }
+
     /// A connection from a client of its own.
     pub fn connect(&self, client: &Runtime) -> Connection {
         client
             .connect(self.address(), PACKAGE.service_id, Security::null())
             .unwrap()
+    }
+}
+
+/// Waits until it is so.
+pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(30), "never {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
