@@ -38,6 +38,7 @@ mod service;
 mod session;
 mod statistics;
 mod status;
+mod stripe;
 mod volumes;
 
 pub use config::{Config, WallClock};

@@ -3,14 +3,14 @@
 //! Every call adds to them, so they are kept in *stripes*: a thread adds to its own, and readers
 //! add the stripes up. No call waits for another's cache line.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cellar_volume::FileType;
 use cellar_wire::rxafs;
 
 use crate::abort_map::Refusal;
+use crate::stripe;
 
 const STRIPES: usize = 8;
 /// Procedures that are counted by name: more than a package has.
@@ -215,21 +215,6 @@ pub(crate) struct Statistics {
     stripes: Box<[Stripe]>,
 }
 
-thread_local! {
-    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-fn my_stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let mine = STRIPE.get();
-    if mine != usize::MAX {
-        return mine;
-    }
-    let mine = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
-    STRIPE.set(mine);
-    mine
-}
-
 impl Statistics {
     pub(crate) fn new() -> Self {
         let stripe = || Stripe {
@@ -245,7 +230,7 @@ impl Statistics {
 
     /// A call of the procedure at `index` of the package has ended.
     pub(crate) fn operation(&self, index: usize, refused: bool, took: Duration) {
-        let Some(operation) = self.stripes[my_stripe()].operations.get(index) else {
+        let Some(operation) = self.stripes[stripe::mine(STRIPES)].operations.get(index) else {
             return;
         };
         operation.calls.fetch_add(1, Ordering::Relaxed);
@@ -258,7 +243,7 @@ impl Statistics {
 
     /// A transfer of `bytes` has ended.
     pub(crate) fn transfer(&self, direction: Direction, bytes: u64, whole: bool, took: Duration) {
-        let transfer = &self.stripes[my_stripe()].transfers[direction as usize];
+        let transfer = &self.stripes[stripe::mine(STRIPES)].transfers[direction as usize];
         transfer.transfers.fetch_add(1, Ordering::Relaxed);
         if !whole {
             return;
@@ -280,7 +265,7 @@ impl Statistics {
     /// A call looked at a vnode.
     pub(crate) fn looked(&self, kind: FileType) {
         let which = usize::from(kind != FileType::Directory);
-        self.stripes[my_stripe()].looks[which].fetch_add(1, Ordering::Relaxed);
+        self.stripes[stripe::mine(STRIPES)].looks[which].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Directories that calls looked at, and files and links.
@@ -293,7 +278,7 @@ impl Statistics {
 
     /// A call was refused.
     pub(crate) fn refused(&self, kind: RefusalKind) {
-        self.stripes[my_stripe()].refusals[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.stripes[stripe::mine(STRIPES)].refusals[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Figures of every procedure, in the order of the package.

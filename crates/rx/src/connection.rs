@@ -94,11 +94,52 @@ impl CellarPeer {
 }
 
 impl Connection {
-    pub(crate) const NO_CHANNELS: [Channel; 4] = [Channel {
-        call: NONE,
-        number: 0,
-        busy_until: Time::ZERO,
-    }; 4];
+    /// A connection that has carried nothing yet, with the peer in that slot.
+    pub(crate) fn new(
+        now: Time,
+        identity: &ConnectionIdentity,
+        peer: u32,
+        security: SecurityState,
+        options: ConnectionOptions,
+    ) -> Self {
+        let (server, plain, authenticated) = match &security {
+            SecurityState::Client(class) => (false, class.is_null(), true),
+            SecurityState::Server(class) => (true, class.is_null(), class.authenticated()),
+        };
+        Self {
+            epoch: identity.epoch,
+            cid: identity.cid,
+            server,
+            address: identity.peer,
+            local: None,
+            peer,
+            service: identity.service,
+            security_index: identity.security_index,
+            security,
+            plain,
+            authenticated,
+            unverified: false,
+            reach_check: false,
+            first_checksum: identity.first_checksum,
+            serial: 0,
+            serial_base: 0,
+            channels: identity.call_numbers.map(|number| Channel {
+                call: NONE,
+                number,
+                busy_until: Time::ZERO,
+            }),
+            error: None,
+            used_at: now,
+            challenge: None,
+            abort_at: None,
+            armed: Time::NEVER,
+            same_key: NONE,
+            cellar: None,
+            wants_channel: false,
+            options,
+            traffic: [0; 4],
+        }
+    }
 
     pub(crate) const fn key(&self) -> u64 {
         connection_key(self.epoch, self.cid, self.server)

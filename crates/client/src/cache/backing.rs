@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::slots::{SLOT, Slots};
+use super::slots::{SLOT, Slots, punch};
 
 /// Bytes of a block in memory. What was never written is zero, here as in a sparse file.
 const BLOCK: u64 = 64 << 10;
@@ -318,9 +318,7 @@ impl Backing {
             Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
-                let hole =
-                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-                if alive() && rustix::fs::fallocate(file, hole, start, end - start).is_err() {
+                if alive() && punch(file, start, end).is_err() {
                     let zeros = vec![0; BLOCK as usize];
                     let mut at = start;
                     while at < end {
@@ -347,12 +345,10 @@ impl Backing {
             Self::Slot { slots, number, .. } => slots.clear(*number, start, end),
             Self::Disk { path, file, .. } => {
                 let file = opened(path, file)?;
-                let hole =
-                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
                 if !alive() {
                     return Ok(());
                 }
-                match rustix::fs::fallocate(file, hole, start, end - start) {
+                match punch(file, start, end) {
                     // It stays until the file goes.
                     Err(rustix::io::Errno::OPNOTSUPP) => {}
                     other => other?,

@@ -19,6 +19,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -227,10 +228,15 @@ fn written(file: &Descriptor) -> io::Result<HashSet<u64>> {
     }
 }
 
+/// Takes the room of `start..end` of a file away; what is read there is zero then.
+pub(super) fn punch(file: impl AsFd, start: u64, end: u64) -> rustix::io::Result<()> {
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, hole, start, end - start)
+}
+
 /// Takes the room of `start..end` away; where that cannot be done, it is zero all the same.
 fn make_hole(file: &Descriptor, start: u64, end: u64) -> io::Result<()> {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match rustix::fs::fallocate(file, flags, start, end - start) {
+    match punch(file, start, end) {
         Err(rustix::io::Errno::OPNOTSUPP) => {
             file.write_all_at(&vec![0; (end - start) as usize], start)
         }
@@ -242,8 +248,7 @@ fn make_hole(file: &Descriptor, start: u64, end: u64) -> io::Result<()> {
 fn makes_holes(trial: &Path) -> io::Result<bool> {
     let file = open(trial)?;
     file.write_all_at(&[1; 8 << 10], 0)?;
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let made = rustix::fs::fallocate(&file, flags, 0, 4 << 10).is_ok();
+    let made = punch(&file, 0, 4 << 10).is_ok();
     let told = rustix::fs::seek(&file, SeekFrom::Data(0)).is_ok_and(|data| data > 0);
     std::fs::remove_file(trial)?;
     Ok(made && told)

@@ -4,9 +4,10 @@
 //! switches to the other column, and waits until the first one is empty. Work that has looked at the column before the switch and
 //! counts itself after it sees that, and begins again; so no work is counted in a column that nobody waits for any more.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use crate::stripe;
 
 /// Threads that count apart.
 const STRIPES: usize = 16;
@@ -35,25 +36,10 @@ impl Drop for Inside<'_> {
     }
 }
 
-thread_local! {
-    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-fn my_stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let mine = STRIPE.get();
-    if mine != usize::MAX {
-        return mine;
-    }
-    let mine = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
-    STRIPE.set(mine);
-    mine
-}
-
 impl Gate {
     /// Begins a piece of work.
     pub(super) fn enter(&self) -> Inside<'_> {
-        let stripe = &self.stripes[my_stripe()];
+        let stripe = &self.stripes[stripe::mine(STRIPES)];
         loop {
             let column = self.column.load(Ordering::SeqCst);
             let inside = &stripe.0[column % 2];

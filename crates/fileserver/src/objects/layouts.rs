@@ -5,12 +5,13 @@
 //! not known (a file that came from elsewhere). Of a store that failed no record knows, so the objects that it made
 //! may be the next one's too, with a newer version: what it left is given up by version, never by object.
 
-use cellar_objects::placement::{self, Wish};
+use cellar_objects::placement::{self, NoPlace, Wish};
 use cellar_objects::{Condition, Devices};
 use cellar_wire::List;
 use cellar_wire::ids::{Fid, VolumeId};
 use cellar_wire::object::{Layout, Placed, Shape};
 use cellar_wire::osddb::OsdListed;
+use rand::rngs::ThreadRng;
 use tracing::info;
 
 use super::policies::Wanted;
@@ -54,18 +55,8 @@ pub(crate) fn whole(
     if !trusts_suspects {
         wish.avoid = all_suspects(&storage.devices).0;
     }
-    let devices = storage.devices.list();
-    let mut rng = rand::rng();
-    let mut chosen = placement::choose(&devices, &wish, &mut rng);
-    if chosen.is_err() && !file.wanted.by_size {
-        // Files that are to be in objects whatever their size go to devices for other sizes too.
-        wish.size = 0;
-        chosen = placement::choose(&devices, &wish, &mut rng);
-    }
-    match chosen {
-        Ok(chosen) => Ok(layout_on(server, file, file.wanted.shape, &chosen)),
-        Err(none) => Err(lack(&devices, &wish, &none)),
-    }
+    let chosen = choose(storage, file, wish, placement::choose)?;
+    Ok(layout_on(server, file, file.wanted.shape, &chosen))
 }
 
 /// The same where devices are away: with fewer stripes, or copies and parity on devices that are
@@ -81,14 +72,7 @@ pub(crate) fn degraded(
         true => Vec::new(),
         false => all_suspects(&storage.devices).0,
     };
-    let devices = storage.devices.list();
-    let mut rng = rand::rng();
-    let mut chosen = placement::choose_degraded(&devices, &wish, &mut rng);
-    if chosen.is_err() && !file.wanted.by_size {
-        wish.size = 0;
-        chosen = placement::choose_degraded(&devices, &wish, &mut rng);
-    }
-    let made = chosen.map_err(|none| lack(&devices, &wish, &none))?;
+    let made = choose(storage, file, wish, placement::choose_degraded)?;
     info!(
         size = file.size,
         stripes = made.shape.stripes,
@@ -98,7 +82,25 @@ pub(crate) fn degraded(
     Ok(layout_on(server, file, made.shape, &made.devices))
 }
 
-fn lack(devices: &[OsdListed], wish: &Wish, none: &placement::NoPlace) -> Lack {
+/// What a way to choose finds among the devices. A file that is to be in objects whatever its
+/// size goes to devices for other sizes too.
+fn choose<T>(
+    storage: &Storage,
+    file: &NewFile<'_>,
+    mut wish: Wish,
+    way: fn(&[OsdListed], &Wish, &mut ThreadRng) -> Result<T, NoPlace>,
+) -> Result<T, Lack> {
+    let devices = storage.devices.list();
+    let mut rng = rand::rng();
+    let mut chosen = way(&devices, &wish, &mut rng);
+    if chosen.is_err() && !file.wanted.by_size {
+        wish.size = 0;
+        chosen = way(&devices, &wish, &mut rng);
+    }
+    chosen.map_err(|none| lack(&devices, &wish, &none))
+}
+
+fn lack(devices: &[OsdListed], wish: &Wish, none: &NoPlace) -> Lack {
     if none.usable + placement::away_count(devices, wish) < none.wanted {
         info!(cause = %none, size = wish.size, "no place for a file in objects");
         Lack::NoDevices

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use cellar_rx::Security;
 use cellar_wire::package::Procedure;
 use cellar_wire::rxperf::{CHUNK_MAX, COOKIE, Command, Measure, Measurement, PACKAGE};
 use cellar_xdr::DecodeError;
 use tokio::sync::mpsc;
 
-use super::ZEROS;
+use super::data;
 use crate::CallError;
 use crate::connection::{CallOptions, Connection, ConnectionOptions};
 use crate::outgoing::OutgoingCall;
@@ -204,12 +204,9 @@ fn amounts(command: &Command) -> (u64, u64) {
     }
 }
 
-async fn give(call: &mut OutgoingCall, mut len: u64) -> Result<(), CallError> {
-    while len > 0 {
-        let piece = len.min(ZEROS.len() as u64);
-        call.write(Bytes::from_static(&ZEROS[..piece as usize]))
-            .await?;
-        len -= piece;
+async fn give(call: &mut OutgoingCall, len: u64) -> Result<(), CallError> {
+    for piece in data(len) {
+        call.write(piece).await?;
     }
     Ok(())
 }

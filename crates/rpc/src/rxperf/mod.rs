@@ -7,6 +7,8 @@
 mod client;
 mod server;
 
+use bytes::Bytes;
+
 pub use cellar_wire::rxperf::{Command, PACKAGE};
 
 pub use client::{ClientOptions, Figures, RxperfError, client};
@@ -14,3 +16,12 @@ pub use server::Server;
 
 /// What is sent as data.
 static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
+
+/// So many bytes of data, in pieces to write.
+fn data(len: u64) -> impl Iterator<Item = Bytes> {
+    let piece = ZEROS.len() as u64;
+    (0..len.div_ceil(piece)).map(move |n| {
+        let left = (len - n * piece).min(piece);
+        Bytes::from_static(&ZEROS[..left as usize])
+    })
+}

@@ -1,11 +1,10 @@
 //! The server's end of rxperf.
 
-use bytes::Bytes;
 use cellar_wire::abort::AbortCode;
 use cellar_wire::package::Package;
 use cellar_wire::rxperf::{CHUNK_MAX, COOKIE, Command, Measure, PACKAGE, VERSION};
 
-use super::ZEROS;
+use super::data;
 use crate::incoming::IncomingCall;
 use crate::service::{LocalBoxFuture, Service, ServiceOptions};
 
@@ -71,12 +70,9 @@ async fn take(call: &mut IncomingCall, len: u64) -> Result<(), AbortCode> {
     call.read_exact(len, drop).await.map_err(short)
 }
 
-async fn give(call: &mut IncomingCall, mut len: u64) -> Result<(), AbortCode> {
-    while len > 0 {
-        let piece = len.min(ZEROS.len() as u64);
-        call.write(Bytes::from_static(&ZEROS[..piece as usize]))
-            .await?;
-        len -= piece;
+async fn give(call: &mut IncomingCall, len: u64) -> Result<(), AbortCode> {
+    for piece in data(len) {
+        call.write(piece).await?;
     }
     Ok(())
 }

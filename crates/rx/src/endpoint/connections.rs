@@ -11,7 +11,7 @@ use crate::connection::{Connection, SecurityState};
 use crate::event::Event;
 use crate::id::ConnectionId;
 use crate::packet::{Flags, Header, PacketType};
-use crate::security::ClientSecurity;
+use crate::security::{ClientSecurity, ConnectionIdentity};
 use crate::table::NONE;
 use crate::time::Time;
 
@@ -46,36 +46,18 @@ impl Endpoint {
             Some(peer) => peer,
             None => self.add_peer(now, address),
         };
-        let cid = self.next_cid();
-        let connection = Connection {
+        let identity = ConnectionIdentity {
+            peer: address,
             epoch: self.config.epoch,
-            cid,
-            server: false,
-            address,
-            local: None,
-            peer,
+            cid: self.next_cid(),
             service,
             security_index: security.index(),
-            plain: security.is_null(),
-            authenticated: true,
-            unverified: false,
-            security: SecurityState::Client(security),
-            reach_check: false,
+            call_numbers: [0; 4],
             first_checksum: 0,
-            serial: 0,
-            serial_base: 0,
-            channels: Connection::NO_CHANNELS,
-            error: None,
-            used_at: now,
-            challenge: None,
-            abort_at: None,
-            armed: Time::NEVER,
-            same_key: NONE,
-            cellar: None,
-            wants_channel: false,
-            options,
-            traffic: [0; 4],
+            unix_seconds: self.unix_seconds(now),
         };
+        let security = SecurityState::Client(security);
+        let connection = Connection::new(now, &identity, peer, security, options);
         let slot = self.insert_connection(connection);
         ConnectionId {
             slot,

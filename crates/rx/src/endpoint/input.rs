@@ -220,39 +220,18 @@ impl Endpoint {
             first_checksum: header.checksum,
             unix_seconds: self.unix_seconds(now),
         };
-        let security = class.accept(&identity);
+        let security = SecurityState::Server(class.accept(&identity));
+        let options = ConnectionOptions {
+            idle_dead_time,
+            ..ConnectionOptions::default()
+        };
         let serial = self.serial_base();
         let connection = Connection {
-            epoch: header.epoch,
-            cid: header.cid & !3,
-            server: true,
-            address: from,
             local,
-            peer,
-            service: header.service,
-            security_index: header.security_index,
-            plain: security.is_null(),
-            authenticated: security.authenticated(),
-            unverified: false,
-            security: SecurityState::Server(security),
             reach_check,
-            first_checksum: header.checksum,
             serial,
             serial_base: serial,
-            channels: Connection::NO_CHANNELS,
-            error: None,
-            used_at: now,
-            challenge: None,
-            abort_at: None,
-            armed: Time::NEVER,
-            same_key: NONE,
-            cellar: None,
-            wants_channel: false,
-            options: ConnectionOptions {
-                idle_dead_time,
-                ..ConnectionOptions::default()
-            },
-            traffic: [0; 4],
+            ..Connection::new(now, &identity, peer, security, options)
         };
         let slot = self.insert_connection(connection);
         self.counts.connections.add(1);

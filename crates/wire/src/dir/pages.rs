@@ -108,12 +108,8 @@ impl ReadPages for Vec<Page> {
         self.len()
     }
 
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "the trait's caller asks below count()"
-    )]
     fn page(&self, index: usize) -> Result<&Page, Self::Error> {
-        Ok(&self[index])
+        self.as_slice().page(index)
     }
 }
 

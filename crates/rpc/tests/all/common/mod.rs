@@ -133,7 +133,8 @@ impl Drop for AtWork<'_> {
 /// After so many bytes the pattern comes again.
 const PATTERN_PERIOD: usize = 1 << 24;
 
-/// Part of every stream, of at most a period wherever it begins. Made once: byte by byte takes a test build seconds.
+/// Part of every stream, of at most a period wherever it begins. The pattern is made once: byte
+/// by byte takes a test build seconds.
 pub fn pattern_bytes(position: u64, len: usize) -> Bytes {
     static TWICE: LazyLock<Bytes> = LazyLock::new(|| {
         let byte = |n: usize| (n ^ (n >> 8) ^ (n >> 16)) as u8;

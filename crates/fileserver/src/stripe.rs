@@ -1,0 +1,34 @@
+//! Numbers of threads: threads that count the same thing count in stripes apart.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// The stripe of this thread, of so many. Threads that ask one after the other for the first time
+/// have different ones.
+pub(crate) fn mine(stripes: usize) -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let mut number = NUMBER.get();
+    if number == usize::MAX {
+        number = NEXT.fetch_add(1, Ordering::Relaxed);
+        NUMBER.set(number);
+    }
+    number % stripes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_its_stripe() {
+        let stripes = || (0..4).map(|_| mine(16)).collect::<Vec<_>>();
+        let here = stripes();
+        assert!(here.iter().all(|stripe| *stripe == here[0] && *stripe < 16));
+        let there = std::thread::spawn(stripes).join().unwrap();
+        assert!(there.iter().all(|stripe| *stripe == there[0]));
+    }
+}
