@@ -216,11 +216,12 @@ impl Call {
     }
 
     /// Makes the slot ready for the next call of the channel.
-    pub(crate) fn begin(&mut self, now: Time, number: u32, receive_window: u32, send_window: u32) {
+    pub(crate) fn begin(&mut self, now: Time, number: u32, receive: (u32, u32), send_window: u32) {
         self.number = number;
         self.code = 0;
         self.abort = 0;
-        self.receive.reset(receive_window);
+        let (window, offered) = receive;
+        self.receive.reset(window, offered);
         self.send.reset(send_window);
         self.congestion = None;
         self.counted = Counted::default();

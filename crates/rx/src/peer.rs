@@ -10,6 +10,11 @@ use crate::rtt::Rtt;
 use crate::share::Share;
 use crate::time::Time;
 
+/// No call is expected to be faster, bytes a microsecond.
+const FASTEST: u64 = 2_000;
+/// The least that a call may have under way, bytes.
+const LEAST_WINDOW: u64 = 512 << 10;
+
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
@@ -41,6 +46,8 @@ pub(crate) struct Peer {
     pub(crate) packets_resent: u32,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
+    /// Largest datagram that it has sent, bytes.
+    pub(crate) largest_received: u16,
     /// Congestion window last used, packets.
     pub(crate) window_packets: u16,
 }
@@ -68,8 +75,23 @@ impl Peer {
             packets_resent: 0,
             bytes_sent: 0,
             bytes_received: 0,
+            largest_received: base_mtu,
             window_packets: 0,
         }
+    }
+
+    /// The packets that a call from this peer may have under way, at most `limit`: as many as
+    /// [`FASTEST`] brings in a round trip, and [`LEAST_WINDOW`] at least.
+    ///
+    /// A larger window lets bursts of a near peer overflow our socket: the calls of all peers share
+    /// that buffer, and each peer sends as if it were alone.
+    pub(crate) fn receive_window(&self, limit: u32) -> u32 {
+        if self.rtt.samples == 0 {
+            return limit;
+        }
+        let bytes = (FASTEST * self.rtt.least).max(LEAST_WINDOW);
+        let packets = bytes / u64::from(self.largest_received.max(1));
+        limit.min(u32::try_from(packets).unwrap_or(limit))
     }
 
     /// A call goes on when the address is proven to receive.
@@ -129,3 +151,24 @@ const ETHERNET: u16 = 1444;
 const MIN_DATAGRAM: u16 = 520;
 /// Largest datagram size that is believed of a peer, bytes.
 const MAX_DATAGRAM: u16 = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_near_peer_has_a_window_in_bytes() {
+        let address = SocketAddr::from(([192, 0, 2, 1], 7000));
+        let mut peer = Peer::new(address, 0, 1444, Time::ZERO);
+        assert_eq!(peer.receive_window(4096), 4096, "not known yet");
+        peer.rtt.sample(100_000);
+        assert_eq!(peer.receive_window(4096), 4096, "far");
+        peer.rtt.sample(1_000);
+        assert_eq!(peer.receive_window(4096), 1385, "2 MB");
+        peer.rtt.sample(50);
+        assert_eq!(peer.receive_window(4096), 363, "the least");
+        peer.largest_received = 15_000;
+        assert_eq!(peer.receive_window(4096), 34);
+        assert_eq!(peer.receive_window(32), 32);
+    }
+}

@@ -7,7 +7,8 @@
 //! 3. `previous`, which ACKs report, is the highest seq ever seen, even if that packet was refused:
 //!    it never falls (OpenAFS ignores ACKs where it does), and it is never 0 in an ACK that a DATA
 //!    packet provoked (kAFS ends the call on some of those). Rx-wire facts 2.3.
-//! 4. The right edge of the window, once offered, is kept even if memory gets scarce.
+//! 4. The right edge of the window, once offered, is kept even if memory gets scarce. A new call
+//!    takes what any peer may have been told of new calls, also where this peer is told less.
 
 use std::collections::VecDeque;
 
@@ -45,14 +46,16 @@ pub(crate) struct ReceiveWindow {
     previous: u32,
     /// First seq that may not be taken.
     edge: u32,
+    /// First seq beyond what the peer is told; at most `edge`.
+    offered: u32,
     last: Option<u32>,
     packets: VecDeque<Option<Received>>,
     bytes: usize,
 }
 
 impl ReceiveWindow {
-    /// Starts over for a new call.
-    pub(crate) fn reset(&mut self, window: u32) {
+    /// Starts over for a new call that takes `window` packets; the peer is told `offered` of them.
+    pub(crate) fn reset(&mut self, window: u32, offered: u32) {
         self.packets.clear();
         if self.packets.capacity() > KEPT_CAPACITY {
             self.packets = VecDeque::new();
@@ -61,6 +64,7 @@ impl ReceiveWindow {
         self.next = 1;
         self.previous = 0;
         self.edge = 1 + window;
+        self.offered = 1 + offered.min(window);
         self.last = None;
         self.bytes = 0;
     }
@@ -104,9 +108,16 @@ impl ReceiveWindow {
     }
 
     /// Widens the window to `window` packets from what the application has read; never narrows it.
+    /// Answers what the peer is told.
     pub(crate) fn offer(&mut self, window: u32) -> u32 {
-        self.edge = self.edge.max(self.first.saturating_add(window));
-        self.edge - self.first
+        self.offered = self.offered.max(self.first.saturating_add(window));
+        self.edge = self.edge.max(self.offered);
+        self.offered - self.first
+    }
+
+    /// What the peer was last told.
+    pub(crate) const fn offered(&self) -> u32 {
+        self.offered.saturating_sub(self.first)
     }
 
     /// Whether `seq` is the next one in order.

@@ -18,8 +18,10 @@ use crate::time::Time;
 const FINAL_ACK_DELAY: u64 = 20_000;
 /// What any call may hold written, however little is free: as much as the smallest send buffer.
 const LEAST_SEND_SHARE: usize = 65_536;
-/// An unread window's share whose consumption is told at once.
-const CONSUMED_SHARE: u32 = 4;
+/// The share of a window whose consumption is told at once.
+const CONSUMED_SHARE: u32 = 8;
+/// Packets whose consumption is told at once, however large the window is.
+const CONSUMED_MAX: u32 = 256;
 /// Packets consumed that a stock peer is told of at once.
 const STOCK_CONSUMED: u32 = 8;
 /// Consumption below that is told after this, microseconds.
@@ -63,8 +65,8 @@ impl Endpoint {
         connection: ConnectionId,
     ) -> Result<CallId, StartCallError> {
         let now = self.advance(now);
-        let window = self.initial_window();
         let slot = connection.slot;
+        let window = self.receive_window_of(slot);
         if self.connections.generation(slot) != connection.generation {
             return Err(StartCallError::Gone);
         }
@@ -333,7 +335,7 @@ impl Endpoint {
             .get(call.connection)
             .is_some_and(|c| c.cellar.is_some());
         let threshold = if cellar {
-            (self.config.extended_window / CONSUMED_SHARE / 4).max(STOCK_CONSUMED)
+            (call.receive.offered() / CONSUMED_SHARE).clamp(STOCK_CONSUMED, CONSUMED_MAX)
         } else {
             STOCK_CONSUMED
         };

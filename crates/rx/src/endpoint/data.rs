@@ -81,8 +81,8 @@ impl Endpoint {
     fn begin_server_call(&mut self, now: Time, slot: u32, header: &Header) -> Option<u32> {
         let connection = self.connections.get(slot)?;
         let (address, local, peer) = (connection.address, connection.local, connection.peer);
-        let window = self.initial_window();
-        if header.seq > window {
+        let window = self.receive_window_of(slot);
+        if header.seq > window.0 {
             return None;
         }
         let existing = connection.channels.get(header.channel())?.call;
@@ -340,6 +340,15 @@ impl Endpoint {
             },
             service,
         });
+    }
+
+    /// Of a new call of a connection: the packets that it takes, and those that its peer is told.
+    pub(super) fn receive_window_of(&self, connection: u32) -> (u32, u32) {
+        let window = self.initial_window();
+        let connection = self.connections.get(connection);
+        let peer = connection.and_then(|connection| self.peers.get(connection.peer));
+        let offered = peer.map_or(window, |peer| peer.receive_window(window));
+        (window, offered)
     }
 
     /// Window that any new call may start with: what peers know of us.

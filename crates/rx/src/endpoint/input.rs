@@ -324,6 +324,8 @@ impl Endpoint {
         if let Some(peer) = self.peers.get_mut(connection.peer) {
             peer.heard_at = now;
             peer.bytes_received += datagram.len() as u64;
+            let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+            peer.largest_received = peer.largest_received.max(length);
             if !peer.proof.holds(now) {
                 peer.allowance.received(datagram.len());
             }

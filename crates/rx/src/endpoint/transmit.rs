@@ -138,6 +138,9 @@ impl Endpoint {
         };
         let mut header = connection.header(PacketType::ACK, call.channel, call.number);
         header.flags.0 |= Flags::SLOW_START_OK;
+        let peer = self.peers.get(connection.peer);
+        let near = |window: u32| peer.map_or(window, |peer| peer.receive_window(window));
+        let (extended, initial) = (extended.map(near), near(initial));
         if reason == AckReason::PING {
             header.flags.0 |= Flags::REQUEST_ACK;
             call.ping = Some(crate::call::Ping {

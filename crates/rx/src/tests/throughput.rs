@@ -150,6 +150,19 @@ fn stock_window_is_used_fully() {
     assert!(used > 0.85 * most && used <= most, "{used} of {most}");
 }
 
+/// Calls of near peers have smaller windows; these bound no path that is so near.
+#[test]
+fn a_near_path_is_filled() {
+    let seed = Seed::from_environment(16);
+    let link = Link {
+        delay: Duration::from_micros(700),
+        rate: 10_000_000_000,
+        queue: 4_000_000,
+        ..Link::default()
+    };
+    assert!(utilisation(seed.0, link, 50_000_000, Config::default()) > 0.8);
+}
+
 /// MiBs that are asked for, in one world after the other on the same path.
 struct Known {
     world: World,
