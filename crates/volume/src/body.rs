@@ -130,6 +130,7 @@ impl Volume {
             let source = if start == end {
                 Source::Bytes(Bytes::new())
             } else if pieces > READER_PIECES_MAX {
+                self.check_is_here(fid)?;
                 Source::Live
             } else {
                 let pin = space.pin();
@@ -156,6 +157,15 @@ impl Volume {
             });
         }
         Err(Error::Changed(fid))
+    }
+
+    /// That the bytes of a file are not in objects.
+    fn check_is_here(&self, fid: Fid) -> Result<()> {
+        let cell = self.cell(fid.vnode);
+        match self.read_guard(&cell, fid)?.record.body {
+            Body::Objects => Err(Error::InObjects(fid)),
+            _ => Ok(()),
+        }
     }
 
     /// The pieces of a range of a file in blocks, if it is one and still of that version.

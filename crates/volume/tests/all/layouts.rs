@@ -44,6 +44,19 @@ fn both(version: u64) -> Vec<(VolumeId, u32, u64)> {
     vec![(VOLUME, 1, version), (VOLUME, 2, version)]
 }
 
+/// A reader of so many pieces reads them one after the other, and looks at none when it begins.
+#[test]
+fn a_long_range_of_a_file_in_objects_is_not_here_either() {
+    let world = World::new();
+    let volume = world.volume();
+    let fid = file(&volume, b"file", 700_000);
+    away(&volume, fid, 5, 500 * MIB);
+    for length in [10, 30 * MIB, 100 * MIB, u64::MAX] {
+        let refused = volume.read_file(fid, 0, length).map(drop);
+        assert_eq!(refused.unwrap_err(), Error::InObjects(fid), "{length}");
+    }
+}
+
 #[test]
 fn a_file_goes_away_is_charged_by_its_length_and_comes_back() {
     let world = World::new();
