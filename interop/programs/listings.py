@@ -83,7 +83,7 @@ def burst():
         write(f"burst{n}")
 
 
-# What is done, the names that come, and those that go.
+# Each change, the names that come, and those that go.
 CHANGES = [
     ("make", lambda: write("made"), {"made"}, set()),
     ("remove", lambda: os.remove(f"{directory}/file16"), set(), {"file16"}),
@@ -122,7 +122,7 @@ def reader():
             die(f"{what}: what was opened before it lacks a name, or has one too many")
         check(expected, f"after {what}, and the end of an earlier listing")
     keep(expected, "before own changes")
-    # What this machine does itself.
+    # Changes by this machine itself.
     for what, change, come, go in [change for change in CHANGES if change[0] not in ("remove", "rename", "symlink", "link")]:
         if what == "rename away":
             change = lambda: os.rename(f"{directory}/file21", f"{other}/file19")

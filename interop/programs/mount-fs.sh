@@ -88,7 +88,7 @@ ln -s m link && ln -s "../$(basename "$PWD")/link" link2
 for link in link link2; do says "'$link' is a symbolic link, leading to a mount point for volume '#fsvol'" lsmount $link; done
 rm link link2
 for dots in . .. m/.. ./.; do refused "'$dots': you may not use '.' or '..' as the last component" lsmount $dots; done
-# What is in no AFS is said so, whatever is known of cells.
+# A path outside AFS is called so, whatever is known of cells.
 for words in 'listacl /tmp' 'setacl /tmp x read' 'setquota /tmp 5' 'quota /tmp' 'lsmount /tmp' 'rmmount /tmp/x'; do
     # shellcheck disable=SC2086
     refused 'not an AFS path' $words

@@ -562,7 +562,7 @@ pub fn outside(path: &str) -> Error {
     })
 }
 
-/// What is said of the root of a mount that shows cells.
+/// The complaint about the root of a mount that shows cells.
 pub fn no_cell(path: &str) -> Error {
     Error::Usage(format!(
         "{path}: the list of cells is on no server: name a path in a cell"

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-/// Who makes a call, as far as the transport knows.
+/// The maker of a call, as far as the transport knows.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Caller {

@@ -115,7 +115,7 @@ impl ReceiveWindow {
         self.offered - self.first
     }
 
-    /// What the peer was last told.
+    /// The window that the peer was last told.
     pub(crate) const fn offered(&self) -> u32 {
         self.offered.saturating_sub(self.first)
     }

@@ -170,7 +170,7 @@ pub trait ServerConnectionSecurity: PacketSecurity {
         response: &[u8],
     ) -> Result<[u32; 4], i32>;
 
-    /// Who makes the calls of the connection; anonymous until authenticated.
+    /// The maker of the connection's calls; anonymous until authenticated.
     fn caller(&self) -> Caller;
 }
 

@@ -30,7 +30,7 @@ const TOLD_MAX: usize = 1000;
 /// Entries that are read before the end is looked for.
 const ENTRIES_TOGETHER: u64 = 10_000;
 
-/// Where map and pieces differ.
+/// Differences between map and pieces.
 #[derive(Debug, Default)]
 pub(crate) struct MapFaults {
     /// Blocks that are in use and that no piece names.
@@ -114,7 +114,7 @@ pub(crate) fn compare(
         }
         first += REGIONS_TOGETHER;
     }
-    // What a piece that is not known names may be what nothing else does.
+    // A piece that cannot be read may name the blocks that nothing else names.
     if faults.has_unreadable || faults.is_partial {
         (faults.unnamed, faults.first) = (0, None);
     }
@@ -272,7 +272,7 @@ impl Names {
         wrong
     }
 
-    /// What the map counts as free in each of these regions.
+    /// The blocks that the map counts as free in each of these regions.
     fn counts(&mut self, view: &View, faults: &mut MapFaults) -> BTreeMap<u32, u16> {
         let mut counts = BTreeMap::new();
         for index in 0.. {

@@ -41,7 +41,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Of a cache with this name, as `klist` says it.
+    /// The place of a cache with this name, as `klist` says it.
     pub(super) fn of(name: &str) -> Self {
         if name.starts_with("KEYRING:") {
             return Self::Keyring;

@@ -84,7 +84,7 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     if paths.is_empty() {
         paths.push(".");
     }
-    // Where no cell is known, that is the complaint otherwise.
+    // Otherwise a command without a known cell would complain about that.
     if paths.iter().all(|path| cellar_admin::fs::is_outside(path)) {
         return Err(Failure::from(cellar_admin::fs::outside(paths[0])));
     }

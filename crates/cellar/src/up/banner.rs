@@ -114,7 +114,7 @@ OpenAFS's user-space client (as root; Debian: openafs-fuse):
     text
 }
 
-/// What a power cut costs where durability is relaxed, for one line.
+/// The cost of a power cut with relaxed durability, for one line.
 pub(crate) fn loss(durability: Durability) -> Option<String> {
     match durability {
         Durability::Strict => None,

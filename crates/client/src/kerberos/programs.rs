@@ -308,7 +308,7 @@ pub async fn list(cache: &CacheName) -> Result<Option<Listing>, Error> {
     })
 }
 
-/// What a look into a cache finds.
+/// The result of a look into a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// There is a cache.

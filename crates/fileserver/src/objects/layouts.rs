@@ -82,7 +82,7 @@ pub(crate) fn degraded(
     Ok(layout_on(server, file, made.shape, &made.devices))
 }
 
-/// What a way to choose finds among the devices. A file that is to be in objects whatever its
+/// The devices that a way to choose finds. A file that is to be in objects whatever its
 /// size goes to devices for other sizes too.
 fn choose<T>(
     storage: &Storage,

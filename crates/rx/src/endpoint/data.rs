@@ -342,7 +342,7 @@ impl Endpoint {
         });
     }
 
-    /// Of a new call of a connection: the packets that it takes, and those that its peer is told.
+    /// The packets that a new call of a connection takes, and those that its peer is told.
     pub(super) fn receive_window_of(&self, connection: u32) -> (u32, u32) {
         let window = self.initial_window();
         let connection = self.connections.get(connection);

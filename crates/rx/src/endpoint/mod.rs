@@ -120,7 +120,7 @@ pub struct ConnectionInfo {
     pub security_index: u8,
     /// Whether we are the server end.
     pub server: bool,
-    /// Who makes its calls, as the security class says it (server end).
+    /// The maker of its calls, as the security class says it (server end).
     pub caller: Caller,
 }
 
