@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-#[path = "../../rpc/tests/all/common/mod.rs"]
+#[path = "../../rpc/tests/all/common.rs"]
 mod common;
 
 use std::time::Duration;
