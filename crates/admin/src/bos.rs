@@ -1,4 +1,4 @@
-//! What runs on a server machine, and who may do everything there: the operations of `bos`.
+//! Server processes of a machine, and its superusers: the operations of `bos`.
 
 mod act;
 mod restart_time;
@@ -20,16 +20,16 @@ pub use restart_time::RestartTime;
 use crate::date::ctime;
 use crate::error::{Error, Form, Result};
 
-/// Instances, command lines or hosts asked for: bounds a server that never says "end".
+/// The most instances, command lines or hosts to ask for, in case a server never says "end".
 const ITEMS_MAX: i32 = 1000;
 
-/// Bytes of a log that are taken.
+/// The most bytes of a log that are read.
 const LOG_MAX: usize = 1 << 30;
 
-/// The number that asks for the notifier of an instance.
+/// The parameter number of an instance's notifier.
 const NOTIFIER: i32 = 999;
 
-/// What ListSUsers answers past the last one.
+/// The code of ListSUsers for an index past the last user.
 const NO_MORE_USERS: AbortCode = AbortCode(1);
 
 /// A server process, or a group of them.
@@ -39,39 +39,39 @@ pub struct Instance {
     pub name: String,
     /// `simple`, `cron`, `fs`, `dafs`.
     pub r#type: String,
-    /// What it does: 0 shut down, 1 running, 2 shutting down, 3 starting up.
+    /// Current state: 0 shut down, 1 running, 2 shutting down, 3 starting up.
     pub state: i32,
-    /// What the configuration says it should do.
+    /// The state that the configuration file requires.
     pub file_goal: i32,
-    /// What it should do now.
+    /// The state that the overseer currently aims for.
     pub goal: i32,
-    /// More in words.
+    /// Additional state in words.
     pub auxiliary: String,
-    /// When it was last started.
+    /// Time of the last start.
     #[serde(serialize_with = "crate::json::time")]
     pub started: AfsTime,
-    /// How often.
+    /// Number of starts.
     pub starts: i32,
-    /// When it last ended, 0 for never.
+    /// Time of the last exit, 0 for never.
     #[serde(serialize_with = "crate::json::time")]
     pub ended: AfsTime,
-    /// How it last ended unasked; none if it never did.
+    /// The last exit that the overseer did not ask for; none if there was none.
     pub last_error: Option<LastError>,
     /// `FLAG_*`.
     pub flags: i32,
-    /// Command lines.
+    /// Its command lines.
     pub commands: Vec<String>,
-    /// A program that is told when it ends.
+    /// The program that the overseer runs when the instance ends.
     pub notifier: Option<String>,
 }
 
-/// How an instance ended unasked.
+/// An exit of an instance that the overseer did not ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LastError {
-    /// When.
+    /// Time of the exit.
     #[serde(serialize_with = "crate::json::time")]
     pub ended: AfsTime,
-    /// Which of its processes; empty where the overseer does not say.
+    /// The process that exited; empty if the overseer does not say.
     pub process: String,
     /// The exit status.
     pub code: i32,
@@ -155,9 +155,9 @@ impl Instance {
 pub struct Key {
     /// The version.
     pub kvno: i32,
-    /// A checksum of the key; 0 where the server shows none.
+    /// A checksum of the key; 0 if the server shows none.
     pub checksum: u32,
-    /// When the key file was changed; 0 where the server does not say.
+    /// Time of the last change of the key file; 0 if the server does not say.
     #[serde(serialize_with = "crate::json::time")]
     pub changed: AfsTime,
 }
@@ -171,13 +171,13 @@ impl Key {
         }
     }
 
-    /// When the keys were changed, as `bos listkeys` writes dates.
+    /// Time of the last change of the keys, in the date format of `bos listkeys`.
     pub fn changed_on(&self) -> String {
         ctime(self.changed)
     }
 }
 
-/// Text for the wire.
+/// Converts text for the wire.
 fn text(text: &str) -> Result<bozo::BozoString> {
     bozo::BozoString::try_from(text).map_err(|_| Error::Usage(format!("{text}: too long")))
 }
@@ -191,7 +191,7 @@ pub struct Overseer<'a> {
 }
 
 impl<'a> Overseer<'a> {
-    /// That of `server`.
+    /// The overseer of `server`.
     pub fn new(client: &'a Client, cell: &'a Cell, server: IpAddr) -> Self {
         Self {
             client,
@@ -206,7 +206,7 @@ impl<'a> Overseer<'a> {
         servers.connection(&self.cell.name, peer, &bozo::PACKAGE)
     }
 
-    /// What is said of a call that failed; of an overseer that does not answer, which it is.
+    /// The error of a failed call. If the overseer does not answer, the error names its address.
     fn failed(&self, what: &str, cause: CallError, form: Form) -> Error {
         match cause {
             CallError::Aborted(_) => Error::formed(what, cause, form),
@@ -214,16 +214,16 @@ impl<'a> Overseer<'a> {
         }
     }
 
-    /// A call whose refusal is said after these words.
+    /// Makes a call; `what` begins the message of a refusal.
     async fn call<P: cellar_wire::Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
         let answer = self.connection().call(arguments).await;
         answer.map_err(|cause| self.failed(what, cause, Form::Brackets))
     }
 
-    /// The names of its instances.
+    /// The names of the instances.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The overseer does not answer.
     pub async fn instances(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for index in 0..ITEMS_MAX {
@@ -237,10 +237,10 @@ impl<'a> Overseer<'a> {
         Ok(names)
     }
 
-    /// One instance.
+    /// Information about one instance.
     ///
     /// # Errors
-    /// There is none of that name, or it does not answer.
+    /// There is none of that name, or the overseer does not answer.
     pub async fn instance(&self, name: &str, long: bool) -> Result<Instance> {
         let instance = text(name)?;
         let arguments = bozo::GetInstanceInfo {
@@ -291,7 +291,8 @@ impl<'a> Overseer<'a> {
         })
     }
 
-    /// A command line of an instance, or its notifier; none where there is no such.
+    /// A command line of an instance, or with [`NOTIFIER`] its notifier; none if the server
+    /// refuses.
     async fn parameter(&self, instance: &bozo::BozoString, number: i32) -> Option<String> {
         let arguments = bozo::GetInstanceParm {
             instance: instance.clone(),
@@ -301,10 +302,10 @@ impl<'a> Overseer<'a> {
         Some(reply.parameter.to_string())
     }
 
-    /// Whether an instance is to run now; none if there is no such instance.
+    /// Whether an instance should run now; none if there is no such instance.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The overseer does not answer.
     pub async fn is_to_run(&self, name: &str) -> Result<Option<bool>> {
         let instance = text(name)?;
         let what = format!("failed to get instance info for '{name}'");
@@ -318,7 +319,7 @@ impl<'a> Overseer<'a> {
     /// The cell's name and its database servers.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The overseer does not answer.
     pub async fn hosts(&self) -> Result<(String, Vec<String>)> {
         let what = "failed to get cell name";
         let name = self.call(&bozo::GetCellName {}, what).await?.name;
@@ -338,7 +339,7 @@ impl<'a> Overseer<'a> {
     /// The superusers.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The overseer does not answer.
     pub async fn superusers(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for index in 0..ITEMS_MAX {
@@ -352,10 +353,10 @@ impl<'a> Overseer<'a> {
         Ok(names)
     }
 
-    /// The versions of the cell's keys, and when they were changed if the server says so.
+    /// The versions of the cell's keys, and the times of their changes if the server gives them.
     ///
     /// # Errors
-    /// The caller may not.
+    /// The caller has no permission.
     pub async fn keys(&self) -> Result<Vec<Key>> {
         let mut keys = Vec::new();
         for index in 0..ITEMS_MAX {
@@ -374,10 +375,10 @@ impl<'a> Overseer<'a> {
         Ok(keys)
     }
 
-    /// The dates of a program and of the two versions before it; 0 for what is not there.
+    /// The dates of a program and of its two earlier versions; 0 for a missing version.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The overseer does not answer.
     pub async fn dates(&self, path: &str) -> Result<[AfsTime; 3]> {
         let name = path.rsplit('/').next().unwrap_or(path);
         let what = format!("failed to check date on {name}");
@@ -387,10 +388,10 @@ impl<'a> Overseer<'a> {
         Ok(times.map(|time| AfsTime(time.max(0) as u32)))
     }
 
-    /// When everything is started again (`RESTART_*`).
+    /// The time at which the overseer restarts all processes (`RESTART_*` says which of its times).
     ///
     /// # Errors
-    /// It does not answer.
+    /// The overseer does not answer.
     pub async fn restart_time(&self, restart_type: i32) -> Result<RestartTime> {
         let what = "failed to retrieve restart information";
         let arguments = bozo::GetRestartTime { restart_type };
@@ -398,20 +399,20 @@ impl<'a> Overseer<'a> {
         Ok(RestartTime::from_wire(&reply.time))
     }
 
-    /// Whether programs may be neither installed nor run.
+    /// Whether the overseer is in restricted mode, in which it neither installs nor runs programs.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The overseer does not answer.
     pub async fn is_restricted(&self) -> Result<bool> {
         let what = "failed to get restricted mode";
         let reply = self.call(&bozo::GetRestrictedMode {}, what).await?;
         Ok(reply.mode != 0)
     }
 
-    /// Puts a program in the place of one on the server; `path` is its path there.
+    /// Installs a program on the server; `path` is its path there.
     ///
     /// # Errors
-    /// The caller may not, or the overseer cannot write there.
+    /// The caller has no permission, or the overseer cannot write there.
     pub async fn install(
         &self,
         name: &str,
@@ -431,7 +432,8 @@ impl<'a> Overseer<'a> {
             date: date.0 as i32,
         };
         let mut call = self.connection().open(&arguments).await.map_err(refused)?;
-        // Where it refuses, the results say why; a write that it does not wait for says less.
+        // After a refusal the results say why. The error of a write that the server did not wait
+        // for says less.
         let _written = call.write(Bytes::from(contents)).await;
         call.finish();
         call.results::<bozo::InstallReply>()
@@ -440,10 +442,10 @@ impl<'a> Overseer<'a> {
             .map_err(refused)
     }
 
-    /// A log, without its end of transfer.
+    /// Reads a log; the zero byte that ends the transfer is removed.
     ///
     /// # Errors
-    /// There is no such log, or the caller may not.
+    /// There is no such log, or the caller has no permission.
     pub async fn log(&self, name: &str) -> Result<Vec<u8>> {
         let name = text(name)?;
         let refused = |cause| self.failed(" (while reading log)", cause, Form::Before);

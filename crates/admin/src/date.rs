@@ -11,7 +11,7 @@ pub fn ctime(time: AfsTime) -> String {
     }
 }
 
-/// The same, or `Never` for zero.
+/// [`ctime`], or `Never` for zero.
 pub fn ctime_or_never(time: AfsTime) -> String {
     if time.0 == 0 {
         "Never".to_owned()
@@ -20,9 +20,9 @@ pub fn ctime_or_never(time: AfsTime) -> String {
     }
 }
 
-/// A date and time of day in the local time zone: `MM/DD/YYYY` as OpenAFS's commands take it, or
-/// `YYYY-MM-DD`, then `HH:MM` or `HH:MM:SS` if wanted. `now` is now.
-/// Dates that AFS does not have become the nearest, as [`AfsTime::of_seconds`] says.
+/// Parses a date in the local time zone: `MM/DD/YYYY` as OpenAFS's commands take it, or
+/// `YYYY-MM-DD`. `HH:MM` or `HH:MM:SS` may follow. `now` is the current time. A date outside the
+/// range of AFS becomes the nearest one in it, see [`AfsTime::of_seconds`].
 pub fn parse(text: &str) -> Option<AfsTime> {
     let text = text.trim();
     if text == "now" {
@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> Option<AfsTime> {
     let day = ["%m/%d/%Y", "%Y-%m-%d"]
         .iter()
         .find_map(|form| NaiveDate::parse_from_str(day, form).ok())
-        // Two digits of a year are a mistake.
+        // A year of two digits is a mistake.
         .filter(|day| (1000..10_000).contains(&day.year()))?;
     let time = ["%H:%M:%S", "%H:%M"]
         .iter()
@@ -71,8 +71,7 @@ mod tests {
 
     #[test]
     fn has_the_shape_of_ctime() {
-        // The zone of the machine is not ours to choose; noon of a mid-month day is the same day
-        // from UTC-11 to UTC+11.
+        // The test cannot choose the time zone. Noon falls on the same day from UTC-11 to UTC+11.
         let text = ctime(AfsTime(1_795_262_400));
         assert_eq!(text.len(), 24, "{text}");
         assert!(

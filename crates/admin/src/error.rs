@@ -1,4 +1,4 @@
-//! Why an administrative operation failed, with what was attempted.
+//! Errors of administrative operations: the attempted action and the cause.
 
 use cellar_client::token_sentence;
 use cellar_rpc::CallError;
@@ -11,66 +11,67 @@ use crate::words;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A server refused, or did not answer.
+    /// A server refused the call or did not answer.
     #[error("{}", refusal(what, cause, *form))]
     Refused {
-        /// What was attempted.
+        /// The attempted action.
         what: String,
-        /// The answer.
+        /// The cause.
         #[source]
         cause: CallError,
-        /// In which order the two are said.
+        /// The order in which the message gives the action and the cause.
         form: Form,
     },
-    /// The client could not do its part: no cell, no database server, no such path.
+    /// The client itself failed: no cell, no database server, no such path.
     #[error(transparent)]
     Client(#[from] cellar_client::Error),
-    /// No user or group of that name or id.
+    /// No user or group has that name or id.
     #[error("User or group doesn't exist so couldn't look up id for {0}")]
     NoSuchUserOrGroup(String),
-    /// The VLDB has no entry of that name or number, or none that what was attempted needs.
+    /// The VLDB has no entry of that name or number, or the entry lacks the needed volume.
     #[error("{}", no_entry(_0))]
     NoSuchEntry(String),
-    /// The entry of a volume is locked by somebody.
+    /// Another operation has locked the volume's entry.
     #[error("{what}: {}", locked(*volume, holder))]
     Locked {
-        /// What was attempted.
+        /// The attempted action.
         what: String,
         /// The volume.
         volume: VolumeId,
-        /// What it is locked for, `VLOP_*`; 0 if the server does not say.
+        /// The operation that locked it, `VLOP_*`; 0 if the server does not say.
         operation: u32,
-        /// Who holds the lock, as far as that is known.
+        /// The holder of the lock, as far as it is known.
         holder: String,
     },
-    /// It was asked to stop, and has undone what it could.
+    /// The operation was asked to stop and has undone as much as it could.
     #[error("interrupted")]
     Interrupted,
-    /// A file or stream of this machine.
+    /// A file or stream on this machine failed.
     #[error("{0}")]
     Local(#[source] std::io::Error),
-    /// What was asked for makes no sense, and why.
+    /// The request makes no sense; the text says why.
     #[error("{0}")]
     Usage(String),
-    /// Several servers had to act, and it stopped in the middle; says what is left to do.
+    /// The operation changes several servers and stopped part way; the text says what is left to
+    /// do.
     #[error("{what}: {cause}. {left}")]
     Partial {
-        /// What was attempted.
+        /// The attempted action.
         what: String,
-        /// Why it stopped.
+        /// The cause.
         cause: Box<Self>,
-        /// What the administrator should know.
+        /// The remaining state, for the administrator.
         left: String,
     },
 }
 
-/// In which order a refusal says what was attempted and why not: the originals differ, and scripts
-/// look.
+/// The order of action and cause in the message of a refusal. OpenAFS's commands differ, and
+/// scripts compare their messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `WHAT: WHY`, as `vos` does.
     Colon,
-    /// `WHYWHAT`, as `pts` does: what was attempted begins with what joins them.
+    /// `WHYWHAT`, as `pts` does. The action begins with its own separator, e.g. ` ; unable to`.
     Before,
     /// `WHAT (WHY)`, as `bos` does.
     Brackets,
@@ -82,7 +83,7 @@ impl Error {
         Self::formed(what, cause, Form::Colon)
     }
 
-    /// A refused call, said in some order.
+    /// A refused call, with its message in the given form.
     pub(crate) fn formed(what: impl Into<String>, cause: CallError, form: Form) -> Self {
         Self::Refused {
             what: what.into(),
@@ -91,7 +92,7 @@ impl Error {
         }
     }
 
-    /// Why it failed, without what was attempted.
+    /// The cause alone, without the attempted action.
     pub fn reason(&self) -> String {
         match self {
             Self::Refused { cause, .. } => explain(cause.code().to_plain(), cause).0,
@@ -99,7 +100,7 @@ impl Error {
         }
     }
 
-    /// The abort code behind it, if there is one.
+    /// The abort code of the cause, if it has one.
     pub fn code(&self) -> Option<AbortCode> {
         match self {
             Self::Refused { cause, .. } => Some(cause.code().to_plain()),
@@ -110,7 +111,7 @@ impl Error {
     }
 }
 
-/// Whether a server says that it has no such call, or no such service at all.
+/// Whether the code says that the server does not know the call, or the whole service.
 pub(crate) fn is_unknown_there(code: AbortCode) -> bool {
     matches!(
         code.to_plain(),
@@ -118,10 +119,10 @@ pub(crate) fn is_unknown_there(code: AbortCode) -> bool {
     )
 }
 
-/// What an overseer answers when it has no key of the version that is to be removed.
+/// The code with which an overseer refuses to remove a key version that it does not have.
 const AFSCONF_NOTFOUND: AbortCode = AbortCode(70_354_689);
 
-/// What operations return.
+/// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
 fn locked(volume: VolumeId, holder: &str) -> String {
@@ -156,7 +157,7 @@ fn refusal(what: &str, cause: &CallError, form: Form) -> String {
     }
 }
 
-/// The words for an answer; and its name, and what to do where something can be done.
+/// The message for a refusal, and its suffix: the code's name and number, and a hint.
 fn explain(code: AbortCode, cause: &CallError) -> (String, String) {
     let hint = match code {
         AbortCode::VL_PERM

@@ -1,6 +1,6 @@
-//! Files, directories and mount points as an administrator sees them: the operations of `fs`.
+//! Files, directories and mount points, for administrators: the operations of `fs`.
 //!
-//! `fs` of the originals asks the cache manager of its machine; this one asks the file servers.
+//! OpenAFS's `fs` asks the cache manager of its machine; these operations ask the file servers.
 
 mod acl;
 mod objects;
@@ -29,63 +29,63 @@ use crate::error::{Error, Result};
 use crate::pts::Protection;
 use crate::vos::Volumes;
 
-/// How long `checkservers` waits for a server.
+/// The time for which `checkservers` waits for a server.
 const PROBE_TIME: Duration = Duration::from_secs(5);
-/// Servers that it asks at a time.
+/// The number of servers that it asks at the same time.
 const PROBES: usize = 64;
 
-/// How `fs setacl` changes a list.
+/// The change that `fs setacl` makes to a list.
 #[derive(Clone, Debug)]
 pub struct AclChange {
-    /// Names and what becomes of the rights of each.
+    /// Names, and the change of each one's rights.
     pub entries: Vec<(String, RightsChange)>,
-    /// Drop everything else first.
+    /// All other entries are removed first.
     pub clear: bool,
     /// The entries are negative ones.
     pub negative: bool,
 }
 
-/// What a mount point says.
+/// A mount point, as `fs lsmount` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mount {
-    /// The path that was asked about.
+    /// The given path.
     pub path: String,
-    /// The text with its sign, without the final dot.
+    /// The text of the mount point with its leading sign, without the final dot.
     pub text: String,
     /// The path is a symbolic link that leads to the mount point.
     pub symbolic_link: bool,
 }
 
-/// A mount point that was made.
+/// The result of [`Files::make_mount`].
 #[derive(Debug)]
 pub struct NewMount {
-    /// What it says, with the cell's own name where another name of it was given.
+    /// The mount point; if the user gave another name of the cell, it has the cell's own name.
     pub mount: MountPoint,
-    /// Why it may lead nowhere, if that was looked for.
+    /// The reason why the mount point may lead nowhere, if that was checked.
     pub doubt: Option<Error>,
 }
 
-/// What `fs setvol` changes; what is `None` stays.
+/// The fields that `fs setvol` changes; `None` keeps the old value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeChange {
     /// Quota in KiB; 0 is none.
     pub quota_kib: Option<i32>,
-    /// What users are told while the volume is off-line.
+    /// The message that users see while the volume is off-line.
     pub offline_message: Option<String>,
-    /// What file servers keep as its message of the day.
+    /// The message of the day, which file servers store.
     pub message_of_the_day: Option<String>,
 }
 
-/// A file's numbers, and what the caller may do with it.
+/// The identity of a file, and the caller's rights to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Examined {
-    /// The path that was asked about.
+    /// The given path.
     pub path: String,
-    /// What it leads to.
+    /// The fid that the path leads to.
     pub fid: String,
-    /// The cell that it is in.
+    /// The cell of the file.
     pub cell: String,
-    /// What the caller may do.
+    /// The rights of the caller.
     #[serde(serialize_with = "crate::json::display")]
     pub access: Rights,
 }
@@ -97,13 +97,14 @@ pub struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Through `client`.
+    /// Operations through `client`.
     pub fn new(client: &'a Client) -> Self {
         Self { client }
     }
 
-    /// What a path leads to: in a mounted AFS, or from `/afs` on. Any other word without slashes is a volume's name, its
-    /// root directory, unless this is run in a mounted AFS.
+    /// The node at the end of a path, in a mounted AFS or below `/afs`. Any other word without
+    /// slashes is the name of a volume, and stands for its root directory. In a mounted AFS such a
+    /// word is always a file name.
     async fn find(&self, path: &str) -> Result<Node> {
         if let Some((cell, fid)) = mounted::place(Path::new(path)) {
             return self.node(&cell, fid).await;
@@ -135,13 +136,13 @@ impl<'a> Files<'a> {
         Ok(self.client.node(&volume, fid).await?)
     }
 
-    /// The directory that a name is in, and the name.
+    /// The directory of a path's last name, and that name.
     async fn parent<'p>(&self, path: &'p str) -> Result<(Node, &'p str)> {
         if matches!(
             path.trim_end_matches('/').rsplit('/').next(),
             Some("." | "..")
         ) {
-            // The words are those of OpenAFS's fs.
+            // The message is that of OpenAFS's fs.
             return Err(Error::Usage(format!(
                 "'{path}': you may not use '.' or '..' as the last component of a name in this fs command"
             )));
@@ -153,11 +154,11 @@ impl<'a> Files<'a> {
         Ok((self.find(directory).await?, name))
     }
 
-    /// What has a name: a mount point or symbolic link itself, not what it leads to.
+    /// The node of the name itself: a mount point or symbolic link is not followed.
     async fn literally(&self, path: &str) -> Result<Node> {
         let (directory, name) = match self.parent(path).await {
             Ok(found) => found,
-            // The top of the tree has no parent.
+            // The root of the tree has no parent.
             Err(Error::Client(_)) => return Ok(self.client.find(path, Follow::NONE).await?),
             Err(error) => return Err(error),
         };
@@ -171,14 +172,15 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Drops users and groups that are no more from the access list of a directory. Answers what it is now; `None`: as it
-    /// was.
+    /// Removes deleted users and groups from the access list of a directory. Returns the new list,
+    /// or `None` if nothing changed.
     ///
-    /// A file server that cannot reach the protection database answers numbers for everybody, so that a number alone does
-    /// not say that somebody is no more: the database is asked.
+    /// A file server that cannot reach the protection database returns a number for every entry. A
+    /// number alone therefore does not prove a deletion: this function asks the database.
     ///
     /// # Errors
-    /// As [`Files::set_access_list`]; the protection database does not say whose the numbers are.
+    /// As [`Files::set_access_list`], or the protection database does not give the names of the
+    /// numbers.
     pub async fn clean_access_list(&self, path: &str) -> Result<Option<Acl>> {
         let node = self.find(path).await?;
         let mut acl = self.acl_of(&node, path).await?;
@@ -189,8 +191,9 @@ impl<'a> Files<'a> {
         Ok(Some(acl))
     }
 
-    /// Drops the entries of users and groups that are no more, and puts names in the place of other numbers: no file server
-    /// takes a number for a name. Answers whether any was dropped.
+    /// Removes the entries of deleted users and groups, and replaces other numbers by names,
+    /// because a file server does not take a number for a name. Returns whether any entry was
+    /// removed.
     async fn clean(&self, node: &Node, path: &str, acl: &mut Acl) -> Result<bool> {
         let numbers = acl.numbers();
         if numbers.is_empty() {
@@ -206,7 +209,7 @@ impl<'a> Files<'a> {
         let known: HashMap<ViceId, String> = numbers
             .into_iter()
             .zip(names)
-            // Those that it does not know it answers as they are.
+            // For an id that it does not know, the database returns the number as the name.
             .filter(|(id, name)| id.0.to_string() != *name)
             .collect();
         Ok(acl.clean(|id| known.get(&id).cloned()))
@@ -230,11 +233,11 @@ impl<'a> Files<'a> {
             .map_err(|bad| Error::Usage(format!("{path}: {bad}")))
     }
 
-    /// Changes the access list of a directory, and answers what it is now. Users and groups that are no more are dropped,
-    /// as OpenAFS's `fs` does.
+    /// Changes the access list of a directory and returns the new list. Deleted users and groups
+    /// are removed, as OpenAFS's `fs` does.
     ///
     /// # Errors
-    /// Not a directory, an unknown name, more than 20 entries, or the caller may not.
+    /// Not a directory, an unknown name, more than 20 entries, or the caller has no permission.
     pub async fn set_access_list(&self, path: &str, change: &AclChange) -> Result<Acl> {
         let node = self.find(path).await?;
         if !node.is_directory() {
@@ -255,7 +258,8 @@ impl<'a> Files<'a> {
         Ok(acl)
     }
 
-    /// Puts the entries of a directory's access list into that of another, and answers what it is now.
+    /// Adds the entries of one directory's access list to that of another, and returns the new
+    /// list.
     ///
     /// # Errors
     /// As [`Files::set_access_list`].
@@ -301,7 +305,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The state and quota of the volume behind a path.
+    /// The state and quota of the volume that a path is in.
     ///
     /// # Errors
     /// The path leads nowhere.
@@ -325,13 +329,13 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Sets the quota of the volume behind a path, and its messages.
+    /// Sets the quota and the messages of the volume that a path is in.
     ///
     /// # Errors
-    /// The path leads nowhere, a message is too long, or the caller may not.
+    /// The path leads nowhere, a message is too long, or the caller has no permission.
     pub async fn set_volume(&self, path: &str, change: &VolumeChange) -> Result<()> {
         let node = self.find(path).await?;
-        // An empty one leaves the server's as it is.
+        // An empty message leaves the server's message unchanged.
         let message = |what: &str, text: &Option<String>| {
             let text = text.as_deref().unwrap_or_default();
             let fits = Some(text).filter(|text| text.len() <= MESSAGE_MAX);
@@ -356,19 +360,19 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Makes a mount point; with `look` it is looked whether the volume exists, which it should.
+    /// Creates a mount point. With `look`, checks whether the volume exists.
     ///
     /// # Errors
     /// The name is taken, or the caller has no `a` right.
     pub async fn make_mount(&self, path: &str, mount: &MountPoint, look: bool) -> Result<NewMount> {
         let (directory, name) = self.parent(path).await?;
         let cell = mount.cell.as_ref().unwrap_or(&directory.volume.cell);
-        // By way of the DNS too, as whoever follows it does.
+        // The DNS is used too, as by a client that follows the mount point.
         let doubt = match look {
             true => self.client.mounted(None, cell, mount).await.err(),
             false => None,
         };
-        // Another name of the cell is this machine's alone.
+        // An alias of the cell is known on this machine only.
         let real = |cell: &CellName| match self.client.cell(cell) {
             Ok(known) => known.name,
             Err(cellar_client::Error::UnknownCell(real)) => real,
@@ -391,7 +395,7 @@ impl<'a> Files<'a> {
     /// Removes a mount point.
     ///
     /// # Errors
-    /// It is none, or the caller may not.
+    /// The path is no mount point, or the caller has no permission.
     pub async fn remove_mount(&self, path: &str) -> Result<()> {
         self.list_mount(path).await?;
         let (directory, name) = self.parent(path).await?;
@@ -402,10 +406,10 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// What a mount point says.
+    /// The text of a mount point.
     ///
     /// # Errors
-    /// It is none.
+    /// The path is no mount point.
     pub async fn list_mount(&self, path: &str) -> Result<Mount> {
         let mut place = path.to_owned();
         for followed in 0..LINKS_MAX {
@@ -427,7 +431,8 @@ impl<'a> Files<'a> {
         Err(Error::Usage(format!("'{path}' is not a mount point.")))
     }
 
-    /// The numbers of a file, and what the caller may do; `literal`: of a mount point or symbolic link itself.
+    /// The fid of a file and the caller's rights. With `literal`, a mount point or symbolic link is
+    /// not followed.
     ///
     /// # Errors
     /// The path leads nowhere.
@@ -445,7 +450,7 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// The file servers that have the volume behind a path.
+    /// The file servers that have the volume of a path.
     ///
     /// # Errors
     /// The path leads nowhere.
@@ -464,13 +469,13 @@ impl<'a> Files<'a> {
             .collect())
     }
 
-    /// The file servers of a cell that do not answer. Each is asked for the time.
+    /// The file servers of a cell that do not answer a request for the time.
     ///
     /// # Errors
     /// The VLDB does not answer.
     pub async fn silent_servers(&self, cell: &Cell) -> Result<Vec<IpAddr>> {
         let servers = Volumes::new(self.client, cell).addresses().await?;
-        // All at a time: each that is silent takes its time.
+        // All servers are asked at once, because each silent one uses up its whole time limit.
         let asked = stream::iter(servers).map(|server| async move {
             let answers = server
                 .addresses
@@ -492,11 +497,11 @@ impl<'a> Files<'a> {
             timeout: Some(PROBE_TIME),
         };
         let answer = connection.call_with(&rxafs::GetTime {}, options).await;
-        // Any answer is one.
+        // An abort is an answer too.
         matches!(answer, Ok(_) | Err(CallError::Aborted(_)))
     }
 
-    /// The cell and volume behind a path.
+    /// The cell and volume of a path.
     ///
     /// # Errors
     /// The path leads nowhere.
@@ -506,10 +511,10 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Bytes of a volume's message.
+/// The longest message of a volume, in bytes.
 const MESSAGE_MAX: usize = 127;
 
-/// Symbolic links that are followed one after the other. Source: path_resolution(7).
+/// The most symbolic links that are followed one after the other. Source: path_resolution(7).
 const LINKS_MAX: usize = 40;
 
 /// The path that a symbolic link at `path` leads to.
@@ -521,19 +526,20 @@ fn beside(path: &str, text: &str) -> String {
     }
 }
 
-/// The path, if it is a single name: slashes at its end, which a shell adds to the names of directories, do not count.
+/// The path, if it is a single name. Slashes at its end do not count: shells add them to the names
+/// of directories.
 fn last_name(path: &str) -> Option<&str> {
     let name = path.trim_end_matches('/');
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
-/// Whether a path is one from `/afs` on, wherever that is mounted.
+/// Whether a path begins with `/afs`, wherever the file system is mounted.
 fn is_from_afs(path: &str) -> bool {
     let rest = path.strip_prefix("/afs");
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// An attribute of everything in a mount by `cellar mount`, also of its root, which is in no cell.
+/// An attribute of every file in a mount by `cellar mount`, also of its root, which is in no cell.
 const STATUS: &str = "afs.cellar.status";
 
 /// Whether a directory is in a mounted AFS.
@@ -541,20 +547,21 @@ fn is_mounted(directory: &Path) -> bool {
     mounted::place(directory).is_some() || mounted::attribute(directory, STATUS).is_ok()
 }
 
-/// Whether a path leads to the root of a mount that shows cells. One from `/afs` on is read as such.
+/// Whether a path leads to the root of a mount that shows cells. A path that begins with `/afs` is
+/// never treated as one.
 pub fn is_list_of_cells(path: &str) -> bool {
     let place = Path::new(path);
     !is_from_afs(path) && mounted::place(place).is_none() && is_mounted(place)
 }
 
-/// Whether a path leads to something of this machine that is in no AFS. One from `/afs` on, and a
-/// word that may be a volume's name, does not.
+/// Whether a path leads to a local file that is in no AFS. This is false for a path that begins
+/// with `/afs`, and for a word that may be the name of a volume.
 pub fn is_outside(path: &str) -> bool {
     let place = Path::new(path);
     path.contains('/') && !is_from_afs(path) && place.exists() && !is_mounted(place)
 }
 
-/// What is said of such a path.
+/// The error for such a path.
 pub fn outside(path: &str) -> Error {
     Error::Client(cellar_client::Error::Path {
         path: path.to_owned(),
@@ -562,18 +569,19 @@ pub fn outside(path: &str) -> Error {
     })
 }
 
-/// The complaint about the root of a mount that shows cells.
+/// The error for the root of a mount that shows cells.
 pub fn no_cell(path: &str) -> Error {
     Error::Usage(format!(
         "{path}: the list of cells is on no server: name a path in a cell"
     ))
 }
 
-/// Whether what leads to nothing in a mounted AFS is a volume's name, not a path from `/afs` on.
+/// Whether a path that leads to nothing in a mounted AFS is the name of a volume. If not, it begins
+/// with `/afs`.
 ///
 /// # Errors
-/// It can be neither. In a mounted AFS a word is a file's name: a mistyped one must not become a volume of the home cell,
-/// whose root directory is changed then.
+/// The path can be neither. In a mounted AFS a word is the name of a file. If a mistyped name
+/// counted as a volume of the home cell, the command would change that volume's root directory.
 fn is_volume(path: &str, in_mount: impl Fn() -> bool) -> Result<bool> {
     if matches!(path, "." | "..") {
         return Err(Error::Usage(format!(

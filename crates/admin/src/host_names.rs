@@ -1,15 +1,15 @@
-//! Names of hosts, as the commands print them.
+//! Host names as the commands print them.
 //!
-//! The originals look every address up in reverse and print the name; `-noresolve` prints dotted
-//! addresses. A machine without a name server must not make a listing of a thousand entries
-//! hang: each address is asked once, and a lookup that takes longer than two seconds is
-//! given up together with all later ones.
+//! OpenAFS's commands look up every address in reverse and print the name; `-noresolve` prints
+//! dotted addresses. Without a name server, a listing of a thousand entries must not hang.
+//! Therefore each address is looked up once. After a lookup that takes more than two seconds, that
+//! lookup and all later ones are given up.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long one reverse lookup may take.
+/// The time limit of one reverse lookup.
 const LOOKUP_TIME: Duration = Duration::from_secs(2);
 
 /// A cache of names, filled by [`HostNames::learn`].
@@ -20,7 +20,7 @@ pub struct HostNames {
 }
 
 impl HostNames {
-    /// `resolve` false prints addresses only.
+    /// With `resolve` false, only addresses are printed.
     pub fn new(resolve: bool) -> Self {
         Self {
             names: HashMap::new(),
@@ -28,7 +28,7 @@ impl HostNames {
         }
     }
 
-    /// Looks up those of `addresses` that are not known yet.
+    /// Looks up those of `addresses` that have not been looked up before.
     pub async fn learn(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         for address in addresses {
             if !self.resolve || self.names.contains_key(&address) {
@@ -55,7 +55,7 @@ impl HostNames {
             .unwrap_or_else(|| address.to_string())
     }
 
-    /// Makes a name known, for tests and for servers named by their administrators.
+    /// Adds a name: for tests, and for servers that the administrator named.
     pub fn insert(&mut self, address: IpAddr, name: String) {
         self.names.insert(address, name);
     }

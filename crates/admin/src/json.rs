@@ -1,4 +1,4 @@
-//! How wire types look in JSON: numbers as numbers, the rest as the commands print it.
+//! JSON forms of wire types: numbers as numbers, other types as the commands print them.
 
 use std::fmt::Display;
 

@@ -1,10 +1,10 @@
 //! Operations on a cell for its administrators, used by the command line and the console.
 //!
-//! One module a suite of the originals: [`vos`] (volumes), [`pts`] (users and groups), [`fs`] (access
-//! lists, quotas, mount points), [`bos`] (what runs on a server), [`osd`] (object storage devices and
-//! policies). An operation calls the servers and
-//! answers typed results; how the originals print them is a method of the result, so that the
-//! commands and their JSON come from one value.
+//! Each module corresponds to one suite of OpenAFS's commands: [`vos`] (volumes), [`pts`] (users
+//! and groups), [`fs`] (access lists, quotas, mount points), [`bos`] (the server processes of a
+//! machine), [`osd`] (object storage devices and policies). An operation calls the servers and
+//! returns a typed result. The result has the methods that print it as OpenAFS does. The commands
+//! and their JSON therefore come from one value.
 
 pub mod bos;
 pub mod date;

@@ -1,7 +1,7 @@
 //! Object storage devices and policies: the operations of `osd`.
 //!
-//! The list of devices and the policies are in the OSD database; what is on a device its own server
-//! says, and which files need it, the file servers do.
+//! The OSD database has the list of devices and the policies. The server of a device knows its
+//! objects; the file servers know which files need them.
 
 mod collect;
 mod contents;
@@ -30,7 +30,7 @@ pub use upkeep::{ScrubView, Sums};
 
 use crate::error::{Error, Result, is_unknown_there};
 
-/// How often a change is tried again that somebody else's change came before.
+/// The number of attempts of a change, each of which fails if another change came first.
 const TRIES: usize = 5;
 
 /// The devices and policies of one cell.
@@ -41,12 +41,12 @@ pub struct Osds<'a> {
 }
 
 impl<'a> Osds<'a> {
-    /// Those of `cell`.
+    /// The devices and policies of `cell`.
     pub fn new(client: &'a Client, cell: &'a Cell) -> Self {
         Self { client, cell }
     }
 
-    /// Calls the OSD database, which answers where the VLDB does.
+    /// Calls the OSD database. Its servers are those of the VLDB.
     async fn db<P: Procedure>(&self, arguments: &P, what: &str) -> Result<P::Reply> {
         let called = self.client.locations().call(self.cell, arguments).await;
         called.map_err(|error| match error {
@@ -82,18 +82,18 @@ impl<'a> Osds<'a> {
         Ok((revision, pick(osds, name_or_id)?))
     }
 
-    /// One device, by name or number.
+    /// Finds a device by name or number.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such device.
     pub async fn device(&self, name_or_id: &str) -> Result<Device> {
         Ok(Device::of(&self.find(name_or_id).await?.1))
     }
 
-    /// Creates a device. Number 0: the next free one.
+    /// Creates a device. With number 0 it gets the next free number.
     ///
     /// # Errors
-    /// The name or number is taken, the entry makes no sense, or the caller may not.
+    /// The name or number is taken, the entry makes no sense, or the caller has no permission.
     pub async fn create(&self, entry: OsdEntry) -> Result<u32> {
         let what = format!("cannot create device {}", entry.name);
         match self.db(&CreateOsd { entry }, &what).await {
@@ -102,10 +102,10 @@ impl<'a> Osds<'a> {
         }
     }
 
-    /// Changes a device's entry. What others change at the same time is kept.
+    /// Changes the entry of a device. Concurrent changes by other callers are kept.
     ///
     /// # Errors
-    /// There is none of that name, what `change` says, or as [`Osds::create`].
+    /// There is no such device, `change` refuses, or as [`Osds::create`].
     pub async fn change(
         &self,
         name_or_id: &str,
@@ -136,7 +136,7 @@ impl<'a> Osds<'a> {
         }
     }
 
-    /// Begins to empty a device, or lets it be used again.
+    /// Starts to drain a device, or ends that and allows its use again.
     ///
     /// # Errors
     /// As [`Osds::change`].
@@ -154,11 +154,12 @@ impl<'a> Osds<'a> {
         .await
     }
 
-    /// Takes a device out of use. Its number is not given again. Unless `force` is said, nothing may be
-    /// on it that a file needs.
+    /// Takes a device out of use. Its number is not used again. Without `force`, no file may have
+    /// objects there.
     ///
     /// # Errors
-    /// A file has objects there, or nobody can say whether one has; as [`Osds::change`].
+    /// A file has objects there, or a file server does not answer and may know such a file; or as
+    /// [`Osds::change`].
     pub async fn remove(&self, name_or_id: &str, force: bool) -> Result<Device> {
         if !force {
             let (_, listed) = self.find(name_or_id).await?;
@@ -186,8 +187,9 @@ impl<'a> Osds<'a> {
         .await
     }
 
-    /// The way to a device's server. It is asked by Rx, as a superuser: it may be another process at an
-    /// address that the administrator's socket stands for.
+    /// The connection to the server of a device. It always uses Rx. The administrator's socket of a
+    /// machine stands for the machine's addresses, and the device server may be another process at
+    /// one of these.
     fn server(&self, entry: &OsdEntry) -> Result<Connection> {
         let address = entry.addresses.first().copied().map(address_of);
         let (Some(address), Ok(port)) = (address, u16::try_from(entry.port)) else {
@@ -201,7 +203,7 @@ impl<'a> Osds<'a> {
         Ok(servers.direct_connection(&self.cell.name, peer, &osd::PACKAGE))
     }
 
-    /// What a superuser shows a device's server instead of a capability.
+    /// The argument by which a superuser calls the server of a device without a capability.
     fn superuser(entry: &OsdEntry) -> cellar_wire::object::Capability {
         device_only(entry.id)
     }
@@ -215,7 +217,7 @@ pub fn set_flag(entry: &mut OsdEntry, flag: u32, on: bool) {
     }
 }
 
-/// The device of that number or name: one in use before one that is not.
+/// The device with that number or name. One in use comes before one that is obsolete.
 fn pick(osds: Vec<OsdListed>, name_or_id: &str) -> Result<OsdListed> {
     let wanted: Option<u32> = name_or_id.parse().ok();
     let found = osds
@@ -232,7 +234,7 @@ fn pick(osds: Vec<OsdListed>, name_or_id: &str) -> Result<OsdListed> {
     })
 }
 
-/// The codes of the database, as sentences.
+/// Turns the error codes of the database into sentences.
 fn explained(error: Error, what: &str) -> Error {
     let sentence = match error.code() {
         Some(AbortCode::EEXIST) => "the name or the number is taken",
@@ -247,7 +249,7 @@ fn explained(error: Error, what: &str) -> Error {
     Error::Usage(format!("{what}: {sentence}"))
 }
 
-/// An address from the wire.
+/// Converts an address from the wire.
 pub(crate) fn address_of(words: [u32; 4]) -> IpAddr {
     let mut bytes = [0; 16];
     for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -256,7 +258,7 @@ pub(crate) fn address_of(words: [u32; 4]) -> IpAddr {
     Ipv6Addr::from(bytes).to_canonical()
 }
 
-/// An address for the wire: IPv4 ones are mapped.
+/// Converts an address for the wire; an IPv4 address is mapped into IPv6.
 pub fn address_words(address: IpAddr) -> [u32; 4] {
     let bytes = match address {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

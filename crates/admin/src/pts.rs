@@ -1,4 +1,4 @@
-//! Users, groups and who is a member of what: the operations of `pts`.
+//! Users, groups and memberships: the operations of `pts`.
 
 mod entry;
 
@@ -12,13 +12,13 @@ pub use entry::{BadAccess, Entry, LIST_HEAD, parse_access};
 
 use crate::error::{Error, Form, Result};
 
-/// Ids looked up in one call.
+/// The most ids looked up in one call.
 const NAMES_AT_ONCE: usize = 1000;
 
-/// Calls made for one listing: bounds a server that never says "end".
+/// The most calls for one listing, in case a server never says "end".
 const PAGES_MAX: usize = 1_000_000;
 
-/// Which entries to list.
+/// The kinds of entries to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinds {
     /// Users only.
@@ -29,14 +29,14 @@ pub enum Kinds {
     Both,
 }
 
-/// What `pts setfields` changes.
+/// The fields that `pts setfields` changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields {
     /// Access bits, as [`parse_access`] gives them.
     pub access: Option<u32>,
-    /// Groups that the user may still create.
+    /// The number of groups that the user may still create.
     pub group_quota: Option<i32>,
-    /// Users that a foreign cell's group may still register.
+    /// The number of users that the group of a foreign cell may still register.
     pub user_quota: Option<i32>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Protection<'a> {
             })
     }
 
-    /// The id behind a name; a number that nobody is called stands for itself.
+    /// The id of a name. A number that is not a name stands for itself.
     ///
     /// # Errors
     /// No such name.
@@ -79,7 +79,7 @@ impl<'a> Protection<'a> {
         }
     }
 
-    /// The same for an attempt that is refused where there is no such name.
+    /// [`Protection::id_of`] for an operation `what`, which the error names.
     async fn known(&self, name_or_id: &str, what: &str) -> Result<ViceId> {
         self.id_of(name_or_id).await.map_err(|error| match error {
             Error::NoSuchUserOrGroup(_) => {
@@ -89,17 +89,18 @@ impl<'a> Protection<'a> {
         })
     }
 
-    /// All ids that somebody acts as: his own, and the groups he is in, directly or not.
+    /// The ids under which a user or group acts: its own, and those of its groups, direct and
+    /// indirect.
     ///
     /// # Errors
-    /// There is no such id, or the caller may not look.
+    /// There is no such id, or the caller has no permission to read it.
     pub async fn cps(&self, id: ViceId) -> Result<Vec<ViceId>> {
         let what = format!(" ; unable to get the groups of (id: {})", id.0);
         let reply = self.call(&pr::GetCPS { id }, &what).await?;
         Ok(reply.list.iter().copied().collect())
     }
 
-    /// The names of ids; decimal numbers for those that have none.
+    /// The names of ids; an id without a name becomes a decimal number.
     ///
     /// # Errors
     /// The database does not answer.
@@ -114,7 +115,7 @@ impl<'a> Protection<'a> {
     /// Creates a user. Without an id the database chooses one.
     ///
     /// # Errors
-    /// The name or id is taken or not valid, or the caller may not.
+    /// The name or id is taken or not valid, or the caller has no permission.
     pub async fn create_user(&self, name: &str, id: Option<ViceId>) -> Result<ViceId> {
         check_name(name)?;
         match id {
@@ -214,7 +215,7 @@ impl<'a> Protection<'a> {
     /// Makes a user a member of a group.
     ///
     /// # Errors
-    /// Either does not exist, it is one already, or the caller may not.
+    /// Either does not exist, it is one already, or the caller has no permission.
     pub async fn add_user(&self, user: &str, group: &str) -> Result<()> {
         let what = format!(" ; unable to add user {user} to group {group}");
         let (uid, gid) = (
@@ -225,10 +226,10 @@ impl<'a> Protection<'a> {
         Ok(())
     }
 
-    /// Ends a membership.
+    /// Removes a user from a group.
     ///
     /// # Errors
-    /// Likewise.
+    /// Either does not exist, or the caller has no permission.
     pub async fn remove_user(&self, user: &str, group: &str) -> Result<()> {
         let what = format!(" ; unable to remove user {user} from group {group}");
         let (id, gid) = (
@@ -239,10 +240,10 @@ impl<'a> Protection<'a> {
         Ok(())
     }
 
-    /// Removes a user or group; its name is for the refusal.
+    /// Removes a user or group; the name appears in the error only.
     ///
     /// # Errors
-    /// It does not exist or is the system's, or the caller may not.
+    /// There is no such id, it is one of the system's, or the caller has no permission.
     pub async fn delete(&self, id: ViceId, name: &str) -> Result<()> {
         let what = format!(" deleting {name} (id: {})", id.0);
         self.call(&pr::Delete { id }, &what).await?;
@@ -252,7 +253,7 @@ impl<'a> Protection<'a> {
     /// Renames an entry.
     ///
     /// # Errors
-    /// As for creating.
+    /// As [`Protection::create_user`].
     pub async fn rename(&self, old: &str, new: &str) -> Result<()> {
         check_name(new)?;
         let what = format!(" ; unable to change name of {old} to {new}");
@@ -263,7 +264,7 @@ impl<'a> Protection<'a> {
     /// Gives a group another owner.
     ///
     /// # Errors
-    /// Not a group, no such owner, or the caller may not.
+    /// Not a group, no such owner, or the caller has no permission.
     pub async fn change_owner(&self, group: &str, owner: &str) -> Result<()> {
         let what = format!(" ; unable to change owner of {group} to {owner}");
         let owner_id = self.known(owner, &what).await?;
@@ -296,7 +297,7 @@ impl<'a> Protection<'a> {
     /// Changes access bits and quotas.
     ///
     /// # Errors
-    /// No such entry, or the caller may not.
+    /// No such entry, or the caller has no permission.
     pub async fn set_fields(&self, id: ViceId, name: &str, fields: Fields) -> Result<()> {
         let mut mask = 0;
         if fields.access.is_some() {
@@ -333,10 +334,11 @@ impl<'a> Protection<'a> {
         ))
     }
 
-    /// Whether a user or group is in a group, itself or through groups in groups.
+    /// Whether a user or group is a member of a group, directly or through nested groups.
     ///
     /// # Errors
-    /// Either does not exist, or the caller may see neither one's groups nor the other's members.
+    /// Either does not exist, or the caller may list neither the groups of the one nor the members
+    /// of the other.
     pub async fn is_member(&self, uid: ViceId, gid: ViceId) -> Result<bool> {
         let what = format!(" ; unable to ask for membership of (id: {})", uid.0);
         let reply = self.call(&pr::IsAMemberOf { uid, gid }, &what).await?;
@@ -369,7 +371,7 @@ impl<'a> Protection<'a> {
             .into_vec())
     }
 
-    /// The groups that a user or group owns; owner 0 lists orphans.
+    /// The groups that a user or group owns; owner 0 lists the groups without an owner.
     ///
     /// # Errors
     /// As [`Protection::membership`].
@@ -390,7 +392,7 @@ impl<'a> Protection<'a> {
     /// Every user, every group, or both, in the database's order.
     ///
     /// # Errors
-    /// The caller may not list.
+    /// The caller may not list all entries.
     pub async fn list(&self, kinds: Kinds) -> Result<Vec<Entry>> {
         let flag = match kinds {
             Kinds::Users => pr::PRUSERS,
@@ -424,7 +426,7 @@ impl<'a> Protection<'a> {
     /// Raises the highest user id, or lowers the lowest group id.
     ///
     /// # Errors
-    /// The sign is wrong, or the caller may not.
+    /// The sign is wrong, or the caller has no permission.
     pub async fn set_maximum(&self, id: ViceId, group: bool) -> Result<()> {
         let gflag = if group { pr::PRGRP as i32 } else { 0 };
         let kind = if group { "Group" } else { "User" };
@@ -449,7 +451,7 @@ fn name_argument(name: &str, what: &str) -> Result<pr::PrNameArgument> {
         })
 }
 
-/// Refuses names that would not be seen as they are where they are printed.
+/// Refuses names with control characters, which would be shown differently than they are.
 fn check_name(name: &str) -> Result<()> {
     if name.chars().any(char::is_control) {
         return Err(Error::Usage(format!(
@@ -467,7 +469,7 @@ fn from_wire(entry: &pr::PrEntry) -> Entry {
         owner: entry.owner,
         creator: entry.creator,
         membership: entry.count.max(0) as u32,
-        // Answers have the access bits alone, in the low half.
+        // An answer has only the access bits, in the low half.
         flags: entry.flags << 16,
         group_quota: entry.ngroups.max(0) as u32,
         user_quota: entry.nusers.max(0) as u32,

@@ -1,17 +1,18 @@
-//! Tables for terminals: columns as wide as their widest cell, two blanks between them.
+//! Tables for terminals: each column is as wide as its widest cell, with two blanks between
+//! columns.
 
 use std::fmt;
 
-/// On which side of its column a cell stands.
+/// The alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// A head and rows.
+/// A table: a head and rows.
 #[derive(Clone, Debug)]
 pub struct Table<const N: usize> {
     sides: [Side; N],
@@ -32,7 +33,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells);
     }
 
-    /// Whether it has no rows but its head.
+    /// Whether the table has no rows below its head.
     pub fn is_empty(&self) -> bool {
         self.rows.len() == 1
     }
@@ -63,7 +64,7 @@ impl<const N: usize> fmt::Display for Table<N> {
     }
 }
 
-/// A size for a table: three digits or so, and the unit.
+/// A size for a table: about three digits and the unit.
 pub fn short_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {

@@ -1,12 +1,12 @@
-//! The words by which administrators and their scripts know an abort code: those that OpenAFS's
-//! commands print.
+//! The messages for abort codes: those that OpenAFS's commands print, by which administrators and
+//! their scripts recognise an error.
 //!
-//! Each command has words of its own for the same number; a table of them belongs to one suite, and
-//! the ranges of the numbers do not overlap. Source: what `vos`, `pts` and `bos` 1.8.9 print.
+//! Each suite of commands has its own codes and messages; the number ranges of the suites do not
+//! overlap. Source: the output of `vos`, `pts` and `bos` 1.8.9.
 
 use cellar_wire::AbortCode as Code;
 
-/// What is printed of a code.
+/// The message for a code, if there is one.
 pub(crate) fn of(code: Code) -> Option<String> {
     let known = TABLE.iter().find(|(known, _)| *known == code);
     match known {
@@ -16,7 +16,7 @@ pub(crate) fn of(code: Code) -> Option<String> {
     }
 }
 
-/// What the system says of an error number, as `strerror` does.
+/// The system's message for an error number, as `strerror` returns it.
 fn system(errno: i32) -> Option<String> {
     let text = std::io::Error::from_raw_os_error(errno).to_string();
     let (words, _) = text.rsplit_once(" (os error")?;
@@ -120,7 +120,7 @@ mod tests {
             (Code::BZACCESS, "you are not authorized for this operation"),
             (Code::ENOENT, "No such file or directory"),
             (Code::ENODEV, "No such device"),
-            // Numbers of the file server's own stand before the system's.
+            // The file server's own numbers take precedence over the system's.
             (
                 Code::VNOVOL,
                 "Volume not attached, does not exist, or not on line",

@@ -1,5 +1,5 @@
-//! What `bos` asks an overseer to do, and the words for a refusal of each: those of OpenAFS's
-//! `bos`.
+//! The requests of `bos` to an overseer that change something, and the message for a refusal of
+//! each. The messages are those of OpenAFS's `bos`.
 
 use cellar_rpc::CallError;
 use cellar_wire::AbortCode;
@@ -8,36 +8,36 @@ use cellar_wire::bozo::{self, GOAL_NORMAL, GOAL_SHUTDOWN};
 use super::{Overseer, RestartTime, text};
 use crate::error::{Error, Form, Result};
 
-/// What an overseer has instead of a notifier where there is none. Source: afs-rpcs §12.
+/// The argument that stands for no notifier. Source: afs-rpcs §12.
 const NO_NOTIFIER: &str = "__NONOTIFIER__";
 
-/// Command lines that an instance may have.
+/// The most command lines of an instance.
 pub const COMMANDS_MAX: usize = 5;
 
-/// Something for an overseer to do.
+/// A request to an overseer.
 #[derive(Clone, Copy, Debug)]
 pub enum Act<'a> {
-    /// Make an instance run, from now on.
+    /// Start an instance and keep it running, also after a restart of the overseer.
     Start(&'a str),
-    /// Stop an instance, from now on.
+    /// Stop an instance, also for after a restart of the overseer.
     Stop(&'a str),
-    /// Make an instance run until the overseer is started again.
+    /// Start an instance; a restart of the overseer ends that.
     StartForNow(&'a str),
-    /// Stop an instance until the overseer is started again.
+    /// Stop an instance; a restart of the overseer ends that.
     StopForNow(&'a str),
     /// Stop and start an instance.
     Restart(&'a str),
-    /// Make all run.
+    /// Start all instances.
     StartAll,
-    /// Stop all.
+    /// Stop all instances.
     StopAll,
-    /// Stop and start all.
+    /// Stop and start all instances.
     RestartAll,
-    /// Stop and start the overseer itself.
+    /// Restart the overseer itself.
     RestartOverseer,
-    /// Wait until nothing is about to start or stop.
+    /// Wait until no instance is starting or stopping.
     Wait,
-    /// Make an instance.
+    /// Create an instance.
     Create {
         /// Its name.
         name: &'a str,
@@ -45,16 +45,16 @@ pub enum Act<'a> {
         kind: &'a str,
         /// Command lines, at most [`COMMANDS_MAX`].
         commands: &'a [String],
-        /// A program that is told of its ends.
+        /// A program that the overseer runs when the instance ends.
         notifier: Option<&'a str>,
     },
-    /// Forget an instance.
+    /// Delete an instance.
     Delete(&'a str),
     /// Run a command.
     Execute(&'a str),
-    /// Put an older version of a program back.
+    /// Restore an older version of a program.
     Uninstall {
-        /// As it was named.
+        /// The name that the user gave.
         name: &'a str,
         /// Its path on the server.
         path: &'a str,
@@ -65,24 +65,24 @@ pub enum Act<'a> {
     SetCellName(&'a str),
     /// Add a database server to the cell's list there.
     AddHost(&'a str),
-    /// Take one off it.
+    /// Remove a database server from that list.
     RemoveHost(&'a str),
-    /// Whether anybody may do everything.
+    /// Whether every caller has all permissions.
     SetNoAuth(bool),
-    /// When the overseer starts everything again, `RESTART_*`.
+    /// The time at which the overseer restarts all processes, `RESTART_*`.
     SetRestart(i32, RestartTime),
-    /// Whether programs may be neither installed nor run.
+    /// Restricted mode, in which the overseer neither installs nor runs programs.
     SetRestricted(i32),
     /// Add a superuser.
     AddUser(&'a str),
-    /// Take a superuser off the list.
+    /// Remove a superuser.
     RemoveUser(&'a str),
-    /// Remove the keys of a version: tickets sealed with them are worth nothing from then on.
+    /// Remove the keys of a version; tickets sealed with them are no longer accepted.
     RemoveKey(i32),
 }
 
 impl Act<'_> {
-    /// The words for a refusal, and where the reason goes.
+    /// The message of a refusal, and the place of the reason in it.
     fn words(&self) -> (String, Form) {
         let what = match self {
             Self::Start(name) => format!("failed to start instance '{name}'"),
@@ -120,10 +120,10 @@ impl Act<'_> {
 }
 
 impl Overseer<'_> {
-    /// Does something.
+    /// Makes a request.
     ///
     /// # Errors
-    /// The caller may not, there is no such thing, or it cannot be done now.
+    /// The caller has no permission, there is no such object, or it is not possible now.
     pub async fn act(&self, act: &Act<'_>) -> Result<()> {
         let connection = self.connection();
         let done: std::result::Result<(), CallError> = match *act {

@@ -1,13 +1,13 @@
-//! When an overseer starts its servers again: a time of the day, or of one day of the week.
+//! The time at which an overseer restarts its servers: daily, or on one day of the week.
 //!
-//! As typed and shown by OpenAFS's `bos`: `never`, `now`, `4:00 am`, `sun 4:00`, with seconds if
-//! wanted.
+//! Typed and shown as by OpenAFS's `bos`: `never`, `now`, `4:00 am`, `sun 4:00`, optionally with
+//! seconds.
 
 use std::fmt;
 
 use cellar_wire::bozo::NetKTime;
 
-/// `mask` of [`NetKTime`]: which fields count.
+/// Bits of `mask` of [`NetKTime`]: the fields that are valid.
 const HOUR: i32 = 1;
 const MINUTE: i32 = 2;
 const SECOND: i32 = 4;
@@ -46,7 +46,7 @@ pub enum RestartTime {
 }
 
 impl RestartTime {
-    /// As `bos setrestart` takes it.
+    /// Parses a time in the form of `bos setrestart`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.to_lowercase();
         let mut words: Vec<&str> = text.split_whitespace().collect();
@@ -92,7 +92,7 @@ impl RestartTime {
         })
     }
 
-    /// As it travels.
+    /// The wire form.
     pub(super) fn to_wire(self) -> NetKTime {
         match self {
             Self::Never => NetKTime {
@@ -118,7 +118,7 @@ impl RestartTime {
         }
     }
 
-    /// From the wire; fields that do not count are 0.
+    /// From the wire; fields that are not valid are 0.
     pub(super) fn from_wire(time: &NetKTime) -> Self {
         let field = |flag: i32, value: i16| if time.mask & flag != 0 { value } else { 0 };
         match time.mask {

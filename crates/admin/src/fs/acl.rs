@@ -1,7 +1,8 @@
-//! Access lists as text: what FetchACL answers, what `fs` shows and what StoreACL takes.
+//! Access lists as text: the form that FetchACL returns, `fs` shows and StoreACL takes.
 //!
-//! The text is two counts, then a line for each positive and each negative entry: a name, a tab and
-//! the rights as a decimal number. Names stay names here; the file server knows their ids.
+//! The text has two counts, then a line for each positive and each negative entry: a name, a tab
+//! and the rights as a decimal number. Here entries keep their names; the file server translates
+//! them into ids.
 
 use std::fmt::Write as _;
 
@@ -17,26 +18,26 @@ const ENTRIES_MAX: usize = 20;
 pub struct AclEntry {
     /// A user or group.
     pub name: String,
-    /// What it gets, or is denied.
+    /// The rights that the entry gives or denies.
     #[serde(serialize_with = "crate::json::display")]
     pub rights: Rights,
 }
 
 impl AclEntry {
-    /// The number that stands for the name, if one does.
+    /// The id that the name consists of, if it is a number.
     fn number(&self) -> Option<ViceId> {
-        // As servers write it: '+7' or '007' would be somebody's name.
+        // Only the servers' own form of a number counts: '+7' or '007' would be the name of a user.
         let id: i32 = self.name.parse().ok()?;
         (id.to_string() == self.name).then_some(ViceId(id))
     }
 }
 
-/// An access list by names.
+/// An access list with names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Acl {
-    /// Rights that are given.
+    /// Positive entries.
     pub normal: Vec<AclEntry>,
-    /// Rights that are taken away from what is given.
+    /// Negative entries: the rights that they take away from the positive ones.
     pub negative: Vec<AclEntry>,
 }
 
@@ -46,7 +47,7 @@ pub struct Acl {
 pub struct BadAcl;
 
 impl Acl {
-    /// Reads the text of FetchACL; a NUL at its end and blanks for tabs are accepted.
+    /// Parses the text of FetchACL. A NUL at the end is accepted, and blanks instead of tabs.
     pub fn parse(text: &[u8]) -> Result<Self, BadAcl> {
         let end = text
             .iter()
@@ -55,7 +56,7 @@ impl Acl {
         let text = String::from_utf8_lossy(&text[..end]);
         let mut lines = text.lines();
         let mut count = || -> Result<usize, BadAcl> {
-            // A word after the number is for DFS translators.
+            // DFS translators add a word after the number.
             let word = lines
                 .next()
                 .and_then(|l| l.split_whitespace().next())
@@ -85,7 +86,7 @@ impl Acl {
         })
     }
 
-    /// The text for StoreACL, with the NUL that servers want.
+    /// The text for StoreACL, with the NUL that servers require.
     pub fn text(&self) -> Vec<u8> {
         let mut text = format!("{}\n{}\n", self.normal.len(), self.negative.len());
         for entry in self.normal.iter().chain(&self.negative) {
@@ -95,7 +96,7 @@ impl Acl {
         text.into_bytes()
     }
 
-    /// Sets the rights of one name; none removes it. Entries without rights are not kept.
+    /// Sets the rights of one name. Empty rights remove the entry.
     pub fn set(&mut self, name: &str, rights: Rights, negative: bool) {
         let list = if negative {
             &mut self.negative
@@ -118,7 +119,7 @@ impl Acl {
         }
     }
 
-    /// Changes the rights of one name; who has none begins with none.
+    /// Changes the rights of one name; a name without an entry starts with no rights.
     pub fn change(&mut self, name: &str, change: RightsChange, negative: bool) {
         let list = if negative {
             &self.negative
@@ -137,8 +138,8 @@ impl Acl {
         self.set(name, rights, negative);
     }
 
-    /// The numbers that stand where names do, each once. A server shows them for users and groups that are no more, and
-    /// for all while it cannot ask who they are.
+    /// The numbers that stand in the place of names, each once. A server sends numbers for deleted
+    /// users and groups. While it cannot reach the protection database, it sends numbers for all.
     pub fn numbers(&self) -> Vec<ViceId> {
         let entries = self.normal.iter().chain(&self.negative);
         let mut ids: Vec<_> = entries.filter_map(AclEntry::number).collect();
@@ -147,8 +148,8 @@ impl Acl {
         ids
     }
 
-    /// Puts names in the place of numbers, and drops the entries of those numbers that have none. `name_of` tells the name
-    /// of each of [`Acl::numbers`]. Answers whether any was dropped.
+    /// Replaces numbers by names, and removes the entries of numbers without a name. `name_of`
+    /// returns the name of each of [`Acl::numbers`]. Returns whether any entry was removed.
     pub fn clean(&mut self, name_of: impl Fn(ViceId) -> Option<String>) -> bool {
         let before = self.normal.len() + self.negative.len();
         for list in [&mut self.normal, &mut self.negative] {
@@ -164,7 +165,7 @@ impl Acl {
         before != self.normal.len() + self.negative.len()
     }
 
-    /// As `fs listacl -cmd` prints it: what sets it.
+    /// The output of `fs listacl -cmd`: commands that set this list.
     pub fn commands(&self, path: &str) -> String {
         let mut text = String::new();
         for (switch, list) in [("", &self.normal), (" -negative", &self.negative)] {
@@ -180,7 +181,7 @@ impl Acl {
         text
     }
 
-    /// As `fs listacl` prints it below the path.
+    /// The output of `fs listacl` below the path.
     pub fn listing(&self) -> String {
         let mut text = String::new();
         for (title, list) in [("Normal", &self.normal), ("Negative", &self.negative)] {
@@ -196,19 +197,19 @@ impl Acl {
     }
 }
 
-/// What becomes of the rights of a name.
+/// A change of the rights of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RightsChange {
-    /// These and no others.
+    /// Exactly these rights.
     Set(Rights),
-    /// These too.
+    /// These rights in addition.
     Add(Rights),
-    /// These no more.
+    /// These rights are removed.
     Remove(Rights),
 }
 
-/// Rights as `fs setacl` takes them: letters, or `read`, `write`, `mail`, `all`, `none`. A sign at
-/// the end says what becomes of them: `+` adds, `-` removes, `=` or none sets. Source:
+/// Parses rights as `fs setacl` takes them: letters, or `read`, `write`, `mail`, `all`, `none`. A
+/// sign at the end chooses the change: `+` adds, `-` removes, `=` or no sign sets. Source:
 /// fs_setacl(1).
 pub fn parse_rights(text: &str) -> Result<RightsChange, String> {
     let (letters, change): (_, fn(Rights) -> RightsChange) = match text.as_bytes().last() {
@@ -217,7 +218,7 @@ pub fn parse_rights(text: &str) -> Result<RightsChange, String> {
         Some(b'=') => (&text[..text.len() - 1], RightsChange::Set),
         _ => (text, RightsChange::Set),
     };
-    // To take or add nothing removes the entry: so OpenAFS's fs has it.
+    // `none+` and `none-` remove the entry too, as in OpenAFS's fs.
     if letters == "none" {
         return Ok(RightsChange::Set(Rights::NONE));
     }
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn rights_are_set_added_and_removed() {
         let mut acl = Acl::default();
-        // After each: the rights of ann; none without an entry.
+        // Each row gives the rights of ann after it; `None` means no entry.
         for (rights, wanted) in [
             ("rl", Some("rl")),
             ("w+", Some("rlw")),
@@ -276,7 +277,7 @@ mod tests {
              Negative rights:\n  bob rwi\n"
                 .replace("rwi", "riw")
         );
-        // What `fs` sends: a blank, no NUL.
+        // The form that `fs` sends: a blank, and no NUL.
         assert_eq!(
             Acl::parse(b"1\n0\nann 127\n").expect("blank").normal[0].name,
             "ann"

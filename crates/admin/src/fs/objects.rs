@@ -1,4 +1,4 @@
-//! Where the pieces of a file are, and the policies of directories and volumes.
+//! The locations of a file's pieces, and the policies of directories and volumes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, Result, is_unknown_there};
 use crate::osd::{Device, State};
 use crate::table::{Side, Table};
 
-/// Seconds that a new policy is given to become known to a file server.
+/// The number of times, one second apart, that a file server is asked to accept a new policy.
 const HEARING_TRIES: usize = 15;
 
 /// One object of a file.
@@ -31,22 +31,22 @@ pub struct Piece {
     pub osd: u32,
     /// Its name.
     pub osd_name: String,
-    /// How it is: `well`, `empty`, `stale`, or how the device is.
+    /// The state of the piece: `well`, `empty`, `stale`, or the state of its device.
     pub state: String,
 }
 
 /// A file and its pieces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pieces {
-    /// The path that was asked about.
+    /// The given path.
     pub path: String,
-    /// What it leads to.
+    /// The fid that the path leads to.
     pub fid: String,
     /// Length in bytes.
     pub length: u64,
-    /// How the bytes are spread, in words; `None`: they are on the file server.
+    /// The layout in words; `None` if the bytes are on the file server.
     pub shape: Option<String>,
-    /// Whether nothing is lost, as far as is known.
+    /// Whether no data is lost, as far as is known.
     pub readable: bool,
     /// Whether every piece is well.
     pub redundant: bool,
@@ -74,7 +74,7 @@ impl Pieces {
         all
     }
 
-    /// For people.
+    /// The text for users.
     pub fn text(&self) -> String {
         let length = cellar_policy::bytes(self.length);
         let Some(shape) = &self.shape else {
@@ -118,12 +118,13 @@ fn is_well(piece: &Piece) -> bool {
     matches!(&*piece.state, "well" | "empty" | "draining")
 }
 
-/// Whether it can be read, at least: a device whose store takes no writes still gives what it has.
+/// Whether the piece can at least be read: a device whose store refuses writes can still be read.
 fn is_there(piece: &Piece) -> bool {
     is_well(piece) || piece.state == State::Readonly.word()
 }
 
-/// Whether each stripe has a copy that can be read; of an erasure code, as many objects as there are of data.
+/// Whether each stripe has a readable copy. For an erasure code: whether as many objects are
+/// readable as there are data objects.
 fn is_readable(layout: &Layout, pieces: &[Piece]) -> bool {
     let stripes = layout.shape.stripes as usize;
     match layout.shape.scheme {
@@ -167,30 +168,30 @@ fn pieces(fid: Fid, layout: &Layout, devices: &[OsdListed]) -> Vec<Piece> {
     layout.objects.iter().enumerate().map(piece).collect()
 }
 
-/// The policies that count in a directory.
+/// The policies that apply in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Policies {
-    /// The path that was asked about.
+    /// The given path.
     pub path: String,
-    /// The directory's; 0: none of its own.
+    /// The policy of the directory; 0: none of its own.
     pub directory: u32,
-    /// Its volume's; 0: no objects at all, 1: by size.
+    /// The policy of its volume; 0: no objects at all, 1: by size.
     pub volume: u32,
     /// The volume's name.
     pub volume_name: String,
     /// The path of the directory in the volume.
     #[serde(skip)]
     pub path_in_volume: String,
-    /// Length, owner and group of the file, if there is one.
+    /// Length, owner and group of the file, if it exists.
     #[serde(skip)]
     pub file: Option<(u64, i32, i32)>,
 }
 
 impl Files<'_> {
-    /// Where the pieces of a file are.
+    /// The locations of the pieces of a file.
     ///
     /// # Errors
-    /// The path leads nowhere or to no file, or the file server knows no objects.
+    /// The path does not lead to a file, or the file server has no object storage.
     pub async fn pieces(&self, path: &str) -> Result<Pieces> {
         let node = self.find(path).await?;
         if node.is_directory() {
@@ -200,7 +201,7 @@ impl Files<'_> {
         Ok(Pieces::of(path, node.fid, &reply))
     }
 
-    /// The policies that count in a directory, or for a file that is in it or could be.
+    /// The policies that apply in a directory, or to a file that is in it or could be.
     ///
     /// # Errors
     /// The path's directory does not exist, or as [`Files::pieces`].
@@ -226,8 +227,7 @@ impl Files<'_> {
         })
     }
 
-    /// The path of a directory from its volume's root on: the last names of `path`, up to where the volume
-    /// begins.
+    /// The path of a directory from the root of its volume: the last names of `path`.
     async fn path_in_volume(&self, directory: &Node, path: &str) -> Result<String> {
         let (mut names, mut node, mut rest) = (Vec::new(), directory.clone(), path);
         let root = Fid::root(directory.volume.id);
@@ -241,10 +241,10 @@ impl Files<'_> {
         Ok(format!("/{}", names.join("/")))
     }
 
-    /// Sets the policy of a directory; 0: that of its volume.
+    /// Sets the policy of a directory; 0 stands for the policy of its volume.
     ///
     /// # Errors
-    /// No directory, no such policy, or the caller may not.
+    /// No directory, no such policy, or the caller has no permission.
     pub async fn set_policy(&self, path: &str, policy: u32) -> Result<()> {
         let node = self.find(path).await?;
         if !node.is_directory() {
@@ -261,8 +261,8 @@ impl Files<'_> {
     }
 }
 
-/// Sets a policy that the database has: a file server refuses a new one with EINVAL until it has heard of
-/// it, some seconds later.
+/// Sets a policy that is in the database. A file server refuses a new one with EINVAL until it has
+/// read it from there some seconds later; this function retries until then.
 pub(crate) async fn patiently(set: impl AsyncFn() -> Result<()>) -> Result<()> {
     for _ in 0..HEARING_TRIES {
         match set().await {
@@ -274,7 +274,7 @@ pub(crate) async fn patiently(set: impl AsyncFn() -> Result<()>) -> Result<()> {
     set().await
 }
 
-/// Asks the file servers of a volume about objects.
+/// Makes a call about objects to the file servers of a volume.
 async fn call<P: Procedure>(
     client: &Client,
     node: &Node,

@@ -1,4 +1,5 @@
-//! A volume's state and quota, as `fs examine`, `fs listquota`, `fs quota` and `fs diskfree` print it.
+//! The state and quota of a volume, as `fs examine`, `fs listquota`, `fs quota` and `fs diskfree`
+//! print them.
 
 use cellar_wire::ids::VolumeId;
 use serde::Serialize;
@@ -9,19 +10,19 @@ pub const QUOTA_HEAD: &str = "Volume Name                    Quota       Used %U
 /// The head of `fs diskfree`.
 pub const DISK_HEAD: &str = "Volume Name                  kbytes      used     avail %used\n";
 
-/// A volume, from the file server's view. Sizes in KiB.
+/// The status of a volume, from its file server. Sizes are in KiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VolumeStatus {
-    /// The path that was asked about.
+    /// The given path.
     pub path: String,
-    /// What the path leads to.
+    /// The fid that the path leads to.
     pub fid: String,
     /// The volume.
     #[serde(serialize_with = "crate::json::volume_id")]
     pub volume: VolumeId,
     /// Its name.
     pub name: String,
-    /// What users are told while it is off-line.
+    /// The message that users see while it is off-line.
     pub offline_message: String,
     /// Quota, 0 for none.
     pub quota_kib: i32,
@@ -34,7 +35,7 @@ pub struct VolumeStatus {
 }
 
 impl VolumeStatus {
-    /// `fs examine`.
+    /// The output of `fs examine`.
     pub fn examined(&self) -> String {
         let offline = match self.offline_message.as_str() {
             "" => String::new(),
@@ -70,7 +71,7 @@ impl VolumeStatus {
             0 => "   no limit".to_owned(),
             quota => format!(" {}", size(quota, human)),
         };
-        // Of a name over 25 bytes the beginning is shown.
+        // The column has room for the first 25 characters of a name.
         let name: String = self.name.chars().take(25).collect();
         let (used_mark, partition_mark) = (mark(used > 90.0), mark(partition > 97.0));
         let warning = if used > 90.0 || partition > 97.0 {
@@ -84,7 +85,7 @@ impl VolumeStatus {
         )
     }
 
-    /// One row of `fs diskfree`: the partition that the volume is on.
+    /// One row of `fs diskfree`, about the partition of the volume.
     pub fn disk_row(&self, human: bool) -> String {
         let name: String = self.name.chars().take(25).collect();
         let used = self.partition_kib - self.partition_available_kib;
@@ -95,7 +96,7 @@ impl VolumeStatus {
         format!("{name:<25}{sizes} {percent:>4.0}%{warning}\n")
     }
 
-    /// `fs quota`.
+    /// The output of `fs quota`.
     pub fn percentage(&self) -> String {
         format!(
             "{:>2.0}% of quota used.\n",

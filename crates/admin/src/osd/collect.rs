@@ -1,6 +1,7 @@
-//! Collecting garbage: what devices have and no volume of the cell names.
+//! Garbage collection: removes objects on devices that no volume of the cell refers to.
 //!
-//! The file server that has the RW volume does it, or only lists it; here it is found and asked, part by part.
+//! The file server of the RW volume does the work, or only lists the garbage. This module finds
+//! that server and calls it part by part.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,21 +17,21 @@ use serde::Serialize;
 use super::{Osds, address_of, object_name};
 use crate::error::{Error, Result, is_unknown_there};
 
-/// Calls made for one volume: bounds a server that never says "end".
+/// The most calls for one volume, in case a server never says "end".
 const PARTS_MAX: usize = 1_000_000;
 
-/// Something that nobody needs.
+/// An object, or a version of one, that no file needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GarbageView {
-    /// On which device.
+    /// The device.
     pub osd: u32,
     /// `volume.vnode.uniquifier.serial`
     pub object: String,
-    /// Which version; 0: all of the object.
+    /// The version; 0: the whole object.
     pub version: u64,
-    /// Bytes: what the object takes, how long the version is.
+    /// Bytes: the space of the object, or the length of the version.
     pub bytes: u64,
-    /// When it was written last, in seconds since 1970.
+    /// Time of the last write, in seconds since 1970.
     pub written: u64,
 }
 
@@ -46,31 +47,31 @@ impl GarbageView {
     }
 }
 
-/// What came of collecting the garbage of one RW volume.
+/// The result of the collection for one RW volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CollectedView {
-    /// The RW volume in whose name the objects are.
+    /// The RW volume whose id the objects carry.
     pub volume: u32,
-    /// Objects that were looked at.
+    /// Number of objects that were checked.
     pub looked: u64,
-    /// What nobody needs.
+    /// The objects and versions that no file needs.
     pub garbage: Vec<GarbageView>,
-    /// What nobody names, but is younger than the time of grace.
+    /// Number of objects without a reference that are younger than the grace period.
     pub young: u64,
-    /// Files that somebody stored into: left for the next time.
+    /// Number of files with a store under way; the next collection checks them.
     pub busy: u64,
-    /// Bytes that devices gave back.
+    /// Bytes that became free on devices.
     pub freed: u64,
-    /// File servers that did not say what they need: nothing was collected.
+    /// File servers that did not report what they need. If there are any, nothing was collected.
     pub silent: Vec<IpAddr>,
-    /// The volume is being moved, released or restored: nothing was collected.
+    /// The volume is being moved, released or restored; nothing was collected.
     pub changing: bool,
-    /// Devices that could not be asked.
+    /// Devices that did not answer.
     pub away: Vec<u32>,
 }
 
 impl Osds<'_> {
-    /// The RW volumes in whose names there are objects on any device that answers.
+    /// The RW volumes that have objects on any device that answers.
     ///
     /// # Errors
     /// The OSD database does not answer.
@@ -109,11 +110,11 @@ impl Osds<'_> {
         Ok(volumes)
     }
 
-    /// Collects, or with `dry` lists, what nobody needs of the objects of an RW volume and was not written for
-    /// `grace` seconds.
+    /// Collects, or with `dry` only lists, the garbage among the objects of an RW volume. Only
+    /// objects that were not written for `grace` seconds count.
     ///
     /// # Errors
-    /// No file server does it, or the caller may not.
+    /// No file server collects for this volume, or the caller has no permission.
     pub async fn collect(&self, volume: VolumeId, grace: u32, dry: bool) -> Result<CollectedView> {
         let mut silent = Vec::new();
         for server in self.file_servers().await? {
@@ -141,7 +142,7 @@ impl Osds<'_> {
         })
     }
 
-    /// `None`: another server has to do it.
+    /// Collects at one server; `None` if that server is not responsible for the volume.
     async fn collect_at(
         &self,
         server: IpAddr,

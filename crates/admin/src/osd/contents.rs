@@ -1,4 +1,4 @@
-//! What is on a device: objects, the files that need them, counters, repairs.
+//! The contents of a device: objects, the files that need them, counters, repairs.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,19 +19,19 @@ use crate::error::{Error, Result, is_unknown_there};
 use crate::table::short_size;
 use crate::vos::Volumes;
 
-/// Calls made for one listing: bounds a server that never says "end".
+/// The most calls for one listing, in case a server never says "end".
 const PAGES_MAX: usize = 1_000_000;
-/// Files asked for at once.
+/// The number of files per call.
 const FILES_AT_ONCE: u32 = 4096;
 
 /// A version of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VersionView {
-    /// Which.
+    /// The version number.
     pub version: u64,
     /// Bytes.
     pub length: u64,
-    /// When it was written last, in seconds since 1970.
+    /// Time of the last write, in seconds since 1970.
     pub written: u64,
 }
 
@@ -40,17 +40,17 @@ pub struct VersionView {
 pub struct ObjectView {
     /// `volume.vnode.uniquifier.serial`
     pub object: String,
-    /// The volume in it.
+    /// The volume, from the object's name.
     pub volume: u32,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created: u64,
-    /// When it was read last, about.
+    /// Approximate time of the last read.
     pub accessed: u64,
-    /// When it was removed; 0: it is there.
+    /// Time of removal; 0 if the object exists.
     pub removed: u64,
-    /// Bytes that it takes on the device.
+    /// Space on the device, in bytes.
     pub allocated: u64,
-    /// Its versions, the oldest first.
+    /// Its versions, oldest first.
     pub versions: Vec<VersionView>,
 }
 
@@ -72,7 +72,7 @@ impl ObjectView {
         }
     }
 
-    /// Its fields and versions, a line each.
+    /// The fields and versions, one per line.
     pub fn examined(&self) -> String {
         let mut text = format!("Object {}\n", self.object);
         let lines = [
@@ -103,8 +103,8 @@ fn date(seconds: u64) -> String {
     }
 }
 
-/// `osd objects`: a head, and a row for each of some objects. Objects are too many for columns as wide as
-/// their widest cell.
+/// The head of `osd objects`. Its columns have fixed widths, because the list is too long to be
+/// held for a table.
 pub fn objects_head() -> String {
     object_row("Object", "Versions", "Length", "Takes", "Written")
 }
@@ -114,7 +114,7 @@ fn object_row(object: &str, versions: &str, length: &str, takes: &str, written: 
 }
 
 impl ObjectView {
-    /// A row below [`objects_head`].
+    /// The row of this object below [`objects_head`].
     pub fn row(&self) -> String {
         let newest = self.versions.last();
         let length = newest.map_or(0, |version| version.length);
@@ -134,7 +134,7 @@ pub(crate) fn object_name(id: &ObjectId) -> String {
     format!("{}.{}.{}.{}", id.volume, id.vnode, id.uniquifier, id.serial)
 }
 
-/// An object's name, read.
+/// Parses the name of an object.
 pub(super) fn parse_object(text: &str) -> Result<ObjectId> {
     let parts: Vec<Option<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
     match parts[..] {
@@ -150,14 +150,14 @@ pub(super) fn parse_object(text: &str) -> Result<ObjectId> {
     }
 }
 
-/// What the objects of one volume take on a device.
+/// Totals of one volume's objects on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Contents {
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
-    /// Bytes on the device.
+    /// Space on the device, in bytes.
     pub allocated: u64,
-    /// Bytes of the newest versions.
+    /// Sum of the lengths of the newest versions.
     pub length: u64,
 }
 
@@ -166,41 +166,42 @@ pub struct Contents {
 pub struct FilesOn {
     /// File server and fid.
     pub files: Vec<(IpAddr, String)>,
-    /// File servers that did not say.
+    /// File servers that did not answer.
     pub silent: Vec<IpAddr>,
 }
 
-/// What a file server's repair queue is doing.
+/// State of the repair queue of a file server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RepairView {
     /// The file server.
     pub server: IpAddr,
-    /// Objects that wait.
+    /// Number of waiting objects.
     pub waiting: u64,
-    /// Their bytes, about.
+    /// Their approximate size in bytes.
     pub waiting_bytes: u64,
-    /// Objects that are being repaired.
+    /// Number of objects that are being repaired.
     pub running: u64,
-    /// Objects that were.
+    /// Number of repaired objects.
     pub repaired: u64,
-    /// Those of them that were damaged.
+    /// Number of those that had been damaged.
     pub healed: u64,
-    /// Objects that wait and could not be repaired when it was tried last.
+    /// Number of waiting objects whose last repair failed.
     pub failed: u64,
-    /// Bytes that were copied.
+    /// Number of copied bytes.
     pub bytes: u64,
-    /// Bytes a second, of late.
+    /// The recent rate, in bytes per second.
     pub rate: u64,
-    /// Files are being looked through for more.
+    /// The server is searching its files for more objects to repair.
     pub looking: bool,
 }
 
 impl Osds<'_> {
-    /// Shows `each` the objects of a device in ascending order until it returns `false`: those of
-    /// `volume`, if one is given; those that were removed and can be brought back, if `removed`.
+    /// Calls `each` for the objects of a device in ascending order, until it returns `false`. With
+    /// `volume`, only the objects of that volume; with `removed`, the removed objects that can
+    /// still be restored.
     ///
     /// # Errors
-    /// There is no such device, or its server does not answer, or the caller may not.
+    /// There is no such device, or its server does not answer, or the caller has no permission.
     pub async fn objects(
         &self,
         name_or_id: &str,
@@ -237,7 +238,7 @@ impl Osds<'_> {
         Ok(())
     }
 
-    /// What each volume has on a device.
+    /// The objects of each volume on a device.
     ///
     /// # Errors
     /// As [`Osds::objects`].
@@ -292,7 +293,7 @@ impl Osds<'_> {
             .collect())
     }
 
-    /// The file servers of the cell. One that has several addresses is called at its first.
+    /// The file servers of the cell. If a server has several addresses, the first one is used.
     pub(super) async fn file_servers(&self) -> Result<Vec<IpAddr>> {
         let servers = Volumes::new(self.client, self.cell).addresses().await?;
         let first = servers.iter().filter_map(|server| server.addresses.first());
@@ -311,10 +312,10 @@ impl Osds<'_> {
         connection.call(arguments).await
     }
 
-    /// The files that have objects on a device, at most `limit` of each file server.
+    /// The files that have objects on a device, at most `limit` from each file server.
     ///
     /// # Errors
-    /// The VLDB does not answer, or the caller may not.
+    /// The VLDB does not answer, or the caller has no permission.
     pub async fn files_on(&self, osd: u32, limit: usize) -> Result<FilesOn> {
         let mut found = FilesOn::default();
         for server in self.file_servers().await? {
@@ -329,7 +330,7 @@ impl Osds<'_> {
                 };
                 let page = match self.file_server(server, &page).await {
                     Ok(page) => page,
-                    // A server that knows no objects has none.
+                    // A server without object storage has no such files.
                     Err(cause) if is_unknown_there(cause.code()) => break,
                     Err(cause) if cause.is_unreachable() => {
                         found.silent.push(server);
@@ -352,7 +353,7 @@ impl Osds<'_> {
         Ok(found)
     }
 
-    /// What the repair queues of all file servers are doing, and which of them did not answer.
+    /// The repair queues of all file servers, and the servers that did not answer.
     ///
     /// # Errors
     /// The VLDB does not answer.

@@ -1,4 +1,4 @@
-//! A device as it is shown.
+//! A device, as `osd` shows it.
 
 use std::array::from_fn;
 use std::net::IpAddr;
@@ -12,26 +12,26 @@ use serde::Serialize;
 use super::address_of;
 use crate::table::{Side, Table, short_size};
 
-/// How a device is.
+/// The state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It is there and takes writes.
+    /// Its server answers and takes writes.
     Up,
-    /// It is there; its store has stopped and takes no writes.
+    /// Its server answers, but the store has stopped and takes no writes.
     Readonly,
-    /// It was not heard of for too long, or never.
+    /// Its server has been silent for too long, or has never reported.
     Down,
-    /// It is being emptied.
+    /// Its objects are being moved away.
     Draining,
     /// It was taken out of use.
     Obsolete,
-    /// The file servers' own disks.
+    /// Number 1, which stands for the file servers' own disks.
     Local,
 }
 
 impl State {
-    /// The word for it.
+    /// The name of the state.
     pub fn word(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -44,61 +44,61 @@ impl State {
     }
 }
 
-/// A device. Sizes in bytes.
+/// A device. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
     /// Its number.
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// How it is.
+    /// Its state.
     pub state: State,
-    /// Where its server is.
+    /// The addresses of its server.
     pub addresses: Vec<IpAddr>,
-    /// The server's port.
+    /// The port of its server.
     pub port: u32,
-    /// The partition there.
+    /// Its partition on that machine.
     pub partition: String,
-    /// In all.
+    /// Total space.
     pub total: u64,
-    /// Free.
+    /// Free space.
     pub free: u64,
-    /// Objects on it.
+    /// Number of objects.
     pub objects: u64,
-    /// Seconds since it was heard of; `None`: never.
+    /// Seconds since the last heartbeat; `None` if there was none.
     pub silent_seconds: Option<u32>,
-    /// Smallest file that is placed there.
+    /// The smallest file that is stored there.
     pub min_size: u64,
-    /// Largest file; 0: any.
+    /// The largest file; 0 for any size.
     pub max_size: u64,
     /// Weight for new objects.
     pub write_priority: u32,
     /// Weight for reading.
     pub read_priority: u32,
-    /// For archives.
+    /// It is an archival device.
     pub archival: bool,
-    /// Files may be wiped.
+    /// Wiping is permitted.
     pub wipeable: bool,
-    /// It is being emptied.
+    /// Its objects are being moved away.
     pub draining: bool,
-    /// Out of use.
+    /// It is out of use.
     pub obsolete: bool,
-    /// Removed objects can be brought back for a while.
+    /// Removed objects can be restored for some time.
     pub soft_delete: bool,
-    /// Wiping begins above that, in thousandths.
+    /// The fill level above which wiping starts, in thousandths.
     pub high_water_mark: u32,
-    /// Smaller files are not wiped.
+    /// The smallest file that is wiped.
     pub min_wipe_size: u64,
-    /// Who paid for it.
+    /// The owner of the hardware.
     pub owner: String,
-    /// Where it stands.
+    /// The place of the machine.
     pub location: String,
-    /// What policies may ask for.
+    /// The class, which policies may ask for.
     pub class: String,
 }
 
 impl Device {
-    /// From the wire.
+    /// Converts a device from the wire.
     pub fn of(listed: &OsdListed) -> Self {
         let (entry, heard) = (&listed.entry, &listed.state);
         let has = |flag| entry.flags & flag != 0;
@@ -188,7 +188,7 @@ impl Device {
         }
     }
 
-    /// All fields, a line each.
+    /// All fields, one per line.
     pub fn examined(&self) -> String {
         let heard = match self.silent_seconds {
             _ if self.state == State::Local => "the file servers' own disks".to_owned(),
@@ -244,7 +244,7 @@ fn or_dash(text: &str) -> String {
     }
 }
 
-/// `osd list`.
+/// The output of `osd list`.
 pub fn devices_table(devices: &[Device]) -> String {
     let mut table = Table::new(HEAD);
     for device in devices {
@@ -253,7 +253,7 @@ pub fn devices_table(devices: &[Device]) -> String {
     table.to_string()
 }
 
-/// `osd list -long`: more columns behind the same.
+/// The output of `osd list -long`: the same columns and more.
 pub fn devices_long(devices: &[Device]) -> String {
     let mut head = HEAD.into_iter().chain(HEAD_LONG);
     let none = ("", Side::Left);

@@ -1,4 +1,4 @@
-//! Policies as they are shown and changed.
+//! Policies: their display and their changes.
 
 use cellar_policy::{BY_SIZE, Form, ParseError, Policies, Policy, PolicyError};
 use cellar_wire::AbortCode;
@@ -16,11 +16,11 @@ pub struct PolicyView {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// How many rules it has.
+    /// The number of its rules.
     pub rules: usize,
-    /// The revision of the table when it was changed last.
+    /// The revision of the table at the last change of the policy.
     pub revision: u64,
-    /// Its text, as it was written.
+    /// The source text.
     pub text: String,
 }
 
@@ -38,7 +38,7 @@ impl PolicyView {
     }
 }
 
-/// `osd policy list`. The first rule is shown as far as `width` columns have room for it.
+/// The output of `osd policy list`. The first rule is cut to fit into `width` columns.
 pub fn policies_table(policies: &[PolicyView], width: usize) -> String {
     use Side::{Left, Right};
     let mut table = Table::new([
@@ -49,7 +49,7 @@ pub fn policies_table(policies: &[PolicyView], width: usize) -> String {
         ("Begins with", Left),
     ]);
     let names = policies.iter().map(|policy| policy.name.chars().count());
-    // Numbers, names and the blanks between columns.
+    // The width of the other columns and the blanks between columns.
     let others = 2 + 4 + 2 + names.max().unwrap_or(0).max(4) + 2 + 5 + 2 + 8 + 2;
     let room = width.saturating_sub(others).max(20);
     for policy in policies {
@@ -76,13 +76,13 @@ fn first_rule(text: &str, room: usize) -> String {
     }
 }
 
-/// A text that is no policy, with the line and a sign below what is wrong.
+/// The error for a text that does not parse, with the line and a mark below the wrong place.
 fn pointed(text: &str, error: &ParseError) -> Error {
     let line = text
         .lines()
         .nth(error.line as usize - 1)
         .unwrap_or_default();
-    // Tabs keep their width where both lines have them.
+    // A tab stays a tab, so that it has the same width in both lines.
     let before = line.chars().take(error.column as usize - 1);
     let before: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
     Error::Usage(format!("{error}\n    {line}\n    {before}^"))
@@ -96,7 +96,7 @@ impl Osds<'_> {
         Ok(reply.policies.into_vec())
     }
 
-    /// All policies, compiled, and as they are shown.
+    /// All policies, compiled and for display.
     ///
     /// # Errors
     /// The database does not answer, or has policies of a language that is newer than this program.
@@ -110,7 +110,7 @@ impl Osds<'_> {
         Ok((policies, views))
     }
 
-    /// The number of a policy, by name or number; `none` is 0 and `size` 1.
+    /// Finds the number of a policy by name or number; `none` is 0 and `size` 1.
     ///
     /// # Errors
     /// There is none.
@@ -122,14 +122,15 @@ impl Osds<'_> {
         Ok(find(&entries, name_or_id)?.id)
     }
 
-    /// What a change would make of the policies; nothing is changed.
+    /// Checks the policies as they would be after a change, without changing them.
     ///
     /// # Errors
-    /// What the database would refuse it for, with the place in the text.
+    /// The error of the database for that change, with the place in the text.
     pub async fn check_policy(&self, id: u32, name: &str, text: &str) -> Result<Policy> {
         let parsed = Policy::parse(text).map_err(|error| pointed(text, &error))?;
         let mut entries = self.policy_entries().await?;
-        // A number that none has: the new one uses others, and is not used.
+        // A new policy gets a number that no policy has: it refers to others, and no other refers
+        // to it.
         let id = match id {
             0 => {
                 entries
@@ -147,10 +148,11 @@ impl Osds<'_> {
         Ok(parsed)
     }
 
-    /// Creates a policy (number 0: the next free one) or replaces one. Answers the number.
+    /// Creates a policy (number 0: the next free one) or replaces one. Returns the number.
     ///
     /// # Errors
-    /// The text is none, or does not go with the other policies; the name is taken; the caller may not.
+    /// The text is not valid, or does not fit the other policies; the name is taken; the caller has
+    /// no permission.
     pub async fn set_policy(&self, id: u32, name: &str, text: &str) -> Result<u32> {
         self.check_policy(id, name, text).await?;
         let what = format!("cannot store policy {name}");
@@ -190,10 +192,10 @@ impl Osds<'_> {
             .await
     }
 
-    /// Deletes a policy. Volumes and directories that name it are as if nothing were said.
+    /// Deletes a policy. Volumes and directories that name it are then treated as without a policy.
     ///
     /// # Errors
-    /// There is none, another uses it, or the caller may not.
+    /// There is none, another uses it, or the caller has no permission.
     pub async fn delete_policy(&self, name_or_id: &str) -> Result<u32> {
         let entries = self.policy_entries().await?;
         let id = find(&entries, name_or_id)?.id;
@@ -217,7 +219,7 @@ impl Osds<'_> {
     }
 }
 
-/// The text as it was written. (As a line of a log it would have its quotes and line feeds escaped.)
+/// The source text. A display as a log line would escape its quotes and line feeds.
 fn text_of(entry: &PolicyEntry) -> String {
     String::from_utf8_lossy(entry.text.as_bytes()).into_owned()
 }

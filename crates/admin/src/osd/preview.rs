@@ -1,6 +1,7 @@
-//! `osd policy test`: what would happen to a file, and which rule decided.
+//! `osd policy test`: where a file would be stored, and which rule decides that.
 //!
-//! The same code that a file server uses answers: the compiled policies, and the choice of devices.
+//! The answer comes from the code of the file server: the compiled policies, and the choice of
+//! devices.
 
 use cellar_objects::placement::{Degraded, LOCAL_DISK, Wish, choose, choose_degraded};
 use cellar_policy::{Facts, Form, Place, Policies, Reason, Verdict};
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::Osds;
 use crate::error::Result;
 
-/// A file that could be stored.
+/// A hypothetical file.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// Its name.
@@ -20,9 +21,9 @@ pub struct Question {
     pub volume: String,
     /// Its length in bytes.
     pub size: u64,
-    /// The policies that count: the volume's, then the directory's.
+    /// The policies that apply: the volume's, then the directory's.
     pub policies: Vec<u32>,
-    /// The ids of who stores it.
+    /// The ids of the caller that stores it.
     pub ids: Vec<i32>,
     /// Its owner.
     pub owner: i32,
@@ -30,44 +31,44 @@ pub struct Question {
     pub group: i32,
 }
 
-/// A rule that had a say.
+/// A rule that took part in the decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decided {
-    /// The policy that has it.
+    /// The policy of the rule.
     pub policy: u32,
-    /// Its name.
+    /// The name of the policy.
     pub name: String,
-    /// Which of its rules, from 1; 0: the policy as a whole.
+    /// The number of the rule, from 1; 0: the policy as a whole.
     pub rule: u32,
-    /// The rule, or what there is to say.
+    /// The rule, or a remark.
     pub text: String,
 }
 
-/// What would happen.
+/// The result of the test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Preview {
-    /// The file would be in objects.
+    /// The file would be stored in objects.
     pub in_objects: bool,
-    /// What the policies say: `local`, `osd` or `dynamic`.
+    /// The decision of the policies: `local`, `osd` or `dynamic`.
     pub location: &'static str,
-    /// Its shape in words, where it would be in objects.
+    /// The layout in words, if the file would be stored in objects.
     pub shape: Option<String>,
     /// The class of devices.
     pub class: Option<String>,
     /// The rules that matched, in order.
     pub rules: Vec<Decided>,
-    /// Devices that could have been chosen now.
+    /// An example of the devices that could be chosen now.
     pub devices: Vec<u32>,
-    /// What is less than the policies say, because devices are away.
+    /// The difference from the policies' wish, if devices are unavailable.
     pub less: Option<String>,
-    /// Why none could.
+    /// The reason why no devices could be chosen.
     pub problem: Option<String>,
-    /// Files up to that size stay local where the size decides, in bytes.
+    /// With `dynamic`, files up to this size stay local, in bytes.
     pub threshold: u64,
 }
 
 impl Preview {
-    /// For people.
+    /// The text for users.
     pub fn text(&self, size: u64) -> String {
         let mut text = String::new();
         for rule in &self.rules {
@@ -118,7 +119,7 @@ impl Preview {
 }
 
 impl Osds<'_> {
-    /// What would happen to a file under these policies.
+    /// Predicts the storage of a file under these policies.
     ///
     /// # Errors
     /// The database does not answer.
@@ -173,7 +174,7 @@ impl Osds<'_> {
     }
 }
 
-/// What is stored instead of what was wished.
+/// The difference between the wished and the possible layout.
 fn less_than(wish: &Wish, made: &Degraded) -> String {
     let (wanted, stripes) = (wish.shape.stripes, made.shape.stripes);
     let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! What is done to the objects of a device: sums, undelete, purge, scrub.
+//! Maintenance of a device's objects: checksums, undelete, purge, scrub.
 
 use cellar_rpc::CallError;
 use cellar_wire::object::ObjectId;
@@ -13,16 +13,16 @@ use super::Osds;
 use super::contents::{object_name, parse_object};
 use crate::error::{Error, Result};
 
-/// The sums of a version of an object, as its device reads it.
+/// Checksums of a version of an object, computed from its bytes on the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sums {
     /// `volume.vnode.uniquifier.serial`
     pub object: String,
-    /// Which version.
+    /// The version.
     pub version: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// CRC-32C, in hexadecimal as the others.
+    /// CRC-32C, in hexadecimal like the others.
     pub crc32c: String,
     /// SHA-256.
     pub sha256: String,
@@ -31,7 +31,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// A line each.
+    /// The checksums, one per line.
     pub fn text(&self) -> String {
         format!(
             "Object {}, version {}: {} bytes\n    CRC-32C   {}\n    MD5       {}\n    SHA-256   {}\n",
@@ -40,21 +40,22 @@ impl Sums {
     }
 }
 
-/// How far the scrub of a device is, or what the last one found.
+/// The progress of a device's scrub, or the result of the last one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ScrubView {
-    /// It runs now.
+    /// A scrub is running.
     pub running: bool,
-    /// Bytes that were verified.
+    /// Number of verified bytes.
     pub bytes: u64,
-    /// Bytes that there are.
+    /// Total number of bytes.
     pub total: u64,
-    /// Objects that are damaged, also those that readers met.
+    /// Damaged objects, also those that were found by reads.
     pub damaged: Vec<String>,
 }
 
 impl Osds<'_> {
-    /// The sums of an object, of its newest version if none is named. The device reads it for that.
+    /// The checksums of an object, by default of its newest version. The device reads the object
+    /// for that.
     ///
     /// # Errors
     /// It is not there, it is damaged, or as [`Osds::objects`].
@@ -97,7 +98,7 @@ impl Osds<'_> {
         })
     }
 
-    /// Brings back objects that were removed softly. Answers how many of them could be.
+    /// Restores objects that were removed softly. Returns the number of restored objects.
     ///
     /// # Errors
     /// As [`Osds::objects`].
@@ -121,8 +122,8 @@ impl Osds<'_> {
         Ok(restored)
     }
 
-    /// Ends soft deletes for good: of objects that were removed before that time, in seconds since 1970.
-    /// Answers how many they were.
+    /// Removes softly deleted objects for good: those that were deleted before `before`, in seconds
+    /// since 1970. Returns their number.
     ///
     /// # Errors
     /// As [`Osds::objects`].
@@ -137,8 +138,8 @@ impl Osds<'_> {
         Ok(reply.map_err(|cause| Error::refused(what, cause))?.purged)
     }
 
-    /// Has a device verify all that it holds, in the background, at up to so many KiB a second (0: as fast
-    /// as it can). One that runs goes on as it is.
+    /// Starts a scrub: the device verifies all its data in the background, at up to `rate_kib` KiB
+    /// per second (0: as fast as possible). A running scrub continues unchanged.
     ///
     /// # Errors
     /// As [`Osds::objects`].
@@ -154,7 +155,7 @@ impl Osds<'_> {
         Ok(())
     }
 
-    /// How far the scrub of a device is, or what the last one found.
+    /// The progress of a device's scrub, or the result of the last one.
     ///
     /// # Errors
     /// As [`Osds::objects`].

@@ -1,4 +1,4 @@
-//! An entry of the protection database: what it says, and how `pts` prints it.
+//! An entry of the protection database, and its form in the output of `pts`.
 
 use cellar_wire::ids::ViceId;
 use serde::Serialize;
@@ -13,7 +13,7 @@ const ADD_ANY: u32 = 0x04;
 const ADD_MEMBER: u32 = 0x02;
 const REMOVE_MEMBER: u32 = 0x01;
 
-/// What an entry is. Source: the type bits of its flags.
+/// The type bit of groups. Source: the type bits of an entry's flags.
 const GROUP: u32 = 2;
 
 /// A user or a group.
@@ -24,24 +24,24 @@ pub struct Entry {
     /// Its id: negative for groups.
     #[serde(serialize_with = "crate::json::vice_id")]
     pub id: ViceId,
-    /// Who owns it.
+    /// The id of its owner.
     #[serde(serialize_with = "crate::json::vice_id")]
     pub owner: ViceId,
-    /// Who created it.
+    /// The id of its creator.
     #[serde(serialize_with = "crate::json::vice_id")]
     pub creator: ViceId,
-    /// Members of a group, or groups of a user.
+    /// The number of members of a group, or of groups of a user.
     pub membership: u32,
     /// The flags word: access bits in the high half, type in the low.
     pub flags: u32,
-    /// How many groups this user may still create.
+    /// The number of groups that this user may still create.
     pub group_quota: u32,
-    /// How many users a foreign cell's group may still register.
+    /// The number of users that the group of a foreign cell may still register.
     pub user_quota: u32,
 }
 
 impl Entry {
-    /// The five letters: Status, Owned, Membership, Add, Remove.
+    /// The five letters of the access bits: Status, Owned, Membership, Add, Remove.
     pub fn letters(&self) -> String {
         let access = self.flags >> 16;
         let position = |any: (u32, char), member: (u32, char)| {
@@ -98,16 +98,16 @@ impl Entry {
 /// The head of `pts listentries`.
 pub const LIST_HEAD: &str = "Name                          ID  Owner Creator\n";
 
-/// Why `-access` was not understood.
+/// An argument of `-access` that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAccess {
-    /// Not five letters, or others than those.
+    /// It is not five letters, or has other letters than those.
     #[error(
         "Access bits must be of the form 'somar', not {0}. Five letters are wanted, S or s, O or -, \
          M, m or -, A, a or -, r or -, for example S-M--"
     )]
     Form(String),
-    /// Five of the letters, in wrong places.
+    /// The letters are valid, but in the wrong places.
     #[error(
         "Access bits out of order or illegal: must be a combination of letters from 'SOMA ' or \
          's mar' or hyphen, not {0}"
@@ -136,7 +136,7 @@ pub fn parse_access(text: &str) -> Result<u32, BadAccess> {
     let choices: [&[(char, u32)]; 5] = [
         &[('S', STATUS_ANY), ('s', STATUS_MEMBER), ('-', 0)],
         &[('O', OWNED_ANY), ('o', 0), ('-', 0)],
-        // Where any may, members may too.
+        // Rights for everyone include rights for members.
         &[('M', MEMBERS_ANY), ('m', MEMBERS_MEMBER), ('-', 0)],
         &[('A', ADD_ANY), ('a', ADD_MEMBER), ('-', 0)],
         &[('r', REMOVE_MEMBER), ('-', 0)],

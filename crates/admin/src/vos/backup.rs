@@ -14,7 +14,7 @@ impl Volumes<'_> {
     /// Makes the backup volume of a read-write volume, or makes it anew. Answers its id.
     ///
     /// # Errors
-    /// There is no such volume, the entry is locked, or the caller may not.
+    /// There is no such volume, the entry is locked, or the caller has no permission.
     pub async fn backup(&self, volume: &str) -> Result<VolumeId> {
         let draft = self.draft_of(volume).await?;
         self.backup_of(draft).await
@@ -53,8 +53,8 @@ impl Volumes<'_> {
         let at = draft
             .read_write_at()
             .ok_or_else(|| Error::Usage(format!("Volume {name} has no RW volume to back up")))?;
-        // An entry that says already what will be so needs no lock: the transaction on the volume keeps
-        // others away.
+        // An entry that says already what will be so needs no lock: the transaction on the volume
+        // keeps others away.
         let listed =
             draft.flags & VLF_BACKEXISTS != 0 && draft.backup.0 != 0 && draft.operation() == 0;
         if listed {
@@ -98,7 +98,7 @@ impl Volumes<'_> {
     /// Clones a volume on its partition, without an entry. Answers the clone's id.
     ///
     /// # Errors
-    /// There is no such volume there, the id is taken, or the caller may not.
+    /// There is no such volume there, the id is taken, or the caller has no permission.
     pub async fn clone_volume(
         &self,
         at: Location,

@@ -70,8 +70,8 @@ impl Volumes<'_> {
     /// Copies a volume to another name. Answers the copy's id.
     ///
     /// # Errors
-    /// The name is taken or not valid, the volume is not there, the destination refuses, or the caller
-    /// may not.
+    /// The name is taken or not valid, the volume is not there, the destination refuses, or the
+    /// caller may not.
     pub async fn copy_volume(
         &self,
         volume: VolumeId,
@@ -119,10 +119,11 @@ impl Volumes<'_> {
         }
     }
 
-    /// Makes or updates a shadow of a volume: a copy under its own id that no entry has. Answers its id.
+    /// Makes or updates a shadow of a volume: a copy under its own id that no entry has. Answers
+    /// its id.
     ///
     /// # Errors
-    /// The volume is not there, the destination refuses, or the caller may not.
+    /// The volume is not there, the destination refuses, or the caller has no permission.
     pub async fn shadow_volume(
         &self,
         volume: VolumeId,

@@ -1,8 +1,8 @@
 //! Creating a volume.
 //!
 //! 1. Three ids are reserved: read-write, read-only, backup.
-//! 2. The volume server makes the volume; it stays marked for destruction until its transaction says
-//!    otherwise, so a crash here leaves nothing.
+//! 2. The volume server makes the volume; it stays marked for destruction until its transaction
+//!    says otherwise, so a crash here leaves nothing.
 //! 3. Its quota is set and the mark taken away.
 //! 4. The VLDB gets its entry. If that fails the volume is deleted again.
 //! 5. The transaction ends and the volume is on line.
@@ -34,7 +34,7 @@ impl Volumes<'_> {
     /// Creates a read-write volume. Answers its id.
     ///
     /// # Errors
-    /// The name is taken or not valid, there is no such partition, or the caller may not.
+    /// The name is taken or not valid, there is no such partition, or the caller has no permission.
     pub async fn create(
         &self,
         server: IpAddr,

@@ -1,7 +1,7 @@
 //! Dumping a volume into a stream.
 //!
-//! With `-clone` the volume is cloned first and the clone dumped, so that its writers wait for a moment
-//! only. The clone goes when the dump ends, however it ends.
+//! With `-clone` the volume is cloned first and the clone dumped, so that its writers wait for a
+//! moment only. The clone goes when the dump ends, however it ends.
 
 use bytes::Bytes;
 use cellar_rpc::OutgoingCall;
@@ -25,8 +25,8 @@ pub struct DumpOptions {
     pub clone: bool,
     /// Leave directories out that did not change.
     pub omit_directories: bool,
-    /// Of files in objects say where the bytes are, in the place of these. Only Cellar's servers do it, and
-    /// only where these objects are can such a dump be restored.
+    /// Of files in objects say where the bytes are, in the place of these. Only Cellar's servers do
+    /// it, and only where these objects are can such a dump be restored.
     pub metadata_only: bool,
 }
 
@@ -42,7 +42,7 @@ impl Volumes<'_> {
     /// Dumps a volume: `sink` gets the stream piece by piece and may fail.
     ///
     /// # Errors
-    /// There is no such volume there, it is busy, the caller may not, or the sink's.
+    /// There is no such volume there, it is busy, the caller has no permission, or the sink's.
     pub async fn dump(
         &self,
         at: Location,

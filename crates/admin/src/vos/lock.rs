@@ -1,8 +1,8 @@
 //! Locks of VLDB entries, and who holds them.
 //!
-//! A lock is a date and an operation in the entry; it belongs to nobody and never runs out. A Cellar
-//! location server keeps beside it who locked, from where and what for; of another server only the
-//! operation is known.
+//! A lock is a date and an operation in the entry; it belongs to nobody and never runs out. A
+//! Cellar location server keeps beside it who locked, from where and what for; of another server
+//! only the operation is known.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -87,7 +87,7 @@ impl Volumes<'_> {
     /// Locks an entry for an operation (`VLOP_*`).
     ///
     /// # Errors
-    /// [`Error::Locked`]: it is locked, with what is known of that; or the caller may not.
+    /// [`Error::Locked`], with the known facts about the lock; or the caller has no permission.
     pub async fn lock(&self, volume: VolumeId, operation: u32) -> Result<()> {
         self.lock_for(volume, operation, lock_operation(operation))
             .await
@@ -172,7 +172,7 @@ impl Volumes<'_> {
     /// Releases an entry's lock, whoever holds it.
     ///
     /// # Errors
-    /// There is no entry, or the caller may not.
+    /// There is no entry, or the caller has no permission.
     pub async fn unlock(&self, volume: VolumeId) -> Result<()> {
         let arguments = vl::ReleaseLock {
             volid: volume,
@@ -186,8 +186,8 @@ impl Volumes<'_> {
 }
 
 impl Volumes<'_> {
-    /// What came of work on an entry that was locked for it. After a failure the lock is released; if that
-    /// fails too, the error says so.
+    /// What came of work on an entry that was locked for it. After a failure the lock is released;
+    /// if that fails too, the error says so.
     pub(super) async fn unlock_after<T>(
         &self,
         volume: VolumeId,

@@ -1,9 +1,10 @@
 //! Putting damaged files right from another copy of them.
 //!
-//! A volume's other sites have the same file under the same vnode and uniquifier. One that has it with the
-//! same data version and length has the same bytes: they are fetched there, as a client would, and streamed
-//! to the server of the damaged file, which checks each block against the checksum that it stored. Sites may
-//! be OpenAFS's; the damaged file is on a Cellar server, the only one that finds damage.
+//! A volume's other sites have the same file under the same vnode and uniquifier. One that has it
+//! with the same data version and length has the same bytes: they are fetched there, as a client
+//! would, and streamed to the server of the damaged file, which checks each block against the
+//! checksum that it stored. Sites may be OpenAFS's; the damaged file is on a Cellar server, the
+//! only one that finds damage.
 
 use std::net::SocketAddr;
 
@@ -41,11 +42,13 @@ struct Copy {
 }
 
 impl Volumes<'_> {
-    /// Puts a damaged file right: from other versions of it on its server, and from the volume's other sites
-    /// that have it with the same data version and length. What no copy has stays [`missing`](Refilled).
+    /// Puts a damaged file right: from other versions of it on its server, and from the volume's
+    /// other sites that have it with the same data version and length. What no copy has stays
+    /// [`missing`](Refilled).
     ///
     /// # Errors
-    /// Its record is damaged, it has changed since, its server is not Cellar's, or the caller may not.
+    /// Its record is damaged, it has changed since, its server is not Cellar's, or the caller has
+    /// no permission.
     pub async fn refill(
         &self,
         at: Location,

@@ -6,8 +6,8 @@
 //! 3. The entry loses the site, or is deleted with the last one. Either releases the lock.
 //!
 //! Interrupted between, the entry stays locked and names a volume that may be gone: removing it
-//! once more, after `vos unlock`, finishes. A volume that the VLDB has where it is not is taken out of
-//! the VLDB; one that is where the VLDB does not have it is deleted there, with a warning.
+//! once more, after `vos unlock`, finishes. A volume that the VLDB has where it is not is taken out
+//! of the VLDB; one that is where the VLDB does not have it is deleted there, with a warning.
 
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ impl Volumes<'_> {
     /// administrator should know of it.
     ///
     /// # Errors
-    /// It is neither there nor listed there, its entry is locked, or the caller may not.
+    /// It is neither there nor listed there, its entry is locked, or the caller has no permission.
     pub async fn remove(
         &self,
         server: IpAddr,

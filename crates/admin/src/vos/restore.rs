@@ -1,10 +1,11 @@
 //! Restoring a volume from a stream.
 //!
-//! 1. The head of the dump is read before anything is touched: what is no dump costs nothing, and a dump
-//!    of changes does not take the place of a volume.
-//! 2. An incremental restore opens the volume that is there. So does a full one where the server sees
-//!    the whole dump before it replaces anything, so that a damaged dump costs nothing: on a Cellar
-//!    server, unless the volume is a clone. Else a full one removes what is there and makes it anew.
+//! 1. The head of the dump is read before anything is touched: what is no dump costs nothing, and a
+//!    dump of changes does not take the place of a volume.
+//! 2. An incremental restore opens the volume that is there. So does a full one where the server
+//!    sees the whole dump before it replaces anything, so that a damaged dump costs nothing: on a
+//!    Cellar server, unless the volume is a clone. Else a full one removes what is there and makes
+//!    it anew.
 //! 3. The stream goes into it. It is off line all the while.
 //! 4. It gets its name, ids and dates, and goes on line.
 //! 5. The VLDB gets an entry or learns the place; a copy elsewhere is deleted.
@@ -219,12 +220,12 @@ impl Volumes<'_> {
         Ok((Restored { name, volume }, parent))
     }
 
-    /// Restores a volume as [`Volumes::plan_restore`] said: `source` answers the stream piece by piece,
-    /// nothing at its end.
+    /// Restores a volume as [`Volumes::plan_restore`] said: `source` answers the stream piece by
+    /// piece, nothing at its end.
     ///
     /// # Errors
-    /// The stream is no dump or does not fit, or has changes only where everything is needed; the volume is
-    /// busy, there is no room, the caller may not, or the source's error.
+    /// The stream is no dump or does not fit, or has changes only where everything is needed; the
+    /// volume is busy, there is no room, the caller has no permission, or the source's error.
     pub async fn restore(
         &self,
         at: Location,

@@ -1,7 +1,7 @@
 //! Verifying what a volume server stores, while it is in use.
 //!
-//! Only Cellar's servers keep checksums; another says that it does not know the call. The server goes on as
-//! long as its caller listens, and stops when the caller goes away.
+//! Only Cellar's servers keep checksums; another says that it does not know the call. The server
+//! goes on as long as its caller listens, and stops when the caller goes away.
 
 use cellar_rpc::OutgoingCall;
 use cellar_wire::afsvol::{
@@ -56,12 +56,12 @@ pub struct Scrubbed {
 }
 
 impl Volumes<'_> {
-    /// Verifies a volume, or with id 0 every volume of a partition, at up to `rate_kib` KiB a second (0: as
-    /// fast as it goes). `seen` is told of bytes read so far.
+    /// Verifies a volume, or with id 0 every volume of a partition, at up to `rate_kib` KiB a
+    /// second (0: as fast as it goes). `seen` is told of bytes read so far.
     ///
     /// # Errors
-    /// There is no such volume there, the partition is being scrubbed already, the server is not Cellar's,
-    /// or the caller may not.
+    /// There is no such volume there, the partition is being scrubbed already, the server is not
+    /// Cellar's, or the caller has no permission.
     pub async fn scrub(
         &self,
         at: Location,

@@ -22,8 +22,8 @@ pub struct Fields {
 }
 
 impl Volumes<'_> {
-    /// Whether a volume server is one of ours, which replaces volumes under their readers. Who does not
-    /// answer is not.
+    /// Whether a volume server is one of ours, which replaces volumes under their readers. Who does
+    /// not answer is not.
     pub(super) async fn is_cellar(&self, server: Ipv4Addr) -> bool {
         let answer = self
             .server(server.into(), &afsvol::GetCapabilities {}, "capabilities")
@@ -34,7 +34,7 @@ impl Volumes<'_> {
     /// Sets fields of a volume's header.
     ///
     /// # Errors
-    /// There is no such volume, it is busy, or the caller may not.
+    /// There is no such volume, it is busy, or the caller has no permission.
     pub async fn set_fields(&self, at: Location, volume: VolumeId, fields: Fields) -> Result<()> {
         let what = format!("Could not update volume info fields for volume number {volume}");
         let mut info = unchanged();
@@ -59,7 +59,8 @@ impl Volumes<'_> {
     /// Says which files of a volume become objects: 0 none, 1 by size, else a policy's number.
     ///
     /// # Errors
-    /// There is no such volume or policy, the file server knows no objects, or the caller may not.
+    /// There is no such volume or policy, the file server knows no objects, or the caller has no
+    /// permission.
     pub async fn set_policy(&self, at: Location, volume: VolumeId, policy: u32) -> Result<()> {
         let what = format!("Could not set the policy of volume {volume}");
         let peer = SocketAddr::new(at.server.into(), self.cell.ports.fileserver);
@@ -80,7 +81,7 @@ impl Volumes<'_> {
     /// Takes a volume off line, or makes it busy to clients for a while.
     ///
     /// # Errors
-    /// There is no such volume there, or the caller may not.
+    /// There is no such volume there, or the caller has no permission.
     pub async fn off_line(
         &self,
         at: Location,
@@ -98,15 +99,16 @@ impl Volumes<'_> {
     /// Brings a volume on line.
     ///
     /// # Errors
-    /// There is no such volume there, or the caller may not.
+    /// There is no such volume there, or the caller has no permission.
     pub async fn on_line(&self, at: Location, volume: VolumeId) -> Result<()> {
         self.set_service(at, volume, true).await
     }
 
-    /// Deletes a volume from a server, whatever the VLDB says. `force` deletes what cannot be attached.
+    /// Deletes a volume from a server, whatever the VLDB says. `force` deletes what cannot be
+    /// attached.
     ///
     /// # Errors
-    /// It is not there, it is busy, or the caller may not.
+    /// It is not there, it is busy, or the caller has no permission.
     pub async fn zap(&self, at: Location, volume: VolumeId, force: bool) -> Result<()> {
         let what = match force {
             true => format!("Failed to delete volume {volume} on {at}"),
@@ -132,7 +134,7 @@ impl Volumes<'_> {
     /// Bytes of a dump of a volume of what changed since a date; 0 is everything.
     ///
     /// # Errors
-    /// There is no such volume there, or the caller may not.
+    /// There is no such volume there, or the caller has no permission.
     pub async fn dump_size(&self, at: Location, volume: VolumeId, since: AfsTime) -> Result<u64> {
         let what = format!("Could not get the size of volume {volume}");
         let trans = self.begin(at, volume, afsvol::IT_BUSY).await?;
@@ -147,7 +149,7 @@ impl Volumes<'_> {
     /// Ends a transaction of whoever began it.
     ///
     /// # Errors
-    /// There is none of that number, or the caller may not.
+    /// There is none of that number, or the caller has no permission.
     pub async fn end_transaction(&self, server: IpAddr, number: i32) -> Result<()> {
         let what = format!("Could not end transaction {number} on {server}");
         self.end(server, number, &what).await
@@ -156,7 +158,7 @@ impl Volumes<'_> {
     /// Changes a server's address in the VLDB.
     ///
     /// # Errors
-    /// It is not listed, or the new one is another server's, or the caller may not.
+    /// It is not listed, or the new one is another server's, or the caller has no permission.
     pub async fn change_address(&self, old: Ipv4Addr, new: Ipv4Addr) -> Result<()> {
         let what = format!("Could not change server {old} to server {new}");
         let arguments = vl::ChangeAddr {
@@ -170,7 +172,7 @@ impl Volumes<'_> {
     /// Removes a server from the VLDB.
     ///
     /// # Errors
-    /// It is not listed, volumes are still listed there, or the caller may not.
+    /// It is not listed, volumes are still listed there, or the caller has no permission.
     pub async fn remove_address(&self, address: Ipv4Addr) -> Result<()> {
         let what = format!("Could not remove server {address} from the VLDB");
         let arguments = vl::ChangeAddr {
@@ -184,7 +186,7 @@ impl Volumes<'_> {
     /// Sets the addresses of the server with a UUID.
     ///
     /// # Errors
-    /// One of them is another server's, or the caller may not.
+    /// One of them is another server's, or the caller has no permission.
     pub async fn set_addresses(&self, uuid: AfsUuid, addresses: &[Ipv4Addr]) -> Result<()> {
         let arguments = vl::RegisterAddrs {
             uuid,
@@ -233,8 +235,8 @@ impl Volumes<'_> {
         })
     }
 
-    /// A place by the address that the VLDB has in its entries: a server may be named by another of its
-    /// addresses.
+    /// A place by the address that the VLDB has in its entries: a server may be named by another of
+    /// its addresses.
     pub(super) async fn listed(&self, at: Location, sites: &[vl::Site]) -> Result<Location> {
         if sites.iter().any(|site| site.server == u32::from(at.server)) {
             return Ok(at);

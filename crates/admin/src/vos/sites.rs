@@ -18,7 +18,7 @@ impl Volumes<'_> {
     /// already. Answers what the administrator should know.
     ///
     /// # Errors
-    /// The server has one, the entry is full or locked, or the caller may not.
+    /// The server has one, the entry is full or locked, or the caller has no permission.
     pub async fn add_site(
         &self,
         volume: &str,
@@ -84,7 +84,7 @@ impl Volumes<'_> {
     /// Removes a read-only site. The volume there stays. Answers the read-write id.
     ///
     /// # Errors
-    /// There is no such site, the entry is locked, or the caller may not.
+    /// There is no such site, the entry is locked, or the caller has no permission.
     pub async fn remove_site(&self, volume: &str, at: Location) -> Result<VolumeId> {
         let id = self.draft_of(volume).await?.read_write;
         self.edit_entry(id, VLOP_DELETE, "remsite", async |draft| {
@@ -105,7 +105,7 @@ impl Volumes<'_> {
     /// Says that the read-write volume is elsewhere.
     ///
     /// # Errors
-    /// The entry has none, is locked, or the caller may not.
+    /// The entry has none, is locked, or the caller has no permission.
     pub async fn change_location(&self, volume: &str, at: Location) -> Result<()> {
         let id = self.draft_of(volume).await?.read_write;
         self.edit_entry(id, VLOP_DELETE, "changeloc", async |draft| {
@@ -132,11 +132,11 @@ impl Volumes<'_> {
         Ok(self.draft_of(volume).await?.read_write_at())
     }
 
-    /// Makes the read-only volume at a place the read-write one of its group. The old read-write volume
-    /// is forgotten by the VLDB; if it still exists it is not deleted.
+    /// Makes the read-only volume at a place the read-write one of its group. The old read-write
+    /// volume is forgotten by the VLDB; if it still exists it is not deleted.
     ///
     /// # Errors
-    /// There is no such volume, it is busy, the entry is locked, or the caller may not.
+    /// There is no such volume, it is busy, the entry is locked, or the caller has no permission.
     pub async fn convert_to_read_write(&self, volume: &str, at: Location) -> Result<()> {
         let draft = self.draft_of(volume).await?;
         let (id, read_only) = (draft.read_write, draft.read_only);

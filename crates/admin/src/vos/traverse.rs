@@ -1,7 +1,8 @@
 //! What the files of volumes are: how large, in which places, and what is in one place only.
 //!
-//! The read-write volumes of the VLDB are asked for one after the other; a server that keeps no objects in
-//! our way (OpenAFS's) does not know the call, and its volumes are named as not looked at.
+//! The read-write volumes of the VLDB are asked for one after the other; a server that keeps no
+//! objects in our way (OpenAFS's) does not know the call, and its volumes are named as not looked
+//! at.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -95,8 +96,8 @@ pub struct Traversed {
     pub sizes: Vec<SizeClass>,
     /// What is where, by number.
     pub places: Vec<PlaceUsage>,
-    /// What is nowhere else: objects without another copy or parity, and files on file servers in volumes
-    /// without a read-only copy on another one.
+    /// What is nowhere else: objects without another copy or parity, and files on file servers in
+    /// volumes without a read-only copy on another one.
     pub single: Vec<PlaceUsage>,
     /// Volumes that were not looked at, and why.
     pub missed: Vec<(String, String)>,
@@ -139,7 +140,7 @@ impl Volumes<'_> {
     /// Looks at volumes, one after the other; `seen` is told before each.
     ///
     /// # Errors
-    /// The caller may not. A volume that cannot be looked at is no error, but told.
+    /// The caller has no permission. A volume that cannot be looked at is no error, but told.
     pub async fn traverse(
         &self,
         volumes: &[Traversable],
