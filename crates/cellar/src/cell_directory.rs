@@ -1,18 +1,18 @@
-//! The directory of a cell that runs on this machine: what is where in it, and who it is.
+//! The directory of a cell that runs on this machine: its files, and the identity of the cell.
 //!
 //! ```text
-//! DIR/cell.json        name, server UUID, address, ports, what runs here: written when the cell is made
+//! DIR/cell.json        name, server UUID, address, ports, roles that run here: written when the cell is made
 //! DIR/lock             held (flock) by the running server
 //! DIR/admin.sock       the local administrator's socket, while the server runs
-//! DIR/db/              the cell databases, where they are here
+//! DIR/db/              the cell databases, if they are here
 //! DIR/vicepa/ ...      partitions
-//! DIR/callbacks        promises and locks, over a clean restart
-//! DIR/server-etc/      KeyFileExt, UserList, krb.conf: whom the servers trust; only the owner may look
-//! DIR/audit.log        who did what administrative act
+//! DIR/callbacks        promises and locks, kept over a clean restart
+//! DIR/server-etc/      KeyFileExt, UserList, krb.conf: keys and superusers; only the owner may read
+//! DIR/audit.log        all administrative acts
 //! DIR/client-etc/      CellServDB, ThisCell, cacheinfo for stock clients; a copy of cell.json
 //! ```
 //!
-//! All accounts may read `client-etc`; the rest is for the account of the server alone
+//! All accounts may read `client-etc`; the rest is for the server's account alone
 //! (docs/operating/files.md).
 
 mod used;
@@ -27,7 +27,7 @@ use cellar_wire::ids::PartitionId;
 use serde_json::{Value, json};
 pub(crate) use used::{Used, letters};
 
-/// Where a cell is made when nothing else is said.
+/// The directory of a new cell if no other is named.
 pub(crate) const DEFAULT: &str = "cell-data";
 
 /// The field with the checksum of `cell.json`.
@@ -37,29 +37,31 @@ const CHECK: &str = "check";
 #[derive(Clone, Debug)]
 pub(crate) struct CellDirectory(PathBuf);
 
-/// What `cell.json` says.
+/// The contents of `cell.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The cell.
     pub(crate) cell: Cell,
-    /// What of the cell runs here.
+    /// The part of the cell that runs here.
     pub(crate) part: Part,
     /// The file server's UUID.
     pub(crate) server_uuid: [u8; 16],
-    /// The address that clients are told.
+    /// The address that clients are given.
     pub(crate) address: IpAddr,
-    /// The address that its ports are bound to; unspecified for all of this machine's.
+    /// The address that the ports are bound to; unspecified for all addresses of this machine.
     pub(crate) bind: IpAddr,
-    /// Where this server is, `site/room/rack/host` or less of it, and whose; empty: not known.
+    /// The location of this server, `site/room/rack/host` or a prefix of it, and its owner; empty
+    /// if not known.
     pub(crate) location: String,
     pub(crate) owner: String,
-    /// Its first volumes were made: not so after a crash during the very first start.
+    /// Whether its first volumes were made. False after a crash during the very first start.
     pub(crate) complete: bool,
-    /// Which pieces have been used. `None`: a release that did not note them wrote the file.
+    /// The pieces that have been used. `None`: the file was written by a release that did not
+    /// record them.
     pub(crate) used: Option<Used>,
 }
 
-/// What of a cell runs out of a directory.
+/// The part of a cell that runs out of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Every role.
@@ -69,7 +71,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// As `cell.json` says it.
+    /// The name in `cell.json`.
     fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -83,7 +85,7 @@ impl Part {
     }
 }
 
-/// Why a directory is not usable as a cell's.
+/// Why a directory cannot be used as a cell's directory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DirectoryError {
     #[error("{path}: {cause}")]
@@ -93,7 +95,7 @@ pub(crate) enum DirectoryError {
         cause: io::Error,
     },
     #[error(
-        "{0} is damaged, or not what 'cellar up' writes: restore it from a copy (client-etc/cell.json is one), or choose another --dir"
+        "{0} is damaged, or was not written by 'cellar up': restore it from a copy (client-etc/cell.json is one), or choose another --dir"
     )]
     Damaged(PathBuf),
 }
@@ -127,13 +129,13 @@ impl CellDirectory {
         self.databases().join("cell.redb")
     }
 
-    /// The last copy of the databases that was whole.
+    /// The last undamaged copy of the databases.
     pub(crate) fn database_copy(&self) -> PathBuf {
         self.databases().join("cell.copy")
     }
 
     pub(crate) fn partition(&self, id: PartitionId) -> PathBuf {
-        // As AFS writes it, but below this directory.
+        // AFS's name of the partition, but below this directory.
         self.0.join(id.to_string().trim_start_matches('/'))
     }
 
@@ -146,12 +148,13 @@ impl CellDirectory {
         self.0.join("server-etc")
     }
 
-    /// Whether this process may read what servers trust: then it is one of them, or their administrator.
+    /// Returns whether this process may read the servers' keys. Then it is a server or an
+    /// administrator.
     pub(crate) fn may_read_keys(&self) -> bool {
         fs::read_dir(self.server_etc()).is_ok()
     }
 
-    /// Who did what administrative act, a JSON object a line.
+    /// The log of administrative acts, one JSON object a line.
     pub(crate) fn audit_log(&self) -> PathBuf {
         self.0.join("audit.log")
     }
@@ -160,17 +163,17 @@ impl CellDirectory {
         self.0.join("client-etc")
     }
 
-    /// What clients of other accounts may know of the cell, in the form of `cell.json`.
+    /// The part of `cell.json` that clients of other accounts may read, in the same form.
     pub(crate) fn public_identity_file(&self) -> PathBuf {
         self.client_etc().join("cell.json")
     }
 
-    /// Reads who the cell is; `None` if there is none here yet.
+    /// Reads the identity of the cell; `None` if there is no cell here yet.
     pub(crate) fn identity(&self) -> Result<Option<Identity>, DirectoryError> {
         read_identity(self.identity_file())
     }
 
-    /// The same for a client, which may run under another account than the servers.
+    /// Like [`Self::identity`], for a client, which may run under another account than the servers.
     pub(crate) fn known_identity(&self) -> Result<Option<Identity>, DirectoryError> {
         match self.identity() {
             Err(DirectoryError::Io { cause, .. })
@@ -182,7 +185,7 @@ impl CellDirectory {
         }
     }
 
-    /// Writes who the cell is, and what clients need to know of it.
+    /// Writes the identity of the cell, and the files that clients need.
     pub(crate) fn write_identity(&self, identity: &Identity) -> Result<(), DirectoryError> {
         let text = print(identity);
         replace_file(&self.identity_file(), text.as_bytes())?;
@@ -196,7 +199,7 @@ impl CellDirectory {
         publish(&etc.join("cacheinfo"), cacheinfo)
     }
 
-    /// Writes which cell the servers belong to beside their keys, where OpenAFS's commands look for it
+    /// Writes the name of the cell beside the servers' keys, where OpenAFS's commands look for it
     /// with `-localauth -config`.
     pub(crate) fn write_server_etc(&self, identity: &Identity) -> Result<(), DirectoryError> {
         for (name, text) in cell_files(&identity.cell) {
@@ -206,7 +209,7 @@ impl CellDirectory {
     }
 }
 
-/// What stock programs read about a cell, by name of the file.
+/// The files that stock programs read about a cell, with their names.
 fn cell_files(cell: &Cell) -> [(&'static str, String); 2] {
     [
         ("CellServDB", cell.cell_serv_db()),
@@ -226,7 +229,8 @@ fn read_identity(path: PathBuf) -> Result<Option<Identity>, DirectoryError> {
     }
 }
 
-/// Replaces a private file in one step: old or new after a crash, never half.
+/// Replaces a private file in one step: after a crash the file is the old or the new one, never
+/// half.
 pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), DirectoryError> {
     cellar_private::replace(path, bytes).map_err(at(path))
 }
@@ -286,7 +290,7 @@ fn print(identity: &Identity) -> String {
     format!("{value:#}\n")
 }
 
-/// The checksum of all fields but its own, which come in the order of their names.
+/// The checksum of all fields except its own. The fields are in the order of their names.
 fn check(value: &Value) -> String {
     format!("{:08x}", crc32c::crc32c(value.to_string().as_bytes()))
 }
@@ -296,7 +300,7 @@ fn parse(text: &str) -> Option<Identity> {
     if value["format"] != 1 {
         return None;
     }
-    // An older release wrote none.
+    // An older release wrote no checksum.
     if let Some(sum) = value.as_object_mut()?.remove(CHECK)
         && sum != check(&value)
     {
@@ -316,7 +320,7 @@ fn parse(text: &str) -> Option<Identity> {
         *byte = u8::from_str_radix(uuid.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     let database_servers = addresses.filter(|list| !list.is_empty())?;
-    // Cells that were made before there were parts have neither of these two.
+    // Cells of older releases have neither `part` nor `address`.
     let part = match &value["part"] {
         Value::Null => Part::Whole,
         part => Part::of_name(part.as_str()?)?,
@@ -325,7 +329,7 @@ fn parse(text: &str) -> Option<Identity> {
         Value::Null => *database_servers.first()?,
         address => address.as_str()?.parse().ok()?,
     };
-    // Nor these.
+    // Nor do they have these two.
     let word = |name: &str| match &value[name] {
         Value::Null => Some(String::new()),
         text => text.as_str().map(str::to_owned),

@@ -1,5 +1,4 @@
-//! `cellar db`: the databases of a cell that does not run: look at them, write them out, make them
-//! again.
+//! `cellar db`: checks, exports and imports the databases of a stopped cell.
 
 use std::path::PathBuf;
 
@@ -12,12 +11,12 @@ use crate::found;
 use crate::suite::print_json;
 use crate::up::lock;
 
-/// The databases of a cell that does not run.
+/// Check, export or import the databases of a stopped cell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   cellar db check --dir /srv/cell
   cellar db export /root/users-and-volumes --dir /srv/cell
-  cellar db import /srv/cell/db/cell.copy --dir /srv/cell     (after a start refused damaged databases)")]
+  cellar db import /srv/cell/db/cell.copy --dir /srv/cell     (after a start that refused damaged databases)")]
 pub(crate) struct Options {
     #[command(subcommand)]
     what: What,
@@ -31,11 +30,11 @@ pub(crate) struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Look at every page and row of the databases, and at the copy beside them.
+    /// Check every page and row of the databases, and of the copy beside them.
     Check,
-    /// Write the databases to a file, as text. Of damaged ones, the rows that are whole.
+    /// Write the databases to a text file. Of damaged databases, the readable rows are written.
     Export { file: PathBuf },
-    /// Make the databases again from an export, or from the copy beside them. The old file is kept.
+    /// Make the databases again from an export or from the copy beside them. The old file is kept.
     Import { file: PathBuf },
 }
 
@@ -65,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
             match exported.faults.is_empty() {
                 true => Ok(()),
                 false => Err(Failure::new(
-                    "the databases are damaged: the export has the rows that are whole. Compare it with the copy beside \
+                    "the databases are damaged: the export has only the readable rows. Compare it with the copy beside \
                      them ('cellar db check') before you import it",
                 )),
             }
@@ -120,11 +119,11 @@ fn check_both(directory: &CellDirectory, as_json: bool) -> Outcome {
     Failure::if_any(bad.is_some())
 }
 
-/// The failure, and the way back.
+/// Adds to a failure the advice how to recover.
 pub(crate) fn failure(cause: &Error) -> Failure {
     let hint = match cause {
         Error::Damaged { .. } | Error::Older { .. } | Error::BadRow { .. } => {
-            ". 'cellar db check' looks at the copy beside it, and 'cellar db import' makes the databases again \
+            ". 'cellar db check' checks the copy beside it, and 'cellar db import' makes the databases again \
              from that copy or from an export"
         }
         _ => "",

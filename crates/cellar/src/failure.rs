@@ -1,14 +1,14 @@
-//! How a command ends when it fails: a sentence on standard error, and an exit code.
+//! How a failed command ends: a sentence on standard error, and an exit code.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// A failed command. Every kind of error becomes one, at the edge.
+/// A failed command. Errors of every kind become one at the edge of the program.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
     code: u8,
-    /// The code is meant as it is, whatever the command usually ends with.
+    /// The code is final. The command's usual exit status does not replace it.
     exact: bool,
 }
 
@@ -17,13 +17,13 @@ pub(crate) const FAILED: u8 = 1;
 /// The command line is wrong.
 pub(crate) const USAGE: u8 = 2;
 
-/// As shells have it for a program that SIGINT ended.
+/// The exit code of shells for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-/// And that SIGTERM ended.
+/// The exit code of shells for a program that SIGTERM ended.
 const TERMINATED: u8 = 143;
 
 impl Failure {
-    /// The operation failed, and this says why and what to do.
+    /// The operation failed. The message gives the reason and the remedy.
     pub(crate) fn new(message: impl fmt::Display) -> Self {
         Self {
             message: message.to_string(),
@@ -59,13 +59,13 @@ impl Failure {
         }
     }
 
-    /// The same, and this is to be known of it.
+    /// The same failure with a further sentence.
     pub(crate) fn but(mut self, more: &str) -> Self {
         self.message = format!("{}: {more}", self.message);
         self
     }
 
-    /// Everything was said already.
+    /// The failure was already reported; only the exit code is left.
     pub(crate) fn said(code: u8) -> Self {
         Self {
             message: String::new(),
@@ -74,19 +74,20 @@ impl Failure {
         }
     }
 
-    /// Everything was said already, and this is the status whatever the command usually ends with.
+    /// The failure was already reported, and this status is final.
     pub(crate) fn ended(code: u8) -> Self {
         Self::said(code).coded(code)
     }
 
-    /// The same with this status, whatever the command usually ends with.
+    /// The same failure with this final status.
     pub(crate) fn coded(mut self, code: u8) -> Self {
         self.code = code;
         self.exact = true;
         self
     }
 
-    /// The same with the status that the command usually ends with when it fails.
+    /// The same failure with the status that the command usually ends with, unless its status is
+    /// final.
     pub(crate) fn with_usual(self, code: u8) -> Self {
         match self.exact {
             true => self,
@@ -94,7 +95,7 @@ impl Failure {
         }
     }
 
-    /// How a command ends that has said what failed, if anything has.
+    /// The outcome of a command that has already reported its failures, if there were any.
     pub(crate) fn if_any(failed: bool) -> Outcome {
         match failed {
             true => Err(Self::said(FAILED)),
@@ -102,12 +103,12 @@ impl Failure {
         }
     }
 
-    /// Prints it, after the name of the command.
+    /// Prints the failure after the name of the command.
     pub(crate) fn report(&self, command: &str) -> ExitCode {
         ExitCode::from(self.report_code(command))
     }
 
-    /// The same; answers the exit status.
+    /// Like [`Self::report`], but returns the exit status as a number.
     pub(crate) fn report_code(&self, command: &str) -> u8 {
         if !self.message.is_empty() {
             crate::output::errln!("{command}: {self}");
@@ -124,26 +125,26 @@ impl fmt::Display for Failure {
 
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        // Messages of our own errors hold their causes already; io errors are alone.
+        // The messages of our own errors include their causes; io errors have none.
         Self::new(error)
     }
 }
 
-/// Failures of a command that goes on with its other arguments: each is said when it happens.
+/// Failures of a command that continues with its other arguments. Each is reported when it happens.
 #[derive(Debug)]
 pub(crate) struct Failures {
     command: &'static str,
-    /// The exit code of the worst; 0: there was none.
+    /// The highest exit code; 0 if there was no failure.
     code: u8,
 }
 
 impl Failures {
-    /// None yet; `command` is the name that is said with each.
+    /// No failures yet. `command` is the name that is printed with each.
     pub(crate) fn of(command: &'static str) -> Self {
         Self { command, code: 0 }
     }
 
-    /// What came of one argument, if it did not fail.
+    /// Returns the value of an argument that succeeded; reports the failure otherwise.
     pub(crate) fn note<T, E: Into<Failure>>(&mut self, outcome: Result<T, E>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),
@@ -156,7 +157,7 @@ impl Failures {
         }
     }
 
-    /// How the command ends.
+    /// The outcome of the command.
     pub(crate) fn end(self) -> Outcome {
         match self.code {
             0 => Ok(()),
@@ -165,5 +166,5 @@ impl Failures {
     }
 }
 
-/// What commands return.
+/// The result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;

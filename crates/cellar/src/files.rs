@@ -1,4 +1,5 @@
-//! Files without a mount: `cellar ls`, `cat`, `cp` and their like, on `/afs/CELL/…` paths.
+//! Files without a mount: `cellar ls`, `cat`, `cp` and the other file commands, on `/afs/CELL/…`
+//! paths.
 
 mod cat;
 mod cp;
@@ -20,7 +21,7 @@ use tokio::time::timeout;
 use crate::failure::{Failure, Outcome};
 use crate::session::{As, Session};
 
-/// How long a copy that was interrupted may take to give up its stores.
+/// How long an interrupted copy may take to abort its stores.
 const GIVE_UP_TIME: Duration = Duration::from_secs(5);
 
 /// The file commands.
@@ -53,19 +54,19 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:
   cellar rm /afs/demo.cell/scratch/README.md
   cellar rm -r /afs/demo.cell/scratch/doc
-Mount points are taken away with 'cellar fs rmmount', volumes with 'cellar vos remove'.")]
+Mount points are removed with 'cellar fs rmmount', volumes with 'cellar vos remove'.")]
     Rm(rm::Options),
-    /// Make a symbolic link (-s), or another name for a file of the same directory.
+    /// Make a symbolic link (-s), or a hard link to a file of the same directory.
     #[command(after_help = "Examples:
   cellar ln -s README.md /afs/demo.cell/scratch/symbolic
   cellar ln /afs/demo.cell/scratch/README.md /afs/demo.cell/scratch/hard")]
     Ln(make::LnOptions),
-    /// Rename or move within a volume.
+    /// Rename a file or directory, or move it within its volume.
     #[command(after_help = "Examples:
   cellar mv /afs/demo.cell/scratch/old /afs/demo.cell/scratch/new
   cellar mv /afs/demo.cell/scratch/file /afs/demo.cell/scratch/directory/")]
     Mv(make::MvOptions),
-    /// Show what is known about files.
+    /// Show the status of files: type, owner, rights, times, fid and volume.
     #[command(after_help = "Examples:
   cellar stat /afs/demo.cell/scratch/README.md
   cellar stat --no-follow --json /afs/demo.cell/scratch")]
@@ -73,7 +74,7 @@ Mount points are taken away with 'cellar fs rmmount', volumes with 'cellar vos r
 }
 
 impl Command {
-    /// For error messages.
+    /// The name for error messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Ls(_) => "ls",
@@ -88,7 +89,7 @@ impl Command {
     }
 }
 
-/// Runs one.
+/// Runs one file command.
 pub(crate) async fn run(command: Command) -> Outcome {
     let (cell, paths) = match &command {
         Command::Ls(options) => (&options.cell, options.paths.as_slice()),
@@ -100,7 +101,7 @@ pub(crate) async fn run(command: Command) -> Outcome {
         Command::Mv(options) => (&options.cell, std::slice::from_ref(&options.from)),
         Command::Stat(options) => (&options.cell, options.paths.as_slice()),
     };
-    // The first AFS path says which cell, where only a server's address is given.
+    // If only a server's address is given, the first AFS path names the cell.
     let path = paths.iter().find(|path| is_afs(path)).map(String::as_str);
     let encrypt = cell.identity.encrypt;
     let session = cell.session(path, As::Anybody).await?;
@@ -114,9 +115,11 @@ pub(crate) async fn run(command: Command) -> Outcome {
     session.end(outcome).await
 }
 
-/// Runs one until it is done, or a signal comes. Calls under way are given up then; the servers are told before we go.
-/// But a copy has more to give up: stores, which file servers keep open for a minute otherwise, and new files that are
-/// empty. A second signal ends that, too.
+/// Runs a command until it ends or a signal comes. On a signal the calls under way are aborted, and
+/// the servers are informed before this process ends.
+///
+/// A copy has more to undo: stores, which file servers otherwise keep open for a minute, and new
+/// files that are still empty. A second signal ends this clean-up too.
 async fn run_until_signal(session: &Session, command: Command) -> Outcome {
     let gives_up = matches!(command, Command::Cp(_));
     let mut signals = Signals::new(gives_up)?;
@@ -130,7 +133,7 @@ async fn run_until_signal(session: &Session, command: Command) -> Outcome {
     if !gives_up {
         return Err(ended);
     }
-    let late = "the servers do not answer; what was under way may be closed to others for a minute";
+    let late = "the servers do not answer; files that were being stored may be locked for others for a minute";
     tokio::select! {
         done = timeout(GIVE_UP_TIME, work) => match done {
             Ok(Ok(())) => Ok(()),
@@ -141,11 +144,11 @@ async fn run_until_signal(session: &Session, command: Command) -> Outcome {
     }
 }
 
-/// What ends a command before it is done.
+/// The signals that end a command early.
 struct Signals {
     interrupt: Signal,
-    /// Of a command that has something to give up. Others end by SIGTERM as programs do that know nothing of it: they
-    /// may be waiting for whoever reads what they print, and would not hear it.
+    /// SIGTERM, for commands that clean up. The other commands keep the default action of SIGTERM:
+    /// they may be blocked on a write to a pipe, and would not see the signal.
     terminate: Option<Signal>,
 }
 
@@ -158,7 +161,7 @@ impl Signals {
         })
     }
 
-    /// The next, as the command's failure.
+    /// Waits for the next signal and returns it as the command's failure.
     async fn next(&mut self) -> Failure {
         let terminate = async {
             match &mut self.terminate {
@@ -186,7 +189,7 @@ async fn run_in(session: &Session, command: Command, stop: &Stop) -> Outcome {
     }
 }
 
-/// Whether a path is one of AFS; everything else is this machine's.
+/// Returns whether a path is an AFS path. All other paths are files of this machine.
 fn is_afs(path: &str) -> bool {
     path == "/afs" || path.starts_with("/afs/")
 }
@@ -196,12 +199,12 @@ fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
 
-/// Now, as the wire has it.
+/// The current time, in the form of the protocol.
 pub(crate) fn now() -> AfsTime {
     AfsTime::from(SystemTime::now())
 }
 
-/// Names as they can be printed, with control characters escaped.
+/// A name in printable form, with control characters escaped.
 fn printable(name: &[u8]) -> String {
     crate::output::one_line(&String::from_utf8_lossy(name)).into_owned()
 }

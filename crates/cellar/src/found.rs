@@ -1,9 +1,9 @@
-//! The cell's directory that commands find by themselves: `./cell-data`.
+//! The cell's directory that commands find without an option: `./cell-data`.
 //!
-//! Whoever may write where a command is run (say, `/tmp`) could put a directory of that name there, with a socket
-//! at which he plays the cell's servers for whoever comes along. So one that nobody named is used only if it is
-//! root's or the caller's own, together with what is used of it. A directory that was named, by `--dir` or `CELLAR_DIR`,
-//! is whose it may be.
+//! An account that may write to the directory where a command is run (for instance `/tmp`) could
+//! create a directory of that name there. A socket in it could then play the cell's servers. So a
+//! directory that was found and not named is used only if root or the caller owns it and the files
+//! used in it. A directory that was named, by `--dir` or `CELLAR_DIR`, may have any owner.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::cell_directory::{self, CellDirectory};
 use crate::failure::{Failure, Outcome};
 
-/// The directory that was named, else `./cell-data`, whether anything is there or not.
+/// Returns the directory that was named, otherwise `./cell-data`, whether it exists or not.
 pub(crate) fn directory(named: Option<&Path>) -> Outcome<CellDirectory> {
     if let Some(named) = named {
         return Ok(CellDirectory::new(named));
@@ -22,18 +22,19 @@ pub(crate) fn directory(named: Option<&Path>) -> Outcome<CellDirectory> {
     match somebody_elses(&directory, rustix::process::geteuid().as_raw())? {
         None => Ok(directory),
         Some(path) => Err(Failure::new(format!(
-            "./{} is another account's, or open to all: 'cd' to another directory, or name it with --dir if \
-             it is what you mean",
+            "./{} belongs to another account, or every account may write to it: 'cd' to another directory, or \
+             name it with --dir if you trust it",
             path.display()
         ))),
     }
 }
 
-/// What of a directory is neither root's nor `user`'s, or may be replaced by anybody.
+/// The first path of a directory that belongs to neither root nor `user`, or that every account may
+/// replace.
 fn somebody_elses(directory: &CellDirectory, user: u32) -> io::Result<Option<PathBuf>> {
     let path = directory.path();
     let trusted = |about: &Metadata| about.uid() == 0 || about.uid() == user;
-    // A link, and where it leads.
+    // Check a link as well as its target.
     for about in [fs::symlink_metadata(path), fs::metadata(path)] {
         let Some(about) = if_there(about)? else {
             return Ok(None);
@@ -59,7 +60,7 @@ fn if_there(about: io::Result<Metadata>) -> io::Result<Option<Metadata>> {
     match about {
         Ok(about) => Ok(Some(about)),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-        // What may not be looked at is not used either; it fails where it is.
+        // A file that this account may not examine is not used. Opening it fails later.
         Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(cause) => Err(cause),
     }

@@ -1,10 +1,11 @@
-//! As whom the servers of each cell are called.
+//! The identity under which the servers of each cell are called.
 //!
-//! 1. `--noauth`: as anybody.
-//! 2. `--localauth`, on a server: as the cell's own service, by a ticket that is made from the cell's key.
-//!    Whoever can read the key is the cell's administrator.
-//! 3. Else with the tokens that the user's Kerberos credential cache holds ([`kerberos`]); as anybody in
-//!    cells without one. When a token runs out in the middle, the cache is looked into again.
+//! 1. `--noauth`: unauthenticated.
+//! 2. `--localauth`, on a server: as the cell's own service, by a ticket that is made from the
+//!    cell's key. Any account that can read the key is the cell's administrator.
+//! 3. Otherwise with the tokens in the user's Kerberos credential cache ([`kerberos`]), and
+//!    unauthenticated in cells without a token. If a token expires during a command, the cache is
+//!    read again.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -22,19 +23,19 @@ use cellar_wire::ids::AfsTime;
 use crate::cell_directory::CellDirectory;
 use crate::failure::{Failure, Outcome};
 
-/// Where OpenAFS's servers have their keys: Debian's place, then the traditional one.
+/// Key directories of OpenAFS's servers: Debian's path, then the traditional one.
 const OPENAFS_SERVER_DIRECTORIES: [&str; 2] = ["/etc/openafs/server", "/usr/afs/etc"];
 
-/// What the command line says about it.
+/// The options that select the identity.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct IdentityOptions {
-    /// Act as anybody, without token.
+    /// Make calls without a token, as system:anyuser.
     #[arg(long, conflicts_with = "localauth")]
     pub(crate) noauth: bool,
-    /// Encrypt what is sent and received (with a token, or --localauth).
+    /// Encrypt all data sent and received. Needs a token or --localauth.
     #[arg(long)]
     pub(crate) encrypt: bool,
-    /// Act as administrator by the cell's key, on a server of the cell.
+    /// Act as administrator with the cell's key. Works on a server of the cell.
     #[arg(long)]
     pub(crate) localauth: bool,
 }
@@ -48,14 +49,15 @@ impl IdentityOptions {
         }
     }
 
-    /// Where to look for another token when one has run out in the middle of a command.
+    /// The source of another token when one expires during a command.
     pub(crate) fn renewal(self) -> Option<Arc<dyn Renewal>> {
         let by_token = !self.noauth && !self.localauth;
         by_token.then(|| renewal_from(CacheName::own(), self.level().into()))
     }
 
-    /// How to call the servers of `cells`, the first of which is the home cell; `directory` is that
-    /// cell's, if it is on this machine. `home_by_token`: that one's too, not only those of others.
+    /// The security of calls to the servers of `cells`, the first of which is the home cell.
+    /// `directory` is the home cell's directory, if it is on this machine. If `home_by_token` is
+    /// set, the home cell's servers are called with a token too, not only those of other cells.
     pub(crate) async fn securities(
         self,
         cells: &[Cell],
@@ -78,7 +80,7 @@ impl IdentityOptions {
 }
 
 impl IdentityOptions {
-    /// As the cell's own service, where the key can be read.
+    /// The security of the cell's own service, if the key can be read.
     pub(crate) fn by_key(
         self,
         cell: &CellName,
@@ -88,7 +90,7 @@ impl IdentityOptions {
     }
 }
 
-/// How what is sent and received with tokens is protected: that may change while they are in use.
+/// How calls with tokens are protected. That may change while the tokens are in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Protection(Arc<AtomicBool>);
 
@@ -115,12 +117,12 @@ impl Protection {
     }
 }
 
-/// Looks for another token in a credential cache.
+/// A [`Renewal`] that reads a credential cache.
 pub(crate) fn renewal_from(cache: CacheName, protection: Protection) -> Arc<dyn Renewal> {
     Arc::new(FromCache(cache, protection))
 }
 
-/// A credential cache, which `cellar login --keep` may have filled again.
+/// A credential cache, which `cellar login --keep` may have refilled.
 #[derive(Debug)]
 struct FromCache(CacheName, Protection);
 
@@ -137,13 +139,13 @@ impl Renewal for FromCache {
     }
 }
 
-/// The best token for each cell. A cache that cannot be read is said, and no reason to fail: many
-/// commands need no token. So is a token for `home` that has ended.
+/// The best token for each cell. An unreadable cache is reported and is not a failure, since many
+/// commands need no token. The same holds for an expired token for `home`.
 async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Security> {
     let tickets = match kerberos::cell_tickets(&CacheName::own(), None).await {
         Ok(tickets) => tickets,
         Err(error) => {
-            crate::output::errln!("cellar: no token, going on as anybody: {error}");
+            crate::output::errln!("cellar: no token, continuing as system:anyuser: {error}");
             return HashMap::new();
         }
     };
@@ -158,7 +160,7 @@ async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Secu
         && let Some(cell) = home
     {
         crate::output::errln!(
-            "cellar: the token of {} for cell {cell} has expired, going on as anybody: 'cellar login' \
+            "cellar: the token of {} for cell {cell} has expired, continuing as system:anyuser: 'cellar login' \
              gets a new one",
             ticket.client
         );
@@ -166,12 +168,12 @@ async fn tokens(home: Option<&CellName>, level: Level) -> HashMap<CellName, Secu
     best_tokens(&tickets, level)
 }
 
-/// The best token in a credential cache for each cell; none where it cannot be read.
+/// The best token for each cell in a credential cache; empty if the cache cannot be read.
 pub(crate) async fn tokens_in(cache: &CacheName, level: Level) -> HashMap<CellName, Security> {
     match kerberos::cell_tickets(cache, None).await {
         Ok(tickets) => best_tokens(&tickets, level),
         Err(error) => {
-            tracing::warn!(%error, "a user's tokens cannot be read");
+            tracing::warn!(%error, "cannot read a user's tokens");
             HashMap::new()
         }
     }
@@ -187,7 +189,7 @@ fn best_tokens(tickets: &[kerberos::Ticket], level: Level) -> HashMap<CellName, 
         match ticket.token(&cell) {
             Ok(token) => Some((cell, token.security(level))),
             Err(error) => {
-                crate::output::errln!("cellar: no token for {cell}, going on as anybody: {error}");
+                crate::output::errln!("cellar: no token for {cell}, continuing as system:anyuser: {error}");
                 None
             }
         }
@@ -204,7 +206,7 @@ fn localauth(
         Some(directory) => directory.server_etc(),
         None => openafs_server(cell).ok_or_else(|| {
             Failure::new(format!(
-                "--localauth works on a server of cell {cell} only: give --dir, the directory of \
+                "--localauth works only on a server of cell {cell}: give --dir, the directory of \
                  a cell on this machine"
             ))
         })?,
@@ -219,7 +221,7 @@ fn localauth(
     })
 }
 
-/// The directory of an OpenAFS server's keys, if this machine is one of the cell.
+/// The key directory of an OpenAFS server on this machine, if it belongs to the cell.
 fn openafs_server(cell: &CellName) -> Option<PathBuf> {
     OPENAFS_SERVER_DIRECTORIES
         .into_iter()
@@ -231,7 +233,7 @@ fn openafs_server(cell: &CellName) -> Option<PathBuf> {
         })
 }
 
-/// Now, in Unix seconds.
+/// The current time in Unix seconds.
 pub(crate) fn now() -> u32 {
     AfsTime::from(SystemTime::now()).0
 }

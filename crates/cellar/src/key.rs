@@ -1,5 +1,5 @@
-//! `cellar key`: the keys of a cell's servers. Several versions are good at a time, so a cell changes its key
-//! without a pause; no command prints one.
+//! `cellar key`: the keys of a cell's servers. Several versions are valid at a time, so a cell can
+//! change its key without a pause. No command prints a key.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use crate::found;
 use crate::output::outln;
 use crate::suite::print_json;
 
-/// The longest key in text that is read from standard input, in bytes.
+/// The longest text of a key that is read from standard input, in bytes.
 const KEY_TEXT_MAX: u64 = 1024;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A new key for the cell:
   cellar key import-keytab new.keytab     on every server, before or as soon as the KDC has it
-  cellar key retire VERSION               the old one, when the last ticket with it has ended
+  cellar key retire VERSION               remove the old one after its last ticket has expired
 
 Other examples:
   cellar key list
   cellar key export --keytab-principal afs/example.org@EXAMPLE.ORG /root/afs.keytab
   cellar key list --server-dir /etc/openafs/server --cell example.org
-docs/operating/keys.md says how it is done without a pause.")]
+docs/operating/keys.md describes a key change without a pause.")]
 pub(crate) struct Options {
     #[command(subcommand)]
     what: What,
@@ -37,10 +37,10 @@ struct Place {
     /// Directory of the cell on this machine. Default: ./cell-data.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     dir: Option<PathBuf>,
-    /// Directory of an OpenAFS server's keys instead (/etc/openafs/server); needs --cell.
+    /// Use an OpenAFS server's key directory instead (/etc/openafs/server); needs --cell.
     #[arg(long, value_name = "DIR", requires = "cell")]
     server_dir: Option<PathBuf>,
-    /// The cell. Default: the one in --dir.
+    /// The cell. Default: the cell in --dir.
     #[arg(long, value_name = "NAME")]
     cell: Option<String>,
 }
@@ -58,27 +58,27 @@ enum What {
         #[command(flatten)]
         place: Place,
     },
-    /// Add a key, given in hexadecimal on standard input.
+    /// Add a key, read in hexadecimal from standard input.
     #[command(after_help = "Example:
-  cellar key add --kvno 5 <key.hex         64 digits for the usual type")]
+  cellar key add --kvno 5 <key.hex         64 digits for the default type")]
     Add {
-        /// Its version.
+        /// Version of the key.
         #[arg(long, value_name = "NUMBER")]
         kvno: u32,
-        /// Its encryption type.
+        /// Encryption type of the key.
         #[arg(long, value_name = "TYPE", value_parser = enctype, default_value = "aes256-cts-hmac-sha1-96")]
         enctype: Enctype,
         #[command(flatten)]
         place: Place,
     },
-    /// Add the cell's keys of a keytab: those of afs/CELL and afs, or of a principal.
+    /// Add the cell's keys from a keytab: those of afs/CELL and afs, or of --principal.
     #[command(after_help = "Examples:
   cellar key import-keytab afs.keytab
   cellar key import-keytab old.keytab --principal afs@EXAMPLE.ORG")]
     ImportKeytab {
-        /// The keytab.
+        /// The keytab to read.
         file: PathBuf,
-        /// Take the keys of this principal.
+        /// Import the keys of this principal.
         #[arg(long, value_name = "NAME@REALM")]
         principal: Option<String>,
         #[command(flatten)]
@@ -89,31 +89,31 @@ enum What {
   cellar key export KeyFileExt             for /etc/openafs/server, or server-etc of another machine
   cellar key export afs.keytab --keytab-principal afs/example.org@EXAMPLE.ORG")]
     Export {
-        /// The file.
+        /// The file to write.
         file: PathBuf,
-        /// As a keytab, under this principal; else in the form of OpenAFS's KeyFileExt.
+        /// Write a keytab with this principal. Default: the format of OpenAFS's KeyFileExt.
         #[arg(long, value_name = "NAME@REALM")]
         keytab_principal: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Remove all keys of a version. Tickets that were sealed with them are worth nothing from then on.
+    /// Remove all keys of a version. Tickets sealed with them stop working at once.
     #[command(after_help = "Example:
   cellar key retire 4")]
     Retire {
-        /// The version.
+        /// The version to remove.
         kvno: u32,
-        /// Even if no other key is left.
+        /// Remove the version even if no other key is left.
         #[arg(long)]
         last: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Make a random key of the next version, for a cell without a KDC.
+    /// Make a random key with the next version number, for a cell without a KDC.
     #[command(after_help = "Example:
   cellar key random")]
     Random {
-        /// Its encryption type.
+        /// Encryption type of the key.
         #[arg(long, value_name = "TYPE", value_parser = enctype, default_value = "aes256-cts-hmac-sha1-96")]
         enctype: Enctype,
         #[command(flatten)]
@@ -158,7 +158,7 @@ pub(crate) fn run(options: Options) -> Outcome {
             let added = place.authority()?.keys().add(kvno, &read_key(enctype)?)?;
             outln!(
                 "Key version {kvno}, {enctype}{}",
-                if added { "" } else { ": was there" }
+                if added { "" } else { ": already present" }
             );
             Ok(())
         }
@@ -173,7 +173,7 @@ pub(crate) fn run(options: Options) -> Outcome {
             let added = keys.import_keytab(&file, principal.as_deref(), &cell);
             let added = added.map_err(|error| not_imported(error, &file, principal, &cell))?;
             if added.is_empty() {
-                outln!("All of its keys were there.");
+                outln!("All keys of the keytab were already present.");
             }
             for key in added {
                 outln!("Key version {}, {}", key.kvno, key.enctype);
@@ -200,8 +200,8 @@ pub(crate) fn run(options: Options) -> Outcome {
             let alone = keys.iter().all(|key| key.kvno == kvno);
             if alone && !keys.is_empty() && !last {
                 return Err(Failure::new(
-                    "no other key would be left, and nobody could prove who he is: add the new \
-                     one first (--last does it all the same)",
+                    "this is the last key, and without a key no user can log in: add the new \
+                     one first (--last removes it anyway)",
                 ));
             }
             match authority.keys().retire(kvno)? {
@@ -217,7 +217,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     }
 }
 
-/// What to do about a keytab that was not taken.
+/// The failure for a keytab that was not imported, with advice.
 fn not_imported(
     error: cellar_auth::Error,
     file: &Path,
@@ -230,12 +230,12 @@ fn not_imported(
             let wanted = principal.unwrap_or_else(|| format!("afs/{cell} or afs"));
             Failure::new(format!(
                 "{file} has no key of {wanted} ('klist -k {file}' lists its principals; --principal \
-                 takes another)"
+                 selects another one)"
             ))
         }
         cellar_auth::Error::KeyExists { kvno, .. } => Failure::new(format!(
-            "{error}. If nobody has tickets with that one, 'cellar key retire {kvno} --last' makes \
-             room; else let the KDC make a key of a higher version"
+            "{error}. If no user has tickets sealed with that one, 'cellar key retire {kvno} --last' makes \
+             room; otherwise let the KDC make a key of a higher version"
         )),
         error => error.into(),
     }
@@ -250,7 +250,7 @@ fn list(authority: &Authority, as_json: bool) -> Outcome {
     }
     if keys.is_empty() {
         outln!(
-            "No keys: nobody can prove who he is. 'cellar key import-keytab FILE' adds the KDC's."
+            "No keys: no user can log in. 'cellar key import-keytab FILE' adds the KDC's keys."
         );
     }
     for key in keys {
@@ -267,7 +267,7 @@ fn enctype(text: &str) -> Result<Enctype, String> {
     })
 }
 
-/// A key from standard input: arguments can be seen by everybody on the machine.
+/// Reads a key from standard input. Arguments would be visible to every account of the machine.
 fn read_key(enctype: Enctype) -> Outcome<SecretKey> {
     let mut text = Zeroizing::new(String::with_capacity(KEY_TEXT_MAX as usize));
     std::io::stdin()

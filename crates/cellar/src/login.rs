@@ -1,8 +1,9 @@
-//! `cellar login`: a Kerberos ticket and with it a token, in one step; and, with `--keep`, fresh ones for as
-//! long as a service or batch job runs.
+//! `cellar login`: gets a Kerberos ticket and with it a token, in one step. With `--keep` it renews
+//! them for as long as a service or batch job runs.
 //!
-//! The token is the ticket for the cell's service in the user's credential cache; `cellar`'s own commands
-//! take it from there ([`crate::identity`]). Where the kernel has an AFS client, it gets the token too.
+//! The token is the ticket for the cell's service in the user's credential cache; `cellar`'s own
+//! commands take it from there ([`crate::identity`]). If the kernel has an AFS client, it gets the
+//! token too.
 
 mod keep;
 mod known;
@@ -25,65 +26,67 @@ use obtain::{Held, Proof, Request};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  cellar login                         a token from the Kerberos tickets that you have
+  cellar login                         get a token from the Kerberos tickets that you have
   cellar login alice                   ask for alice's password first
   cellar login --cell example.org --realm EXAMPLE.ORG
-  cellar login --keytab /etc/backup.keytab --keep                  fresh tokens, until it is stopped
-  cellar login --keytab ~/job.keytab --keep -- ./job.sh            ... while a job runs")]
+  cellar login --keytab /etc/backup.keytab --keep                  renew the tokens until stopped
+  cellar login --keytab ~/job.keytab --keep -- ./job.sh            renew them while a job runs")]
 pub(crate) struct Options {
-    /// Who you are: NAME or NAME@REALM. Default: whom you have tickets of; with --keytab its first
-    /// principal.
+    /// The Kerberos principal: NAME or NAME@REALM. Default: the owner of your tickets; with
+    /// --keytab, the first principal of the keytab.
     principal: Option<String>,
-    /// The cell; may be given several times. Default: the one in --dir, else that of ThisCell.
+    /// The cell; may be given several times. Default: the cell in --dir, otherwise the cell in
+    /// ThisCell.
     #[arg(long = "cell", value_name = "NAME")]
     cells: Vec<String>,
     /// A database server of the cell.
     #[arg(long, value_name = "ADDRESS")]
     server: Vec<String>,
-    /// Directory of a cell on this machine. Default: ./cell-data if it is there.
+    /// Directory of a cell on this machine. Default: ./cell-data if it exists.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     dir: Option<PathBuf>,
-    /// The Kerberos realm of the cell's service (and of PRINCIPAL, if it names none).
+    /// The Kerberos realm of the cell's service, and of PRINCIPAL if it names no realm.
     #[arg(long, value_name = "REALM")]
     realm: Option<String>,
-    /// Prove who you are with a key from this file, not with a password.
+    /// Log in with a key from this keytab instead of a password.
     #[arg(long, value_name = "FILE")]
     keytab: Option<PathBuf>,
-    /// The credential cache to use. Default: KRB5CCNAME, else your usual one; for a COMMAND one of its
-    /// own.
+    /// The credential cache to use. Default: KRB5CCNAME, otherwise your usual cache; a COMMAND gets
+    /// a cache of its own.
     #[arg(long, value_name = "NAME")]
     cache: Option<String>,
-    /// How long new tickets shall be good, as kinit has it: 10h, 7d. The KDC may give less.
+    /// The lifetime of new tickets, in the syntax of kinit: 10h, 7d. The KDC may grant less.
     #[arg(long, short, value_name = "TIME")]
     lifetime: Option<String>,
-    /// How long new tickets shall be renewable.
+    /// How long new tickets can be renewed, in the same syntax.
     #[arg(long, short, value_name = "TIME")]
     renewable: Option<String>,
     /// Whether the kernel's AFS client gets the token too.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     kernel: Kernel,
-    /// Which of the kernel's keyrings it goes to.
+    /// The kernel keyring that gets the token.
     #[arg(long, value_enum, value_name = "WHICH", default_value = "session")]
     keyring: KeyringName,
-    /// Do not enter yourself into the protection database of a cell of another realm.
+    /// Do not create an entry for yourself in the protection database of a cell of another realm.
     #[arg(long)]
     no_register: bool,
-    /// Go on, and renew in time.
+    /// Keep running, and renew tickets and tokens before they expire.
     #[arg(long)]
     keep: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// With --keep: run this with a credential cache and keyring of its own; end with it.
+    /// With --keep: run this command with a credential cache and keyring of its own, and exit when
+    /// it exits.
     #[arg(last = true, requires = "keep", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Kernel {
-    /// If it has one.
+    /// If the kernel has an AFS client.
     Auto,
-    /// Or fail.
+    /// Yes; fail if the kernel has no AFS client.
     Always,
     /// No.
     Never,
@@ -91,9 +94,9 @@ enum Kernel {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum KeyringName {
-    /// This shell's or service's.
+    /// The keyring of this shell or service.
     Session,
-    /// That of all your sessions.
+    /// The keyring of all your sessions.
     User,
 }
 
@@ -121,7 +124,7 @@ async fn request(options: &Options) -> Outcome<Request> {
         ..CellOptions::default()
     };
     let mut known = match cell_options.known_cells().await {
-        // A token needs no more than the cell's name.
+        // A token needs only the cell's name.
         Err(_) if !options.cells.is_empty() => Vec::new(),
         known => known?,
     };
@@ -135,7 +138,7 @@ async fn request(options: &Options) -> Outcome<Request> {
     };
     if !options.server.is_empty() && names.len() > 1 {
         return Err(Failure::usage(
-            "--server is one of one cell's: give one --cell",
+            "--server names a server of one cell: give only one --cell",
         ));
     }
     if let (false, [name], Some(cell)) = (
@@ -189,7 +192,7 @@ async fn request(options: &Options) -> Outcome<Request> {
 fn sentence(held: &Held) -> String {
     let until = cellar_admin::date::ctime(AfsTime(held.ticket.ends));
     let kernel = if held.in_kernel {
-        "; the kernel's client has it too"
+        "; the kernel's AFS client has it too"
     } else {
         ""
     };

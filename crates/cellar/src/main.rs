@@ -1,7 +1,7 @@
 //! The one binary: a whole AFS cell, and the commands to use and run it.
 //!
-//! Each command is a module that parses nothing beyond its own options, calls one of the role or
-//! client crates, and prints. What goes wrong becomes a [`failure::Failure`] here, once.
+//! Each command is a module that parses only its own options, calls one of the role or client
+//! crates, and prints. All errors become a [`failure::Failure`] here, in one place.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -47,10 +47,11 @@ use failure::Outcome;
   cellar ls -l /afs/demo.cell/scratch
   cellar cat /afs/demo.cell/scratch/README.md")]
 struct Cli {
-    /// How log lines on standard error look.
+    /// The format of log lines on standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, display_order = 900)]
     log_format: LogFormat,
-    /// What is logged, as tracing filters say it; default: warn (up: info).
+    /// Which log lines are printed, in the filter syntax of `tracing`, for instance `debug` or
+    /// `cellar_rpc=trace`. Default: `warn`, and `info` for `cellar up`.
     #[arg(
         long,
         global = true,
@@ -71,77 +72,77 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a whole cell in the foreground; the first time, make it.
+    /// Run a whole cell in the foreground; the first run creates the cell.
     Up(up::Options),
     #[command(flatten)]
     Files(files::Command),
-    /// Mount the name space, through FUSE.
+    /// Mount AFS through FUSE.
     Mount(mount::Options),
     #[command(hide = true)]
     MountGuard(mount::GuardOptions),
-    /// Get a Kerberos ticket and a token: act as yourself.
+    /// Get a Kerberos ticket and an AFS token, to act as yourself.
     Login(login::Options),
-    /// List the tokens that you have.
+    /// List your tokens.
     #[command(after_help = "Examples:
   cellar tokens
   cellar tokens --cell example.org --json")]
     Tokens(tokens::TokensOptions),
-    /// Give tokens up.
+    /// Discard your tokens.
     #[command(after_help = "Examples:
-  cellar logout                        the tokens of all cells; the Kerberos tickets stay
-  cellar logout --cell example.org
-  cellar logout --all                  the Kerberos tickets too")]
+  cellar logout                        discard the tokens of all cells; keep the Kerberos tickets
+  cellar logout --cell example.org     discard the token of one cell
+  cellar logout --all                  discard the Kerberos tickets too")]
     Logout(tokens::LogoutOptions),
-    /// The keys of a cell's servers.
+    /// List, add and remove the keys of a cell's servers.
     Key(key::Options),
-    /// Check, export or import the databases of a cell that does not run.
+    /// Check, export or import the databases of a stopped cell.
     Db(db::Options),
-    /// Volumes: create, remove, list and examine them (as OpenAFS's vos).
+    /// Volumes: create, remove, list and examine them (like OpenAFS's vos).
     #[command(
         disable_help_flag = true,
-        after_help = "'cellar vos help' lists the operations, 'cellar vos help OPERATION' describes one."
+        after_help = "Examples:\n  cellar vos help                 list the operations\n  cellar vos help create          describe one operation, with examples\n  cellar vos examine root.cell"
     )]
     Vos(Words),
-    /// Users and groups (as OpenAFS's pts).
+    /// Users and groups (like OpenAFS's pts).
     #[command(
         disable_help_flag = true,
-        after_help = "'cellar pts help' lists the operations, 'cellar pts help OPERATION' describes one."
+        after_help = "Examples:\n  cellar pts help                 list the operations\n  cellar pts help createuser      describe one operation, with examples\n  cellar pts examine alice"
     )]
     Pts(Words),
-    /// Access lists, quotas and mount points (as OpenAFS's fs).
+    /// Access lists, quotas and mount points (like OpenAFS's fs).
     #[command(
         disable_help_flag = true,
-        after_help = "'cellar fs help' lists the operations, 'cellar fs help OPERATION' describes one."
+        after_help = "Examples:\n  cellar fs help                  list the operations\n  cellar fs help setacl           describe one operation, with examples\n  cellar fs listacl /afs/demo.cell/scratch"
     )]
     Fs(Words),
-    /// What runs on a server (as OpenAFS's bos).
+    /// The server processes of a machine (like OpenAFS's bos).
     #[command(
         disable_help_flag = true,
-        after_help = "'cellar bos help' lists the operations, 'cellar bos help OPERATION' describes one."
+        after_help = "Examples:\n  cellar bos help                 list the operations\n  cellar bos help status          describe one operation, with examples\n  cellar bos status 192.0.2.1"
     )]
     Bos(Words),
-    /// Object storage devices and policies (as AFS/OSD's osd).
+    /// Object storage devices and policies (like AFS/OSD's osd).
     #[command(
         disable_help_flag = true,
-        after_help = "'cellar osd help' lists the operations, 'cellar osd policy help' those on policies."
+        after_help = "Examples:\n  cellar osd help                 list the operations\n  cellar osd policy help          list the operations on policies\n  cellar osd list\n  cellar osd serve --help         run a device on a machine of its own"
     )]
     Osd(Words),
     /// Show every counter of a running cell.
     Statistics(statistics::Options),
-    /// Measure Rx itself, against another cellar or OpenAFS's rxperf.
+    /// Measure the throughput of Rx, against another cellar or OpenAFS's rxperf.
     Rxperf(rxperf::Options),
-    /// Drive a server with load and measure it.
+    /// Put load on a server and measure it.
     #[command(after_help = "Examples:
   cellar bench rxafs --help
   cellar bench walk --help
   cellar bench make-volumes --help
   cellar bench first-answer --help
   cellar bench objects --help
-docs/developing/performance.md has figures, and how they are made.")]
+docs/developing/performance.md has measured figures and says how to repeat them.")]
     Bench(BenchOptions),
 }
 
-/// The words of a suite's command line, parsed by the suite.
+/// The words of a suite's command line. The suite parses them.
 #[derive(Debug, clap::Args)]
 struct Words {
     #[arg(
@@ -160,15 +161,17 @@ struct BenchOptions {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// File server, VL and PR calls by many clients at once.
+    /// Call a file server, VL server and PR server from many clients at the same time.
     Rxafs(cellar_bench::rxafs::Options),
-    /// Look at every vnode of a volume and hold promises, for a server's memory.
+    /// Fetch the status of every vnode of a volume and hold the promises, to measure a server's
+    /// memory.
     Walk(cellar_bench::walk::Options),
-    /// Very many empty volumes, for what their number costs a server.
+    /// Create very many empty volumes, to measure what each costs the server.
     MakeVolumes(cellar_bench::make_volumes::Options),
-    /// Ask for volumes until they are answered for, and say when that was.
+    /// Ask for volumes until the server answers for them, and print the time that took.
     FirstAnswer(cellar_bench::first_answer::Options),
-    /// Large files, striped or not, by many clients; and what the machine could do.
+    /// Write and read large files, striped or not, from many clients, and measure the machine's
+    /// limits.
     Objects(cellar_bench::objects::Options),
 }
 
@@ -216,7 +219,7 @@ impl Command {
             Self::Statistics(options) => block_on(statistics::run(options)),
             Self::Rxperf(options) => block_on(rxperf::run(options)),
             Self::Bench(options) => match options.what {
-                // Calls that failed are in the report; a run with any is no measurement.
+                // The report lists the failed calls. A run with a failed call is not a measurement.
                 Bench::Rxafs(options) => match cellar_bench::rxafs::run(&options)? {
                     0 => Ok(()),
                     failed => Err(failure::Failure::new(format!("{failed} calls failed"))),
@@ -251,7 +254,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// As many as the system allows: the usual 1,024 are for programs that use select(2).
+/// Raises the limit of open descriptors to the most that the system allows. The usual 1,024 are
+/// meant for programs that use select(2).
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
@@ -259,7 +263,7 @@ fn allow_descriptors() {
         ..limit
     };
     if let Err(cause) = setrlimit(Resource::Nofile, most) {
-        tracing::debug!(%cause, "the limit of descriptors stays");
+        tracing::debug!(%cause, "cannot raise the limit of open descriptors");
     }
 }
 
@@ -267,7 +271,7 @@ fn start_log(cli: &Cli) {
     let usual = match cli.command {
         Command::Up(_) => "info",
         Command::Rxperf(_) | Command::Bench(_) => "warn",
-        // Small socket buffers are what every user but root has, and no news to him.
+        // Every user except root has small socket buffers; a warning would tell the user nothing.
         _ => "warn,cellar_rpc::socket=error",
     };
     let wanted = cli.log.as_deref().unwrap_or(usual);
@@ -279,7 +283,8 @@ fn start_log(cli: &Cli) {
         .with_env_filter(filter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
-        // Where nobody reads, as after a terminal is closed, it would panic.
+        // Without this the log would panic when standard error is closed, for instance after the
+        // terminal is gone.
         .log_internal_errors(false);
     match cli.log_format {
         LogFormat::Text => log.with_target(false).compact().init(),
@@ -287,10 +292,11 @@ fn start_log(cli: &Cli) {
     }
 }
 
-/// How long a command that has ended waits for what it still reads or writes: a pipe may never go on.
+/// How long a finished command waits for threads that still read or write. A pipe may block
+/// forever.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// Runs a command's future on this thread; the network has threads of its own.
+/// Runs a command's future on this thread. The network has threads of its own.
 fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,7 +1,7 @@
-//! Figures for Prometheus by HTTP, on a port or a Unix socket: `GET /metrics`.
+//! Metrics for Prometheus over HTTP, on a port or a Unix socket: `GET /metrics`.
 //!
-//! Every account that reaches the place may read them. A socket is for its owner, and a port
-//! without an address is for this machine.
+//! Every account that can connect may read them. A socket is open to its owner only, and a port
+//! without an address is bound to the loopback address.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -25,16 +25,16 @@ use tokio::sync::Semaphore;
 
 use crate::failure::Failure;
 
-/// How long a connection may last. It carries one request.
+/// The longest duration of a connection. It carries one request.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections at one time. Further ones wait until one of these ends.
 const CONNECTIONS_MAX: usize = 64;
 /// The longest request, and the smallest bound that hyper accepts.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// How long nothing is accepted after a failure: a lack of descriptors is not over at once.
+/// Pause after a failed accept: a lack of descriptors lasts for a while.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where figures are told.
+/// The address of the metrics server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A TCP port.
@@ -54,7 +54,7 @@ impl FromStr for Place {
             .parse::<u16>()
             .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         port.or_else(|_| text.parse()).map(Self::Port).map_err(|_| {
-            format!("'{text}' is not a place: 9107, 192.0.2.1:9107, /run/cellar.metrics")
+            format!("'{text}' is neither a port nor a path: for example 9107, 192.0.2.1:9107 or /run/cellar.metrics")
         })
     }
 }
@@ -73,7 +73,7 @@ enum Listener {
     Socket(UnixListener),
 }
 
-/// A server of figures. It ends, with all of its connections, when this is dropped.
+/// A metrics server. Dropping it ends it and all of its connections.
 pub(crate) struct Metrics {
     task: tokio::task::JoinHandle<()>,
     socket: Option<PathBuf>,
@@ -91,7 +91,7 @@ impl Drop for Metrics {
 }
 
 impl Metrics {
-    /// Serves the figures of `registry` at `place`.
+    /// Serves the metrics of `registry` at `place`.
     pub(crate) async fn start(place: &Place, registry: Registry) -> Result<Self, Failure> {
         let listener = match place {
             Place::Port(address) => TcpListener::bind(address).await.map(Listener::Port),
@@ -121,7 +121,7 @@ async fn accept(listener: Listener, registry: Registry) {
         Arc::new(registry),
         Arc::new(Semaphore::new(CONNECTIONS_MAX)),
     );
-    // Its drop ends the connections.
+    // Dropping the set ends the connections.
     let mut connections = tokio::task::JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -144,7 +144,7 @@ async fn accept(listener: Listener, registry: Registry) {
             }),
         };
         if let Err(cause) = accepted {
-            tracing::debug!(%cause, "a connection for figures was not accepted");
+            tracing::debug!(%cause, "cannot accept a connection for metrics");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
     }
@@ -163,8 +163,8 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, registry: Arc<Regist
         .serve_connection(TokioIo::new(stream), service);
     match tokio::time::timeout(PATIENCE, connection).await {
         Ok(Ok(())) => (),
-        Ok(Err(cause)) => tracing::debug!(%cause, "figures were not told"),
-        Err(_) => tracing::debug!("a connection for figures lasted too long"),
+        Ok(Err(cause)) => tracing::debug!(%cause, "a connection for metrics failed"),
+        Err(_) => tracing::debug!("a connection for metrics lasted too long"),
     }
 }
 
@@ -175,7 +175,7 @@ fn answer(request: &Request<Incoming>, registry: &Registry) -> Response<String> 
         response
     };
     if request.uri().path() != "/metrics" {
-        return says(StatusCode::NOT_FOUND, "The figures are at /metrics.\n");
+        return says(StatusCode::NOT_FOUND, "The metrics are at /metrics.\n");
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = says(StatusCode::METHOD_NOT_ALLOWED, "");
@@ -275,7 +275,7 @@ mod tests {
         assert!(scrape.await.expect("in time").contains("200 OK"));
     }
 
-    /// More idle connections than there is room for hold up a scrape until their time is over.
+    /// If there are more idle connections than allowed, a scrape waits until they time out.
     #[tokio::test]
     async fn idle_connections_are_ended() {
         let (_metrics, address) = on_a_port().await;

@@ -1,18 +1,21 @@
-//! Standard output that may go away: `cellar ls ... | head` ends quietly, as other tools do.
+//! Standard output whose reader may go away: `cellar ls ... | head` ends quietly, as other tools
+//! do.
 //!
-//! `print!` panics when its reader is gone. [`out!`] and [`outln!`] end the program instead: what was
-//! asked for was done, and nobody wants the rest. Other failures (a full disk) are said.
+//! `print!` panics when its reader is gone. [`out!`] and [`outln!`] end the program instead: its
+//! work is done, and the rest of the output is not wanted. Other failures (a full disk) are
+//! reported.
 //!
-//! Names and messages come from servers and other users, and may hold control characters that
-//! drive a terminal. [`out!`], [`outln!`] and [`errln!`] print those as `\u001b`, wherever the
-//! output goes; line ends and tabs are layout and stay. The form is JSON's, so that JSON stays
-//! what it is. Names of files may hold line ends too: [`one_line`].
+//! Names and messages come from servers and other users, and may hold control characters that drive
+//! a terminal. [`out!`], [`outln!`] and [`errln!`] print those as `\u001b`, for terminals, pipes
+//! and files alike. Line ends and tabs are layout and stay. The form is JSON's, so JSON output
+//! stays valid and keeps its meaning. File names may hold line ends too; [`one_line`] escapes
+//! those.
 
 use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// Prints, or ends the program if nobody reads.
+/// Prints. Ends the program if the reader of standard output is gone.
 pub(crate) fn print(text: Arguments<'_>) {
     let text = text.to_string();
     match std::io::stdout()
@@ -28,7 +31,7 @@ pub(crate) fn print(text: Arguments<'_>) {
     }
 }
 
-/// Prints on standard error. A reader that is gone is no failure.
+/// Prints on standard error. If its reader is gone, that is not a failure.
 pub(crate) fn complain(text: Arguments<'_>) {
     let text = text.to_string();
     let _unread = std::io::stderr().write_all(visible(&text).as_bytes());
@@ -59,22 +62,22 @@ fn escaped(text: &str, is_wrong: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Columns of the terminal that is printed to; without end where none is.
+/// Columns of the terminal on standard output; unlimited if it is not a terminal.
 pub(crate) fn columns() -> usize {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
-        // A terminal that does not know its size has the usual one.
+        // A terminal that does not know its size is taken to have 80 columns.
         Ok(size) if size.ws_col == 0 => 80,
         Ok(size) => size.ws_col.into(),
         Err(_) => usize::MAX,
     }
 }
 
-/// As `print!`.
+/// Like `print!`.
 macro_rules! out {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
 
-/// As `println!`.
+/// Like `println!`.
 macro_rules! outln {
     () => { $crate::output::print(format_args!("\n")) };
     ($($text:tt)*) => {
@@ -82,7 +85,7 @@ macro_rules! outln {
     };
 }
 
-/// As `eprintln!`.
+/// Like `eprintln!`.
 macro_rules! errln {
     ($($text:tt)*) => {
         $crate::output::complain(format_args!("{}\n", format_args!($($text)*)))

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
 
-/// Replaces the default hook for the whole process. The log has to be started before.
+/// Replaces the default hook for the whole process. The log must be started before.
 ///
 /// Tests look for the words "panicked at" in the output of programs.
 pub(crate) fn log_in_one_line() {
@@ -17,8 +17,8 @@ pub(crate) fn log_in_one_line() {
 }
 
 fn report(panic: &PanicHookInfo<'_>) {
-    // A block was found damaged; the error is logged with the file that it is of. A scrub meets
-    // a damaged page hundreds of times.
+    // A read found a damaged block; the error is logged with the name of its file. A scrub finds a
+    // damaged page hundreds of times.
     if cellar_volume::is_reading_damage() {
         return;
     }
@@ -37,7 +37,7 @@ fn report(panic: &PanicHookInfo<'_>) {
         // `--log off` silences the log, but a program that ends by a panic must say so.
         eprintln!("cellar: {line}");
     }
-    // Only with RUST_BACKTRACE, which is a request for more lines.
+    // Printed only with RUST_BACKTRACE, which is a request for more lines.
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
         eprintln!("{backtrace}");

@@ -1,4 +1,4 @@
-//! Progress of what takes longer than a second, on standard error, if that is a terminal.
+//! Progress bars on standard error for work that takes longer than a second, if that is a terminal.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Shorter work shows nothing.
+/// Work that takes less time shows no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A bar that appears when the work takes long.
@@ -14,20 +14,20 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     shown: AtomicBool,
     since: std::time::Instant,
-    /// Nothing moves, for a reason: until something does again.
+    /// The work waits for a known reason, until something moves again.
     waiting: AtomicBool,
     styles: Styles,
 }
 
-/// How a bar looks.
+/// The styles of a bar.
 struct Styles {
     usual: Option<ProgressStyle>,
-    /// Without a rate, and a time that follows from it.
+    /// Without a rate and without a remaining time.
     waiting: Option<ProgressStyle>,
 }
 
 impl Progress {
-    /// Over `total` bytes, or over an unknown number.
+    /// A bar over `total` bytes, or over an unknown number.
     pub(crate) fn bytes(total: Option<u64>) -> Self {
         let template = if total.is_some() {
             "{msg:!30} {bar:30} {bytes:>10}/{total_bytes} {bytes_per_sec:>12} {eta:>5}"
@@ -62,17 +62,17 @@ impl Progress {
         }
     }
 
-    /// Over names that are worked through, nobody knows how many.
+    /// A bar over names, whose number is not known.
     pub(crate) fn names() -> Self {
         Self::new(None, "{pos:>10} removed {per_sec:>14}  {msg:!60}")
     }
 
-    /// Over entries of a list, nobody knows how many.
+    /// A bar over entries of a list, whose number is not known.
     pub(crate) fn entries() -> Self {
-        Self::new(None, "{pos:>10} looked at {per_sec:>14}  {msg:!60}")
+        Self::new(None, "{pos:>10} checked {per_sec:>14}  {msg:!60}")
     }
 
-    /// Over `total` things.
+    /// A bar over `total` things.
     pub(crate) fn count(total: u64) -> Self {
         Self::new(
             Some(total),
@@ -80,7 +80,7 @@ impl Progress {
         )
     }
 
-    /// So much is done in all, as far as anybody can tell.
+    /// Sets the total amount done so far. If it exceeds the expected total, the total grows.
     pub(crate) fn at(&self, amount: u64) {
         let done = self.bar.position();
         self.add(amount.saturating_sub(done));
@@ -89,39 +89,39 @@ impl Progress {
         }
     }
 
-    /// More bytes are to come than was known.
+    /// Adds bytes to the expected total.
     pub(crate) fn extend(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
-    /// What is being worked on.
+    /// Shows the name of the item in work.
     pub(crate) fn name(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
 
-    /// So much more is done.
+    /// Adds to the amount done.
     pub(crate) fn add(&self, amount: u64) {
         if self.waiting.swap(false, Relaxed) {
             if let Some(style) = &self.styles.usual {
                 self.bar.set_style(style.clone());
             }
-            // The rate is that of what comes from here on.
+            // The rate counts only from here on.
             return self.skip(amount);
         }
         self.bar.inc(amount);
         self.show_if_late();
     }
 
-    /// So much is done, but it was not done now: no rate follows from it.
+    /// Adds an amount that was done earlier and must not count for the rate.
     pub(crate) fn skip(&self, amount: u64) {
         self.bar.inc(amount);
-        // Counted first: what is not counted when the rate begins anew is counted into the new one.
+        // Draw before the reset: bytes that are not counted before it would count for the new rate.
         self.bar.tick();
         self.bar.reset_eta();
         self.show_if_late();
     }
 
-    /// Nothing will move for a while, which says nothing about the rate at which things do.
+    /// Shows that the work waits. The wait does not lower the rate.
     pub(crate) fn waits(&self) {
         self.waiting.store(true, Relaxed);
         if let Some(style) = &self.styles.waiting {
@@ -138,12 +138,12 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Prints a line on standard error without tearing the bar.
+    /// Prints a line on standard error without disturbing the bar.
     pub(crate) fn say(&self, line: &str) {
         self.bar.suspend(|| crate::output::errln!("{line}"));
     }
@@ -153,7 +153,7 @@ impl Progress {
 mod tests {
     use super::*;
 
-    /// So many that no machine is too slow to count them at a rate that would be seen.
+    /// A number so large that even on a slow machine it would show in the rate.
     const MANY: u64 = 1 << 50;
     const SLOW: f64 = 1e9;
 

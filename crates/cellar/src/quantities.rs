@@ -1,18 +1,16 @@
-//! Lengths of time and sizes, as administrators write them on every command line.
+//! Times and sizes, as administrators write them on every command line.
 //!
 //! Times are seconds, or `humantime`'s: `90`, `90s`, `15m`, `2h 30m`, `7d`, `500ms`. Sizes are
-//! bytes, or powers
-//! of 1024: `500M`, `2GiB`. The crate `bytesize` reads `500M` as 500,000,000, so it does not serve
-//! here. Numbers
-//! in policies and quotas have their own syntax.
+//! bytes, or use powers of 1024: `500M`, `2GiB`. The crate `bytesize` reads `500M` as 500,000,000,
+//! so it is not suitable here. Numbers in policies and quotas have their own syntax.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// How times are written, for messages.
+/// The forms of times, for messages.
 pub(crate) const FORMS: &str = "write 0, 90s, 15m, 2h or 7d";
 
-/// A length of time: seconds, or with units.
+/// Parses a time: seconds, or a number with units.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -20,13 +18,13 @@ pub(crate) fn time(text: &str) -> Option<Duration> {
     }
 }
 
-/// The same in whole seconds; a fraction is none.
+/// Like [`time`], in whole seconds. A fraction of a second returns `None`.
 pub(crate) fn seconds(text: &str) -> Option<u32> {
     let time = time(text).filter(|time| time.subsec_nanos() == 0)?;
     time.as_secs().try_into().ok()
 }
 
-/// The same, of an option of the command line.
+/// Like [`seconds`], for an option of the command line.
 pub(crate) fn time_option(text: &str) -> Result<Duration, String> {
     let seconds = seconds(text).ok_or_else(|| format!("not a time; {FORMS}"))?;
     Ok(Duration::from_secs(seconds.into()))
@@ -46,7 +44,8 @@ pub(crate) fn seconds_within(
     }
 }
 
-/// A size: bytes, or with K, M, G or T for powers of 1024. `KiB` and `kb` are the same as `K`.
+/// Parses a size: bytes, or with K, M, G or T for powers of 1024. `KiB` and `kb` are the same as
+/// `K`.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim().trim_end_matches(['b', 'B']);
     let text = text.trim_end_matches('i');

@@ -1,24 +1,26 @@
-//! Which cell a command speaks to, and as whom.
+//! Selects the cell and the identity of a command.
 //!
 //! The cell is found, in this order:
 //!
 //! 1. `--server ADDRESS`: one of its database servers, with `--cell` for its name;
 //! 2. the directory of a cell on this machine that was named: `--dir`, or `CELLAR_DIR`;
-//! 3. the `CellServDB` that `CELLAR_CELLSERVDB` names; `ThisCell` beside it names the home cell, `CellAlias` other
-//!    names of cells;
+//! 3. the `CellServDB` that `CELLAR_CELLSERVDB` names; `ThisCell` beside it names the home cell,
+//!    and `CellAlias` other names of cells;
 //! 4. `./cell-data` ([`crate::found`]);
 //! 5. `/etc/openafs/CellServDB`, with its `ThisCell` and `CellAlias`;
-//! 6. the DNS, about the cell that `--cell` or a path names, if none of those has it. `--no-dns`: never.
+//! 6. the DNS, for a cell that `--cell` or a path names and that is in none of those. Never with
+//!    `--no-dns`.
 //!
-//! So what was named comes before what happens to lie there. The cells of the `CellServDB` are known in any case.
+//! So a place that was named comes before a place that happens to exist. The cells of the
+//! `CellServDB` are known in any case.
 //!
-//! A path in a mount is in the cell that the mount tells, unless `--server` says otherwise: that one takes the place of another of
-//! the same name, whose directory is not used then.
+//! A path in a mount is in the cell that the mount reports, unless `--server` is given. The mount's
+//! cell replaces another cell of the same name, and that cell's directory is then not used.
 //!
-//! A command that changes databases or volumes speaks through the administrator's socket of the
-//! cell's directory, if it may open it; file commands do so only with `--admin`. Everything else goes over
-//! UDP, with the user's token if he has one ([`crate::identity`]). Where only a file server of the cell is in
-//! that directory, its socket leads to no databases: the cell's key, which lies beside it, does.
+//! A command that changes databases or volumes uses the administrator's socket of the cell's
+//! directory, if it may open it; file commands do so only with `--admin`. All other calls go over
+//! UDP, with the user's token if there is one ([`crate::identity`]). If the directory belongs to a
+//! file server only, its socket leads to no databases. The cell's key beside it is used instead.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -37,34 +39,35 @@ use crate::found;
 use crate::identity::IdentityOptions;
 use crate::mounted;
 
-/// The variable of the environment that names a `CellServDB`.
+/// The environment variable that names a `CellServDB`.
 const CELL_SERV_DB: &str = "CELLAR_CELLSERVDB";
 
-/// What the command line says about the cell.
+/// Options that select the cell.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CellOptions {
-    /// The cell; default: the one in --dir, else that of ThisCell.
+    /// The cell. Default: the cell in --dir, otherwise the cell in ThisCell.
     #[arg(long, value_name = "NAME")]
     pub(crate) cell: Option<String>,
-    /// A database server of the cell: ADDRESS, or ADDRESS:PORT of its volume location server.
+    /// A database server of the cell: ADDRESS, or ADDRESS:PORT with the port of its volume location
+    /// server.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) server: Vec<String>,
-    /// Do not look for cells that are in no list in the DNS.
+    /// Do not look up unlisted cells in the DNS.
     #[arg(long, env = "CELLAR_NO_DNS")]
     pub(crate) no_dns: bool,
-    /// Directory of a cell on this machine. Default: ./cell-data if it is there and
-    /// CELLAR_CELLSERVDB names no other cells.
+    /// Directory of a cell on this machine. Default: ./cell-data, if it exists and
+    /// CELLAR_CELLSERVDB is not set.
     #[arg(long, value_name = "DIR", env = "CELLAR_DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Act as administrator, through the socket in --dir (root, or the owner of the cell).
+    /// Act as administrator, through the socket in --dir (as root or the owner of the cell).
     #[arg(long)]
     pub(crate) admin: bool,
     #[command(flatten)]
     pub(crate) identity: IdentityOptions,
-    /// Act as the token says, also where the administrator's socket could be used.
+    /// Use the token even if the administrator's socket could be used.
     #[arg(skip)]
     pub(crate) by_token: bool,
-    /// Further cells, which only a mount knows.
+    /// Further cells, reported by a mount.
     #[arg(skip)]
     pub(crate) told: Vec<Cell>,
 }
@@ -72,26 +75,27 @@ pub(crate) struct CellOptions {
 /// Whether the administrator's socket is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum As {
-    /// Never: over UDP, as the token says.
+    /// Never: calls go over UDP with the token.
     Anybody,
-    /// If there is one that opens; else over UDP.
+    /// If the socket exists and can be opened; otherwise calls go over UDP.
     AdministratorIfPossible,
-    /// Or fail, saying why.
+    /// Always; otherwise fail with the reason.
     Administrator,
 }
 
-/// A client, and the runtime that carries it.
+/// A client and the runtime that it runs on.
 pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
     /// The home cell.
     pub(crate) cell: Cell,
-    /// Calls to the home cell are somebody's: a token's, the key's, or the local administrator's.
+    /// Calls to the home cell are authenticated: by a token, the key, or the local administrator's
+    /// socket.
     pub(crate) authenticated: bool,
     runtime: Runtime,
 }
 
 impl Session {
-    /// Takes leave of the servers and ends the network. What the command came to is handed through.
+    /// Says goodbye to the servers and stops the network. Returns the command's outcome unchanged.
     pub(crate) async fn end(self, outcome: Outcome) -> Outcome {
         self.client.goodbye().await;
         self.runtime.shutdown();
@@ -100,19 +104,19 @@ impl Session {
 }
 
 impl CellOptions {
-    /// Finds the cell and makes a client. `path` is a path that the command is about: its cell is
-    /// a hint where only an address was given.
+    /// Finds the cell and makes a client. `path` is a path of the command; its cell is a hint if
+    /// only an address was given.
     pub(crate) async fn session(&self, path: Option<&str>, who: As) -> Outcome<Session> {
         let paths: Vec<&str> = path.into_iter().collect();
         self.session_about(&paths, who).await
     }
 
-    /// The same, for a command that is about several paths.
+    /// Like [`Self::session`], for a command with several paths.
     pub(crate) async fn session_about(&self, paths: &[&str], who: As) -> Outcome<Session> {
         let Found { cells, directory } = self.find_or_ask(paths).await?;
         let Some(home) = cells.first().cloned() else {
             return Err(Failure::new(
-                "which cell? There is no ./cell-data here and no CellServDB. Start one with \
+                "no cell is known: there is no ./cell-data here and no CellServDB. Start one with \
                  'cellar up', or name one of its database servers: --cell NAME --server ADDRESS",
             ));
         };
@@ -149,7 +153,7 @@ impl CellOptions {
                     .await?
             }
         };
-        // Further file servers of the cell know its administrator by the key.
+        // Other file servers of the cell accept the administrator by the key.
         if administrator.is_some()
             && let Some(by_key) = identity.by_key(&home.name, directory.as_ref())
         {
@@ -180,20 +184,21 @@ impl CellOptions {
         })
     }
 
-    /// The cells that are known here, the home cell first.
+    /// The known cells, the home cell first.
     pub(crate) async fn known_cells(&self) -> Outcome<Vec<Cell>> {
         Ok(self.find_or_ask(&[]).await?.cells)
     }
 
-    /// Who is asked about cells that no list has; nobody, where a server is given.
+    /// The resolver for cells that are in no list; `None` if a server is given.
     pub(crate) fn dns(&self) -> Option<Dns> {
         (!self.no_dns && self.server.is_empty()).then(Dns::system)
     }
 
-    /// What the lists have; a cell that the command names, and they do not, is asked of the DNS.
+    /// Finds the cell in the lists. If a cell that the command names is not listed, the DNS is
+    /// asked for it.
     async fn find_or_ask(&self, paths: &[&str]) -> Outcome<Found> {
         let path = paths.first().copied();
-        // Paths in mounts, which know their cells.
+        // Paths in mounts: the mount reports the cell.
         let in_mounts = paths
             .iter()
             .filter_map(|path| Some((*path, mounted::cell_of(path)?)));
@@ -238,7 +243,7 @@ impl CellOptions {
         find(&more)
     }
 
-    /// What the lists have, and `more`.
+    /// Finds the cell in the lists and in `more`.
     fn find(&self, path: Option<&str>, more: &[Cell]) -> Outcome<Found> {
         let wanted = self.cell.as_deref().map(CellName::new).transpose()?;
         if !self.server.is_empty() {
@@ -257,7 +262,7 @@ impl CellOptions {
                 }
                 None if self.dir.is_some() => {
                     return Err(Failure::new(format!(
-                        "{} holds no cell: 'cellar up --dir {0}' would make one",
+                        "{} holds no cell: 'cellar up --dir {0}' makes one",
                         candidate.path().display()
                     )));
                 }
@@ -268,14 +273,14 @@ impl CellOptions {
         let (listed, this_cell) = match cell_serv_db(&list) {
             Err(cause) if list_named && directory.is_none() => {
                 return Err(Failure::new(format!(
-                    "{}, which {CELL_SERV_DB} names: {cause}. Name a CellServDB that is there, unset it, or \
-                     say which cell: --cell NAME --server ADDRESS",
+                    "{}, which {CELL_SERV_DB} names: {cause}. Name an existing CellServDB, unset the variable, or \
+                     name the cell: --cell NAME --server ADDRESS",
                     list.display()
                 )));
             }
             listed => listed.unwrap_or_default(),
         };
-        // ThisCell names the home cell unless this machine runs one.
+        // ThisCell names the home cell, unless this machine runs a cell.
         let (home, others): (Vec<_>, Vec<_>) = listed
             .into_iter()
             .partition(|cell| Some(&cell.name) == this_cell.as_ref());
@@ -310,7 +315,7 @@ impl CellOptions {
                     .ok_or_else(|| Failure::usage(format!("{server}: not a port to use")))?;
             }
         }
-        // A cell on this machine is known with its ports, and its socket may be used.
+        // If the cell is on this machine, its ports are known and its socket may be used.
         let local = found::directory(self.dir.as_deref())?;
         let identity = local.known_identity()?.filter(|identity| {
             let cell = &identity.cell;
@@ -328,7 +333,7 @@ impl CellOptions {
         }
         let name = match wanted.or_else(|| path.and_then(cell_of_path)) {
             Some(name) => name,
-            // Commands about databases do not need the name.
+            // Commands on databases do not need the name.
             None => CellName::new("unnamed.cell")?,
         };
         Ok(Found {
@@ -344,13 +349,15 @@ impl CellOptions {
 
 struct Found {
     cells: Vec<Cell>,
-    /// The directory of the first cell, if it is on this machine, and what of it runs here.
+    /// The directory of the first cell, if it is on this machine, and the part of the cell that
+    /// runs here.
     directory: Option<(CellDirectory, Part)>,
 }
 
 impl Found {
-    /// Takes the word of mounts for their cells: what is in a mount is in the cell that the mount speaks to, not in
-    /// another of the same name that a directory or list here has. That directory leads elsewhere then, and is not used.
+    /// Applies the cells that mounts report. A path in a mount is in the cell that the mount speaks
+    /// to, not in another of the same name that a directory or list here has. That directory leads
+    /// to another cell then, and is not used.
     fn believe(&mut self, told: &[Cell]) {
         for cell in told {
             match self.cells.iter().position(|known| known.name == cell.name) {
@@ -367,7 +374,8 @@ impl Found {
     }
 }
 
-/// Whether two cells of one name are one: the same servers, in whatever order, at the same ports.
+/// Returns whether two cells of one name are the same cell: the same servers in any order, and the
+/// same ports.
 fn is_same(one: &Cell, other: &Cell) -> bool {
     let servers = |cell: &Cell| {
         cell.database_servers
@@ -378,10 +386,10 @@ fn is_same(one: &Cell, other: &Cell) -> bool {
     one.name == other.name && one.ports == other.ports && servers(one) == servers(other)
 }
 
-/// The cells that mounts tell of paths in them.
+/// The cells that mounts report for paths in them.
 ///
 /// # Errors
-/// Two are not the same cell but have one name: places are named by that.
+/// Two different cells have the same name, so that the name does not identify one of them.
 fn cells_told<'p>(paths: impl Iterator<Item = (&'p str, Cell)>) -> Outcome<Vec<Cell>> {
     let mut told: Vec<(&str, Cell)> = Vec::new();
     for (path, cell) in paths {
@@ -390,8 +398,8 @@ fn cells_told<'p>(paths: impl Iterator<Item = (&'p str, Cell)>) -> Outcome<Vec<C
             Some((_, known)) if is_same(known, &cell) => {}
             Some((first, _)) => {
                 return Err(Failure::new(format!(
-                    "{path} and {first} are in different cells that are both called {}, which one command cannot \
-                     tell apart",
+                    "{path} and {first} are in different cells that are both called {}; one command cannot \
+                     tell them apart",
                     cell.name
                 )));
             }
@@ -430,7 +438,7 @@ async fn administrator(
     }
 }
 
-/// `ADDRESS`, `NAME`, or either with a port.
+/// Parses `ADDRESS`, `NAME`, or either with a port.
 pub(crate) fn resolve(server: &str) -> Outcome<(IpAddr, Option<u16>)> {
     if let Ok(address) = server.parse::<IpAddr>() {
         return Ok((address, None));
@@ -459,18 +467,18 @@ pub(crate) fn resolve(server: &str) -> Outcome<(IpAddr, Option<u16>)> {
         .ok_or_else(|| Failure::new(format!("{name} has no address")))
 }
 
-/// The cell that a path names: what stands below `/afs`.
+/// The cell that a path names: the component below `/afs`.
 fn cell_of_path(path: &str) -> Option<CellName> {
     let name = path.strip_prefix("/afs/")?.split('/').next()?;
     CellName::new(name.trim_start_matches('.')).ok()
 }
 
-/// The `CellServDB` that was named.
+/// The `CellServDB` that `CELLAR_CELLSERVDB` names.
 fn named_list() -> Option<PathBuf> {
     std::env::var_os(CELL_SERV_DB).map(PathBuf::from)
 }
 
-/// That, or this machine's.
+/// The named list, otherwise this machine's.
 fn list_of_cells() -> PathBuf {
     named_list().unwrap_or_else(|| PathBuf::from("/etc/openafs/CellServDB"))
 }
@@ -504,7 +512,7 @@ mod tests {
     const OTHER_PORTS: &str = "a.cell 8000,8002,8003,8005,8007 192.0.2.1 192.0.2.2";
     const OTHER: &str = "b.cell 7000,7002,7003,7005,7007 198.51.100.1";
 
-    /// What is found where a directory of a cell is here, and a mount tells.
+    /// The result if a cell's directory exists here and a mount reports `told`.
     fn found(told: &str) -> Found {
         let directory = tempfile::tempdir().expect("directory");
         let directory = found::directory(Some(directory.path())).expect("directory");

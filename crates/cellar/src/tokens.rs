@@ -1,4 +1,4 @@
-//! `cellar tokens` and `cellar logout`: which tokens are held, and giving them up.
+//! `cellar tokens` lists the user's tokens; `cellar logout` discards them.
 
 use cellar_client::CellName;
 use cellar_client::kerberos::{self, CacheName, programs};
@@ -13,10 +13,10 @@ use crate::suite::print_json;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct TokensOptions {
-    /// Those for this cell only.
+    /// List only tokens for this cell.
     #[arg(long, value_name = "NAME")]
     cell: Option<CellName>,
-    /// The credential cache to look into. Default: KRB5CCNAME, else your usual one.
+    /// The credential cache to read. Default: KRB5CCNAME, otherwise your usual cache.
     #[arg(long, value_name = "NAME")]
     cache: Option<String>,
     /// Print JSON.
@@ -26,30 +26,30 @@ pub(crate) struct TokensOptions {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogoutOptions {
-    /// Give up the tokens for this cell only.
+    /// Discard only the tokens for this cell.
     #[arg(long, value_name = "NAME", conflicts_with = "all")]
     cell: Option<CellName>,
-    /// The credential cache to take them from. Default: KRB5CCNAME, else your usual one.
+    /// The credential cache to remove them from. Default: KRB5CCNAME, otherwise your usual cache.
     #[arg(long, value_name = "NAME")]
     cache: Option<String>,
-    /// Destroy the credential cache with all tickets, as kdestroy does.
+    /// Destroy the credential cache with all its tickets, like kdestroy.
     #[arg(long)]
     all: bool,
 }
 
-/// A token, wherever it is.
+/// A token in the credential cache or in the kernel.
 #[derive(Serialize)]
 struct Row {
     cell: String,
     /// `cache` or `kernel`.
     place: &'static str,
-    /// Kernel keys do not say.
+    /// Unknown for kernel keys.
     principal: Option<String>,
     service: Option<String>,
     /// Unix seconds.
     expires: u32,
     expired: bool,
-    /// Version and encryption type of the service's key that seals the ticket.
+    /// Version and encryption type of the service's key that the ticket is sealed with.
     kvno: Option<u32>,
     enctype: Option<String>,
 }
@@ -104,7 +104,7 @@ fn sentence(row: &Row) -> String {
     let until = if row.expired { "expired" } else { "until" };
     let who = match &row.principal {
         Some(principal) => format!("{principal} in cell {}", row.cell),
-        None => format!("The kernel's client in cell {}", row.cell),
+        None => format!("The kernel's AFS client in cell {}", row.cell),
     };
     let key = match (row.kvno, &row.enctype) {
         (Some(kvno), Some(enctype)) => format!(" (key version {kvno}, {enctype})"),

@@ -1,9 +1,9 @@
-//! Which pieces of a cell have been used: partitions, databases, what the servers trust.
+//! The pieces of a cell that have been used: partitions, databases, and the files that hold keys
+//! and superusers.
 //!
-//! A start makes what is missing of a new cell. So that it does not take a lost piece for a new
-//! one, each piece has an id of its own, and `cell.json` has the same: an unmounted disk, a
-//! removed file or another disk at the place of a partition is told from a partition that never
-//! was.
+//! A start makes the missing pieces of a new cell. It must not take a lost piece for a new one, so
+//! each piece has an id of its own, and `cell.json` records it. Thus a start distinguishes an
+//! unmounted disk, a removed file or a wrong disk from a partition that never existed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +15,16 @@ use serde_json::{Map, Value, json};
 /// The pieces that have been used, with their ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
-    /// Partitions. One that had no room for an id is not here.
+    /// Partitions. A partition that had no space for an id is missing here.
     pub(crate) partitions: BTreeMap<PartitionId, StoreId>,
-    /// The databases, where they are on this machine.
+    /// The databases, if they are on this machine.
     pub(crate) database: Option<DatabaseId>,
     /// Names of the files in `server-etc`.
     pub(crate) trust: BTreeSet<String>,
 }
 
 impl Used {
-    /// As `cell.json` has it.
+    /// The form in `cell.json`.
     pub(super) fn to_json(&self) -> Value {
         let partitions: Map<_, _> = self
             .partitions
@@ -57,7 +57,7 @@ impl Used {
     }
 }
 
-/// `b` of `/vicepb`.
+/// `b` for `/vicepb`.
 pub(crate) fn letters(id: PartitionId) -> String {
     id.to_string().trim_start_matches("/vicep").to_owned()
 }

@@ -1,4 +1,4 @@
-//! `cellar cat`: files to standard output, as their bytes arrive.
+//! `cellar cat`: writes files to standard output as their bytes arrive.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -23,7 +23,7 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
         let printed = print(&session.client, path, &mut out).await;
         match failures.note(printed) {
             Some(Ok(())) | None => {}
-            // The reader has seen enough.
+            // The reader of the pipe has closed it.
             Some(Err(cause)) if cause.kind() == ErrorKind::BrokenPipe => return failures.end(),
             Some(Err(cause)) => return Err(Failure::new(format!("standard output: {cause}"))),
         }
@@ -34,7 +34,7 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     }
 }
 
-/// Prints a file; what goes wrong with the output is no failure of the file.
+/// Prints a file. A failure to write the output is returned apart from failures of the file.
 async fn print(client: &Client, path: &str, out: &mut impl Write) -> Outcome<io::Result<()>> {
     let node = client.find(path, Follow::ALL).await?;
     if node.is_directory() {

@@ -1,14 +1,17 @@
-//! `cellar cp`: into AFS, out of it, and within it.
+//! `cellar cp`: copies into AFS, out of it, and within it.
 //!
-//! A tree is walked in order: directories are made as they are met, files are copied by up to
-//! [`super::tasks::TASKS_MAX`] tasks at a time, so that many small files do not wait for each other's round trips.
-//! With `-r` what cannot be read is named and passed over, and the copy fails at its end. Any other
-//! failure stops the copy, and so does a signal: stores under way are given up, new files of which
-//! nothing is there are removed, and what was copied stays. Symbolic links are copied as links with
-//! `-r`; mount points are not followed, and named, and the copy fails at its end for them too.
+//! A tree is walked in order. Directories are made when the walk reaches them. Up to
+//! [`super::tasks::TASKS_MAX`] tasks copy files at the same time, so that many small files do not
+//! wait for each other's round trips.
 //!
-//! Files in objects go to their devices and come from there, in parallel, where the file server offers it; nothing
-//! else is different for them.
+//! 1. With `-r`, a file that cannot be read is reported and skipped, and the copy fails at its end.
+//! 2. Any other failure stops the copy, and so does a signal. Stores under way are aborted, new
+//!    files that are still empty are removed, and completed copies stay.
+//! 3. With `-r`, symbolic links are copied as links. Mount points are not followed: they are
+//!    reported, and the copy fails at its end for them too.
+//!
+//! If the file server offers it, files in objects are transferred to and from their devices
+//! directly and in parallel. Nothing else is different for them.
 
 mod compare;
 mod layout;
@@ -40,37 +43,40 @@ use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// What to copy, then where to: a file or an existing directory. Paths below /afs are AFS's,
-    /// others this machine's; '-' is standard input.
+    /// The files or directories to copy, then the target: a file or an existing directory. Paths
+    /// below /afs are in AFS, other paths are on this machine; '-' is standard input.
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     pub(super) paths: Vec<String>,
-    /// Directories with all that is in them, links as links.
+    /// Copy directories with all their contents, and links as links.
     #[arg(short, long)]
     recursive: bool,
-    /// Keep modification times.
+    /// Preserve modification times.
     #[arg(short, long)]
     preserve: bool,
-    /// Lay out the objects of new files like this: 'stripes=4,stripe-size=1M,copies=2', or 'ec=4+2' for an erasure
-    /// code of four data and two parity objects. Else the cell's policies decide.
+    /// The layout of the objects of new files, for instance 'stripes=4,stripe-size=1M,copies=2', or
+    /// 'ec=4+2' for an erasure code of four data and two parity objects. Default: the cell's
+    /// policies decide.
     #[arg(long, value_name = "LAYOUT", value_parser = layout::parse)]
     layout: Option<Shape>,
-    /// Read each copy when it is made, and compare the checksums.
+    /// Read each copy after it is made, and compare checksums with the original.
     #[arg(long)]
     verify: bool,
-    /// Go on where a copy was broken off: what is there already is not copied again, if its last bytes are right.
+    /// Continue an interrupted copy. Bytes that are already at the target are not copied again, if
+    /// the last of them match the original.
     #[arg(long)]
     resume: bool,
-    /// Streams by which a file is fetched from a file server. Of objects there are as many as it takes.
+    /// The number of parallel streams for each file that is fetched from a file server. Files in
+    /// objects use as many streams as they need.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     streams: u8,
-    /// Print JSON when all is done: how many files and bytes were copied, and how long it took.
+    /// At the end, print as JSON how many files and bytes were copied, and how long it took.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     pub(super) cell: CellOptions,
 }
 
-/// What all parts of a copy share.
+/// State that all parts of a copy share.
 struct Copy {
     client: Arc<Client>,
     recursive: bool,
@@ -80,33 +86,33 @@ struct Copy {
     resume: bool,
     streams: usize,
     progress: Progress,
-    /// Asked by a signal, or by the first failure.
+    /// Set by a signal, or by the first failure.
     stop: Stop,
     done: Done,
 }
 
-/// What was done.
+/// Counters of the copy.
 #[derive(Default)]
 struct Done {
     files: AtomicU64,
-    /// Copied now.
+    /// Bytes copied by this run.
     bytes: AtomicU64,
-    /// There from an earlier copy.
+    /// Bytes that an earlier copy had already written.
     resumed: AtomicU64,
     left_out: AtomicU64,
-    /// Could not be read.
+    /// Files that could not be read.
     unread: AtomicU64,
 }
 
 impl Copy {
-    /// Says that something is left out, and why.
+    /// Reports that a file is left out, and why.
     fn say(&self, from: &Origin, why: &str) {
         self.done.left_out.fetch_add(1, Relaxed);
         self.progress
             .say(&format!("{}: {why}; left out", from.path()));
     }
 
-    /// What becomes of a failure to read: within a tree it is said, and the copy goes on.
+    /// Handles a failure to read. Within a tree it is reported and the copy continues.
     fn unread<T>(&self, outcome: Outcome<T>) -> Outcome<Option<T>> {
         match outcome {
             Ok(value) => Ok(Some(value)),
@@ -119,19 +125,19 @@ impl Copy {
         }
     }
 
-    /// So many bytes were copied.
+    /// Counts copied bytes.
     fn sent(&self, bytes: u64) {
         self.progress.add(bytes);
         self.done.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// How a store into a file gets on.
+    /// Reports the progress of a store into a file.
     fn step(&self, to: &Target, step: UploadStep) {
         match step {
             UploadStep::Sent(bytes) => self.sent(bytes),
             UploadStep::Waits => {
                 self.progress.say(&format!(
-                    "{}: waits for another store of it; one whose client is gone is forgotten after a minute",
+                    "{}: waits for another store of this file; the server gives up a store whose client is gone after a minute",
                     to.path()
                 ));
                 self.progress.waits();
@@ -139,7 +145,7 @@ impl Copy {
         }
     }
 
-    /// Does what nobody has to clean up behind.
+    /// Runs work that needs no clean-up if a signal stops it.
     async fn unless_stopped<T>(&self, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         let done = self.stop.unless(work).await;
         done.unwrap_or_else(|| Err(Failure::interrupted()))
@@ -148,7 +154,7 @@ impl Copy {
 
 pub(super) async fn run(session: &Session, options: Options, stop: &Stop) -> Outcome {
     let Some((target, sources)) = options.paths.split_last() else {
-        return Err(Failure::usage("what is to be copied, and where to?"));
+        return Err(Failure::usage("name the files to copy and the target"));
     };
     if !is_afs(target) && !sources.iter().any(|source| is_afs(source)) {
         return Err(Failure::usage(
@@ -159,10 +165,10 @@ pub(super) async fn run(session: &Session, options: Options, stop: &Stop) -> Out
         return Err(Failure::usage("--layout is for files below /afs"));
     }
     if (options.verify || options.resume) && sources.iter().any(|source| source == "-") {
-        let message = "standard input comes once: it can be neither compared nor gone on with";
+        let message = "standard input cannot be read twice: --verify and --resume do not work with it";
         return Err(Failure::usage(message));
     }
-    // Nobody knows how much is to come from standard input.
+    // The length of standard input is not known in advance.
     let known = !sources.iter().any(|source| source == "-");
     let copy = Arc::new(Copy {
         recursive: options.recursive,
@@ -207,7 +213,7 @@ async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome
     let directory = existing_directory(&copy.client, target).await?;
     if directory.is_none() && (sources.len() > 1 || target.ends_with('/')) {
         return Err(Failure::new(format!(
-            "{target}: is no directory that is there"
+            "{target}: is not an existing directory"
         )));
     }
     let mut tasks = Tasks::new(copy.stop.clone());
@@ -215,7 +221,8 @@ async fn copy_all(copy: &Arc<Copy>, sources: &[String], target: &str) -> Outcome
     tasks.finish(walked).await
 }
 
-/// Copies directories and links, and starts to copy files: to a directory that is there, or to a name.
+/// Copies directories and links, and starts to copy files. The target is an existing directory or a
+/// name.
 async fn walk(
     copy: &Arc<Copy>,
     sources: &[String],
@@ -223,7 +230,7 @@ async fn walk(
     tasks: &mut Tasks,
 ) -> Outcome {
     for source in sources {
-        // Into the directory, or to the name given.
+        // The target is a name in the directory, or the name given.
         let to = match directory {
             Some(_) if source == "-" => {
                 return Err(Failure::usage("'-' needs the name of a file to write to"));
@@ -281,7 +288,7 @@ fn tree<'a>(
                 from.path()
             ))),
             Kind::Directory => {
-                // Before a directory is made for them.
+                // Read the source before the target directory is made.
                 let children = from.children(&copy.client).await;
                 let Some(children) = copy.unread(children)? else {
                     return Ok(());
@@ -331,7 +338,7 @@ fn tree<'a>(
 async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     copy.progress.name(last_name(&to.path())?);
     let length = from.length();
-    // Before a file there is emptied for it.
+    // Open the source before the target file is truncated.
     let source = from.open_by(&copy.client, 0..length, copy.streams);
     let Some(source) = copy.unread(copy.unless_stopped(source).await)? else {
         return Ok(());
@@ -364,8 +371,8 @@ async fn file(copy: &Copy, from: &Origin, to: &Target) -> Outcome {
     Ok(())
 }
 
-/// Fills a file that was made or is there, from where an earlier copy was broken off, if that is
-/// wanted. Where it fails because the source cannot be read, `unread` says so.
+/// Fills a file that was made, or that exists. With `--resume` it continues where an earlier copy
+/// was interrupted. If it fails because the source cannot be read, it sets `unread`.
 async fn fill<'a>(
     copy: &'a Copy,
     from: &'a Origin,
@@ -404,7 +411,7 @@ async fn fill<'a>(
     filled
 }
 
-/// Reads both files again, and says where they differ.
+/// Reads both files again, and reports where they differ.
 async fn verify(copy: &Copy, from: &Origin, to: &Target, made: &OpenFile) -> Outcome {
     let there = to.look(&copy.client, made).await?;
     let length = from.length();
@@ -417,7 +424,7 @@ async fn verify(copy: &Copy, from: &Origin, to: &Target, made: &OpenFile) -> Out
     match differs {
         None => Ok(()),
         Some(position) => Err(Failure::new(format!(
-            "{}: differs from {} at byte {position} or behind it",
+            "{}: differs from {} at byte {position} or after it",
             to.path(),
             from.path()
         ))),
@@ -429,7 +436,7 @@ fn is_same(a: Option<&Node>, b: Option<&Node>) -> bool {
         .is_some_and(|(a, b)| a.fid == b.fid && a.volume.cell == b.volume.cell)
 }
 
-/// The directory at a path, if that is what is there.
+/// The directory at a path, or `None` if the path is not a directory.
 async fn existing_directory(client: &Client, path: &str) -> Outcome<Option<Directory>> {
     if !is_afs(path) {
         let path = Path::new(path);
@@ -445,7 +452,7 @@ async fn existing_directory(client: &Client, path: &str) -> Outcome<Option<Direc
     }
 }
 
-/// A path that is no directory, as the name of a copy.
+/// The target for a path that is not a directory.
 async fn new_name(client: &Client, path: &str) -> Outcome<Target> {
     if !is_afs(path) {
         return Ok(Target::Local(PathBuf::from(path)));
@@ -459,7 +466,7 @@ async fn new_name(client: &Client, path: &str) -> Outcome<Target> {
     }))
 }
 
-/// The last name of a path of either kind.
+/// The last component of a path of either kind.
 fn last_name(path: &str) -> Outcome<&str> {
     let name = path
         .trim_end_matches('/')
@@ -468,7 +475,7 @@ fn last_name(path: &str) -> Outcome<&str> {
         .unwrap_or_default();
     if name.is_empty() || name == ".." || name == "." {
         return Err(Failure::usage(format!(
-            "{path}: which name shall the copy have?"
+            "{path}: cannot derive a name for the copy"
         )));
     }
     Ok(name)

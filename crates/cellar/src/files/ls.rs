@@ -1,4 +1,4 @@
-//! `cellar ls`.
+//! `cellar ls`: lists directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Directories or files below /afs; default: the home cell's.
+    /// Directories or files below /afs. Default: the root of the home cell.
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<String>,
-    /// Mode, links, owner, size, date, and where links and mount points lead.
+    /// Show mode, link count, owner, size, date, and the targets of links and mount points.
     #[arg(short, long)]
     long: bool,
-    /// The directories themselves, not what is in them.
+    /// List the directories themselves, not their contents.
     #[arg(short, long)]
     directory: bool,
     /// Print JSON.
@@ -35,7 +35,7 @@ struct Row {
     name: String,
     status: AfsFetchStatus,
     fid: String,
-    /// Target of a link, or text of a mount point.
+    /// The target of a link, or the text of a mount point.
     target: Option<String>,
 }
 
@@ -85,7 +85,7 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
         follow
     };
     let Some(node) = client.walk(path, follow).await? else {
-        // /afs of a home cell without root.afs: the cells that are known.
+        // `/afs` of a home cell without `root.afs`: list the known cells.
         let mut rows = Vec::new();
         for cell in client.cells() {
             if let Ok(node) = client
@@ -127,7 +127,7 @@ async fn list(session: &Session, path: &str, options: &Options) -> Outcome<Vec<R
     Ok(rows)
 }
 
-/// The path, where the file server's refusal would name an id.
+/// Names the path in a file server's refusal, which would otherwise name an id.
 fn named(path: &str, error: Error) -> Error {
     match error {
         Error::Fileserver { cause, .. } => Error::Fileserver {
@@ -157,7 +157,8 @@ async fn row(client: &Client, name: String, node: &Node) -> Result<Row, Error> {
     })
 }
 
-/// Names of the owners that occur; numbers where the protection server does not say.
+/// Names of the owners in the listings. If the protection server does not answer, the map is empty
+/// and numbers are shown.
 async fn owners(
     session: &Session,
     listings: &[(&str, Vec<Row>)],
@@ -219,7 +220,7 @@ fn is_mount(row: &Row) -> bool {
         && cellar_client::mount_point::is_mount_point(row.status.unix_mode)
 }
 
-/// The ten letters of a mode; `m` for a mount point.
+/// The ten letters of a mode. A mount point has the type letter `m`.
 pub(super) fn mode(status: &AfsFetchStatus) -> String {
     let kind = match status.file_type {
         FileType::Directory => 'd',
@@ -243,7 +244,7 @@ pub(super) fn mode(status: &AfsFetchStatus) -> String {
     text
 }
 
-/// `Nov 21 10:45` of this year, `Nov 21  2019` of others.
+/// `Nov 21 10:45` for dates of this year, `Nov 21  2019` for others.
 fn date(row: &Row) -> String {
     let date = cellar_admin::date::ctime(row.status.client_mod_time);
     let this_year = cellar_admin::date::ctime(super::now());

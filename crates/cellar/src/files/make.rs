@@ -13,7 +13,7 @@ pub(crate) struct MkdirOptions {
     /// Directories to make, below /afs.
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<String>,
-    /// Make parents too, and do not mind what is there already.
+    /// Also make missing parent directories, and accept directories that exist.
     #[arg(short, long)]
     parents: bool,
     /// Mode bits, in octal.
@@ -25,11 +25,11 @@ pub(crate) struct MkdirOptions {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct LnOptions {
-    /// What the link leads to: any text with -s, else a file of the same directory.
+    /// The file that the link leads to: any text with -s, otherwise a file of the same directory.
     target: String,
     /// The link to make, below /afs.
     pub(super) path: String,
-    /// A symbolic link.
+    /// Make a symbolic link.
     #[arg(short, long)]
     symbolic: bool,
     #[command(flatten)]
@@ -38,9 +38,9 @@ pub(crate) struct LnOptions {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MvOptions {
-    /// What to move, below /afs.
+    /// The file or directory to move, below /afs.
     pub(super) from: String,
-    /// Its new name, or a directory to move it into.
+    /// The new name, or an existing directory to move it into.
     to: String,
     #[command(flatten)]
     pub(super) cell: CellOptions,
@@ -53,7 +53,7 @@ fn octal(text: &str) -> Result<u32, String> {
     }
 }
 
-/// What a new file or directory starts with.
+/// The status of a new file or directory.
 pub(super) fn new_status(mode: u32) -> AfsStoreStatus {
     AfsStoreStatus {
         unix_mode: Some(mode),
@@ -80,7 +80,7 @@ pub(super) async fn mkdir(session: &Session, options: MkdirOptions) -> Outcome {
     Ok(())
 }
 
-/// The directory at `path`, made with all its parents where they are missing.
+/// Returns the directory at `path`; makes it and all its missing parents.
 pub(super) async fn make_with_parents(
     client: &Client,
     path: &str,

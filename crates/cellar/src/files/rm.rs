@@ -1,4 +1,4 @@
-//! `cellar rm`: names, and with `-r` trees. Never through a mount point.
+//! `cellar rm`: removes files, links, and with `-r` trees. It never follows a mount point.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,13 +17,13 @@ use crate::session::{CellOptions, Session};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// What to remove, below /afs.
+    /// Files, links or (with -r) directories to remove, below /afs.
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<String>,
-    /// Directories with all that is in them.
+    /// Remove directories with all their contents.
     #[arg(short, long)]
     recursive: bool,
-    /// Do not mind what is not there.
+    /// Ignore paths that do not exist.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -44,7 +44,8 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
                 "{path}: a mount point; 'cellar fs rmmount {path}' removes it"
             )));
         }
-        // A volume's root has no name in the volume: it is reached by a cell's name only.
+        // The root of a volume has no name in the volume. A path leads to it only through a cell's
+        // name.
         if node.volume != directory.volume {
             let problem = PathProblem::NotChangeable;
             return Err(Error::Path {
@@ -80,7 +81,7 @@ pub(super) async fn run(session: &Session, options: Options) -> Outcome {
     Ok(())
 }
 
-/// A directory to be removed with what is in it.
+/// A directory to remove with its contents.
 struct Doomed {
     parent: Arc<Node>,
     name: Bytes,
@@ -88,7 +89,7 @@ struct Doomed {
     path: String,
 }
 
-/// Removes what is in a directory, then the directory.
+/// Removes the contents of a directory, then the directory.
 fn remove_tree<'a>(
     client: &'a Arc<Client>,
     progress: &'a Arc<Progress>,
@@ -115,7 +116,7 @@ fn remove_tree<'a>(
             } else if child.is_mount_point() {
                 return Err(Failure::new(format!(
                     "{child_path}: a mount point; 'cellar fs rmmount {child_path}' removes it, \
-                     then go on"
+                     then repeat this command"
                 )));
             } else {
                 let (client, directory) = (client.clone(), directory.clone());

@@ -1,4 +1,4 @@
-//! `cellar stat`: everything the file server and the VLDB say about a path.
+//! `cellar stat`: prints everything that the file server and the VLDB know about a path.
 
 use cellar_client::Follow;
 use cellar_client::mount_point::is_mount_point;
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     /// Paths below /afs.
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<String>,
-    /// Links and mount points themselves, not where they lead.
+    /// Show links and mount points themselves, not their targets.
     #[arg(long)]
     no_follow: bool,
     /// Print JSON.
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     pub(super) cell: CellOptions,
 }
 
-/// What a vnode is, in a word.
+/// The type of a vnode, in words.
 pub(super) fn kind(status: &AfsFetchStatus) -> &'static str {
     match status.file_type {
         FileType::File => "file",

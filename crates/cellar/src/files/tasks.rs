@@ -1,23 +1,25 @@
-//! Work on many files at a time, so that small ones do not wait for each other's round trips.
+//! Work on many files at the same time, so that small files do not wait for each other's round
+//! trips.
 
 use cellar_client::Stop;
 use tokio::task::JoinSet;
 
 use crate::failure::{Failure, Outcome};
 
-/// Files worked on at the same time.
+/// Number of files in work at the same time.
 pub(super) const TASKS_MAX: usize = 32;
 
-/// Tasks under way, at most [`TASKS_MAX`]. To be used in a `LocalSet`. When one fails the others are asked to stop,
-/// and waited for by [`Tasks::finish`]: a store that is only dropped stays open at its server. Those that are under
-/// way when this is dropped are given up.
+/// Tasks under way, at most [`TASKS_MAX`]. Must be used in a `LocalSet`.
+///
+/// When one task fails, the others are asked to stop, and [`Tasks::finish`] waits for them, because
+/// a dropped store would stay open at its server. Dropping this value aborts the tasks under way.
 pub(super) struct Tasks {
     tasks: JoinSet<Outcome>,
     stop: Stop,
 }
 
 impl Tasks {
-    /// Of work that heeds `stop`, if any does.
+    /// Tasks of a work that may obey `stop`.
     pub(super) fn new(stop: Stop) -> Self {
         Self {
             tasks: JoinSet::new(),
@@ -25,10 +27,10 @@ impl Tasks {
         }
     }
 
-    /// Starts one, after waiting for room.
+    /// Starts a task. Waits first until fewer than [`TASKS_MAX`] are under way.
     ///
     /// # Errors
-    /// That of one that ended meanwhile.
+    /// The error of a task that ended meanwhile.
     pub(super) async fn start(&mut self, task: impl Future<Output = Outcome> + 'static) -> Outcome {
         while self.tasks.len() >= TASKS_MAX {
             self.one().await?;
@@ -37,10 +39,10 @@ impl Tasks {
         Ok(())
     }
 
-    /// Waits for all, after whatever started them.
+    /// Waits for all tasks, after the code that started them has ended with `outcome`.
     ///
     /// # Errors
-    /// That of the starter, or of the first that failed.
+    /// The error in `outcome`, otherwise that of the first task that failed.
     pub(super) async fn finish(mut self, mut outcome: Outcome) -> Outcome {
         if outcome.is_err() {
             self.stop.ask();

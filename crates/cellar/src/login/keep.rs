@@ -1,20 +1,24 @@
-//! `cellar login --keep`: tickets and tokens that never run out, for services and batch jobs.
+//! `cellar login --keep`: renews tickets and tokens before they expire, for services and batch
+//! jobs.
 //!
-//! 1. The first round must succeed before anything is said to be ready. A KDC that does not answer yet (a
-//!    machine that boots) is asked again, as later.
-//! 2. The next round comes when half to six tenths of the tickets' life are over: chance keeps a thousand
-//!    jobs that started together from asking together, and the rest of the life is there for retrying.
-//! 3. After a failed round: again after 5 s, twice as long each time, at most 5 min, a fifth more or less.
-//!    What was held stays good meanwhile.
-//! 4. A cache in a file is replaced in one step by one that was filled elsewhere: nobody meets it empty, as
-//!    he would while `kinit` writes it. Old tickets in it are gone then, as after `kinit`.
-//! 5. Sleeping is counted by the wall clock, looked at every minute: a machine that was suspended finds
-//!    out at once that its tickets are old. SIGHUP starts a round now.
-//! 6. With a command, cache and session keyring are its own; they go when it ends, and its exit code is ours.
-//!    Without one, systemd is told when the tokens are there (`Type=notify`). SIGTERM and SIGINT end it.
+//! 1. The first round must succeed before readiness is reported. If the KDC does not answer yet (at
+//!    boot), it is retried as in rule 3.
+//! 2. The next round comes after half to six tenths of the tickets' life. The random part keeps a
+//!    thousand jobs that started together from asking the KDC together, and the rest of the life is
+//!    left for retries.
+//! 3. After a failed round the next one comes after 5 s, then twice as long each time, at most 5
+//!    min, each varied by a fifth. The tickets and tokens in hand stay valid meanwhile.
+//! 4. A cache in a file is replaced in one step by another file that was filled before. So no
+//!    program finds it empty, as could happen while `kinit` writes it. The old tickets in it are
+//!    gone then, as after `kinit`.
+//! 5. Waiting is measured by the wall clock, which is checked every minute. So a machine that was
+//!    suspended notices within a minute that its tickets are old. SIGHUP starts a round at once.
+//! 6. A command gets its own cache and session keyring. They are removed when it ends, and its exit
+//!    code becomes the exit code of this program. Without a command, systemd is notified when the
+//!    tokens are there (`Type=notify`). SIGTERM and SIGINT end the program.
 //!
-//! The kernel's keyrings are a thread's: all that touches them, and the start of the command, is done on the
-//! main thread, which is where commands run.
+//! The kernel's keyrings belong to a thread. So all work on them, and the start of the command, is
+//! done on the main thread, which is the thread that runs commands.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -38,7 +42,7 @@ use crate::output::outln;
 const ROUND_SECONDS: (u32, u32) = (5, 4 * 3600);
 /// The first and the longest wait after a failure, in seconds.
 const RETRY_SECONDS: (u32, u32) = (5, 300);
-/// How often the wall clock is looked at.
+/// Interval at which the wall clock is checked.
 const LOOK: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsString]) -> Outcome {
@@ -83,7 +87,7 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
             tell_systemd(command.is_empty(), &keeper);
             if command.is_empty() && !said && std::io::stdout().is_terminal() {
                 let until = cellar_admin::date::ctime(AfsTime(keeper.ends));
-                outln!("Tokens until {until}; they are renewed until Ctrl-C ends this");
+                outln!("Tokens until {until}; they are renewed until you press Ctrl-C");
                 said = true;
             }
         } else {
@@ -103,17 +107,17 @@ pub(super) async fn run(request: Request, cache: Option<String>, command: &[OsSt
 struct Keeper {
     request: Request,
     target: CacheName,
-    /// When what is held runs out; 0: nothing is held yet.
+    /// When the first token expires; 0 while there is none.
     ends: u32,
-    /// Rounds that failed since the last that did not.
+    /// Failed rounds since the last successful one.
     failures: u32,
-    /// The user has been asked: from now on tickets are renewed.
+    /// The user has given the password. From then on tickets are renewed.
     kept_proof: bool,
 }
 
 impl Keeper {
-    /// One round; answers how many seconds to wait for the next. A job goes on without tokens rather than
-    /// being left alone.
+    /// Runs one round. Returns the seconds to wait for the next. If `has_job`, a failure to renew
+    /// does not end the program: the job goes on without tokens.
     async fn round(&mut self, has_job: bool) -> Outcome<u32> {
         match self.obtain().await {
             Ok(ends) => {
@@ -131,7 +135,7 @@ impl Keeper {
                 Ok(until_next_round(now(), ends, chance()))
             }
             Err(failure) => {
-                // Nobody is there to answer a password's question a second time.
+                // The user is not there to type a password a second time.
                 if self.ends == 0 && self.renews() && !self.kept_proof {
                     return Err(failure);
                 }
@@ -153,7 +157,7 @@ impl Keeper {
         !matches!(self.request.proof, Proof::Keytab(..))
     }
 
-    /// Gets new tickets and hands the tokens over; answers when the first of them ends.
+    /// Gets new tickets and hands the tokens over. Returns when the first of them ends.
     async fn obtain(&mut self) -> Outcome<u32> {
         let file = self.target_file().await?;
         let fresh = file.as_ref().map(|_| PrivateFile::new()).transpose()?;
@@ -184,7 +188,7 @@ impl Keeper {
         ends.ok_or_else(|| Failure::new("no token"))
     }
 
-    /// The file of the cache, if it is one.
+    /// The file of the cache, if the cache is a file.
     async fn target_file(&self) -> Outcome<Option<std::path::PathBuf>> {
         Ok(kerberos::file_of(&self.target).await?)
     }
@@ -248,17 +252,17 @@ impl Signals {
     }
 }
 
-/// Why a sleep ended.
+/// The reason why a sleep ended.
 enum Woken {
     /// It is time for a round.
     Again,
-    /// We were told to stop.
+    /// A signal asked to stop.
     Stopped,
     /// The command has ended.
     Ended(ExitStatus),
 }
 
-/// Sleeps `seconds` by the wall clock. Signals are a command's, if there is one.
+/// Sleeps `seconds` by the wall clock. If there is a command, signals are passed on to it.
 async fn sleep(seconds: u32, signals: &mut Signals, mut job: Option<&mut Child>) -> Outcome<Woken> {
     let until = now().saturating_add(seconds);
     loop {
@@ -277,12 +281,12 @@ async fn sleep(seconds: u32, signals: &mut Signals, mut job: Option<&mut Child>)
             () = tokio::time::sleep(LOOK.min(Duration::from_secs(left.into()))) => {}
             status = ended => return Ok(Woken::Ended(status?)),
             signal = signals.next() => match pid {
-                // The terminal has told the command itself.
+                // The terminal has sent the signal to the command itself.
                 Some(_) if signal != Signal::TERM && std::io::stdin().is_terminal() => {}
                 Some(pid) => {
                     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
                     if let Some(pid) = pid {
-                        // It may have ended just now.
+                        // The command may have ended in the meantime.
                         let _sent = rustix::process::kill_process(pid, signal);
                     }
                 }
@@ -304,7 +308,8 @@ fn start(program: &OsString, arguments: &[OsString], cache: &CacheName) -> Outco
         .map_err(|cause| Failure::new(format!("{}: {cause}", program.display())))
 }
 
-/// The command's exit code becomes ours; as shells have it, 128 and the signal that ended it.
+/// Returns the command's exit code. As in shells, the code is 128 plus the signal that ended the
+/// command.
 fn exit_code(status: ExitStatus) -> Outcome {
     use std::os::unix::process::ExitStatusExt as _;
     if status.success() {
@@ -317,7 +322,8 @@ fn exit_code(status: ExitStatus) -> Outcome {
     Err(Failure::said(code.unwrap_or(crate::failure::FAILED)))
 }
 
-/// Tells systemd how things are; only without a command, which may speak for itself.
+/// Reports the state to systemd; only without a command, since a command may speak to systemd
+/// itself.
 fn tell_systemd(ours_to_tell: bool, keeper: &Keeper) {
     if !ours_to_tell {
         return;
@@ -335,9 +341,9 @@ fn tell_systemd(ours_to_tell: bool, keeper: &Keeper) {
 }
 
 fn tell(state: &[NotifyState<'_>]) {
-    // Nobody listens outside of systemd.
+    // Outside of systemd no service manager listens.
     if let Err(cause) = sd_notify::notify(state) {
-        tracing::debug!(%cause, "systemd was not told");
+        tracing::debug!(%cause, "cannot notify systemd");
     }
 }
 
@@ -350,7 +356,7 @@ mod tests {
         assert_eq!(until_next_round(1000, 1000 + 36_000, 0.0), 14_400);
         assert_eq!(until_next_round(1000, 1000 + 10_000, 0.0), 5000);
         assert_eq!(until_next_round(1000, 1000 + 10_000, 1.0), 6000);
-        // Short tickets, and ended ones, make no storm.
+        // Short tickets, and expired ones, do not cause a storm of requests.
         assert_eq!(until_next_round(1000, 1002, 0.5), 5);
         assert_eq!(until_next_round(1000, 10, 0.5), 5);
     }

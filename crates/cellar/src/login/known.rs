@@ -1,9 +1,13 @@
-//! Whether a cell's protection database knows the user, and how one of another realm gets into it.
+//! Checks whether a cell's protection database knows the user, and enters a user of another realm
+//! into it.
 //!
-//! A token alone gives nothing: who has no entry in the protection database is `system:anyuser`. So that
-//! nobody wonders, the database is asked after a login, and what is missing is said. A user of another
-//! realm, who is called `name@realm` in the cell, asks for an entry, as OpenAFS's `aklog` does: the cell allows
-//! it by having a group `system:authuser@realm`, whose quota says how many such users there may be.
+//! A token alone gives no rights: a user without an entry in the protection database is
+//! `system:anyuser`. Therefore the database is asked after a login, and a missing entry is
+//! reported.
+//!
+//! A user of another realm is called `name@realm` in the cell, and asks for an entry as OpenAFS's
+//! `aklog` does. The cell allows that if it has a group `system:authuser@realm`; the quota of the
+//! group limits the number of such users.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,23 +19,23 @@ use cellar_rpc::Runtime;
 use cellar_wire::ids::ViceId;
 use cellar_wire::pr;
 
-/// How long the protection servers are waited for. Nothing of it is a reason to be without the token.
+/// How long to wait for the protection servers. The login succeeds without their answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the protection database says.
+/// The answer of the protection database.
 enum Answer {
     /// There is an entry.
     Known,
-    /// There was none, and now there is.
+    /// There was no entry; the server has made one.
     Entered(ViceId),
-    /// There is none.
+    /// There is no entry.
     Unknown,
-    /// There is none, and the server does not make one.
+    /// There is no entry, and the server refuses to make one.
     Refused(Error),
 }
 
-/// Looks whether the ticket's owner is known in the cell, enters him where `register` and the cell allow it,
-/// and says what came of it.
+/// Checks whether the ticket's owner is known in the cell, and reports the result. If `register` is
+/// set and the cell allows it, an unknown owner is entered.
 pub(super) async fn check(cell: &Cell, ticket: &Ticket, token: &Token, register: bool) {
     let foreign = ticket.client.realm != ticket.server.realm;
     let name = if foreign {
@@ -67,13 +71,13 @@ pub(super) async fn check(cell: &Cell, ticket: &Ticket, token: &Token, register:
                 cell.name, ticket.client
             );
         }
-        // A server that does not answer says so when the token is used.
-        Ok(Err(error)) => tracing::debug!(%error, "the protection server was not asked"),
+        // If a server does not answer, the user learns of it when the token is used.
+        Ok(Err(error)) => tracing::debug!(%error, "cannot ask the protection server"),
         Err(_) => tracing::debug!("the protection server does not answer"),
     }
 }
 
-/// Whether a server takes the first part of the name for two.
+/// Returns whether a server would take the first part of the name for two parts.
 fn has_dot(ticket: &Ticket) -> bool {
     let first = ticket.client.components.first();
     first.is_some_and(|first| first.contains('.'))

@@ -1,4 +1,4 @@
-//! One round: tickets from the KDC, tokens for the cells, and where they go.
+//! One round: gets tickets from the KDC and tokens for the cells, and hands the tokens over.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,32 +14,34 @@ use super::known;
 use crate::failure::{Failure, Outcome};
 use crate::identity::now;
 
-/// How it is proved who asks.
+/// How the user proves the identity.
 pub(super) enum Proof {
-    /// On the terminal; for this principal, or the one the realm knows the user by.
+    /// With a password typed on the terminal; for this principal, or the one that the realm knows
+    /// the user by.
     Asked(Option<String>),
-    /// By the tickets that are in the cache; on the terminal if there are none.
+    /// With the tickets in the cache; if there are none, with a password.
     TicketsThere,
-    /// By a keytab's key of a principal.
+    /// With a principal's key from a keytab.
     Keytab(PathBuf, String),
 }
 
-/// What is wanted.
+/// A request for tokens.
 pub(super) struct Request {
-    /// The cells, and what is known about them.
+    /// The cells, and their servers if known.
     pub(super) cells: Vec<(CellName, Option<Cell>)>,
     pub(super) realm: Option<String>,
     pub(super) proof: Proof,
     /// Options for `kinit`.
     pub(super) kinit: Vec<String>,
-    /// Whether the kernel gets the tokens: `Some(true)`: or fail, `Some(false)`: if it has a client.
+    /// Whether the kernel gets the tokens. `Some(true)`: yes, otherwise fail. `Some(false)`: if it
+    /// has an AFS client.
     pub(super) kernel: Option<bool>,
     pub(super) place: Place,
     /// Whether to make an entry in the protection databases of other realms' cells.
     pub(super) register: bool,
 }
 
-/// A token that was got.
+/// A token that was obtained.
 pub(super) struct Held {
     pub(super) cell: CellName,
     pub(super) ticket: Ticket,
@@ -47,7 +49,7 @@ pub(super) struct Held {
 }
 
 impl Request {
-    /// Proves who asks, gets a token for each cell, and hands them over.
+    /// Gets a ticket-granting ticket, gets a token for each cell, and hands the tokens over.
     pub(super) async fn obtain(&self, cache: &CacheName) -> Outcome<Vec<Held>> {
         self.prove(cache).await?;
         let held = self.tokens(cache).await?;
@@ -56,7 +58,7 @@ impl Request {
         held
     }
 
-    /// Gets a ticket-granting ticket into the cache, unless one is there and will do.
+    /// Gets a ticket-granting ticket into the cache, unless the cache has a usable one.
     pub(super) async fn prove(&self, cache: &CacheName) -> Outcome {
         match &self.proof {
             Proof::Asked(principal) => {
@@ -105,7 +107,7 @@ impl Request {
             Err(error @ kerberos::Error::NoService { .. }) if self.realm.is_none() => error,
             other => return Ok(other?),
         };
-        // Only now is it worth asking how the database server is called.
+        // Only now is a reverse lookup of the database server's name worth the time.
         let address = details.and_then(|cell| cell.database_servers.first().copied());
         let name = match address {
             Some(address) if !address.is_loopback() => {
@@ -127,7 +129,7 @@ impl Request {
         Ok(kerberos::get_token(cache, cell.as_str(), &more, now()).await?)
     }
 
-    /// Hands the tokens to the kernel, and looks whether the cells know the user.
+    /// Hands the tokens to the kernel, and checks whether the cells know the user.
     pub(super) async fn hand_over(&self, tickets: Vec<(CellName, Ticket)>) -> Outcome<Vec<Held>> {
         let mut all = Vec::new();
         for (cell, ticket) in tickets {
@@ -143,7 +145,7 @@ impl Request {
                     Err(kernel_keys::Error::NoKernelClient) if !must => false,
                     Err(error) if must => return Err(error.into()),
                     Err(error) => {
-                        eprintln!("cellar login: the kernel's client has no token: {error}");
+                        eprintln!("cellar login: the kernel's AFS client got no token: {error}");
                         false
                     }
                 },

@@ -295,7 +295,7 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
         };
         let answer = copied(&to(&name));
         if !verify.is_empty() {
-            let place = format!("at byte {} or behind it", 3 * MIB);
+            let place = format!("at byte {} or after it", 3 * MIB);
             assert!(answer.err.contains(&place), "{}", answer.err);
         }
         fs::write(&back, &other).expect("a local file");
@@ -303,7 +303,7 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
     }
     cell.ok(&format!("cp --verify {whole} {TOP}/wrong0"));
     let error = cell.fails(&format!("cp --resume - {TOP}/x"));
-    assert!(error.contains("standard input comes once"), "{error}");
+    assert!(error.contains("standard input cannot be read twice"), "{error}");
 }
 
 #[test]

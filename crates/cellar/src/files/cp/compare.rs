@@ -1,8 +1,8 @@
-//! Whether two files have the same bytes: after a copy (`--verify`), and before one that was broken off is
-//! gone on with (`--resume`).
+//! Compares the bytes of two files: after a copy (`--verify`), and before an interrupted copy
+//! continues (`--resume`).
 //!
-//! Both are read, in pieces of [`PIECE_BYTES`], and the checksums of the pieces compared. What is read of AFS comes
-//! from the servers: nothing is kept here.
+//! Both files are read in pieces of [`PIECE_BYTES`], and the checksums of the pieces are compared.
+//! AFS files are read from the servers: this client keeps no cache.
 
 use bytes::Bytes;
 use cellar_client::{Client, Source as _};
@@ -11,10 +11,11 @@ use super::origin::Origin;
 use super::source::Source;
 use crate::failure::{Failure, Outcome};
 
-/// Bytes whose checksums are compared.
+/// Bytes of one piece.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The first piece in which two files differ within `begin..end`, by its position; `None`: they do not.
+/// The position of the first piece within `begin..end` in which two files differ; `None` if they
+/// are equal.
 pub(super) async fn difference(
     client: &Client,
     one: &Origin,
@@ -43,7 +44,7 @@ pub(super) async fn difference(
     Ok(None)
 }
 
-/// Length and checksum of the next bytes.
+/// Length and checksum of the next `length` bytes.
 async fn sum(source: &mut Source<'_>, length: u64, of: &Origin) -> Outcome<(usize, u32)> {
     let failed = |cause| Failure::new(format!("{}: {cause}", of.path()));
     let chunks: Vec<Bytes> = source.take(length).await.map_err(failed)?;
@@ -52,8 +53,8 @@ async fn sum(source: &mut Source<'_>, length: u64, of: &Origin) -> Outcome<(usiz
     Ok(chunks.iter().fold((0, 0), add))
 }
 
-/// From where a copy that was broken off can go on: the length of what is there, if its last bytes are those of
-/// the origin; else 0.
+/// The position at which an interrupted copy can continue: the length of the partial copy, if its
+/// last bytes match the origin, otherwise 0.
 pub(super) async fn where_to_go_on(client: &Client, from: &Origin, there: &Origin) -> Outcome<u64> {
     let length = there.length();
     if length == 0 || length > from.length() {

@@ -1,23 +1,23 @@
-//! `--layout`: how a new file's objects shall be laid out, as it is written on the command line.
+//! `--layout`: the layout of a new file's objects, as written on the command line.
 
 use cellar_wire::object::{Scheme, Shape};
 
-/// Reads `stripes=4,stripe-size=1M,copies=2`, or `ec=4+2` with or without `stripe-size=`. What is not said is as
-/// usual: one stripe, one copy, 1 MiB.
+/// Parses `stripes=4,stripe-size=1M,copies=2`, or `ec=4+2` with or without `stripe-size=`.
+/// Defaults: one stripe, one copy, 1 MiB.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says which part is wrong.
 pub(super) fn parse(text: &str) -> Result<Shape, String> {
     let mut shape = Shape::default();
     let mut striped = None;
     for part in text.split(',') {
         let (key, value) = part
             .split_once('=')
-            .ok_or_else(|| format!("'{part}': it is written KEY=VALUE"))?;
+            .ok_or_else(|| format!("'{part}': expected KEY=VALUE"))?;
         let number = || {
             value
                 .parse::<u32>()
-                .map_err(|_| format!("'{value}': no number"))
+                .map_err(|_| format!("'{value}': not a number"))
         };
         match key {
             "stripes" => {
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str) -> Result<Shape, String> {
             }
             "stripe-size" => shape.unit = size(value)?,
             "ec" => {
-                let wrong = || format!("'{value}': it is written DATA+PARITY, such as 4+2");
+                let wrong = || format!("'{value}': expected DATA+PARITY, for example 4+2");
                 let (data, parity) = value.split_once('+').ok_or_else(wrong)?;
                 shape.scheme = Scheme::Erasure;
                 shape.stripes = data.parse().map_err(|_| wrong())?;
@@ -38,13 +38,13 @@ pub(super) fn parse(text: &str) -> Result<Shape, String> {
             }
             _ => {
                 return Err(format!(
-                    "'{key}': there are stripes, stripe-size, copies and ec"
+                    "'{key}': unknown; the keys are stripes, stripe-size, copies and ec"
                 ));
             }
         }
     }
     if let (Some(key), Scheme::Erasure) = (striped, shape.scheme) {
-        return Err(format!("'ec' and '{key}' do not go together"));
+        return Err(format!("'ec' and '{key}' cannot be combined"));
     }
     shape.check().map_err(|wrong| wrong.to_string())?;
     Ok(shape)
@@ -52,7 +52,7 @@ pub(super) fn parse(text: &str) -> Result<Shape, String> {
 
 fn size(text: &str) -> Result<u32, String> {
     let size = crate::quantities::size(text).and_then(|size| size.try_into().ok());
-    size.ok_or_else(|| format!("'{text}': no size"))
+    size.ok_or_else(|| format!("'{text}': not a size"))
 }
 
 #[cfg(test)]

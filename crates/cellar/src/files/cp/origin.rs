@@ -1,4 +1,4 @@
-//! What is copied: a file, link or directory of this machine or of AFS, seen alike.
+//! The source of a copy: a file, link or directory of this machine or of AFS, behind one interface.
 
 use std::fs::{self, File, Metadata};
 use std::ops::Range;
@@ -16,25 +16,25 @@ use super::source::{AfsSource, LocalSource, Source};
 use crate::failure::{Failure, Outcome};
 use crate::files::{is_afs, join, printable};
 
-/// Where something is that is to be copied.
+/// A file, link or directory to copy.
 pub(super) enum Origin {
     Local { path: PathBuf, about: Metadata },
     Afs { path: String, node: Node },
 }
 
-/// What a copy has to do with it.
+/// The type of an origin, as far as a copy needs it.
 pub(super) enum Kind {
     Directory,
     Link,
     File,
-    /// Left out, and this is why.
+    /// Left out, for this reason.
     Other(&'static str),
-    /// Its server does not say what it is.
+    /// The server did not return a status; the code says why.
     Unknown(AbortCode),
 }
 
 impl Origin {
-    /// What a path of the command line names; a link at its end is followed.
+    /// The origin for a path of the command line. A link at its end is followed.
     pub(super) async fn named(client: &Client, path: &str) -> Outcome<Self> {
         if is_afs(path) {
             let node = client.find(path, Follow::ALL).await?;
@@ -48,7 +48,7 @@ impl Origin {
         })
     }
 
-    /// As messages name it.
+    /// The path, for messages.
     pub(super) fn path(&self) -> String {
         match self {
             Self::Local { path, .. } => path.display().to_string(),
@@ -56,7 +56,7 @@ impl Origin {
         }
     }
 
-    /// The node, if it is one of AFS.
+    /// The node, if the origin is in AFS.
     pub(super) fn node(&self) -> Option<&Node> {
         match self {
             Self::Local { .. } => None,
@@ -101,7 +101,7 @@ impl Origin {
         }
     }
 
-    /// What is in a directory: names, and what they stand for.
+    /// The names in a directory, and the origin of each.
     pub(super) async fn children(&self, client: &Client) -> Outcome<Vec<(Bytes, Self)>> {
         match self {
             Self::Local { path, .. } => {
@@ -111,7 +111,7 @@ impl Origin {
                     let entry = entry.map_err(at)?;
                     let name = Bytes::copy_from_slice(entry.file_name().as_bytes());
                     let path = entry.path();
-                    // Of the link itself, where it is one.
+                    // If the entry is a link, this is the metadata of the link itself.
                     let about = entry
                         .metadata()
                         .map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))?;
@@ -145,7 +145,7 @@ impl Origin {
         }
     }
 
-    /// The bytes of a file in a range, by one stream.
+    /// A range of a file's bytes, fetched by one stream.
     pub(super) async fn open<'a>(
         &'a self,
         client: &'a Client,
@@ -154,7 +154,7 @@ impl Origin {
         self.open_by(client, range, 1).await
     }
 
-    /// The bytes of a file in a range, by so many streams where that helps.
+    /// A range of a file's bytes, fetched by up to `streams` streams where that helps.
     pub(super) async fn open_by<'a>(
         &'a self,
         client: &'a Client,

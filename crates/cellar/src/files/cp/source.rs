@@ -1,4 +1,4 @@
-//! Where the bytes of a copy come from.
+//! Sources of a copy's bytes.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,13 +11,13 @@ use cellar_client::{self as client, Client, Download, Node};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 
-/// Bytes read from a file at a time.
+/// Bytes read from a local file at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Bytes that each stream brings at a time.
+/// Bytes that each stream fetches at a time.
 const STREAM_BYTES: u64 = 8 << 20;
 
-/// Either.
+/// A source of either kind.
 pub(super) enum Source<'a> {
     Local(LocalSource),
     Afs(Box<AfsSource<'a>>),
@@ -39,10 +39,10 @@ impl client::Source for Source<'_> {
     }
 }
 
-/// A source that remembers whether it failed, and not what it was written to.
+/// A source that remembers whether a read failed. Failures of the target do not count.
 pub(super) struct Watched<'a, 's> {
     source: &'a mut Source<'s>,
-    /// Reading it failed.
+    /// Whether a read failed.
     pub(super) failed: bool,
 }
 
@@ -73,7 +73,7 @@ impl client::Source for Watched<'_, '_> {
 pub(super) struct LocalSource(Arc<Mutex<Input>>);
 
 enum Input {
-    /// And how many bytes are still to be read.
+    /// An open file, and the number of bytes still to read.
     File(File, u64),
     Standard,
 }
@@ -150,17 +150,18 @@ fn read_up_to(file: &mut impl Read, max: u64) -> io::Result<Vec<Bytes>> {
     Ok(chunks)
 }
 
-/// A range of a file of AFS. From devices it comes over many calls at once by itself; from a file server by as
-/// many as there are streams.
+/// A range of a file of AFS. Devices deliver it over many calls in parallel without further help; a
+/// file server delivers it over `streams` calls.
 pub(super) struct AfsSource<'a> {
     client: &'a Client,
     node: &'a Node,
     path: &'a str,
     streams: usize,
-    /// What was not asked for yet, if there are streams; else all of it comes by `one`.
+    /// The range that is not requested yet, if there are several streams. Otherwise `one` delivers
+    /// all of it.
     range: Range<u64>,
     one: Option<Download<'a>>,
-    /// Taken from the servers, not yet handed on.
+    /// Bytes received from the servers and not yet handed on.
     held: VecDeque<Bytes>,
 }
 
@@ -185,7 +186,7 @@ impl<'a> AfsSource<'a> {
         })
     }
 
-    /// Takes more from the servers; nothing at the end.
+    /// Fetches more from the servers. Adds nothing at the end of the range.
     async fn fill(&mut self) -> Result<(), client::Error> {
         if let Some(one) = &mut self.one {
             self.held.extend(one.next().await?);

@@ -1,4 +1,4 @@
-//! Where a copy goes: a name in a directory of this machine or of AFS, seen alike.
+//! The target of a copy: a name in a directory of this machine or of AFS, behind one interface.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,10 +20,10 @@ use super::origin::Origin;
 use crate::failure::{Failure, Outcome};
 use crate::files::{join, make, printable};
 
-/// Bytes of an AFS file that are written to a local one at a time.
+/// Bytes of an AFS file that are written to a local file at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Where something is to be made.
+/// A name under which a copy is made.
 pub(super) enum Target {
     Local(PathBuf),
     Afs(Place),
@@ -36,24 +36,24 @@ pub(super) struct Place {
     pub(super) path: String,
 }
 
-/// What a file is to be filled with.
+/// The contents for a file.
 pub(super) struct Filling<'a> {
-    /// The bytes that come; it ends with them.
+    /// The range of bytes to write. The file ends at its end.
     pub(super) range: Range<u64>,
-    /// How its objects shall be laid out, if it is new.
+    /// The layout of its objects, if the file is new.
     pub(super) shape: Option<Shape>,
-    /// Whoever asks it gives it up.
+    /// Aborts the transfer when it is set.
     pub(super) stop: &'a Stop,
 }
 
-/// A directory that is there, to be filled.
+/// An existing directory that receives copies.
 pub(super) enum Directory {
     Local(PathBuf),
     Afs(Arc<Node>, String),
 }
 
 impl Directory {
-    /// The node, if it is one of AFS.
+    /// The node, if the directory is in AFS.
     pub(super) fn node(&self) -> Option<&Node> {
         match self {
             Self::Local(_) => None,
@@ -61,7 +61,8 @@ impl Directory {
         }
     }
 
-    /// A name in it; `None` if that would not be in it: a server must not make us write elsewhere.
+    /// The target for a name in this directory. Returns `None` if the name would lead out of it: a
+    /// server must not be able to make this client write elsewhere.
     pub(super) fn child(&self, name: Bytes) -> Option<Target> {
         if name.contains(&b'/') || matches!(&name[..], b"" | b"." | b"..") {
             return None;
@@ -76,7 +77,8 @@ impl Directory {
         })
     }
 
-    /// Gives it its mode, when it has been filled: a mode without `w` would have been in the way.
+    /// Sets the mode of a directory after it has been filled. A mode without `w` would have
+    /// prevented that.
     pub(super) fn finish(&self, mode: u32) -> Outcome {
         let Self::Local(path) = self else {
             return Ok(());
@@ -88,7 +90,7 @@ impl Directory {
 }
 
 impl Target {
-    /// As messages name it.
+    /// The path, for messages.
     pub(super) fn path(&self) -> String {
         match self {
             Self::Local(path) => path.display().to_string(),
@@ -101,7 +103,7 @@ impl Target {
         move |cause| Failure::new(format!("{path}: {cause}"))
     }
 
-    /// The directory there, made if there is none.
+    /// Returns the directory; makes it if it does not exist.
     pub(super) async fn directory(&self, client: &Client, mode: u32) -> Outcome<Directory> {
         match self {
             Self::Local(path) => {
@@ -124,7 +126,7 @@ impl Target {
         }
     }
 
-    /// Makes a symbolic link, in place of a link or file that is there.
+    /// Makes a symbolic link. Replaces an existing link or file.
     pub(super) async fn link(&self, client: &Client, text: Bytes) -> Outcome {
         match self {
             Self::Local(path) => {
@@ -147,7 +149,7 @@ impl Target {
         }
     }
 
-    /// The file there: a new one, or the one that is there, to be overwritten.
+    /// Opens the file for writing; creates it if it does not exist.
     pub(super) async fn file(
         &self,
         client: &Client,
@@ -182,7 +184,7 @@ impl Target {
         }
     }
 
-    /// What is there now, to be read.
+    /// The current state of the file, as an origin to read from.
     pub(super) async fn look(&self, client: &Client, file: &OpenFile) -> Outcome<Origin> {
         match (self, file) {
             (Self::Local(path), OpenFile::Local(open, _)) => Ok(Origin::Local {
@@ -197,7 +199,8 @@ impl Target {
         }
     }
 
-    /// Fills a file that [`Target::file`] opened, from standard input or whatever has no length that is known.
+    /// Fills a file that [`Target::file`] opened from a source of unknown length, for instance
+    /// standard input.
     pub(super) async fn fill(
         &self,
         client: &Client,
@@ -217,7 +220,7 @@ impl Target {
         }
     }
 
-    /// Fills a range of a file, with which it ends.
+    /// Fills a range of a file. The file ends at the end of the range.
     pub(super) async fn fill_range(
         &self,
         client: &Client,
@@ -250,15 +253,15 @@ impl Target {
         Ok(())
     }
 
-    /// Removes a file that was made for a copy of which nothing is there. A part of one stays: `--resume` goes
-    /// on with it.
+    /// Removes a file that was created for this copy, if it is still empty. A partial copy stays:
+    /// `--resume` can continue it.
     pub(super) async fn give_up(&self, client: &Client, file: &OpenFile) {
         if let (Self::Local(path), OpenFile::Local(out, About { is_new: true, .. })) = (self, file)
         {
             if out.metadata().is_ok_and(|about| about.len() == 0)
                 && let Err(cause) = fs::remove_file(path)
             {
-                tracing::debug!(%cause, "an empty file stays");
+                tracing::debug!(%cause, "cannot remove an empty file");
             }
             return;
         }
@@ -271,11 +274,12 @@ impl Target {
             && let Ok(place) = place.on(client)
             && let Err(failure) = place.remove_file().await
         {
-            tracing::debug!(%failure, "an empty file stays");
+            tracing::debug!(%failure, "cannot remove an empty file");
         }
     }
 
-    /// Writes to a file of this machine, which ends then. While one piece is written the next is fetched.
+    /// Writes from `position` on to a file of this machine and ends the file there. While one piece
+    /// is written, the next is fetched.
     async fn write(
         &self,
         out: &fs::File,
@@ -309,22 +313,22 @@ impl Target {
     }
 }
 
-/// A file to be filled.
+/// A file that is open for the copy.
 pub(super) enum OpenFile {
     Local(fs::File, About),
     Afs(Node, About),
 }
 
-/// What is known of a file that is to be filled.
+/// Facts about a file that is being filled.
 pub(super) struct About {
-    /// The modification time that it shall have.
+    /// The modification time that the file gets at the end.
     modified: Option<AfsTime>,
-    /// It was made for this copy.
+    /// Whether the file was created for this copy.
     is_new: bool,
 }
 
 impl OpenFile {
-    /// The node, if it is one of AFS.
+    /// The node, if the file is in AFS.
     pub(super) fn node(&self) -> Option<&Node> {
         match self {
             Self::Local(..) => None,
@@ -332,7 +336,7 @@ impl OpenFile {
         }
     }
 
-    /// How long it was when it was opened, if it is one of AFS.
+    /// The length at the time of opening, if the file is in AFS; otherwise 0.
     pub(super) fn length(&self) -> u64 {
         self.node().map_or(0, |node| node.status.length)
     }
@@ -343,7 +347,8 @@ impl Place {
         client.place(&self.parent, &self.name, &self.path)
     }
 
-    /// What was made, or what has the place's name already, through links and mount points.
+    /// The node that was made, or the node that already has this name, after links and mount points
+    /// are followed.
     async fn or_there(&self, client: &Client, made: Result<Node, Error>) -> Result<Node, Error> {
         match made {
             Err(error) if exists(&error) => {}
@@ -356,7 +361,7 @@ impl Place {
         };
         match found {
             Some(node) if !node.is_link() && !node.is_mount_point() => Ok(node),
-            // The long way, from the top: it knows how to follow.
+            // Walk the whole path from the top: that follows links and mount points.
             _ => client.find(path, Follow::ALL).await,
         }
     }
