@@ -1,13 +1,13 @@
 //! The directory of a cell that runs on this machine: its files, and the identity of the cell.
 //!
 //! ```text
-//! DIR/cell.json        name, server UUID, address, ports, roles that run here: written when the cell is made
+//! DIR/cell.json        name, server UUID, address, ports, roles here; written when the cell is made
 //! DIR/lock             held (flock) by the running server
 //! DIR/admin.sock       the local administrator's socket, while the server runs
 //! DIR/db/              the cell databases, if they are here
 //! DIR/vicepa/ ...      partitions
 //! DIR/callbacks        promises and locks, kept over a clean restart
-//! DIR/server-etc/      KeyFileExt, UserList, krb.conf: keys and superusers; only the owner may read
+//! DIR/server-etc/      KeyFileExt, UserList, krb.conf: keys, superusers; only the owner may read
 //! DIR/audit.log        all administrative acts
 //! DIR/client-etc/      CellServDB, ThisCell, cacheinfo for stock clients; a copy of cell.json
 //! ```

@@ -189,7 +189,9 @@ fn best_tokens(tickets: &[kerberos::Ticket], level: Level) -> HashMap<CellName, 
         match ticket.token(&cell) {
             Ok(token) => Some((cell, token.security(level))),
             Err(error) => {
-                crate::output::errln!("cellar: no token for {cell}, continuing as system:anyuser: {error}");
+                crate::output::errln!(
+                    "cellar: no token for {cell}, continuing as system:anyuser: {error}"
+                );
                 None
             }
         }

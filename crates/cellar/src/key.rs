@@ -249,9 +249,7 @@ fn list(authority: &Authority, as_json: bool) -> Outcome {
         return print_json(&keys.iter().map(row).collect::<Vec<_>>());
     }
     if keys.is_empty() {
-        outln!(
-            "No keys: no user can log in. 'cellar key import-keytab FILE' adds the KDC's keys."
-        );
+        outln!("No keys: no user can log in. 'cellar key import-keytab FILE' adds the KDC's keys.");
     }
     for key in keys {
         outln!("Key version {}, {}", key.kvno, key.enctype);

@@ -165,7 +165,8 @@ pub(super) async fn run(session: &Session, options: Options, stop: &Stop) -> Out
         return Err(Failure::usage("--layout is for files below /afs"));
     }
     if (options.verify || options.resume) && sources.iter().any(|source| source == "-") {
-        let message = "standard input cannot be read twice: --verify and --resume do not work with it";
+        let message =
+            "standard input cannot be read twice: --verify and --resume do not work with it";
         return Err(Failure::usage(message));
     }
     // The length of standard input is not known in advance.

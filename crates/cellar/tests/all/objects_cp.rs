@@ -303,7 +303,10 @@ fn a_copy_goes_on_behind_what_is_there_if_that_is_right() {
     }
     cell.ok(&format!("cp --verify {whole} {TOP}/wrong0"));
     let error = cell.fails(&format!("cp --resume - {TOP}/x"));
-    assert!(error.contains("standard input cannot be read twice"), "{error}");
+    assert!(
+        error.contains("standard input cannot be read twice"),
+        "{error}"
+    );
 }
 
 #[test]
