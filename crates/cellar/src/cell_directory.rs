@@ -1,7 +1,7 @@
 //! The directory of a cell that runs on this machine: its files, and the identity of the cell.
 //!
 //! ```text
-//! DIR/cell.json        name, server UUID, address, ports, roles here; written when the cell is made
+//! DIR/cell.json        name, server UUID, address, ports, roles here; written with a new cell
 //! DIR/lock             held (flock) by the running server
 //! DIR/admin.sock       the local administrator's socket, while the server runs
 //! DIR/db/              the cell databases, if they are here
