@@ -1,24 +1,27 @@
-//! The ordered, durable table under a partition: journal, tables in memory, base table, block map.
+//! The ordered, durable table of a partition: journal, tables in memory, base table, block map.
 //!
-//! The life of a change, which the crash argument in `docs/format/volume.md` follows:
+//! A change passes through these steps. The crash argument in `docs/format/volume.md` follows them:
 //!
 //! 1. Its blocks, if any, are written to places that no durable vnode names.
-//! 2. [`Engine::commit`] appends its batch to the open group, applies it to the active table and to
-//!    the block map's image, all under the queue's lock: one order for journal and memory.
-//! 3. The committer takes the open group; syncs the blocks if any batch wrote some; writes the
-//!    group to the journal; syncs the journal; lets the tickets of the group land. Meanwhile the
-//!    next group fills: many changes share one sync.
-//! 4. When a journal file is full, the table of its changes is frozen, with the block map as of
-//!    that moment among its values, and a new table and file begin.
-//! 5. The flusher applies a frozen table to the base in durable transactions, of which the last
-//!    also records the last group's number. Then the journal file is free for reuse. Changes are
+//! 2. [`Engine::commit`] appends its batch to the open group, and applies it to the active table
+//!    and to the block map's image. All of this happens under the queue's lock, so journal and
+//!    memory have the same order.
+//! 3. The committer takes the open group. It syncs the blocks if any batch wrote some, writes the
+//!    group to the journal, syncs the journal and resolves the group's tickets. Meanwhile the next
+//!    group fills, so many changes share one sync.
+//! 4. When a journal file is full, the table of its changes is frozen. The frozen table includes
+//!    the block map as of that moment. A new table and a new journal file begin.
+//! 5. The flusher applies a frozen table to the base in durable transactions. The last of them also
+//!    records the number of the last group. Then the journal file is free for reuse. Changes are
 //!    admitted only while there is room for that (`room`).
 //!
-//! Opening makes a table of the groups after that number: they are whole (checksum) and without a
-//! gap (numbers), or the partition is refused (`found`). A clean stop writes a last group. The table
-//! is frozen with its journal files, and the flusher carries it into the base while the partition is
-//! in use. After a failed journal write or sync, nothing is written any more: what Linux keeps in
-//! memory after a failed sync says nothing about the disk.
+//! Opening replays the groups after that number into a table in memory. These groups must be whole
+//! (checksum) and without a gap (numbers); otherwise the partition is refused (`found`). The table
+//! is frozen together with its journal files, and the flusher carries it into the base while the
+//! partition is in use. A clean stop writes a last group.
+//!
+//! After a failed journal write or sync, nothing more is written. The reason: after a failed sync,
+//! the pages that Linux still has in memory say nothing about the disk.
 
 pub(crate) mod base;
 pub(crate) mod batch;
@@ -58,17 +61,18 @@ use room::{Fit, Promise, Room};
 use space::Space;
 use table::Table;
 
-/// Frozen tables that may wait for the flusher before changes have to.
+/// The most frozen tables that may wait for the flusher. Further changes wait.
 const FROZEN_MAX: usize = 2;
-/// How long, and how often, a change waits for the flusher before it is refused.
+/// How long a change waits for the flusher at a time, and how many times, before it is refused.
 const ROOM_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 const ROOM_WAITS: u32 = 20;
-/// Bytes of one group beyond which the committer does not wait in the relaxed mode.
+/// In the relaxed mode the committer does not wait for more changes once a group has this many
+/// bytes.
 const GROUP_BYTES_EAGER: usize = 4 << 20;
-/// Numbers of journal files are below this; other names are not ours.
+/// Numbers of journal files are below this. A file with a higher number is not ours.
 const FILES_NUMBERED_MAX: u32 = 16;
 
-/// The table, open.
+/// The open table.
 pub(crate) struct Engine {
     disk: Arc<dyn Disk>,
     options: Options,
@@ -77,13 +81,13 @@ pub(crate) struct Engine {
     queue: Mutex<Queue>,
     /// Wakes the committer.
     work: Condvar,
-    /// Wakes who waits for a frozen table to be flushed, and the flusher.
+    /// Wakes the threads that wait until a frozen table is flushed, and the flusher.
     room: Condvar,
     base: Mutex<Option<Base>>,
-    /// What the base says of the journal. None while there is no room to say it.
+    /// The base's record about the journal. `None` until there was room to write it.
     mark: Mutex<Option<Mark>>,
     pub(crate) opening: Opening,
-    /// That of the disk, once the store has been used.
+    /// The id of the store. `None` until the store has been used.
     id: Mutex<Option<StoreId>>,
     stopped: AtomicBool,
     stop_reason: Mutex<Option<String>>,
@@ -92,27 +96,28 @@ pub(crate) struct Engine {
     pub(crate) statistics: Statistics,
 }
 
-/// How a partition or device was found when it was opened.
+/// The state in which a partition or device was found when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opening {
-    /// It was stopped cleanly: all changes were in the base table, and none is missing.
+    /// The partition was stopped cleanly: the base table had all changes.
     pub was_stopped_cleanly: bool,
-    /// Groups of changes that the journal held and the base table did not.
+    /// The number of groups that the journal held and the base table did not.
     pub replayed: u64,
-    /// File of the journal and the offset in it where its sound part ends, if a file shows it. After
-    /// a kill, a group that was being written there is dropped.
+    /// The journal file, and the offset in it, at which its sound part ends, if a file shows that.
+    /// After a kill, the group that was being written there is dropped.
     pub end: Option<(String, u64)>,
-    /// Such a group is there and is not whole.
+    /// At `end` there is a group that is not whole.
     pub is_torn: bool,
-    /// Whole groups behind a damaged one, which were given up as `Options::drop_damaged_journal` says.
+    /// The number of whole groups behind a damaged one that were dropped because of
+    /// `Options::drop_damaged_journal`.
     pub groups_behind: u64,
-    /// Bytes of these.
+    /// The bytes of these groups.
     pub bytes_behind: u64,
-    /// Journal files that were missing or cut off, and were made again as that option says.
+    /// Journal files that were missing or cut off, and were made again because of that option.
     pub files_lost: Vec<String>,
 }
 
-/// Counts of what the engine did since it was opened.
+/// Counters of the engine since it was opened.
 #[derive(Default)]
 pub(crate) struct Statistics {
     pub(crate) commits: AtomicU64,
@@ -120,11 +125,11 @@ pub(crate) struct Statistics {
     pub(crate) journal_bytes: AtomicU64,
     pub(crate) block_syncs: AtomicU64,
     pub(crate) flushes: AtomicU64,
-    /// Entries of the table that were looked at.
+    /// Entries of the table that were read.
     pub(crate) reads: Arc<AtomicU64>,
 }
 
-/// Where to look for a key: newest first.
+/// The places where a key is looked up, newest first.
 struct Levels {
     active: Arc<Table>,
     frozen: Vec<Arc<Table>>,
@@ -134,32 +139,32 @@ struct Levels {
 struct Queue {
     open: OpenGroup,
     closed: VecDeque<OpenGroup>,
-    /// Bytes of the active journal file that are used or will be.
+    /// Bytes of the active journal file that are used, including groups that are not written yet.
     file_used: u64,
-    /// Frozen tables whose journal is complete, oldest first, with its files.
+    /// Frozen tables whose journal is complete, oldest first, each with its journal files.
     to_flush: VecDeque<(Arc<Table>, Vec<JournalFile>)>,
     free_files: Vec<JournalFile>,
     files: u32,
     frozen: usize,
-    /// The group of a clean stop is on its way, or written: no change follows.
+    /// The group of a clean stop is queued or written: no change follows.
     ended: bool,
     closing: bool,
     committer_waits: bool,
-    /// The open group is not taken before it holds this many changes, for a short while.
+    /// The committer waits a short while until the open group holds this many changes.
     wanted: usize,
     hurry: bool,
 }
 
-/// A group that changes are still added to, or that waits to be written.
+/// A group to which changes are still added, or that waits to be written.
 struct OpenGroup {
     number: u64,
     batches: Batches,
     flight: Arc<Flight>,
     released: Vec<Run>,
     wrote_blocks: bool,
-    /// That of a clean stop, without changes.
+    /// This is the group of a clean stop; it holds no changes.
     ends: bool,
-    /// The first of a new journal file: the table it begins replaces this one.
+    /// Set in the first group of a new journal file: the table that was frozen for it.
     freezes: Option<Arc<Table>>,
 }
 
@@ -257,13 +262,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Whether the disk has been used as a store before, by a release with ids.
+    /// Returns whether the disk was used as a store before, by a release with store ids.
     pub(crate) fn was_used(&self) -> bool {
         self.id.lock().is_some()
     }
 
-    /// Notes on the disk that the store is used from now on: its files and first record are durable.
-    /// `None` if there was no room for that.
+    /// Records on the disk that the store is in use; its files and first record are durable by now.
+    /// Returns `None` if there was no room for the record.
     pub(crate) fn note_used(&self) -> Result<Option<StoreId>> {
         let mut id = self.id.lock();
         if id.is_none() {
@@ -278,8 +283,8 @@ impl Engine {
         Ok(*id)
     }
 
-    /// Gives a journal its id if it has none: in a new store, and in one that an earlier version of
-    /// this program left. Notes that its files have grown.
+    /// Gives the journal an id if it has none, in a new store and in one of an earlier version. If
+    /// the journal files have grown, records their new size.
     fn take_over(&self) -> Result<()> {
         let file_bytes = self.options.journal_bytes;
         if let Some(mark) = self.mark() {
@@ -288,7 +293,7 @@ impl Engine {
             }
             return Ok(());
         }
-        // Groups without the id leave the journal first. All its files are free then.
+        // First the groups without the id leave the journal. All its files are free then.
         match self.flush() {
             Err(Error::DiskFull) => {
                 tracing::warn!("no room to take the journal over: it goes on in the old form");
@@ -306,9 +311,9 @@ impl Engine {
         })
     }
 
-    /// Refuses early what could not be done: called before an operation changes or locks anything.
-    /// `growth` is about how many bytes it adds, 0 for what only frees. The promise of their room
-    /// is to be held until the operation has ended.
+    /// Refuses a change that cannot be made, before the operation changes or locks anything.
+    /// `growth` is about how many bytes the operation adds, 0 for one that only frees. The caller
+    /// holds the returned promise of room until the operation has ended.
     pub(crate) fn admit(&self, growth: u64) -> Result<Promise> {
         self.check_running()?;
         let promise = self.ledger.enter(growth);
@@ -342,7 +347,7 @@ impl Engine {
         }
     }
 
-    /// Gives room of free blocks to the tables.
+    /// Gives the room of free blocks to the tables.
     fn hand_back_blocks(&self) -> Result<bool> {
         may_block()?;
         self.space.hand_back(&|key| self.get(key))
@@ -356,7 +361,7 @@ impl Engine {
         Err(Error::Stopped(reason.unwrap_or_else(|| "closed".into())))
     }
 
-    /// Takes no more changes, and says why.
+    /// Stops taking changes, and logs the reason.
     pub(crate) fn stop(&self, reason: String) {
         let mut stored = self.stop_reason.lock();
         if stored.is_none() {
@@ -365,15 +370,15 @@ impl Engine {
         }
         self.stopped.store(true, Ordering::Release);
         drop(stored);
-        // Whoever is about to wait has the lock: it looks again, or is woken.
+        // A thread that is about to wait holds this lock. So it either sees `stopped`, or is woken.
         drop(self.queue.lock());
         self.room.notify_all();
         self.work.notify_all();
     }
 
-    /// Makes a batch visible and hands it to the journal.
+    /// Makes a batch visible and passes it to the journal.
     ///
-    /// Fails only if the engine has stopped, and then changes nothing.
+    /// Fails only if the engine has stopped; then nothing has changed.
     pub(crate) fn commit(&self, batch: Batch) -> Result<Ticket> {
         if batch.is_empty() {
             return Ok(Ticket::ready());
@@ -388,8 +393,9 @@ impl Engine {
         })
     }
 
-    /// The same for what must not be lost once it is told to others: the ticket resolves when this
-    /// and everything before it is durable, in the relaxed mode too.
+    /// Like [`Engine::commit`], for a change that must not be lost once another party has seen it.
+    /// The ticket resolves when this change and everything before it is durable, in the relaxed
+    /// mode too.
     pub(crate) fn commit_durably(&self, batch: Batch) -> Result<Ticket> {
         if batch.is_empty() {
             return Err(Error::Invalid("a change without entries"));
@@ -403,7 +409,7 @@ impl Engine {
         Ok(Ticket::of(flight))
     }
 
-    /// Puts a batch into the open group. Says whether the committer is to be woken.
+    /// Puts a batch into the open group. Returns whether the caller must wake the committer.
     fn enter(&self, batch: Batch) -> Result<(Arc<Flight>, bool)> {
         self.space.prepare(&batch.released, &|key| self.get(key))?;
         let length = batch.encoded_length();
@@ -423,7 +429,7 @@ impl Engine {
             Arc::clone(&levels.active)
         };
         drop(levels);
-        // Once more under the lock: from here on nothing fails.
+        // Repeated under the lock: from here on nothing fails.
         self.space.prepare(&batch.taken, &|key| self.get(key))?;
         self.space.prepare(&batch.released, &|key| self.get(key))?;
         queue.open.batches.add(&batch);
@@ -453,7 +459,7 @@ impl Engine {
         let old = Arc::clone(&levels.active);
         self.ledger.enter_table(&old, self.space.freeze());
         let fresh: Arc<Table> = Arc::default();
-        // Whatever is in the open group belongs to the old file.
+        // The changes in the open group belong to the old file.
         if queue.open.is_empty() {
             queue.open.freezes = Some(old);
         } else {
@@ -482,7 +488,7 @@ impl Engine {
         Arc::clone(&self.levels.read())
     }
 
-    /// Writes everything to the base and waits for it.
+    /// Writes all changes to the base and waits until that is done.
     pub(crate) fn flush(&self) -> Result<()> {
         let mut queue = self.queue.lock();
         self.check_running()?;
@@ -498,7 +504,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Freezes what there is, for the flusher to carry into the base.
+    /// Freezes the active table, so that the flusher carries it into the base.
     fn begin_flush(&self, queue: &mut Queue) {
         let levels = self.levels();
         if !levels.active.is_empty() {
@@ -509,23 +515,25 @@ impl Engine {
         self.work.notify_all();
     }
 
-    /// Flushes and takes no more changes.
+    /// Flushes, and takes no more changes.
     pub(crate) fn close(&self) -> Result<()> {
         let result = self.flush().and_then(|()| self.end_journal());
         self.stop_quietly("closed");
-        // The threads let go of the disk before this returns, so that it can be opened again.
+        // The threads drop their references to the disk before this returns, so that the disk can
+        // be opened again.
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }
         self.land_the_rest();
-        // The base stays open for reads. Its end would write to a file that may be another's by then.
+        // The base stays open for reads. It must not write when it is dropped: by then, another
+        // process may have the file open.
         if let Some(base) = &*self.base.lock() {
             base.seal();
         }
         result
     }
 
-    /// Writes the group of a clean stop, if the base holds everything.
+    /// Writes the group of a clean stop if the base holds all changes.
     fn end_journal(&self) -> Result<()> {
         let mut queue = self.queue.lock();
         let nothing_waits = queue.open.is_empty() && queue.closed.is_empty() && queue.frozen == 0;
@@ -552,7 +560,7 @@ impl Engine {
         self.room.notify_all();
     }
 
-    /// Ends the waiting for groups that nobody will write any more.
+    /// Resolves the tickets of groups that will not be written any more.
     fn land_the_rest(&self) {
         let mut queue = self.queue.lock();
         let next = OpenGroup::new(queue.open.number);
@@ -564,7 +572,7 @@ impl Engine {
         }
     }
 
-    /// Bytes of the file system, and those that can still be stored.
+    /// Returns the size of the file system and the bytes that can still be stored.
     pub(crate) fn room(&self) -> Result<(u64, u64)> {
         let space = self.disk.space();
         let space =

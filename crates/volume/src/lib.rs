@@ -1,15 +1,17 @@
-//! The volume store: versioned vnodes, directories, bodies, clones.
+//! The volume store: versioned vnodes, directories, file contents and clones.
 //!
-//! A [`Partition`] is a directory full of volumes behind a [`disk::Disk`]; a [`Volume`] is one of
-//! them, found by its id. Every operation is synchronous: it changes memory, hands the change to
-//! the partition's journal and returns a [`Ticket`] that resolves when the change is durable.
-//! Statuses, lookups and reads of what is in memory take no disk; inside [`nonblocking`] whatever
-//! would need it returns [`Error::WouldBlock`] instead, so that a thread that serves many clients
-//! sends only misses to threads that may wait.
+//! A [`Partition`] is a directory of volumes, accessed through a [`disk::Disk`]. A [`Volume`] is
+//! one of its volumes, found by its id. Every operation is synchronous: it changes memory, passes
+//! the change to the partition's journal and returns a [`Ticket`], which resolves when the change
+//! is durable.
 //!
-//! There is no salvager and no scan: opening a partition costs the replay of its journal, opening a
-//! volume one lookup. The format and the argument why a crash at any write leaves every operation
-//! done or not done are in `docs/format/volume.md`.
+//! Reads of status, names and data that are in memory need no disk access. Inside [`nonblocking`],
+//! an operation that would need the disk returns [`Error::WouldBlock`] instead. So a thread that
+//! serves many clients passes only cache misses to threads that may wait.
+//!
+//! There is no salvager and no scan. Opening a partition costs the replay of its journal; opening a
+//! volume costs one lookup. `docs/format/volume.md` describes the format, and argues why a crash at
+//! any write leaves every operation either done or not done.
 //!
 //! Lock order, outermost first: vnodes (ascending number, directories before files), the volume's
 //! counters, the space map, the journal queue, the memory table.

@@ -1,14 +1,15 @@
-//! The base level: one redb table in one file, behind the few calls that the store needs.
+//! The base table: one redb database in one file, behind the few calls that the store needs.
 //!
-//! This is the only file that names the engine. It reads at a fixed state ([`View`], one per
-//! flush), and takes changes in large sorted batches, each one durable transaction together with
-//! the number of the last journal group that it holds. Quick-repair is on, so that opening after a
-//! crash reads the allocator state instead of scanning; why redb is in the decision record.
+//! Only this module names redb. It reads at a fixed state ([`View`], one for each flush). It takes
+//! changes in large sorted batches. Each batch is one durable transaction, which also records the
+//! number of the last journal group that it holds. Quick-repair is on, so that opening after a
+//! crash reads the allocator state instead of scanning. The decision record says why redb was
+//! chosen.
 //!
-//! redb does not verify its pages on ordinary reads, so every block that it reads is compared with
-//! a checksum of our own (`page_sums`). redb gets zeros in place of a damaged one. That is no page:
-//! redb panics, which is caught here, and what was asked is an error. An I/O error in its place
-//! would end the use of the whole table.
+//! redb does not verify its pages on ordinary reads. So every block that it reads is compared with
+//! a checksum of our own (`page_sums`). In place of a damaged block redb gets zeros. Zeros are no
+//! valid page, so redb panics; the panic is caught here, and the read fails with an error. If redb
+//! got an I/O error instead, it would refuse all further use of the table.
 
 mod twin;
 
@@ -33,22 +34,22 @@ const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("store");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const APPLIED: &str = "applied";
 const LIVE: &str = "live";
-/// The last group of a table of which the base has a part.
+/// Number of the last group of a table that the base holds only in part.
 const PARTIAL: &str = "partial";
 /// Rows of a [`Mark`].
 const JOURNAL: &str = "journal";
 const FILES: &str = "files";
 const FILE_BYTES: &str = "file bytes";
-/// What an entry takes beside its value, and a little more.
+/// About what an entry takes beside its value, rounded up.
 const ENTRY_BYTES: u64 = 48;
-/// Pages are that full at least: those that deletes leave emptier are merged with others.
+/// Pages are at least this full (one third). redb merges emptier pages with others.
 const FULL_PART: u64 = 3;
-/// Room that redb has for its own tables, about.
+/// About the room that redb takes for its own tables.
 const OWN_BYTES: u64 = 512 << 10;
 
-/// The base table, open.
+/// The open base table.
 pub(crate) struct Base {
-    /// None only while it is dropped.
+    /// `None` only while the value is dropped.
     database: Option<Database>,
     file: Arc<dyn DiskFile>,
     sums: Arc<PageSums>,
@@ -56,8 +57,8 @@ pub(crate) struct Base {
     no_room: NoRoom,
 }
 
-/// Set when a write of the table finds no room. redb then answers every call with another error,
-/// until the table is opened again.
+/// Set when a write of the table finds no room. From then on redb fails every call with another
+/// error, until the table is opened again.
 #[derive(Clone, Debug, Default)]
 struct NoRoom(Arc<AtomicBool>);
 
@@ -74,7 +75,7 @@ impl NoRoom {
         self.0.load(Ordering::Acquire)
     }
 
-    /// What an error of redb means.
+    /// Translates an error of redb.
     fn failed(&self, error: &redb::Error) -> Error {
         match error {
             redb::Error::Corrupted(_) => failed(error),
@@ -87,24 +88,25 @@ impl NoRoom {
 /// The journal that belongs to the base table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Random, not 0; its groups carry it.
+    /// The journal's id: random, not 0. Each group of the journal carries it.
     pub(crate) journal: u64,
     /// One bit for each number of a journal file that may hold groups.
     pub(crate) files: u64,
-    /// Bytes that each of these has at least.
+    /// The length that each of these files has at least.
     pub(crate) file_bytes: u64,
 }
 
 /// The base table as it was at one moment.
 pub(crate) struct View {
     table: ReadOnlyTable<&'static [u8], &'static [u8]>,
-    /// Number of the last journal group that is in it.
+    /// Number of the last journal group that the view holds.
     pub(crate) applied: u64,
-    /// The last group of a table of which a part is in it; the rest may be in the journal only.
+    /// Number of the last group of a table that the view holds only in part. The rest may be in the
+    /// journal only.
     pub(crate) partial: u64,
-    /// None in a new store, and in one that an earlier version of this program left.
+    /// `None` in a new store, and in one of an earlier version of this program.
     pub(crate) mark: Option<Mark>,
-    /// Bytes of all entries, where that was counted from the first one on.
+    /// Bytes of all entries. `None` if they were not counted from the first one on.
     live: Option<u64>,
     no_room: NoRoom,
 }
@@ -114,11 +116,11 @@ pub(crate) struct View {
 pub(crate) enum Applied {
     /// It has all changes up to this group.
     UpTo(u64),
-    /// It has a part of the changes of a table, of which this is the last group.
+    /// It has a part of the changes of a table whose last group is this one.
     PartOf(u64),
 }
 
-/// Entries of a view in key order.
+/// The entries of a view in key order.
 pub(crate) struct Entries(redb::Range<'static, &'static [u8], &'static [u8]>);
 
 #[derive(Debug)]
@@ -172,14 +174,14 @@ impl StorageBackend for Backend {
 }
 
 thread_local! {
-    /// Where the block lies that this thread has found damaged.
+    /// The offset of the damaged block that this thread has found.
     static DAMAGED: Cell<Option<u64>> = const { Cell::new(None) };
     /// Whether this thread opens a file that ends before blocks that were written.
     static IS_CUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the engine of this thread was just given a damaged block, or a file that is cut: a panic
-/// of it follows from that, is caught, and the error is told by the caller.
+/// Returns whether redb, in this thread, has just been given a damaged block or a file that is cut
+/// off. A panic of redb follows from that. It is caught, and the caller reports the error.
 pub fn is_reading_damage() -> bool {
     DAMAGED.get().is_some() || IS_CUT.get()
 }
@@ -208,8 +210,8 @@ fn failed(error: &redb::Error) -> Error {
 }
 
 impl Base {
-    /// Opens the table in `file`, making it if the file is empty. `sums` is the file of its blocks'
-    /// checksums: if these are missing, all of the table is checked and they are made.
+    /// Opens the table in `file`, and makes it if the file is empty. `sums` is the file of its
+    /// blocks' checksums. If checksums are missing, all of the table is verified and they are made.
     pub(crate) fn open(
         file: Arc<dyn DiskFile>,
         sums: Arc<dyn DiskFile>,
@@ -227,7 +229,8 @@ impl Base {
             is_sealed: Arc::clone(&is_sealed),
             no_room: no_room.clone(),
         };
-        // A crash can leave sums of a growth that never was; no durable page lies there then.
+        // After a crash there can be sums for a growth of the table that never became durable. No
+        // durable page lies there then.
         let is_cut = length > 0 && sums.reach_behind(length);
         IS_CUT.set(is_cut);
         let database = guarded(|| {
@@ -286,13 +289,13 @@ impl Base {
         self.database.as_ref().ok_or_else(closed)
     }
 
-    /// Writes nothing more, not even at its end: the next opening finds it as after a crash, which
-    /// quick-repair makes as fast as any.
+    /// Prevents all further writes, even those of the final drop. The next opening finds the table
+    /// as after a crash; with quick-repair that is as fast as any other opening.
     pub(crate) fn seal(&self) {
         self.is_sealed.store(true, Ordering::Release);
     }
 
-    /// The table as it is now.
+    /// Returns the table as it is now.
     pub(crate) fn view(&self) -> Result<View> {
         guarded(|| {
             let transaction = self.database()?.begin_read()?;
@@ -323,7 +326,7 @@ impl Base {
         .map_err(|error| failed(&error))
     }
 
-    /// Notes which journal belongs to the table, durably.
+    /// Records durably which journal belongs to the table.
     ///
     /// After an error the base must be opened again.
     pub(crate) fn set_mark(&self, mark: Mark) -> Result<()> {
@@ -351,8 +354,8 @@ impl Base {
         Ok(transaction)
     }
 
-    /// Bytes of the file system that the file has and no entry needs: what the table can still grow
-    /// by in them, at least.
+    /// Bytes of the file that no entry needs. The table can grow by at least this much without more
+    /// room of the file system.
     pub(crate) fn unused(&self, view: &View) -> u64 {
         let (Some(live), Ok(used)) = (view.live, self.file.used()) else {
             return 0;
@@ -360,8 +363,8 @@ impl Base {
         used.saturating_sub(live.saturating_mul(FULL_PART) + OWN_BYTES)
     }
 
-    /// Applies changes in key order in one durable transaction. The last ones of a table record
-    /// the number of its last group.
+    /// Applies changes in key order in one durable transaction. The last transaction of a table
+    /// also records the number of its last group.
     ///
     /// After `DiskFull` nothing has changed, but the base must be opened again.
     pub(crate) fn apply<'a>(
@@ -406,7 +409,7 @@ impl Base {
 
 impl Drop for Base {
     fn drop(&mut self) {
-        // Its end may meet damaged pages.
+        // The drop of the database may read damaged pages.
         let _ = guarded(|| {
             drop(self.database.take());
             Ok(())
@@ -415,8 +418,8 @@ impl Drop for Base {
 }
 
 impl View {
-    /// Whether the table is about to be opened again, as a write of it found no room: what this
-    /// answers from now on may be an error that says nothing of the entries.
+    /// Returns whether the table is about to be opened again because a write found no room. From
+    /// now on, an error of this view may say nothing about the entries.
     pub(crate) fn is_replaced(&self) -> bool {
         self.no_room.is_set()
     }
@@ -430,7 +433,7 @@ impl View {
         .map_err(|error| failed(&error))
     }
 
-    /// Entries from `from` on.
+    /// Returns the entries from `from` on.
     pub(crate) fn entries(&self, from: &Key) -> Result<Entries> {
         guarded(|| Ok(Entries(self.table.range(from.as_slice()..)?)))
             .map_err(|error| failed(&error))

@@ -1,5 +1,5 @@
-//! A change as a whole: the puts and deletes that become visible and durable together, and the
-//! blocks that they begin or cease to use.
+//! A batch: the puts and deletes that become visible and durable together, and the blocks that they
+//! begin or cease to use.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use super::key::Key;
 pub(crate) struct Run {
     /// Number of the first block on the partition.
     pub(crate) start: u64,
-    /// How many.
+    /// The number of blocks.
     pub(crate) count: u32,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Batch {
     pub(crate) entries: Vec<(Key, Option<Bytes>)>,
     pub(crate) taken: Vec<Run>,
     pub(crate) released: Vec<Run>,
-    /// Blocks were written: they must be durable before the journal names them.
+    /// Blocks were written. They must be durable before the journal names them.
     pub(crate) wrote_blocks: bool,
 }
 
@@ -47,7 +47,7 @@ impl Batch {
         self.entries.is_empty() && self.taken.is_empty() && self.released.is_empty()
     }
 
-    /// Bytes that `encode` appends.
+    /// Bytes that the encoded batch takes.
     pub(crate) fn encoded_length(&self) -> usize {
         let entries: usize = self
             .entries
@@ -57,7 +57,7 @@ impl Batch {
         12 + entries + 12 * (self.taken.len() + self.released.len())
     }
 
-    /// Reads one batch off the front; `None` if the bytes do not hold one.
+    /// Reads one batch from the front of `bytes`. Returns `None` if they do not hold one.
     pub(crate) fn decode(bytes: &mut Bytes) -> Option<Self> {
         let [entries, taken, released] = [u32(bytes)?, u32(bytes)?, u32(bytes)?];
         let mut batch = Self::new();
@@ -85,11 +85,12 @@ impl Batch {
     }
 }
 
-/// Batches in their order, to be written together. They share their values with the table in memory:
-/// the bytes are copied once, when they are encoded, by a thread that nobody waits for with a lock.
+/// Batches in their order, to be written together. They share their values with the table in
+/// memory. The bytes are copied once, when they are encoded; the thread that does this holds no
+/// lock for which others wait.
 #[derive(Default, Debug)]
 pub(crate) struct Batches {
-    /// Of each batch the counts of entries, runs taken and runs released.
+    /// For each batch the counts of entries, of runs taken and of runs released.
     counts: Vec<[u32; 3]>,
     entries: Vec<(Key, Option<Bytes>)>,
     runs: Vec<Run>,
@@ -97,7 +98,7 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Adds one. Counts fit: a batch is built in memory by one operation.
+    /// Adds one batch. The counts fit into 32 bits: one operation builds a batch in memory.
     pub(crate) fn add(&mut self, batch: &Batch) {
         let counts = [batch.entries.len(), batch.taken.len(), batch.released.len()];
         self.counts.push(counts.map(|count| count as u32));
@@ -107,7 +108,7 @@ impl Batches {
         self.length += batch.encoded_length();
     }
 
-    /// How many they are.
+    /// The number of batches.
     pub(crate) fn count(&self) -> usize {
         self.counts.len()
     }
@@ -117,7 +118,7 @@ impl Batches {
         self.length
     }
 
-    /// Appends the journal's form.
+    /// Appends the batches in the form that the journal has.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let (mut entries, mut runs) = (self.entries.iter(), self.runs.iter());
         for counts in &self.counts {

@@ -1,4 +1,4 @@
-//! The committer: one thread a partition that writes groups to the journal and syncs them.
+//! The committer: one thread for each partition, which writes groups to the journal and syncs them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -13,23 +13,23 @@ use crate::disk::Aligned;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 
-/// Journal files that a partition may have; more only lengthen a replay.
+/// The most journal files that a partition may have. More would only lengthen a replay.
 const FILES_MAX: u32 = 4;
-/// How long the committer sleeps at most before it looks whether the partition still exists.
+/// The longest that the committer sleeps before it checks whether the partition still exists.
 const IDLE: Duration = Duration::from_millis(500);
-/// How long a group waits at a time for as many changes as the last one had. Callers of the last group
-/// come back with their next change within this time if they come at once; syncing the first of them
-/// alone would only make the others wait for two syncs.
+/// How long a group waits, at a time, until it has as many changes as the last group. The callers
+/// of the last group that go on at once bring their next change within this time. If the committer
+/// synced the first of these changes alone, the others would wait for two syncs.
 const GATHER: Duration = Duration::from_micros(100);
-/// How often it waits, while each time some came.
+/// The most such waits, as long as each of them brought further changes.
 const GATHERS: u32 = 3;
 
-/// Where the next group goes.
+/// The place where the next group is written.
 #[derive(Default)]
 struct Position {
     file: Option<JournalFile>,
     offset: u64,
-    /// Where groups are made.
+    /// The buffer in which groups are made.
     sheet: Aligned,
 }
 
@@ -59,7 +59,7 @@ enum Next {
 }
 
 impl Engine {
-    /// The oldest group that holds anything.
+    /// Takes the oldest group that holds anything.
     fn next_group(&self) -> Next {
         let mut queue = self.queue.lock();
         if queue.closed.is_empty() {
@@ -85,7 +85,7 @@ impl Engine {
         if let Some(group) = queue.closed.pop_front() {
             return Next::Group(group);
         }
-        // Only now: whoever is in a hurry may wait for what is in the open group.
+        // Reset only now: a thread in a hurry may wait for the changes in the open group.
         queue.hurry = false;
         if queue.open.is_empty() && queue.open.freezes.is_none() {
             return if queue.closing {
@@ -103,7 +103,7 @@ impl Engine {
         Next::Group(group)
     }
 
-    /// Waits a little if the open group is smaller than the last one was.
+    /// Waits briefly if the open group is smaller than the last one was.
     fn gather(&self, queue: &mut MutexGuard<'_, Queue>) {
         for _ in 0..GATHERS {
             let changes = queue.open.batches.count();
@@ -138,7 +138,7 @@ impl Engine {
 
     fn try_write(&self, group: &mut OpenGroup, position: &mut Position) -> Result<()> {
         if let Some(table) = group.freezes.take() {
-            // Everything of the frozen table is durable now: the flusher may have it.
+            // Everything in the frozen table is durable now, so the flusher may take it.
             let mut queue = self.queue.lock();
             let files = position.file.take().into_iter().collect();
             queue.to_flush.push_back((table, files));
@@ -182,7 +182,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A file that holds nothing needed any more.
+    /// Returns a journal file whose content is no longer needed.
     fn free_file(&self) -> Result<JournalFile> {
         let mut queue = self.queue.lock();
         loop {

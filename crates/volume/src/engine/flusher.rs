@@ -1,15 +1,15 @@
-//! The flusher: one thread a partition that carries frozen tables into the base.
+//! The flusher: one thread for each partition, which carries frozen tables into the base.
 //!
-//! A table goes there in transactions of bounded cost (`room`), its part of the block map and the
-//! number of its last group with the last of them. Until then the table stays in front of the base:
-//! whoever reads meets its entries first, whatever of them is in the base already. After a crash
-//! in between, the journal holds all of it still, and is applied again: puts and deletes of the
-//! same keys. Only the map's bitmaps and counts are read before that, and they are in the last
-//! transaction.
+//! It applies a table in transactions of bounded cost (`room`). The last transaction has the
+//! table's part of the block map and the number of its last group. Until then the table stays in
+//! front of the base: a reader finds its entries first, no matter which of them are in the base
+//! already. After a crash in between, the journal still holds the whole table, and its puts and
+//! deletes of the same keys are made again. Only the map's bitmaps and counts are read before that,
+//! and those are in the last transaction.
 //!
-//! When the file system has no room for a transaction all the same, the reserve is given up and
-//! the transaction tried again, smaller; until it succeeds, changes that add anything are
-//! refused with `DiskFull`.
+//! If the file system has no room for a transaction nevertheless, the reserve is given up and a
+//! smaller transaction is tried. Until one succeeds, changes that add anything are refused with
+//! `DiskFull`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -28,13 +28,13 @@ use super::{Engine, Levels};
 use crate::disk::is_full;
 use crate::error::{Error, Result};
 
-/// How long the flusher sleeps at most before it looks whether the partition still exists, and
-/// between attempts on a full disk.
+/// The longest that the flusher sleeps before it checks whether the partition still exists; also
+/// the interval of its attempts on a full disk.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// A transaction that found no room is tried again with less; this many times it is halved.
+/// How often the size of a transaction that found no room is halved.
 const SMALLER_MAX: u32 = 8;
-/// Journal files that are made before they are needed.
+/// The number of journal files up to which they are made before they are needed.
 const FILES_SPARE: u32 = 3;
 
 pub(super) fn spawn(engine: &Arc<Engine>) -> Result<JoinHandle<()>> {
@@ -75,8 +75,9 @@ fn run(engine: &Weak<Engine>) {
     }
 }
 
-/// Carries the entries of a table from `from` on into the base, as many as cost up to `budget`;
-/// answers where to go on. The last part has the block map and the number of the last group.
+/// Carries entries of a table into the base, beginning at `from`, as many as cost up to `budget`.
+/// Returns the key at which to go on. The last part has the block map and the number of the last
+/// group.
 pub(super) fn apply_part(
     base: &Base,
     table: &Table,
@@ -104,7 +105,7 @@ pub(super) fn apply_part(
 }
 
 impl Engine {
-    /// Makes a third journal file when the first is full, so that the committer need not.
+    /// Makes a third journal file when the first is full, so that the committer does not have to.
     fn make_spare_file(&self) {
         let Some(_promise) = self.ledger.grow(self.options.journal_bytes) else {
             return;
@@ -119,12 +120,13 @@ impl Engine {
         };
         match self.make_journal_file(number) {
             Ok(file) => self.queue.lock().free_files.push(file),
-            // There are two others; the committer waits for one of them.
+            // There are two other files; the committer waits for one of them.
             Err(error) => tracing::warn!(%error, "no room for another journal file"),
         }
     }
 
-    /// Makes the journal file of a number, and notes in the base that it may be used from now on.
+    /// Makes the journal file with this number, and records in the base that it may be used from
+    /// now on.
     pub(super) fn make_journal_file(&self, number: u32) -> Result<JournalFile> {
         let bytes = self.options.journal_bytes;
         let made = JournalFile::open(self.disk.as_ref(), number, bytes)
@@ -140,15 +142,16 @@ impl Engine {
         Ok(file)
     }
 
-    /// The note of the journal in the base.
+    /// The base's record about the journal.
     pub(super) fn mark(&self) -> Option<Mark> {
         *self.mark.lock()
     }
 
-    /// Changes that note, durably.
+    /// Changes that record durably.
     pub(super) fn set_mark(&self, mark: Mark) -> Result<()> {
         let mut slot = self.base.lock();
-        // After a failed transaction a flush opens the base again. No note is taken until then.
+        // After a failed transaction a flush opens the base again. Until then the record cannot be
+        // changed.
         let base = slot.take().ok_or(Error::DiskFull)?;
         base.set_mark(mark)?;
         *slot = Some(base);
@@ -184,13 +187,14 @@ impl Engine {
 
     fn flush_part(&self, table: &Arc<Table>, from: &Key, budget: u64) -> Result<Option<Key>> {
         let mut slot = self.base.lock();
-        // A failed transaction leaves the base unusable until it is opened again.
+        // After a failed transaction the base cannot be used until it is opened again.
         let base = match slot.take() {
             Some(base) => base,
             None => self.reopen_base()?,
         };
         let next = match apply_part(&base, table, from, budget) {
-            // What is damaged is in what was there: it is read as before, and no more is written.
+            // The damage is in what the base had before. It is still used for reads; nothing more
+            // is written.
             Err(error @ Error::Partition(_)) => {
                 *slot = Some(base);
                 return Err(error);
@@ -204,8 +208,8 @@ impl Engine {
         Ok(next)
     }
 
-    /// Opens the base again after a write that found no room, so that it is read until the next
-    /// try.
+    /// Opens the base again after a write that found no room, so that it can be read until the next
+    /// attempt.
     fn open_base_for_reads(&self) {
         let mut slot = self.base.lock();
         if slot.is_some() {
@@ -231,7 +235,8 @@ impl Engine {
         Ok(base)
     }
 
-    /// Lets reads find this state of the base, and no more a table that is all in it.
+    /// Makes this state of the base the one that reads find. A table that is completely in it is no
+    /// longer read.
     fn show_base(&self, view: View, flushed: Option<&Arc<Table>>) {
         let mut levels = self.levels.write();
         let mut frozen = levels.frozen.clone();

@@ -1,14 +1,16 @@
-//! What the journal files hold when a partition is opened.
+//! Finds the groups in the journal files when a partition is opened.
 //!
-//! A group is written only after the sync of the one before it has succeeded, in either mode of
-//! durability. So a crash, of the process or of the machine, tears the last group at most, and a
-//! whole group behind one that is missing or does not match its checksum proves damage. Groups are
-//! looked for at every place where one can begin: whether more follow does not depend on what the
-//! damaged place says. Stale groups of a recycled file have numbers that the base holds already;
-//! stale parts of them, which users may have written, do not carry the journal's id.
+//! 1. A group is written only after the sync of the group before it has succeeded, in both modes of
+//!    durability.
+//! 2. So a crash of the process or of the machine tears at most the last group. A whole group
+//!    behind one that is missing, or does not match its checksum, proves damage.
+//! 3. Groups are looked for at every place where one can begin. So whether groups follow a damaged
+//!    place does not depend on what that place says.
+//! 4. Stale groups of a recycled file have numbers that the base holds already. Stale parts of
+//!    groups may be data that users wrote; they do not carry the journal's id.
 //!
-//! After a clean stop there is one group more than the base holds, at the start of a file, and it
-//! says that no other follows. Nothing else is looked at then.
+//! A clean stop leaves exactly one group more than the base holds, at the start of a file. This
+//! group says that no other follows. If it is found, nothing else is searched.
 
 use bytes::Bytes;
 
@@ -20,7 +22,7 @@ const READ_BYTES: u64 = 1 << 20;
 
 /// A group that is whole.
 pub(super) struct Group {
-    /// Place of its file among those that were read.
+    /// Index of its file among the files that were read.
     pub(super) file: usize,
     pub(super) offset: u64,
     pub(super) header: Header,
@@ -32,7 +34,7 @@ impl Group {
         self.offset + self.bytes()
     }
 
-    /// Bytes that it takes in its file.
+    /// Bytes that the group takes in its file.
     pub(super) fn bytes(&self) -> u64 {
         padded(HEADER as u64 + u64::from(self.header.payload))
     }
@@ -47,17 +49,18 @@ struct Broken {
 
 /// The groups that the base lacks.
 pub(super) struct Found {
-    /// Those that follow the base without a gap.
+    /// The groups that follow the base without a gap.
     pub(super) groups: Vec<Group>,
-    /// Where the next one would be, if anything shows where: file and offset.
+    /// File and offset where the next group would be, if anything shows that.
     pub(super) end: Option<(usize, u64)>,
-    /// The last group was begun and is not whole: it lies at `end`.
+    /// The last group was begun and is not whole; it lies at `end`.
     pub(super) is_torn: bool,
-    /// What lies behind a gap.
+    /// Whole groups that lie behind a gap.
     pub(super) behind: Vec<Group>,
-    /// All that is not to be taken for part of the journal if `behind` is given up.
+    /// File and offset of everything that must not be taken for part of the journal if `behind` is
+    /// given up.
     rejected: Vec<(usize, u64)>,
-    /// The last group is that of a clean stop.
+    /// The last group is the one of a clean stop.
     pub(super) was_clean: bool,
 }
 
@@ -102,8 +105,9 @@ pub(super) fn find(files: &[JournalFile], journal: u64, applied: u64) -> Result<
     })
 }
 
-/// Where a group of that number was begun whose header is damaged: right behind the last one, or at
-/// the start of a file. A recycled file has stale bytes there, whose numbers are smaller.
+/// The place where a group with this number was begun whose header is damaged. It is right behind
+/// the last group, or at the start of a file. A recycled file has stale bytes there, whose numbers
+/// are smaller.
 fn resembling(
     files: &[JournalFile],
     journal: u64,
@@ -118,7 +122,7 @@ fn resembling(
         }
         files[file].read(&mut header, offset)?;
         let may_be = Header::resembles(&header, journal, number);
-        // A stale group is whole: only what lies before it in the file was written over.
+        // A stale group is whole: only the part of the file before it was overwritten.
         if may_be && read_group(&files[file], file, offset)?.is_err() {
             return Ok(Some((file, offset)));
         }
@@ -126,17 +130,18 @@ fn resembling(
     Ok(None)
 }
 
-/// Where the group before `next` is missing; `after` is the end of the last one that is there.
+/// The place where the group before `next` is missing. `after` is the end of the last group that is
+/// there.
 fn gap_before(next: &Group, after: Option<(usize, u64)>) -> (usize, u64) {
     match after {
         Some((file, offset)) if file == next.file && offset < next.offset => (file, offset),
-        // It begins the file, unless the missing one lies at the end of the file before.
+        // `next` begins its file, so the missing group lies at the end of the file before.
         Some(after) if next.offset == 0 => after,
         _ => (next.file, 0),
     }
 }
 
-/// The group of a clean stop, if there is one: nothing was written after it.
+/// Returns the group of a clean stop, if there is one. Nothing was written after it.
 fn clean_stop(files: &[JournalFile], journal: u64, applied: u64) -> Result<Option<Found>> {
     for (index, file) in files.iter().enumerate() {
         if let Ok(group) = read_group(file, index, 0)?
@@ -168,7 +173,7 @@ pub(super) fn check_owner(file: &JournalFile, journal: u64) -> Result<()> {
     }
 }
 
-/// Whether a file begins with a whole group of any journal.
+/// Returns whether a file begins with a whole group of any journal.
 pub(super) fn is_used(file: &JournalFile) -> Result<bool> {
     Ok(read_group(file, 0, 0)?.is_ok())
 }
@@ -215,7 +220,7 @@ fn scan(
     Ok(())
 }
 
-/// There is no whole group.
+/// There is no whole group at that place.
 struct NoGroup;
 
 fn read_group(file: &JournalFile, index: usize, offset: u64) -> Result<Result<Group, NoGroup>> {
@@ -246,8 +251,8 @@ fn read_group(file: &JournalFile, index: usize, offset: u64) -> Result<Result<Gr
 }
 
 impl Found {
-    /// Overwrites the starts of all groups behind the gap, so that none is taken for part of the
-    /// journal when the numbers have come to it.
+    /// Overwrites the starts of all groups behind the gap. Otherwise they would be taken for part
+    /// of the journal once the journal has reached their numbers.
     pub(super) fn erase_rejected(&self, files: &[JournalFile]) -> Result<()> {
         let zeros = [0; BLOCK as usize];
         for (file, offset) in &self.rejected {
@@ -311,7 +316,7 @@ mod tests {
 
     #[test]
     fn stale_groups_end_the_journal_and_a_torn_one_is_told() {
-        // The last one spans two blocks, and more than is read at a time lies before it.
+        // The last group spans two blocks. Before it lies more than is read at a time.
         let large = group_of(JOURNAL, 9, vec![7; 5000]);
         let stale = [(0, group(7)), (1, group(8)), (2, group(3))];
         let (disk, files) = files([&stale, &[(400, large)]]);
@@ -340,7 +345,7 @@ mod tests {
         let gap = found(&both, 6);
         assert_eq!(numbers(&gap.groups), [7, 8]);
         assert_eq!(numbers(&gap.behind), [10]);
-        // Its id is hit: its place follows from the groups around it.
+        // The id is damaged; the place follows from the groups around it.
         assert_eq!((gap.end, gap.is_torn), (Some((0, 2 * BLOCK)), false));
         gap.erase_rejected(&both).unwrap();
         assert!(found(&both, 6).behind.is_empty());
@@ -358,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_users_stored_is_no_group() {
-        // A group that holds, at a place where one could begin, what looks like a later one.
+        // A group whose data looks like a later group, at a place where a group could begin.
         let before = BLOCK as usize - (HEADER + 12 + 6 + 5);
         let mut value = vec![0; before];
         value.extend_from_slice(&group_of(0, 99, vec![1]));

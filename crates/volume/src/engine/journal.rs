@@ -1,12 +1,15 @@
-//! The journal's files: groups of batches, each written and synced at once.
+//! The journal's files. A group of batches is written and synced at once.
 //!
-//! A group is a header of 32 bytes and the encoded batches, padded with zeros to 4 KiB, so that no
-//! block once synced is written again before its file is recycled. The header's checksum covers
-//! the header and the batches: a torn group is no group. Groups are numbered without a gap across
-//! files; a recycled file still holds older groups, whose numbers are smaller. Each group carries
-//! the random id of the journal, which the base table has too (`base::Mark`): bytes that a user
-//! stored cannot pass for a group. Files are filled with zeros once, when they are made: syncs then
-//! change no file system metadata. `found` reads groups back.
+//! A group is a header of 32 bytes and the encoded batches, padded with zeros to 4 KiB. So no block
+//! that was synced is written again before its file is recycled. The header's checksum covers the
+//! header and the batches, so a torn group is not taken for a group.
+//!
+//! Groups are numbered without a gap across files. A recycled file still holds older groups, whose
+//! numbers are smaller. Each group carries the random id of the journal, which the base table has
+//! too (`base::Mark`), so data that a user stored cannot pass for a group.
+//!
+//! Files are filled with zeros once, when they are made. Syncs then change no metadata of the file
+//! system. `found` reads groups back.
 
 use std::sync::Arc;
 
@@ -25,7 +28,7 @@ pub(crate) const HEADER: usize = 32;
 /// First word of a group: "CJG1".
 const MAGIC: u32 = 0x434a_4731;
 
-/// Place of the flags in a header.
+/// Offset of the flags in a header.
 const FLAGS_AT: usize = 28;
 
 /// Flag of the group that a clean stop writes.
@@ -40,7 +43,7 @@ pub(crate) struct JournalFile {
 }
 
 impl JournalFile {
-    /// Opens or makes the file of a number, with `bytes` of room.
+    /// Opens the file with this number, or makes it, with `bytes` of room.
     pub(crate) fn open(disk: &dyn Disk, number: u32, bytes: u64) -> std::io::Result<Self> {
         let name = name_of(number);
         let file = disk.open(&name)?;
@@ -48,7 +51,7 @@ impl JournalFile {
         if length < bytes
             && let Err(error) = fill(file.as_ref(), length, bytes)
         {
-            // What little room there is shall not be lost to half a file.
+            // The little room that there is must not be lost to half a file.
             let _ = file.set_length(length);
             return Err(error);
         }
@@ -61,7 +64,7 @@ impl JournalFile {
         synced.map_err(|error| Error::Partition(format!("syncing {}: {error}", self.name)))
     }
 
-    /// Writes what it has in a place there again, durably.
+    /// Writes the present bytes of a range there again, durably.
     pub(super) fn store_again(&self, offset: u64, length: u64) -> Result<()> {
         let length = length.min(self.length()?.saturating_sub(offset)) as usize;
         let mut read = Ok(());
@@ -80,12 +83,12 @@ impl JournalFile {
         Error::Partition(format!("{}: {error}", self.name))
     }
 
-    /// Bytes that it has.
+    /// Length of the file.
     pub(super) fn length(&self) -> Result<u64> {
         self.file.length().map_err(|error| self.failed(&error))
     }
 
-    /// Fills `buffer` from that offset.
+    /// Fills `buffer` from this offset.
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let read = self.file.read_at(buffer, offset);
         read.map_err(|error| self.failed(&error))
@@ -125,22 +128,23 @@ pub(crate) const fn group_length(payload: usize) -> u64 {
     padded((HEADER + payload) as u64)
 }
 
-/// What a group's header says beside its checksum.
+/// The fields of a group's header, without its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The id of the journal that it is of; 0 in stores that have none yet.
+    /// The id of the journal to which the group belongs; 0 in a store whose journal has none yet.
     pub(crate) journal: u64,
-    /// One more than that of the group before.
+    /// One more than the number of the group before.
     pub(crate) number: u64,
     /// Bytes of the batches.
     pub(crate) payload: u32,
-    /// The partition was stopped cleanly: the base holds all groups before this one, no group follows.
+    /// The partition was stopped cleanly: the base holds all groups before this one, and no group
+    /// follows.
     pub(crate) ends: bool,
 }
 
 impl Header {
-    /// The header of a block that may begin a group, and the checksum in it. Whether the checksum is
-    /// right is for the caller to see.
+    /// Parses the header at the start of a block that may begin a group. Returns it with the
+    /// checksum in it; the caller compares the checksum.
     pub(super) fn parse(block: &[u8]) -> Option<(Self, u32)> {
         let header: &[u8; HEADER] = block.first_chunk()?;
         let word = |at: usize| {
@@ -156,8 +160,8 @@ impl Header {
         (word(0) == MAGIC).then_some((parsed, word(4)))
     }
 
-    /// Whether a block may begin a group of this journal with one of first word, id and number
-    /// damaged: two of the three are right.
+    /// Returns whether a block may begin a group of this journal although one of three fields is
+    /// damaged: first word, id or number. The other two are right.
     pub(super) fn resembles(block: &[u8], journal: u64, number: u64) -> bool {
         let Some(header) = block.first_chunk::<HEADER>() else {
             return false;
@@ -171,12 +175,12 @@ impl Header {
         fields.into_iter().filter(|&is_right| is_right).count() >= 2
     }
 
-    /// Whether the checksum of a group's header and batches is right.
+    /// Returns whether the checksum of a group's header and batches is right.
     pub(super) fn is_whole(header: &[u8; HEADER], batches: &[u8], checksum: u32) -> bool {
         crc32c::crc32c_append(crc32c::crc32c(&header[8..]), batches) == checksum
     }
 
-    /// Fills in the header at the start of a group whose batches are there.
+    /// Fills in the header at the start of a group whose batches are already in place.
     fn fill_in(self, group: &mut [u8]) {
         group[..4].copy_from_slice(&MAGIC.to_be_bytes());
         group[8..16].copy_from_slice(&self.number.to_be_bytes());
@@ -188,7 +192,8 @@ impl Header {
     }
 }
 
-/// Makes a group out of batches, as it is written, in `sheet`. `payload` of the header is set here.
+/// Makes a group of batches in `sheet`, in the form in which it is written. This function sets the
+/// header's `payload`.
 pub(crate) fn seal(batches: &Batches, header: Header, sheet: &mut Aligned) {
     let payload = batches.encoded_length();
     let length = group_length(payload) as usize;

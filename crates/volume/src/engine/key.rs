@@ -1,8 +1,8 @@
 //! Keys of the ordered table: short byte strings kept inline, so that a change allocates none.
 //!
-//! Numbers in keys are big-endian, so that bytes order as numbers do; epochs are complemented, so
-//! that the newest version of a thing comes first. The layout of each kind is in
-//! `docs/format/volume.md`; the constructors here are its only home in the code.
+//! Numbers in keys are big-endian, so that bytes sort in the order of the numbers. Epochs are
+//! complemented, so that the newest version comes first. `docs/format/volume.md` has the layout of
+//! each kind; in the code, only the constructors here know it.
 
 use std::cmp::Ordering;
 
@@ -16,7 +16,7 @@ pub(crate) struct Key {
     bytes: [u8; KEY_MAX],
 }
 
-/// The first byte of a key: what it is a key of.
+/// The first byte of a key: its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -28,15 +28,15 @@ pub(crate) enum Kind {
     Group = 0x03,
     /// The counters of a group's head, which change with every operation.
     Counters = 0x04,
-    /// Numbers that were reserved for things to come: group.
+    /// Reserved numbers: group.
     Reserved = 0x05,
     /// A vnode version: group, vnode, complemented epoch.
     Vnode = 0x10,
     /// A version of a piece of a body: group, vnode, body, piece, complemented epoch.
     Body = 0x11,
-    /// What changed: group, epoch, vnode.
+    /// A changed vnode: group, epoch, vnode.
     Change = 0x12,
-    /// What was removed: group, epoch, vnode.
+    /// A removed vnode: group, epoch, vnode.
     Removed = 0x13,
     /// The bitmap of a region of blocks.
     Region = 0x20,
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     Object = 0x40,
     /// A version of a piece of an object: its number, piece, complemented version.
     ObjectPiece = 0x41,
-    /// Background removal of all that an object had: its number.
+    /// Background removal of everything that an object had: its number.
     ReapObject = 0x42,
 }
 
@@ -89,12 +89,12 @@ impl Key {
         self
     }
 
-    /// The first of all.
+    /// The smallest key.
     pub(crate) fn first() -> Self {
         Self::partition()
     }
 
-    /// Whether it is of the block map.
+    /// Returns whether the key belongs to the block map.
     pub(crate) fn is_of_map(&self) -> bool {
         [Kind::Region as u8, Kind::RegionCounts as u8].contains(&self.bytes[0])
     }
@@ -217,12 +217,12 @@ impl Key {
         Self::new(Kind::ReapObject).u64(number)
     }
 
-    /// Everything of a kind.
+    /// The prefix of all keys of a kind.
     pub(crate) fn of_kind(kind: Kind) -> Self {
         Self::new(kind)
     }
 
-    /// Everything of a kind that starts with a group.
+    /// The prefix of all keys of a kind and a group.
     pub(crate) fn of_group(kind: Kind, group: u32) -> Self {
         Self::new(kind).u32(group)
     }
@@ -235,7 +235,7 @@ impl Key {
         self.as_slice().starts_with(prefix.as_slice())
     }
 
-    /// The number at a byte offset; 0 if the key ends before.
+    /// The number at a byte offset, or 0 if the key is too short.
     pub(crate) fn u32_at(&self, at: usize) -> u32 {
         match self.as_slice().get(at..at + 4) {
             Some(&[a, b, c, d]) => u32::from_be_bytes([a, b, c, d]),
@@ -243,17 +243,17 @@ impl Key {
         }
     }
 
-    /// The number at a byte offset; 0 if the key ends before.
+    /// The number at a byte offset, or 0 if the key is too short.
     pub(crate) fn u64_at(&self, at: usize) -> u64 {
         u64::from(self.u32_at(at)) << 32 | u64::from(self.u32_at(at + 4))
     }
 
-    /// The epoch and vnode of a key of the index of changes, or of removals.
+    /// The epoch and vnode of a key of kind [`Kind::Change`] or [`Kind::Removed`].
     pub(crate) fn change_parts(&self) -> (u64, u32) {
         (self.u64_at(5), self.u32_at(13))
     }
 
-    /// What all versions of a vnode or piece have in common.
+    /// The prefix that all versions of a vnode or piece share.
     pub(crate) fn of_all_versions(mut self) -> Self {
         self.length = self.length.saturating_sub(8);
         self
@@ -274,7 +274,7 @@ impl Key {
         self.u32_at(9)
     }
 
-    /// The smallest key that is greater.
+    /// The smallest key that is greater than this one.
     pub(crate) fn successor(mut self) -> Self {
         if (self.length as usize) < KEY_MAX {
             self.bytes[self.length as usize] = 0;
@@ -284,7 +284,8 @@ impl Key {
         self.after_prefix()
     }
 
-    /// The key of full length that is greater by 2^`power`, as numbers, if there is one.
+    /// The key of full length that is greater by 2^`power`, if both are read as numbers. `None` if
+    /// there is none.
     pub(crate) fn plus_power(mut self, power: u32) -> Option<Self> {
         self.bytes[self.length as usize..].fill(0);
         self.length = KEY_MAX as u8;
@@ -298,7 +299,7 @@ impl Key {
         Some(self)
     }
 
-    /// The smallest key greater than everything that starts with this one.
+    /// The smallest key that is greater than every key with this prefix.
     pub(crate) fn after_prefix(mut self) -> Self {
         while self.length > 0 {
             let last = self.length as usize - 1;

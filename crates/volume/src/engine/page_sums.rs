@@ -1,21 +1,25 @@
 //! Checksums of the base table's blocks of 4 KiB, in a file of their own.
 //!
 //! redb does not compare its pages with its checksums on ordinary reads. So every block that comes
-//! from its file is compared here: keys, values and links between pages are what was written, or
-//! the block is damaged. The first block, redb's header, is left out: redb verifies it.
+//! from its file is compared here. Its keys, values and links between pages are as they were
+//! written, or the block is reported as damaged. The first block, redb's header, is left out: redb
+//! verifies it.
 //!
-//! Why a crash does no harm: redb writes pages that the durable state does not use, syncs, and only
-//! then writes the header that names them and syncs again. Sums are written and synced before each
-//! sync of the table. So each page that a durable header names has its durable sum. Sums of other
-//! pages may be of what they were or of what they were to become; such pages are written again
-//! before they are read. A torn write of sums changes no byte of those beside them.
+//! Why a crash does no harm:
 //!
-//! A block that was never written has no sum, and is a hole. So a block with bytes and without a
-//! sum
-//! has lost it, to a sector of zeros for one: it is damaged (decision 0023).
+//! 1. redb writes pages that the durable state does not use, and syncs. Only then it writes the
+//!    header that names them, and syncs again.
+//! 2. Sums are written and synced before each sync of the table. So each page that a durable header
+//!    names has its durable sum.
+//! 3. The sum of another page may be of its old bytes, or of bytes that never became durable. Such
+//!    a page is written again before it is read.
+//! 4. A torn write of sums does not change the bytes of other sums.
 //!
-//! Where sums are missing (a store of an earlier version, a lost file), redb checks all of its pages
-//! once, and the sums of what it found sound are made.
+//! A block that was never written has no sum, and is a hole. So a block that has bytes and no sum
+//! has lost its sum, for instance to a sector of zeros. It counts as damaged (decision 0023).
+//!
+//! If sums are missing (a store of an earlier version, a lost file), redb checks all of its pages
+//! once. Then sums are made of the pages that it found sound.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +30,7 @@ use parking_lot::Mutex;
 use crate::disk::DiskFile;
 
 const BLOCK: u64 = 4096;
-/// Sums that are written together: those of a sector.
+/// The number of sums that are written together: those of one sector.
 const TOGETHER: usize = 128;
 /// In place of a sum: the block was never written, or its sum is lost.
 const LOST: u32 = 0;
@@ -44,15 +48,15 @@ pub(super) struct PageSums {
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// By block.
+    /// Indexed by block.
     known: Vec<u32>,
     /// Every block that redb reads has a sum. False until the sums of an older table are made.
     is_complete: bool,
-    /// Which groups of them the file does not have yet.
+    /// The groups of sums that are not yet in the file.
     changed: BTreeSet<usize>,
 }
 
-/// Neither [`LOST`] nor [`UNKNOWN`].
+/// Checksum of a block; never [`LOST`] or [`UNKNOWN`].
 pub(crate) fn sum_of(block: u64, bytes: &[u8]) -> u32 {
     let sum = crc32c::crc32c_append(crc32c::crc32c(&block.to_be_bytes()), bytes);
     sum.clamp(LOST + 1, UNKNOWN - 1)
@@ -87,14 +91,15 @@ impl PageSums {
         })
     }
 
-    /// Whether there are sums for a table of that length. If so, a block without one is damaged.
+    /// Returns whether there are sums for a table of that length. If so, a block without a sum is
+    /// damaged.
     pub(super) fn cover(&self, length: u64) -> bool {
         let mut sums = self.sums.lock();
         sums.is_complete = sums.known.len() as u64 >= length.div_ceil(BLOCK);
         sums.is_complete
     }
 
-    /// Whether a block that was written lies behind a table of that length.
+    /// Returns whether a block was written that lies behind a table of that length.
     pub(super) fn reach_behind(&self, length: u64) -> bool {
         let sums = self.sums.lock();
         let end = length.div_ceil(BLOCK) as usize;
@@ -102,7 +107,7 @@ impl PageSums {
         behind.iter().any(|sum| *sum != LOST)
     }
 
-    /// Makes the sums of all of a table that is known to be sound, durably.
+    /// Makes the sums of a whole table that is known to be sound, durably.
     pub(super) fn make(&self, table: &dyn DiskFile) -> io::Result<()> {
         let length = table.length()?;
         let mut at = 0;
@@ -116,7 +121,7 @@ impl PageSums {
         self.save()
     }
 
-    /// The offset of the first damaged block of what was read at an offset.
+    /// Returns the offset of the first damaged block in bytes that were read at an offset.
     pub(super) fn damaged(&self, offset: u64, bytes: &[u8]) -> Option<u64> {
         let sums = self.sums.lock();
         let is_complete = sums.is_complete;
@@ -136,7 +141,8 @@ impl PageSums {
         wrong.map(|(block, _)| block * BLOCK)
     }
 
-    /// Notes what was written. A block of which a part was written is not known any more.
+    /// Records the sums of written bytes. If only a part of a block was written, its sum is
+    /// unknown.
     pub(super) fn written(&self, offset: u64, bytes: &[u8]) {
         let mut sums = self.sums.lock();
         let end = offset + bytes.len() as u64;
@@ -201,7 +207,7 @@ mod tests {
         bytes[BLOCK as usize + 9] ^= 1;
         assert_eq!(sums.damaged(BLOCK, &bytes), Some(2 * BLOCK));
         assert_eq!(sums.damaged(BLOCK, &bytes[..BLOCK as usize]), None);
-        // The same bytes in another place, and after a restart.
+        // The same bytes at another offset, and after a restart.
         sums.save().unwrap();
         let again = PageSums::open(disk.power_cut(None).open("sums").unwrap());
         assert!(again.unwrap().known() == 0);
@@ -210,7 +216,7 @@ mod tests {
         assert!(again.cover(4 * BLOCK) && again.known() >= 4);
         assert_eq!(again.damaged(BLOCK, &bytes), Some(2 * BLOCK));
         assert_eq!(again.damaged(3 * BLOCK, &[7; BLOCK as usize]), None);
-        // A sum that was lost; one of a table whose sums are not made yet.
+        // A lost sum, and a sum in a table whose sums are not made yet.
         disk.open("sums").unwrap().write_at(&[0; 8], 8).unwrap();
         let lost = PageSums::open(disk.open("sums").unwrap()).unwrap();
         let sound = [7; BLOCK as usize];
@@ -222,7 +228,7 @@ mod tests {
         again.written(3 * BLOCK, &[7; BLOCK as usize]);
         again.written(2 * BLOCK + 10, &[1]);
         assert_eq!(again.damaged(BLOCK, &bytes), None);
-        // The header is redb's.
+        // redb verifies the header itself.
         again.written(0, &[7; BLOCK as usize]);
         assert_eq!(again.damaged(0, &[8; BLOCK as usize]), None);
     }

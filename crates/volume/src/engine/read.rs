@@ -1,8 +1,8 @@
-//! Reading the table: of a key the newest value, of versions the first, entries in order.
+//! Reading the table: the newest value of a key, the first of several versions, entries in order.
 //!
-//! Levels are looked at newest first. Whoever reads holds the levels as they were when it began, with
-//! them a state of the base, whose pages are then not used again. So what reads for long reads in
-//! pages ([`Walk`]), each of the state of its moment.
+//! Levels are searched newest first. A reader holds the levels as they were when it began. With
+//! them it holds a state of the base, whose pages are not reused meanwhile. So a long reading is
+//! done in pages ([`Walk`]), each from the state of its moment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use super::{Engine, Levels};
 use crate::error::{Error, Result};
 use crate::ticket::may_block;
 
-/// Entries that a scan takes out of a table at a time, at most; it begins with one.
+/// The most entries that a scan takes out of a table at a time. It begins with one.
 const TAKEN_MAX: usize = 64;
-/// Entries of a page of a walk, and their bytes, at most.
+/// The most entries and bytes in a page of a walk.
 const PAGE_ENTRIES: usize = 512;
 const PAGE_BYTES: usize = 256 << 10;
-/// How long a read waits for a base that is opened again, and how often it looks.
+/// How long a read waits until the base is opened again, and the interval at which it checks.
 const REOPEN_TIME: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 impl Engine {
-    /// Counts an entry that is looked at.
+    /// Counts an entry that is read.
     fn note_read(&self) {
         self.statistics.reads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
-    /// Inside `nonblocking` only what is in memory answers.
+    /// Inside `nonblocking`, only memory is searched.
     pub(crate) fn get(&self, key: &Key) -> Result<Option<Bytes>> {
         self.note_read();
         let levels = self.levels();
@@ -49,8 +49,9 @@ impl Engine {
         self.read_base(&levels, |base| base.get(key))
     }
 
-    /// Reads the base. A flush that finds no room closes it and opens it again: that is waited for,
-    /// [`REOPEN_TIME`] at most.
+    /// Reads the base. A flush that finds no room closes the base and opens it again; this waits at
+    /// most
+    /// [`REOPEN_TIME`] for that.
     fn read_base<T>(&self, levels: &Arc<Levels>, read: impl Fn(&View) -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let mut levels = Arc::clone(levels);
@@ -63,8 +64,8 @@ impl Engine {
         }
     }
 
-    /// A state of the base that has each table of changes whole or not at all; `None` where there
-    /// is none for long.
+    /// Returns a state of the base that holds each table of changes completely or not at all.
+    /// Returns `None` if there is no such state for [`REOPEN_TIME`].
     pub(crate) fn whole_base(&self) -> Option<Arc<View>> {
         let begun = Instant::now();
         loop {
@@ -79,8 +80,8 @@ impl Engine {
         }
     }
 
-    /// After an error of the base of `levels`: the levels to read instead, or none where the error
-    /// counts. Waits a moment while the base is about to be opened again.
+    /// After an error of the base of `levels`, returns the levels to read instead, or `None` if the
+    /// error is final. Waits a moment while the base is about to be opened again.
     fn levels_after(&self, levels: &Arc<Levels>, begun: Instant) -> Option<Arc<Levels>> {
         let now = self.levels();
         let is_another = !Arc::ptr_eq(&now, levels);
@@ -94,10 +95,10 @@ impl Engine {
         Some(now)
     }
 
-    /// The first entry at or after `from` that starts with `prefix`.
+    /// Returns the first entry at or after `from` that starts with `prefix`.
     ///
-    /// Versions only ever get newer ones in front, so for a versioned thing an entry found in a
-    /// newer table is the one asked for, whatever lies below.
+    /// New versions are always inserted before the older ones. So for a versioned key, an entry
+    /// found in a newer table is the result, whatever older levels hold.
     pub(crate) fn first_version(&self, from: &Key, prefix: &Key) -> Result<Option<(Key, Bytes)>> {
         self.note_read();
         let levels = self.levels();
@@ -123,7 +124,7 @@ impl Engine {
         self.scan(from, prefix)?.next()
     }
 
-    /// All entries at or after `from` that start with `prefix`, in order.
+    /// Returns all entries at or after `from` that start with `prefix`, in order.
     pub(crate) fn scan(&self, from: &Key, prefix: &Key) -> Result<Scan<'_>> {
         may_block()?;
         let levels = self.levels();
@@ -143,7 +144,7 @@ impl Engine {
         Ok(scan)
     }
 
-    /// The same in pages: for what takes long.
+    /// Like [`Engine::scan`], but in pages: for long readings.
     pub(crate) fn walk(self: &Arc<Self>, from: &Key, prefix: &Key) -> Walk {
         Walk {
             engine: Arc::clone(self),
@@ -160,17 +161,17 @@ impl Levels {
     }
 }
 
-/// Entries of a table that a scan will come to.
+/// The entries of a table that a scan will reach.
 struct Ahead {
     table: Arc<Table>,
     entries: VecDeque<(Key, Option<Bytes>)>,
-    /// How many are taken next.
+    /// The number of entries that are taken next.
     taken: usize,
     done: bool,
 }
 
 impl Ahead {
-    /// The first entry at or after `at`, which never goes back.
+    /// Returns the first entry at or after `at`. `at` never goes back.
     fn first(&mut self, at: &Key) -> Option<&Key> {
         while self.entries.front().is_some_and(|(key, _)| key < at) {
             self.entries.pop_front();
@@ -184,15 +185,15 @@ impl Ahead {
     }
 }
 
-/// Entries of all levels merged, in key order.
+/// The entries of all levels merged, in key order.
 ///
-/// What is put or deleted while it goes on, up to [`TAKEN_MAX`] entries ahead of it, it may not see.
-/// Where the base is opened again meanwhile, it goes on with the levels that there are then.
+/// A scan may miss a put or delete that happens while it runs, if it is up to [`TAKEN_MAX`] entries
+/// ahead. If the base is opened again meanwhile, the scan goes on with the levels of that moment.
 pub(crate) struct Scan<'a> {
     engine: &'a Engine,
     levels: Arc<Levels>,
     tables: Vec<Ahead>,
-    /// None until it has begun.
+    /// `None` until the scan has begun.
     base: Option<base::Entries>,
     ahead: Option<(Key, Bytes)>,
     base_done: bool,
@@ -201,7 +202,7 @@ pub(crate) struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Reads these levels from the present place on.
+    /// Begins to read these levels at the present place.
     fn begin(&mut self, levels: Arc<Levels>) -> Result<()> {
         let tables = levels.tables().map(|table| Ahead {
             table: Arc::clone(table),
@@ -216,7 +217,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// After an error of the base: begins with the levels that replace these, or the error counts.
+    /// After an error of the base: begins again with the levels that replace these, or returns the
+    /// error.
     fn renew(&mut self, mut error: Error) -> Result<()> {
         let begun = Instant::now();
         while let Some(levels) = self.engine.levels_after(&self.levels, begun) {
@@ -228,7 +230,7 @@ impl Scan<'_> {
         Err(error)
     }
 
-    /// Takes the next entry out of the base.
+    /// Takes the next entry from the base.
     fn look_ahead(&mut self) -> Result<()> {
         self.ahead = match &mut self.base {
             Some(base) => base.next()?,
@@ -247,7 +249,7 @@ impl Scan<'_> {
             {
                 self.renew(error)?;
             }
-            // Of entries of one key that of the newest table counts, the base's last.
+            // Of several entries with one key, the newest table wins; the base comes last.
             let mut best: Option<(usize, Key)> = None;
             for (index, table) in self.tables.iter_mut().enumerate() {
                 if let Some(key) = table.first(&self.at)
@@ -285,18 +287,19 @@ impl Scan<'_> {
     }
 }
 
-/// Entries that start with a prefix, in order, a page at a time. Nothing is held on to between
-/// pages: what is put or deleted behind the present page is seen as it is when the walk gets there.
+/// The entries that start with a prefix, in order, a page at a time. Nothing is held between pages:
+/// the walk sees a change behind the present page as it is when it gets there.
 pub(crate) struct Walk {
     engine: Arc<Engine>,
     prefix: Key,
-    /// Where the next page begins; `None` after the last.
+    /// The key at which the next page begins; `None` after the last page.
     from: Option<Key>,
     page: VecDeque<(Key, Bytes)>,
 }
 
 impl Walk {
-    /// The next entry. After an error the walk can go on behind the damage: see [`Walk::skip_to`].
+    /// Returns the next entry. After an error the walk can go on behind the damage: see
+    /// [`Walk::skip_unreadable`].
     pub(crate) fn next(&mut self) -> Result<Option<(Key, Bytes)>> {
         if self.page.is_empty() {
             self.load()?;
@@ -314,7 +317,7 @@ impl Walk {
         }
     }
 
-    /// After an error: goes on at the next place that can be read; false if there is none.
+    /// After an error: goes on at the next place that can be read. Returns false if there is none.
     pub(crate) fn skip_unreadable(&mut self) -> bool {
         let Some(from) = self.from else {
             return false;
@@ -352,7 +355,7 @@ impl Walk {
                     self.from = None;
                     break;
                 }
-                // What was read before comes first.
+                // The entries that were read before the error come first.
                 Err(_) if !self.page.is_empty() => break,
                 Err(error) => return Err(error),
             }

@@ -1,10 +1,10 @@
-//! Opening: the base, and the journal's groups that it lacks.
+//! Opening a partition: the base, and the groups of the journal that it lacks.
 //!
-//! These are whole (checksum) and without a gap (numbers). Their changes become a table, which the
-//! flusher carries into the base while the partition is in use: an opening costs the reading of
-//! the journal, however large the base is and wherever in it the changes lie.
+//! These groups are whole (checksum) and without a gap (numbers). Their changes go into a table,
+//! which the flusher carries into the base while the partition is in use. So opening costs the
+//! reading of the journal, no matter how large the base is and where in it the changes lie.
 //!
-//! A partition whose journal is damaged is refused: see `found` for what proves that.
+//! A partition whose journal is damaged is refused; `found` describes the evidence for damage.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::disk::{Disk, is_full};
 use crate::error::{Error, Result};
 use crate::options::Options;
 
-/// What is logged of a start after a kill or a power cut.
+/// The message that is logged after a kill or a power cut.
 const UNCLEAN: &str = "the partition was not stopped cleanly";
 /// Name of the base table's file.
 const BASE_FILE: &str = "base";
-/// Name of the file of its blocks' checksums.
+/// Name of the file with the checksums of the base table's blocks.
 pub(super) const SUMS_FILE: &str = "base.sums";
-/// Its name until it is whole.
+/// Name of the base table's file until it is complete.
 const NEW_BASE_FILE: &str = "base.new";
 
-/// The base, the block map after the journal's last group, and what the base lacks.
+/// The base, the block map after the journal's last group, and the changes that the base lacks.
 pub(super) struct Opened {
     pub(super) base: Base,
     pub(super) view: View,
@@ -37,7 +37,8 @@ pub(super) struct Opened {
     pub(super) files: Vec<JournalFile>,
     /// Number of the last group.
     pub(super) last: u64,
-    /// The changes of the groups that the base does not hold, and the journal files that have them.
+    /// The changes of the groups that the base does not hold, and the journal files that hold these
+    /// groups.
     pub(super) replayed: Option<(Arc<Table>, Vec<JournalFile>)>,
     pub(super) opening: Opening,
 }
@@ -74,7 +75,7 @@ impl Opened {
             )));
         }
         if found.was_clean && last == view.applied + 1 {
-            // From now on it counts as in use.
+            // The partition counts as in use from now on.
             base.apply(std::iter::empty(), Applied::UpTo(last))?;
             view = base.view()?;
         }
@@ -84,8 +85,8 @@ impl Opened {
         let table = Table::default();
         let mut used = Vec::new();
         if let Some(group) = found.groups.last() {
-            // The one group that a process which was killed may have written and not synced, or of
-            // which the sync failed. From now on later groups build on it.
+            // The process that wrote this last group may have been killed before its sync, or the
+            // sync failed. From now on later groups build on it, so it is written again durably.
             files[group.file].store_again(group.offset, group.bytes())?;
         }
         for group in &found.groups {
@@ -125,7 +126,8 @@ impl Opened {
     }
 }
 
-/// Opens the base table, or makes one, whole or not at all, if no journal is in use.
+/// Opens the base table. If there is none and no journal is in use, makes one, completely or not at
+/// all.
 fn open_base(disk: &dyn Disk, names: &[String], options: &Options) -> Result<Base> {
     let failed = |error| failed("the base table", &error);
     let is_there = names.iter().any(|name| name == BASE_FILE);
@@ -167,8 +169,8 @@ fn journal_numbers(names: &[String]) -> impl Iterator<Item = u32> {
     numbers.filter(|&number| number < FILES_NUMBERED_MAX)
 }
 
-/// Opens the journal's files: those of the mark, which must be there with their full size, or makes
-/// two. The names are of those that were not, and were made again.
+/// Opens the journal's files. If the base has a mark, its files must be there with their full size;
+/// otherwise two are made. The returned names are those of missing files that were made again.
 fn open_journal(
     disk: &dyn Disk,
     names: &[String],
@@ -195,7 +197,7 @@ fn open_journal(
         }
         match JournalFile::open(disk, number, options.journal_bytes) {
             Ok(file) => files.push(file),
-            // It was never filled, so it holds nothing; two will do.
+            // The file was never filled, so it holds nothing. Two files are enough.
             Err(error) if is_full(&error) && files.len() >= 2 && mark.is_none() => {}
             Err(error) => return Err(failed("the journal", &error)),
         }
@@ -208,8 +210,9 @@ fn open_journal(
     Ok((files, lost))
 }
 
-/// The same for a store that says nothing of its journal: from an earlier version, or not made
-/// wholly. The first two files were made in their order, and are never removed.
+/// Like [`check_file`], for a store that has no record about its journal: it is of an earlier
+/// version, or was not made completely. The first two files were made in their order, and are never
+/// removed.
 fn check_unmarked(
     disk: &dyn Disk,
     names: &[String],
@@ -236,7 +239,8 @@ fn check_unmarked(
     .collect()
 }
 
-/// Refuses a journal without one of its files, or goes on without it if that is wanted.
+/// Refuses a journal that lacks one of its files, or goes on without the file if the options say
+/// so.
 fn lose(fault: String, options: &Options) -> Result<()> {
     if options.drop_damaged_journal {
         tracing::warn!("{fault}: changes that it held are dropped");
@@ -247,8 +251,8 @@ fn lose(fault: String, options: &Options) -> Result<()> {
     )))
 }
 
-/// That a journal file in use is there with its size; its name if it is not and is to be made
-/// again.
+/// Checks that a journal file in use is there with its full size. If it is not, and is to be made
+/// again, returns its name.
 fn check_file(
     disk: &dyn Disk,
     names: &[String],
@@ -276,7 +280,7 @@ fn check_file(
     Ok(Some(name))
 }
 
-/// Refuses the groups behind a gap, or gives them up if that is wanted.
+/// Refuses the groups behind a gap, or drops them if the options say so.
 fn give_up(
     found: &Found,
     files: &[JournalFile],
@@ -304,7 +308,7 @@ fn give_up(
     Ok(())
 }
 
-/// What is told of an opening; logs what a kill may have cut off.
+/// Describes an opening for the caller. Logs what a kill may have cut off.
 fn describe(found: &Found, files: &[JournalFile], view: &View) -> Opening {
     let named = |(file, offset): (usize, u64)| (files[file].name.clone(), offset);
     let opening = Opening {

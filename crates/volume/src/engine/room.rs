@@ -1,50 +1,51 @@
-//! Who may use what is left of the file system, so that a flush always finds the room it needs.
+//! The ledger of the free room on the file system, so that a flush always finds the room it needs.
 //!
-//! A change that was accepted is in the journal and in a table in memory. Its place in the base
-//! comes later, when the table is flushed, and must be there then: without it the tables cannot
-//! leave memory, their journal files cannot be used again, and not even removals are taken. So room
+//! An accepted change is in the journal and in a table in memory. It takes its place in the base
+//! later, when the table is flushed. That room must be there then: without it the tables cannot
+//! leave memory, their journal files cannot be reused, and not even removals are accepted. So room
 //! is promised before it is used:
 //!
-//! * *Tables.* What a flush adds to the base is at most twice the bytes of the values it puts and
-//!   of their keys: pages of a B-tree are at least half full, and a value that fills more than one
-//!   is rounded up to the next power of two. Deletes add nothing. That much is promised for every
-//!   change from its admission on ([`Room::enter`], an estimate), while it is in a table (exactly)
-//!   and until the flush is durable.
-//! * *The flush itself* copies every page that it touches before the old ones are free. It is cut
-//!   into transactions so small that the copies of one need a quarter of what is free at most
-//!   (`flusher`); what an earlier one has freed serves a later one.
-//! * *Files of fixed size*, the blocks' steps of growth and further journal files, are promised
-//!   from before they are allocated until they are there ([`Room::grow`]).
+//! * *Tables.* A flush adds to the base at most twice the bytes of the values it puts and of their
+//!   keys. Pages of a B-tree are at least half full, and a value larger than a page is rounded up
+//!   to the next power of two. Deletes add nothing. This much is promised for every change until
+//!   its flush is durable. From its admission on the promise is an estimate ([`Room::enter`]); in a
+//!   table it is exact.
+//! * *The flush itself* copies every page that it changes before the old pages are free. It is cut
+//!   into transactions so small that the copies of one need at most a quarter of the free room
+//!   (`flusher`). Room that one transaction has freed serves a later one.
+//! * *Files of fixed size* are the growth steps of block files, and further journal files. Their
+//!   room is promised before they are allocated and until they are there ([`Room::grow`]).
 //!
-//! What is free to tables is what the file system has free, and the part of the base's file that no
-//! entry needs: removed names and small bodies leave their room there. It is taken as what the file
-//! has beyond three times the bytes of all entries, because pages that are less than a third full
-//! are merged.
+//! Tables may use the free room of the file system, and the part of the base's file that no entry
+//! needs: removed names and small bodies leave their room there. This part is the size of the file
+//! beyond three times the bytes of all entries, because pages that are less than a third full are
+//! merged.
 //!
-//! Everybody adds to the promises first and looks at the free space then, so of two who come at
-//! once at least one sees the other. With F bytes free, P promised, this change included, and a
-//! reserve of R bytes (`Options::reserve_bytes`, an eighth of a small file system at most), half of
-//! which lies in a file of its own, or else counts as P:
+//! Each thread first adds its promise and then reads the free space. So of two threads at the same
+//! time at least one sees the other's promise. Let F be the free bytes and P the promised bytes,
+//! this change included. R is the reserve (`Options::reserve_bytes`, at most an eighth of a small
+//! file system). Half of R lies in a file of its own; without that file, this half counts as P.
 //!
-//! * files grow while F >= P + R: the bodies of large files stop first;
-//! * changes that add something are taken while F >= P + R/4: names and small bodies go on in the
-//!   room that blocks leave, which is larger than what is kept for removals;
-//! * changes that free something are taken while F + R/4 >= P: they use all, and count on half of
-//!   the file, which a flush that meets an unexpected end gives up. When nothing at all waits to
-//!   be flushed, one is taken in any case: it leaves the base no larger.
+//! * Files grow while F >= P + R. So the contents of large files stop growing first.
+//! * Changes that add something are accepted while F >= P + R/4. Names and small bodies go on in
+//!   the room that blocks leave, which is larger than the room that is kept for removals.
+//! * Changes that free something are accepted while F + R/4 >= P. They may use all free room, and
+//!   rely on half of the reserve file, which a flush that runs out of room gives up. If nothing
+//!   waits to be flushed, one such change is always accepted: it does not make the base larger.
 //!
-//! Room that removed bodies had in the block files is not counted. When a change would be refused,
-//! a free region of blocks is handed back to the file system first (`space::files`).
+//! Room that removed bodies had in the block files is not counted. Before a change is refused, a
+//! free region of blocks is given back to the file system (`space::files`).
 //!
-//! Promises are bounds; a flush uses less. So nobody is refused because of promises that a flush
-//! would redeem: it is begun, and waited for ([`Fit::AfterFlush`]). That it ends does not depend on
-//! who waits, as he holds no lock of a vnode or volume yet, nor on the committer, which may itself
-//! wait for a journal file: a table that is frozen has its whole journal on the disk. Near the end
-//! tables are frozen when they are small, so that promises stay a part of what is left.
+//! Promises are upper bounds; a flush uses less. So no change is refused because of promises that a
+//! flush would redeem: the flush is begun, and the change waits for it ([`Fit::AfterFlush`]). This
+//! wait ends, for two reasons. The waiting thread holds no lock of a vnode or volume yet. And the
+//! flush does not depend on the committer, which may itself wait for a journal file: a frozen table
+//! has its whole journal on the disk. When room is short, tables are frozen while they are small,
+//! so that promises remain a part of the free room.
 //!
-//! Outside of this ledger are other users of the same file system. What they take without asking
-//! may make a flush fail: then the reserve is given up, the flush tried again until it succeeds,
-//! and meanwhile only what frees something is taken.
+//! Other programs use the same file system outside of this ledger. The room that they take may make
+//! a flush fail. Then the reserve is given up and the flush is tried again until it succeeds.
+//! Meanwhile only changes that free something are accepted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -58,15 +59,16 @@ use crate::error::{Error, Result};
 
 /// The file that keeps room for removals.
 const RESERVE_FILE: &str = "reserve";
-/// Bytes that may be added at most before the disk is asked again.
+/// The most bytes that may be added before the disk is asked again.
 const ALLOWANCE_MAX: u64 = 4 << 20;
-/// What a change that only frees puts into tables, about: a page of a directory, the records.
+/// About the bytes that a change which only frees puts into tables: a page of a directory, the
+/// records.
 const FREEING_BYTES: u64 = 8 << 10;
-/// Tables are not frozen for want of room before they have this part of a journal file.
+/// To save room, a table is frozen early, but not before it has this part (1/64) of a journal file.
 const TABLE_PART_MIN: u64 = 64;
-/// Pages that one entry changes at most, with its part of the pages above, in bytes.
+/// The most bytes of pages that one entry changes, with its share of the pages above.
 const TOUCHED_BYTES: u64 = 8 << 10;
-/// Entries of a flush's transaction at least.
+/// The least number of entries in a transaction of a flush.
 const PART_MIN: u64 = 32;
 
 /// The ledger of a partition's room. Amounts in bytes.
@@ -74,23 +76,23 @@ const PART_MIN: u64 = 32;
 pub(crate) struct Room {
     disk: Arc<dyn Disk>,
     journal_bytes: u64,
-    /// R.
+    /// R in the formulas above.
     reserve: u64,
-    /// What is in the reserve's file.
+    /// Bytes in the reserve file.
     set_aside: AtomicU64,
-    /// Of changes that were admitted and are not in a table yet.
+    /// Bytes of changes that were admitted and are not in a table yet.
     entering: AtomicI64,
-    /// Of the tables that are not in the base yet.
+    /// Bytes of the tables that are not in the base yet.
     unflushed: AtomicI64,
-    /// May be admitted without a look at the disk.
+    /// Bytes that may be admitted without reading the free space of the disk.
     allowance: AtomicI64,
-    /// Room that the base's file has and its entries do not need.
+    /// Bytes of the base's file that its entries do not need.
     unused: AtomicU64,
-    /// Of files that are about to grow.
+    /// Bytes of files that are about to grow.
     growing: AtomicI64,
-    /// A table is frozen when it has that many.
+    /// A table with this many bytes is frozen.
     table_limit: AtomicU64,
-    /// A flush found no room: only changes that free some are taken.
+    /// A flush found no room: only changes that free some are accepted.
     full: AtomicBool,
 }
 
@@ -98,12 +100,12 @@ pub(crate) struct Room {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Yes,
-    /// Not before a flush has redeemed what is promised.
+    /// Only after a flush has redeemed the promises.
     AfterFlush,
     No,
 }
 
-/// A promise that ends when this is dropped: when the change is in a table, or the file has grown.
+/// A promise of room. It ends when it is dropped: the change is in a table, or the file has grown.
 #[must_use = "the promise ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Promise {
@@ -112,7 +114,7 @@ pub(crate) struct Promise {
     bytes: i64,
 }
 
-/// To whom room is promised.
+/// The purpose of a promise.
 #[derive(Clone, Copy, Debug)]
 enum To {
     Change,
@@ -131,7 +133,7 @@ fn positive(bytes: &AtomicI64) -> u64 {
 }
 
 impl Room {
-    /// The room of a disk, of which `reserve` bytes shall be kept back.
+    /// The ledger of a disk, of which `reserve` bytes are kept back.
     pub(crate) fn new(disk: Arc<dyn Disk>, reserve: u64, journal_bytes: u64) -> Result<Self> {
         let space = disk.space().map_err(|error| asking(&error))?;
         Ok(Self {
@@ -154,12 +156,12 @@ impl Room {
         Ok(space.free)
     }
 
-    /// What tables can still use.
+    /// Bytes that tables can still use.
     fn free_to_tables(&self) -> Result<u64> {
         Ok(self.free()? + self.unused.load(Ordering::SeqCst))
     }
 
-    /// What of the reserve is not in its file: it is among what is free.
+    /// The bytes of the reserve's half that are not in its file. They are part of the free space.
     fn given_up(&self) -> u64 {
         (self.reserve / 2).saturating_sub(self.set_aside.load(Ordering::SeqCst))
     }
@@ -181,19 +183,19 @@ impl Room {
         }
     }
 
-    /// What changes and files that are under way will take.
+    /// The bytes that pending changes and growing files will take.
     fn promised(&self) -> u64 {
         2 * (positive(&self.entering) + positive(&self.unflushed)) + positive(&self.growing)
     }
 
     /// Promises the room of a change that adds about `growth` bytes; 0 for one that only frees.
-    /// Whether there is that much says [`Room::fits`].
+    /// [`Room::fits`] then tells whether there is that much.
     pub(crate) fn enter(self: &Arc<Self>, growth: u64) -> Promise {
         let bytes = if growth == 0 { FREEING_BYTES } else { growth };
         self.promise(To::Change, bytes)
     }
 
-    /// Whether there is room for a change that has [entered](Room::enter).
+    /// Returns whether there is room for a change that has [entered](Room::enter).
     pub(crate) fn fits(&self, growth: u64) -> Result<Fit> {
         if growth > 0 && self.full.load(Ordering::Relaxed) {
             return Ok(Fit::No);
@@ -207,7 +209,8 @@ impl Room {
         let headroom = free.saturating_sub(kept);
         self.limit_tables(headroom);
         let spare = headroom.checked_sub(promised);
-        // Counted twice as everything that goes to tables, and several may get one at once.
+        // Bytes that go to tables count twice, and several threads may get an allowance at the same
+        // time.
         let allowance = spare.map_or(0, |spare| (spare / 16).min(ALLOWANCE_MAX));
         self.allowance.store(allowance as i64, Ordering::SeqCst);
         if spare.is_some() {
@@ -219,7 +222,7 @@ impl Room {
             let fits = free + set_aside >= promised || redeemable == 0;
             return Ok(if fits { Fit::Yes } else { Fit::AfterFlush });
         }
-        // A flush for the sake of one small change would be begun again for the next.
+        // If a flush were begun for one small change, the next change would need another flush.
         let worthwhile = redeemable >= self.journal_bytes / TABLE_PART_MIN;
         if worthwhile && headroom >= promised - redeemable {
             return Ok(Fit::AfterFlush);
@@ -227,7 +230,8 @@ impl Room {
         Ok(Fit::No)
     }
 
-    /// Three tables may be on their way: together they shall promise less than half of what is left.
+    /// Sets the size at which a table is frozen. Three tables may wait at the same time; together
+    /// they must promise less than half of the headroom.
     fn limit_tables(&self, headroom: u64) {
         let limit = (headroom / 16).max(self.journal_bytes / TABLE_PART_MIN);
         let limit = if limit > self.journal_bytes * 2 {
@@ -238,7 +242,7 @@ impl Room {
         self.table_limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether a table has as much as may be promised for one.
+    /// Returns whether a table has reached the limit for one table.
     pub(crate) fn is_enough(&self, table: &Table) -> bool {
         table.growth() > self.table_limit.load(Ordering::Relaxed)
     }
@@ -253,43 +257,43 @@ impl Room {
         self.unflushed.fetch_add(grown, Ordering::SeqCst);
     }
 
-    /// The table is in the base.
+    /// Ends the promise for a table, which is in the base now.
     pub(crate) fn flushed(&self, table: &Table) {
         let bytes = table.growth() as i64;
         self.unflushed.fetch_sub(bytes, Ordering::SeqCst);
     }
 
-    /// Promises room for a file that is about to grow, if there is room for that.
+    /// Promises room for a file that is about to grow. Returns `None` if there is not enough.
     pub(crate) fn grow(self: &Arc<Self>, bytes: u64) -> Option<Promise> {
         let promise = self.promise(To::File, bytes);
         (self.left_to_files().ok()? > 0).then_some(promise)
     }
 
-    /// What files may grow by, in bytes and one more.
+    /// The bytes by which files may grow, plus one.
     fn left_to_files(&self) -> Result<u64> {
         let allowed = 2 * positive(&self.allowance);
         let kept = self.promised() + allowed + self.reserve + self.given_up();
         Ok((self.free()? + 1).saturating_sub(kept))
     }
 
-    /// What can be stored in files that grow.
+    /// The bytes that can be stored in files that grow.
     pub(crate) fn available(&self) -> Result<u64> {
         Ok(self.left_to_files()?.saturating_sub(1))
     }
 
-    /// What a transaction of a flush may [cost](entry_cost): its pages are all copied before the old
-    /// ones are free, and the next transaction but one can use those.
+    /// The most that a transaction of a flush may [cost](entry_cost). Its pages are all copied
+    /// before the old ones are free; the next transaction but one can use those.
     pub(crate) fn part_of_flush(&self) -> u64 {
         let free = self.free_to_tables().unwrap_or(0);
         (free / 4).max(PART_MIN * TOUCHED_BYTES)
     }
 
-    /// After a flush: what the base's file has and its entries do not need.
+    /// Records, after a flush, the bytes of the base's file that its entries do not need.
     pub(crate) fn found_unused(&self, bytes: u64) {
         self.unused.store(bytes, Ordering::SeqCst);
     }
 
-    /// A flush found no room: gives the reserve up.
+    /// A flush found no room: gives up the reserve.
     pub(crate) fn overflowed(&self) {
         if !self.full.swap(true, Ordering::Relaxed) {
             tracing::warn!("the partition is full: only removals are taken");
@@ -299,7 +303,8 @@ impl Room {
         spend_reserve(self.disk.as_ref());
     }
 
-    /// A flush found room. Sets the reserve aside again if it was given up and there is enough.
+    /// A flush found room. If the reserve was given up and there is enough room, sets it aside
+    /// again.
     pub(crate) fn relieved(self: &Arc<Self>) {
         if self.full.swap(false, Ordering::Relaxed) {
             tracing::info!("the partition has room again");
@@ -307,7 +312,7 @@ impl Room {
         let _ = self.set_reserve_aside();
     }
 
-    /// Whether a flush found no room and none has found any since.
+    /// Returns whether a flush found no room, and no later flush has succeeded.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
@@ -332,7 +337,7 @@ impl Room {
     }
 }
 
-/// What an entry costs a transaction of a flush at most, in bytes of the file system.
+/// The most that an entry costs a transaction of a flush, in bytes of the file system.
 pub(super) fn entry_cost(value: Option<&Bytes>) -> u64 {
     TOUCHED_BYTES + 2 * value.map_or(0, |value| value.len() as u64)
 }

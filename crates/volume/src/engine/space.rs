@@ -1,17 +1,20 @@
-//! Which blocks are in use: the map from which large bodies get their room.
+//! The map of the blocks in use, from which large bodies get their room.
 //!
-//! Blocks of 4 KiB are numbered through; 16,384 of them are a region, whose bitmap is one value of
-//! the table. A region in memory has two bitmaps:
+//! Blocks of 4 KiB are numbered consecutively. A region has 16,384 of them, and its bitmap is one
+//! value of the table. A region in memory has two bitmaps:
 //!
-//! * the *image*: what the table shall say, changed only by batches, in the order in which they
-//!   enter the journal. It is written with the changes of the journal file it belongs to, so map and
-//!   vnodes are always of the same moment;
-//! * *taken*: what may not be handed out. It is the image, plus blocks handed out for changes not
-//!   yet in a batch, plus blocks released by a batch that is not yet durable or that a reader
-//!   still looks at.
+//! * The *image* is what the table is to hold. Only batches change it, in the order in which they
+//!   enter the journal. It is written with the changes of its journal file, so the map and the
+//!   vnodes are always of the same moment.
+//! * *Taken* are the blocks that may not be handed out. These are the blocks of the image, and the
+//!   blocks handed out for changes that are not in a batch yet. Released blocks stay taken until
+//!   their batch is durable and no reader uses them.
 //!
-//! So: a block is handed out only when no durable vnode names it and nobody reads it; a crash
-//! forgets what was handed out and not used; and nothing is scanned at the start.
+//! It follows that:
+//!
+//! 1. A block is handed out only when no durable vnode names it and no reader uses it.
+//! 2. Blocks that were handed out and not used are free again after a crash.
+//! 3. Nothing is scanned at the start.
 
 mod files;
 
@@ -30,24 +33,24 @@ use files::BlockFile;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
-/// Blocks of a region: 64 MiB, a bitmap of 2 KiB.
+/// Blocks of a region: 64 MiB, with a bitmap of 2 KiB.
 pub(crate) const REGION_BLOCKS: u64 = 16_384;
 pub(crate) const WORDS: usize = (REGION_BLOCKS / 64) as usize;
-/// Regions of a file: 4 TiB, which every file system takes.
+/// Regions of a block file: 4 TiB, a size that every file system supports.
 const FILE_REGIONS: u64 = 65_536;
-/// Regions whose free counts share a value.
+/// The number of regions whose free counts share a value.
 pub(crate) const COUNTS_REGIONS: usize = 512;
-/// A run shorter than this is taken only when there is nothing better.
+/// A shorter run is taken only if there is nothing better.
 const GOOD_RUN: u32 = 16;
-/// Regions tried for good runs before the map grows.
+/// The number of regions that are tried for good runs before the map grows.
 const REGIONS_TRIED: usize = 16;
-/// Flushes after which a region that nobody used leaves memory.
+/// A region that was not used during this many flushes leaves memory.
 const REGION_IDLE_FLUSHES: u64 = 8;
 
-/// The blocks of a region, a bit each.
+/// The blocks of a region, one bit each.
 pub(crate) type Bitmap = [u64; WORDS];
 
-/// Finds the stored value of a key (a region's bitmap or counts).
+/// Reads the stored value of a key (a region's bitmap or counts).
 pub(crate) type Load<'a> = &'a dyn Fn(&Key) -> Result<Option<Bytes>>;
 
 /// The map of all blocks, and the files that hold them.
@@ -56,20 +59,21 @@ pub(crate) struct Space {
     room: Arc<Room>,
     inner: Mutex<Inner>,
     files: Mutex<HashMap<u64, BlockFile>>,
-    /// Free regions that have no room on the file system.
+    /// Free regions whose room was given back to the file system.
     unbacked: Mutex<BTreeSet<u32>>,
 }
 
 #[derive(Default)]
 struct Inner {
     regions: HashMap<u32, Region>,
-    /// Free blocks of each region by its image, and by what may be handed out.
+    /// Free blocks of each region: by its image, and by what may be handed out.
     image_free: Vec<u16>,
     free: Vec<u16>,
     changed_counts: BTreeSet<u32>,
     cursor: usize,
     flushes: u64,
-    /// Readers by the moment at which they began, and releases by theirs.
+    /// A counter of releases. `readers` counts the readers by its value when they began; `waiting`
+    /// has the released runs with its value at their release.
     moment: u64,
     readers: BTreeMap<u64, usize>,
     waiting: VecDeque<(u64, Vec<Run>)>,
@@ -80,17 +84,18 @@ struct Region {
     image: Box<Bitmap>,
     dirty: bool,
     used_at: u64,
-    /// No free block lies in a word before this one.
+    /// No word before this one has a free block.
     hint: usize,
 }
 
-/// Blocks handed out for a change; they go back when this is dropped before the change is made.
+/// Blocks handed out for a change. If this is dropped before the change is made, they are given
+/// back.
 pub(crate) struct Allocation {
     space: Arc<Space>,
     runs: Vec<Run>,
 }
 
-/// A reader's hold on all blocks that were in use when it began.
+/// Keeps all blocks that were in use when a reader began from being reused.
 pub(crate) struct Pin {
     space: Arc<Space>,
     moment: u64,
@@ -101,7 +106,7 @@ impl Allocation {
         &self.runs
     }
 
-    /// The blocks now belong to a batch.
+    /// Ends the allocation: the blocks now belong to a batch.
     pub(crate) fn keep(mut self) -> Vec<Run> {
         std::mem::take(&mut self.runs)
     }
@@ -138,7 +143,7 @@ pub(crate) fn count_free(words: &Bitmap) -> u16 {
 }
 
 impl Space {
-    /// The map as the table has it; `load` reads the table.
+    /// Opens the map that the table holds; `load` reads the table.
     pub(crate) fn open(disk: Arc<dyn Disk>, room: Arc<Room>, load: Load<'_>) -> Result<Self> {
         let mut inner = Inner::default();
         for index in 0.. {
@@ -183,7 +188,7 @@ impl Space {
         Ok(space)
     }
 
-    /// Hands out `blocks` blocks in as few runs as there are, or `DiskFull`.
+    /// Hands out `blocks` blocks in as few runs as possible, or returns `DiskFull`.
     pub(crate) fn allocate(self: &Arc<Self>, blocks: u32, load: Load<'_>) -> Result<Allocation> {
         let mut aside = Vec::new();
         let found = self.find_room(blocks, &mut aside, load);
@@ -191,8 +196,8 @@ impl Space {
         found
     }
 
-    /// Finds blocks that the file system has room for. Free blocks behind the end of a file that
-    /// cannot grow are put `aside`, a region at a time, and others are looked for.
+    /// Finds blocks for which the file system has room. Free blocks behind the end of a file that
+    /// cannot grow are put into `aside`, a region at a time, and others are tried.
     fn find_room(
         self: &Arc<Self>,
         blocks: u32,
@@ -205,7 +210,8 @@ impl Space {
                 let mut inner = self.inner.lock();
                 let taken = self.take_blocks(&mut inner, blocks, aside.is_empty(), &mut runs, load);
                 if !matches!(taken, Ok(0)) {
-                    // Under the lock that is held: an allocation dropped here would wait for it.
+                    // Done under the lock that is held: the drop of an `Allocation` here would wait
+                    // for that lock forever.
                     for run in runs {
                         inner.untake(run);
                     }
@@ -250,8 +256,8 @@ impl Space {
         }
     }
 
-    /// Takes up to `blocks` blocks into `runs`, of new regions too if it may `grow` the map. Answers
-    /// how many are missing.
+    /// Takes up to `blocks` blocks into `runs`; also from new regions if `grow` is set. Returns how
+    /// many are missing.
     fn take_blocks(
         &self,
         inner: &mut Inner,
@@ -302,7 +308,7 @@ impl Space {
         }
     }
 
-    /// Enters a batch's changes into the image. Batches come in journal order.
+    /// Enters a batch's changes into the image. Batches come in the order of the journal.
     pub(crate) fn apply(&self, taken: &[Run], released: &[Run], load: Load<'_>) -> Result<()> {
         if taken.is_empty() && released.is_empty() {
             return Ok(());
@@ -317,7 +323,7 @@ impl Space {
         Ok(())
     }
 
-    /// Loads the regions that a release will change, so that `apply` needs no disk.
+    /// Loads the regions that a release will change, so that `apply` needs no disk access.
     pub(crate) fn prepare(&self, runs: &[Run], load: Load<'_>) -> Result<()> {
         if runs.is_empty() {
             return Ok(());
@@ -331,7 +337,7 @@ impl Space {
         Ok(())
     }
 
-    /// Blocks released by a batch that is durable now: they are free once today's readers left.
+    /// Frees blocks that a now durable batch has released, once all present readers have ended.
     pub(crate) fn released(&self, runs: Vec<Run>) {
         if runs.is_empty() {
             return;
@@ -343,7 +349,7 @@ impl Space {
         inner.settle();
     }
 
-    /// Holds every block that is in use now until the pin is dropped.
+    /// Keeps every block that is in use now until the pin is dropped.
     pub(crate) fn pin(self: &Arc<Self>) -> Pin {
         let mut inner = self.inner.lock();
         let moment = inner.moment;
@@ -354,7 +360,7 @@ impl Space {
         }
     }
 
-    /// The values that the table must get with the changes applied so far.
+    /// Returns the values with which the table gets the changes applied so far.
     pub(crate) fn freeze(&self) -> Vec<(Key, Option<Bytes>)> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
@@ -386,7 +392,7 @@ impl Space {
         values
     }
 
-    /// Blocks that can be handed out without growing.
+    /// Blocks that can be handed out without growing a file.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.inner
             .lock()
@@ -396,7 +402,7 @@ impl Space {
             .sum()
     }
 
-    /// Whether a block is in use by the image, for the consistency check.
+    /// Returns the runs of blocks that the image has in use, for the consistency check.
     pub(crate) fn image_blocks(&self, load: Load<'_>) -> Result<Vec<Run>> {
         let mut inner = self.inner.lock();
         let mut runs: Vec<Run> = Vec::new();
@@ -426,7 +432,7 @@ pub(crate) fn with_checksum(mut bytes: Vec<u8>) -> Bytes {
     bytes.into()
 }
 
-/// The bytes before a checksum that is right.
+/// Returns the bytes before the checksum, if the checksum is right.
 pub(crate) fn checked(bytes: &Bytes) -> Result<Bytes> {
     if bytes.len() >= 4 {
         let body = bytes.slice(..bytes.len() - 4);
@@ -437,7 +443,7 @@ pub(crate) fn checked(bytes: &Bytes) -> Result<Bytes> {
     Err(Error::Format("a record does not match its checksum".into()))
 }
 
-/// A region as its value has it; without one no block of it was ever in use.
+/// Decodes the bitmap of a region. Without a value, no block of the region was ever in use.
 pub(crate) fn bitmap(value: Option<&Bytes>) -> Result<Box<Bitmap>> {
     let mut words = Box::new([0; WORDS]);
     if let Some(value) = value {
@@ -469,7 +475,8 @@ impl Inner {
         Ok(region)
     }
 
-    /// Takes up to `wanted` blocks of a region in runs of at least `good` (or of what is wanted).
+    /// Takes up to `wanted` blocks of a region, in runs of at least `good` blocks or of all that
+    /// are wanted.
     fn take(
         &mut self,
         index: usize,
@@ -561,7 +568,7 @@ impl Inner {
             region.image[bit / 64] ^= mask;
             region.dirty = true;
             if used && region.taken[bit / 64] & mask == 0 {
-                // Only a replay takes blocks that were not handed out first.
+                // Only a replay takes blocks that were not handed out before.
                 region.taken[bit / 64] |= mask;
                 self.free[number as usize] -= 1;
             }
@@ -572,7 +579,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees what was released before the oldest reader began.
+    /// Frees the blocks that were released before the oldest reader began.
     fn settle(&mut self) {
         let oldest = self.readers.keys().next().copied().unwrap_or(u64::MAX);
         while self
@@ -588,7 +595,8 @@ impl Inner {
         }
     }
 
-    /// After a replay nobody reads and everything is durable: what may be handed out is the image.
+    /// After a replay there are no readers and everything is durable, so `taken` becomes equal to
+    /// the image.
     fn reset(&mut self) {
         for (number, region) in &mut self.regions {
             region.taken = region.image.clone();

@@ -1,17 +1,18 @@
-//! The id of a store, in the file `store-id`: says that the disk has been used, and as which store.
+//! The id of a store, in the file `store-id`. It records that the disk is in use, and by which
+//! store.
 //!
-//! Opening makes what is missing, since a store begins on an empty disk and a crash may come while
-//! it is made. Without more knowledge a store that lost a file would be opened as a new one, and
-//! take new data in place of the old.
+//! Opening makes missing files, because a store begins on an empty disk and a crash may come while
+//! it is made. Without the id, a store that lost a file would be opened as a new store, and take
+//! new data in place of the old. So:
 //!
-//! 1. The file is written when the base table and the first record are durable. What is missing
-//!    before that was never there: nothing had been acknowledged.
-//! 2. From then on the base table is there, or the store is refused ([`Error::Damaged`]). The
-//!    base says which journal files must be there (`base::Mark`), and which block files.
-//! 3. A program that opens the store keeps the id in another place, and compares: an empty
-//!    directory, or another disk at the place of this one, has no id or another one.
+//! 1. The file is written when the base table and the first record are durable. A file that is
+//!    missing before that never existed: no change had been acknowledged.
+//! 2. From then on the base table must be there, or the store is refused ([`Error::Damaged`]). The
+//!    base records which journal files must be there (`base::Mark`), and which block files.
+//! 3. A program that opens the store keeps the id in another place and compares. An empty directory
+//!    has no id, and another disk at the same place has another one.
 //!
-//! Stores of releases without ids get one when they are opened.
+//! Stores of releases without ids get an id when they are opened.
 
 use std::fmt;
 use std::io;
@@ -21,13 +22,13 @@ use std::str::FromStr;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 
-/// The file with the id.
+/// The file that holds the id.
 const NAME: &str = "store-id";
-/// It is made under this name.
+/// The name under which the file is made.
 const NEW_NAME: &str = "store-id.new";
-/// The file that must be there with it.
+/// The file that must be there together with the id.
 const BASE: &str = "base";
-/// Bytes that are read of it at most.
+/// The most bytes that are read of the file.
 const BYTES_MAX: u64 = 512;
 
 /// Identifies one store: made at random with the store.
@@ -35,11 +36,11 @@ const BYTES_MAX: u64 = 512;
 pub struct StoreId([u8; 16]);
 
 impl StoreId {
-    /// The id of the store on a disk. `None`: the disk was not used as one by a release with ids.
+    /// Reads the id of the store on a disk. `None` if no release with ids has used the disk.
     ///
     /// # Errors
-    /// [`Error::Format`] for a file that does not parse; [`Error::Partition`] if the disk cannot
-    /// be read.
+    /// [`Error::Format`] for a file that does not parse; [`Error::Partition`] if the disk cannot be
+    /// read.
     pub fn of(disk: &dyn Disk) -> Result<Option<Self>> {
         let names = disk.list().map_err(failed)?;
         if !has(&names, NAME) {
@@ -54,7 +55,8 @@ impl StoreId {
         Self::from_bytes(&read().map_err(failed)?).map(Some)
     }
 
-    /// The same of a directory, in which nothing is made. `None` also if there is no such directory.
+    /// Like [`StoreId::of`], for a directory, in which nothing is made. `None` also if there is no
+    /// such directory.
     ///
     /// # Errors
     /// As [`StoreId::of`].
@@ -66,7 +68,7 @@ impl StoreId {
         }
     }
 
-    /// Makes one for a store whose files are durable.
+    /// Makes an id for a store whose files are durable.
     pub(super) fn make(disk: &dyn Disk) -> io::Result<Self> {
         let id = Self(*uuid::Uuid::new_v4().as_bytes());
         let file = disk.open(NEW_NAME)?;
@@ -115,7 +117,8 @@ impl FromStr for StoreId {
     }
 }
 
-/// Refuses a disk that has been used and lacks the base table. Its id, if it has one.
+/// Returns the id of the disk, if it has one. Refuses a disk that has an id but lacks the base
+/// table.
 pub(super) fn check(disk: &dyn Disk) -> Result<Option<StoreId>> {
     let Some(id) = StoreId::of(disk)? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Changes that are in the journal and not yet in the base: one ordered table a journal file.
+//! A table in memory: the changes of one journal file that are not yet in the base, in key order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,21 +8,21 @@ use parking_lot::RwLock;
 
 use super::key::Key;
 
-/// Memory that an entry takes beside its value, about; more than it takes in the base.
+/// About the memory that an entry takes beside its value; more than it takes in the base.
 const ENTRY_BYTES: i64 = 120;
 
-/// Changes by key; `None` hides what lies below.
+/// Changes by key; `None` hides the key in older levels.
 #[derive(Default)]
 pub(crate) struct Table {
     map: RwLock<BTreeMap<Key, Option<Bytes>>>,
     bytes: AtomicI64,
-    /// Of that, what is put: what the base may grow by, but for the shape of its pages.
+    /// The bytes of puts: the growth of the base, apart from the fill of its pages.
     growth: AtomicI64,
-    /// Number of the last journal group whose changes are here.
+    /// Number of the last journal group whose changes are in this table.
     last_group: AtomicU64,
 }
 
-/// What an entry adds to the sizes of its table.
+/// The amounts that an entry adds to the sizes of its table.
 #[derive(Default)]
 struct Weight {
     bytes: i64,
@@ -38,7 +38,7 @@ impl Weight {
 }
 
 impl Table {
-    /// Puts changes in. Says by how much that changes [`Table::growth`].
+    /// Applies changes. Returns by how much [`Table::growth`] changes.
     pub(crate) fn apply(&self, entries: impl IntoIterator<Item = (Key, Option<Bytes>)>) -> i64 {
         let mut map = self.map.write();
         let mut bytes = 0;
@@ -56,7 +56,7 @@ impl Table {
         growth
     }
 
-    /// What is known of a key here: nothing, that it is gone, or its value.
+    /// Looks up a key: `None` if it is not here, `Some(None)` if it is deleted, or its value.
     pub(crate) fn get(&self, key: &Key) -> Option<Option<Bytes>> {
         self.map.read().get(key).cloned()
     }
@@ -81,12 +81,12 @@ impl Table {
         work(&self.map.read())
     }
 
-    /// Memory in use, about.
+    /// About the memory in use.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Bytes of what is put here, keys included and deletes not.
+    /// Bytes of the puts, with keys and without deletes.
     pub(crate) fn growth(&self) -> u64 {
         self.growth.load(Ordering::Relaxed).max(0) as u64
     }

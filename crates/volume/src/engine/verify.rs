@@ -1,10 +1,12 @@
-//! The part of a scrub that looks at the base table itself: its file on the disk, and the order of
+//! The part of a scrub that verifies the base table itself: its file on the disk, and the order of
 //! its keys.
 //!
-//! Blocks of the file are compared with their sums a megabyte at a time; flushes wait that long. A
-//! block that does not match may be of no state: a crash can leave such. So all keys are then
-//! looked up in a second opening of the file that has nothing in memory: which of them are hit.
-//! What is in memory goes on answering, until a restart: time to move the volumes.
+//! Blocks of the file are compared with their sums, one megabyte at a time; flushes wait that long.
+//! A block that does not match may belong to no state of the table: a crash can leave such blocks.
+//! So in that case all keys are looked up in a second opening of the file that has nothing in
+//! memory. This shows which entries are damaged.
+//!
+//! Until a restart, the pages in memory continue to serve reads: time to move the volumes.
 
 use std::ops::ControlFlow;
 
@@ -16,26 +18,26 @@ use crate::error::Result;
 /// Bytes of the file that are compared, and keys that are looked up, before a flush may go on.
 const BYTES_TOGETHER: u64 = 1 << 20;
 const KEYS_TOGETHER: usize = 20_000;
-/// Damaged records that are named, at most.
+/// The most damaged records that are named.
 const NAMED_MAX: usize = 1000;
 
-/// What is wrong with the table.
+/// The faults of the table.
 #[derive(Debug, Default)]
 pub(crate) struct TableFaults {
-    /// The disk has damaged blocks that hold these entries.
+    /// Entries that lie in damaged blocks of the disk.
     pub(crate) lost: Vec<Key>,
-    /// How many more there are.
+    /// The number of further such entries.
     pub(crate) unnamed: u64,
-    /// Where the first of these blocks begins.
+    /// The offset of the first damaged block.
     pub(crate) offset: Option<u64>,
-    /// Other faults, a sentence each.
+    /// Other faults, one sentence each.
     pub(crate) others: Vec<String>,
-    /// It was ended before everything was looked at.
+    /// The verification ended before everything was read.
     pub(crate) is_partial: bool,
 }
 
 impl TableFaults {
-    /// The log says where the disk is damaged, if it is.
+    /// Logs where the disk is damaged, if it is.
     pub(crate) fn tell(&self) {
         if let Some(offset) = self.offset {
             let records = self.lost.len() as u64 + self.unnamed;
@@ -50,7 +52,8 @@ impl TableFaults {
 }
 
 impl Engine {
-    /// Looks at the table; `pace` hears of bytes that were verified, and may end it.
+    /// Verifies the table. `pace` is called with the number of verified bytes, and may end the
+    /// work.
     pub(crate) fn verify_table(
         &self,
         pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -58,7 +61,7 @@ impl Engine {
         let mut faults = TableFaults::default();
         let mut at = 0;
         loop {
-            // While it has to be opened again there is nothing to compare with.
+            // While the base has to be opened again, there is nothing to compare.
             let unsound = match &*self.base.lock() {
                 Some(base) => base.unsound_blocks(at, BYTES_TOGETHER)?,
                 None => None,
@@ -88,7 +91,7 @@ impl Engine {
         Ok(faults)
     }
 
-    /// Looks for some of the keys on the disk; answers where to go on.
+    /// Looks up some of the keys on the disk. Returns the key at which to go on.
     fn compare_with_stored(&self, from: &Key, faults: &mut TableFaults) -> Result<Option<Key>> {
         let slot = self.base.lock();
         let Some(base) = &*slot else {
@@ -124,14 +127,14 @@ impl Engine {
     }
 }
 
-/// Looks at the order of some keys; answers where to go on.
+/// Checks the order of some keys. Returns the key at which to go on.
 fn walk(
     view: &View,
     from: &Key,
     faults: &mut TableFaults,
     look: &mut dyn FnMut(&Key, &mut TableFaults),
 ) -> Option<Key> {
-    // What cannot be read is told where the records there are looked at.
+    // Unreadable places are reported where the records there are verified.
     let mut entries = view.entries(from).ok();
     let (mut last, mut place) = (None, *from);
     for _ in 0..KEYS_TOGETHER {
@@ -156,7 +159,7 @@ fn walk(
     Some(place)
 }
 
-/// The first key behind a damaged page that can be read from, or one not far behind it.
+/// The first key behind a damaged page that can be read, or one not far behind it.
 pub(crate) fn skip_unreadable(view: &View, bad: &Key) -> Option<Key> {
     skip(bad, &mut |key| {
         view.entries(key)
@@ -165,8 +168,8 @@ pub(crate) fn skip_unreadable(view: &View, bad: &Key) -> Option<Key> {
     })
 }
 
-/// The smallest key found behind `bad` for which `is_readable`, if any: by steps that double, and
-/// then halves.
+/// The smallest key found behind `bad` for which `is_readable` is true, if any. Steps double until
+/// one is found, and then halve.
 pub(super) fn skip(bad: &Key, is_readable: &mut dyn FnMut(&Key) -> bool) -> Option<Key> {
     let bits = 8 * super::key::KEY_MAX as u32;
     let (step, mut good) = (0..bits).find_map(|step| {

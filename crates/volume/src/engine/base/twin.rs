@@ -1,7 +1,7 @@
-//! The base table as the disk has it, without what is in memory: for a scrub.
+//! The base table as it is on the disk, without the pages in memory, for a scrub.
 //!
-//! A second redb over the same file, which only reads: from the device, compared with the sums.
-//! While it is in use nothing may change the file.
+//! This is a second redb on the same file, for reads only. It reads from the device and compares
+//! with the sums. While it is in use, the file must not change.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::engine::key::Key;
 use crate::error::Result;
 
 const BLOCK: u64 = 4096;
-/// Memory for its pages: entries are asked for in order.
+/// Memory for its pages. Entries are read in order, so little is enough.
 const CACHE_BYTES: usize = 1 << 20;
-/// The flags in redb's header, and that of a table which is in use. It would not be opened for
-/// reading with it, and between two transactions it says nothing else.
+/// The flags in redb's header, and the flag of a table in use. With this flag redb would not open
+/// the file for reading. Between two transactions the flag has no other meaning.
 const FLAGS_AT: u64 = 9;
 const IN_USE: u8 = 2;
 
@@ -60,11 +60,11 @@ impl StorageBackend for Stored {
     }
 }
 
-/// The base table of the disk, open.
+/// The open base table of the disk.
 pub(crate) struct Twin(Option<ReadOnlyDatabase>);
 
 impl Base {
-    /// Opens what the disk has. The file must not change before the twin is dropped.
+    /// Opens the table on the disk. The file must not change before the twin is dropped.
     pub(crate) fn twin(&self) -> Result<Twin> {
         let database = guarded(|| {
             let stored = Stored {
@@ -78,9 +78,9 @@ impl Base {
         Ok(Twin(Some(database.map_err(|error| failed(&error))?)))
     }
 
-    /// Compares up to `length` bytes at an offset of the file on the disk with the sums: the
-    /// offsets of blocks that do not match or cannot be read. None behind the end of the file. The
-    /// table must not be in use by a transaction.
+    /// Compares up to `length` bytes at an offset of the file on the disk with the sums. Returns
+    /// the offsets of the blocks that do not match or cannot be read. Returns `None` if the offset
+    /// is behind the end of the file. No transaction may be using the table.
     pub(crate) fn unsound_blocks(&self, offset: u64, length: u64) -> Result<Option<Vec<u64>>> {
         let io = |error| failed(&redb::Error::Io(error));
         let end = self.file.length().map_err(io)?.min(offset + length);
@@ -105,7 +105,7 @@ impl Base {
 }
 
 impl Twin {
-    /// Whether the entry of a key can be read.
+    /// Checks whether the entry of a key can be read.
     pub(crate) fn check(&self, key: &Key) -> Result<()> {
         guarded(|| {
             let Some(database) = &self.0 else {
@@ -121,7 +121,7 @@ impl Twin {
 
 impl Drop for Twin {
     fn drop(&mut self) {
-        // Its end may meet damaged pages too.
+        // The drop of the database may read damaged pages, too.
         let _ = guarded(|| {
             drop(self.0.take());
             Ok(())

@@ -1,12 +1,13 @@
 //! The files that hold the blocks, and the room that they take on the file system.
 //!
-//! A file's room is allocated in steps from its start, before blocks there are handed out, so
-//! that a write of blocks lacks none. Blocks that are released keep theirs: the next body has it.
-//! Only when tables find none any more, a region in which no block is in use gives its room back:
-//! the end of a file is cut off; elsewhere a hole is made, and the region is *unbacked* until its
-//! room is allocated again. Which regions are is not written down: where a file has holes when it
-//! is opened, every free region counts as one, and allocating what is there already changes
-//! nothing.
+//! The room of a file is allocated in steps from its start, before blocks there are handed out. So
+//! a write of blocks never lacks room. Released blocks keep their room, and the next body gets it.
+//!
+//! Only when tables find no room any more, a region in which no block is in use gives its room
+//! back. The end of a file is cut off; elsewhere a hole is made. The region is then *unbacked*
+//! until its room is allocated again. Which regions are unbacked is not stored. When a file with
+//! holes is opened, every free region counts as unbacked; allocating room that is there already
+//! changes nothing.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,19 +22,20 @@ use crate::ticket::is_nonblocking;
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = REGION_BLOCKS * BLOCK_BYTES;
-/// What a file may lack without having holes: parts of the file system's own blocks.
+/// The most bytes by which a file may fall short without having holes: parts of the file system's
+/// own blocks.
 const HOLE_BYTES_MIN: u64 = 1 << 20;
 
 /// One file of blocks.
 pub(super) struct BlockFile {
     file: Arc<dyn DiskFile>,
     allocated: u64,
-    /// Something was written whole since the last sync began.
+    /// A write has completed since the last sync began.
     dirty: bool,
 }
 
 impl Space {
-    /// Opens the file of a number.
+    /// Opens the file with this number.
     pub(super) fn open_file(&self, number: u32) -> Result<()> {
         let first = u64::from(number) * FILE_REGIONS;
         let holes = self.with_file(first * REGION_BLOCKS, |file, _| {
@@ -55,7 +57,7 @@ impl Space {
         Ok(())
     }
 
-    /// The first block behind what the file of `block` has room for.
+    /// The first block behind the allocated room of the file that holds `block`.
     pub(super) fn end_of_file(&self, block: u64) -> Result<u64> {
         let (region, _) = region_of(block);
         if self.unbacked.lock().contains(&region) {
@@ -138,7 +140,7 @@ impl Space {
         self.write_by(block, |file, offset| file.write_pieces_at(pieces, offset))
     }
 
-    /// [`Space::write`] past the system's memory.
+    /// [`Space::write`] past the system's page cache.
     pub(crate) fn write_past(&self, block: u64, bytes: &[u8]) -> Result<()> {
         self.write_by(block, |file, offset| file.write_past_at(bytes, offset))
     }
@@ -150,7 +152,7 @@ impl Space {
     ) -> Result<()> {
         let opened = self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)));
         let written = opened.and_then(|(file, offset)| write(file.as_ref(), offset));
-        // Only now: a sync that came while this was written does not count for it.
+        // Set only now: a sync that ran during this write does not cover it.
         let noted = written.and_then(|()| {
             self.with_file(block, |file, _| {
                 file.dirty = true;
@@ -160,14 +162,14 @@ impl Space {
         noted.map_err(|error| block_error(&error))
     }
 
-    /// Reads whole blocks past the system's memory.
+    /// Reads whole blocks past the system's page cache.
     pub(crate) fn read_past(&self, block: u64, buffer: &mut [u8]) -> std::io::Result<()> {
         let (file, offset) =
             self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
         file.read_past_at(buffer, offset)
     }
 
-    /// Reads whole blocks. `at_once` refuses to wait for the device.
+    /// Reads whole blocks. With `at_once`, fails instead of waiting for the device.
     pub(crate) fn read(&self, block: u64, buffer: &mut [u8], at_once: bool) -> std::io::Result<()> {
         let (file, offset) =
             self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
@@ -178,7 +180,7 @@ impl Space {
         }
     }
 
-    /// Reads whole blocks as the device has them, where that can be asked for.
+    /// Reads whole blocks from the device instead of the page cache, if the disk supports that.
     pub(crate) fn read_stored(&self, block: u64, buffer: &mut [u8]) -> std::io::Result<()> {
         let (file, offset) =
             self.with_file(block, |file, offset| Ok((Arc::clone(&file.file), offset)))?;
@@ -215,7 +217,7 @@ impl Space {
         Ok(())
     }
 
-    /// Gives the room of one free region back to the file system. False if there is none.
+    /// Gives the room of one free region back to the file system. Returns false if there is none.
     pub(crate) fn hand_back(&self, load: Load<'_>) -> Result<bool> {
         let mut runs = Vec::new();
         {
@@ -230,7 +232,7 @@ impl Space {
             let Some(region) = found else {
                 return Ok(false);
             };
-            // Nobody takes blocks of it meanwhile.
+            // Prevents other threads from taking blocks of the region meanwhile.
             inner.take(region, REGION_BLOCKS as u32, 1, &mut runs, load)?;
         }
         let Some(&Run { start, .. }) = runs.first() else {
@@ -256,7 +258,7 @@ impl Space {
         Ok(true)
     }
 
-    /// The regions that files reach into.
+    /// The regions that lie in allocated parts of files.
     fn allocated_regions(&self) -> Vec<Range<u64>> {
         let files = self.files.lock();
         let regions = files.iter().map(|(number, file)| {
@@ -266,7 +268,7 @@ impl Space {
         regions.collect()
     }
 
-    /// Room on the file system that is set aside for blocks already, in bytes.
+    /// Bytes on the file system that are allocated for blocks and not in use.
     pub(crate) fn allocated_but_unused(&self) -> u64 {
         let allocated: u64 = {
             let files = self.files.lock();
@@ -302,7 +304,7 @@ mod tests {
     use super::*;
     use crate::disk::{self, Disk, SimDisk};
 
-    /// A disk on which all blocks are synced by somebody else in the middle of each write.
+    /// A disk on which another thread syncs all blocks in the middle of each write.
     #[derive(Clone, Debug)]
     struct Meddling<D> {
         below: D,
@@ -386,7 +388,7 @@ mod tests {
             let block = space.allocate(1, &|_| Ok(None)).unwrap().runs()[0].start;
             let bytes = Bytes::from(vec![7; BLOCK_BYTES as usize]);
             write(&space, block, bytes.clone()).unwrap();
-            // As the change does that names the block.
+            // Like the change that names the block.
             space.sync().unwrap();
             let file = disk.below.power_cut(None).open("blocks.0").unwrap();
             let mut read = vec![0; bytes.len()];
