@@ -148,7 +148,7 @@ says 'fs: new sysname list set.' sysname -newsys none two one
 [ "$(cat @sys/f)" = 2 ] || fail "@sys is $(cat @sys/f)"
 says "Current sysname list is 'none' 'two' 'one'" sysname
 says 'Security level is currently clear.' getcrypt
-refused 'nothing to encrypt' setcrypt on
+refused 'no key to encrypt with' setcrypt on
 refused 'must be "on" or "off"' setcrypt perhaps
 says "Cell $cell status: no setuid allowed" getcellstatus "$cell"
 refused "no such cell as 'x.y'" getcellstatus x.y
@@ -177,7 +177,7 @@ refused 'network or server problems:  192.0.2.7.' checks -all -noresolve
 refused 'x.y is not known' checkservers -cell x.y
 says 'All servers are running.' checkservers -fast
 (cd "$AFS" && says 'All servers are running.' checkservers) || exit 1
-(cd / && says 'All servers are running.' checkservers -at "$AFS" && refused 'not in one' checkservers -fast) || exit 1
+(cd / && says 'All servers are running.' checkservers -at "$AFS" && refused 'not in a mount' checkservers -fast) || exit 1
 
 # Who is not root, and has not mounted it.
 other() { setpriv --reuid 12345 --regid 12345 --clear-groups "$CELLAR" fs "$@" 2>&1; }

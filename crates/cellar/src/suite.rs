@@ -1,4 +1,5 @@
-//! The suites of the originals: `vos`, `pts`, `fs`, `bos`, `osd`, with their option names and printed forms.
+//! The command suites of AFS, `vos`, `pts`, `fs`, `bos` and `osd`, with their original option names
+//! and printed forms.
 //!
 //! Each suite is a table of commands ([`syntax`]) and a function that runs them. `-json` prints the
 //! same results as JSON.
@@ -24,40 +25,40 @@ use crate::identity::IdentityOptions;
 use crate::output::{out, outln};
 use crate::session::{CellOptions, Session};
 
-/// What every operation takes. Those of the originals that mean nothing here are accepted, so that
-/// scripts go on to work.
+/// Switches that every operation takes. Switches of the original suites without a meaning here are
+/// accepted, so that existing scripts work.
 const COMMON: [Parameter; 13] = [
     optional(
         "cell",
-        "cell name: the cell; default: the one in --dir, else ThisCell's",
+        "cell name: the cell; default: the cell in --dir, otherwise the cell in ThisCell",
     ),
     optional(
         CELL_DIRECTORY,
-        "directory: of a cell on this machine; default: ./cell-data",
+        "directory: the directory of a cell on this machine; default: ./cell-data",
     ),
     optional(
         "dbserver",
-        "address: a database server of the cell, with :PORT if not 7003",
+        "address: a database server of the cell; append :PORT if it is not 7003",
     ),
     flag("json", ": print JSON"),
     flag("noresolve", ": print addresses, not names"),
-    flag("noauth", ": act as anybody, not as the local administrator"),
+    flag("noauth", ": act without a token, as system:anyuser"),
     flag(
         "auth",
-        ": act as your token says, not as the local administrator",
+        ": act with your token, not as the local administrator",
     ),
     flag(
         "localauth",
-        ": act as administrator by the cell's key, on a server",
+        ": act as administrator with the cell's key; works on a server of the cell",
     ),
-    flag("help", ": print this"),
+    flag("help", ": print this help"),
     optional("config", IGNORED),
     flag("verbose", IGNORED),
-    flag("encrypt", ": encrypt; it is always done"),
+    flag("encrypt", ": accepted; calls are always encrypted"),
     flag("force", IGNORED),
 ];
 
-/// Parses, and prints what is not an invocation.
+/// Parses a command line. Prints help or the reason of a refusal.
 fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>> {
     match suite.parse(words) {
         Ok(invocation) => Ok(Some(invocation)),
@@ -76,7 +77,7 @@ fn parse(suite: &'static Suite, words: &[String]) -> Outcome<Option<Invocation>>
     }
 }
 
-/// The exit status of a wrong command line: each of the originals has its own way.
+/// The exit status of a wrong command line. Each original suite has its own.
 fn status(suite: &Suite, wrong: Wrong) -> u8 {
     match suite.name {
         "vos" => vos::FAILED,
@@ -85,7 +86,8 @@ fn status(suite: &Suite, wrong: Wrong) -> u8 {
     }
 }
 
-/// The cell that a command line names. `server` is a server of it, where the command names one.
+/// The options that select the cell of a command line. `server` is a server of the cell, if the
+/// command names one.
 fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
     let dbserver = invocation.get("dbserver").map(str::to_owned);
     let dir = invocation.get(CELL_DIRECTORY).map(Into::into);
@@ -101,7 +103,7 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
         admin: false,
         identity: IdentityOptions {
             noauth: invocation.has("noauth"),
-            // What administrators do is worth it, and small.
+            // Administrative calls are small, and encryption is worth its cost.
             encrypt: true,
             localauth: invocation.has("localauth"),
         },
@@ -110,7 +112,7 @@ fn cell_options(invocation: &Invocation, server: Option<&str>) -> CellOptions {
     }
 }
 
-/// A server as it was named: dotted, or a name to look up.
+/// The address of a server that was given as an address or as a name.
 fn server_address(text: &str) -> Outcome<IpAddr> {
     let text = text.rsplit_once(':').map_or(text, |(host, _)| host);
     if let Ok(address) = text.parse() {
@@ -129,8 +131,8 @@ fn server_address(text: &str) -> Outcome<IpAddr> {
         .ok_or_else(|| Failure::new(format!("server '{text}' not found in host table")))
 }
 
-/// A server that is to be called. Where there is an administrator's socket, a loopback address means the server
-/// behind it, though that answers on another.
+/// The address of a server to call. If there is an administrator's socket, a loopback address means
+/// the server behind that socket, even if the server uses another address.
 fn called_server(session: &Session, text: &str) -> Outcome<IpAddr> {
     let address = server_address(text)?;
     let cell = &session.cell;
@@ -142,7 +144,7 @@ fn called_server(session: &Session, text: &str) -> Outcome<IpAddr> {
     }
 }
 
-/// A quota in KiB: a number of them, or one with K, M, G or T, as OpenAFS takes them.
+/// Parses a quota in KiB: a number, or a number with K, M, G or T, as OpenAFS accepts it.
 fn quota(what: &str, text: &str) -> Outcome<i32> {
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 0),
@@ -157,7 +159,7 @@ fn quota(what: &str, text: &str) -> Outcome<i32> {
         .and_then(|number: i32| number.checked_mul(1 << shift));
     kib.filter(|kib| *kib >= 0).ok_or_else(|| {
         Failure::usage(format!(
-            "{what}: '{text}' is not a quota: a number of KiB below 2T, or one with K, M, G or T, as 10G; 0 is none"
+            "{what}: '{text}' is not a quota: write a number of KiB, or a number with K, M, G or T, for example 10G; less than 2T; 0 for no limit"
         ))
     })
 }
@@ -172,7 +174,7 @@ fn partition(text: &str) -> Outcome<PartitionId> {
 
 fn number<T: std::str::FromStr>(what: &str, text: &str) -> Outcome<T> {
     text.parse()
-        .map_err(|_| Failure::usage(format!("{what}: '{text}' is not a number for it")))
+        .map_err(|_| Failure::usage(format!("{what}: '{text}' is not a valid number")))
 }
 
 /// Prints a value as JSON.

@@ -1,7 +1,8 @@
-//! `cellar bos`: what runs on a server machine, who are superusers, which keys there are.
+//! `cellar bos`: the server processes, superusers and keys of a server machine.
 //!
-//! Exit statuses are those of OpenAFS's `bos`, scripts look at them: the low byte of the overseer's
-//! code where an operation ends with it, and 0 where it only says what failed ([`Ends`]).
+//! Exit statuses are those of OpenAFS's `bos`, because scripts check them: the low byte of the
+//! overseer's code if an operation ends with it, and 0 if the operation only reports a failure
+//! ([`Ends`]).
 
 mod salvage;
 mod table;
@@ -20,13 +21,13 @@ use crate::failure::{FAILED, Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::{As, Session};
 
-/// Where programs lie on servers, as names on the wire have it.
+/// The directory of programs on servers, in the form of the protocol.
 const PROGRAMS: &str = "/usr/afs/bin";
 
-/// How an operation on several things ends when some of it was refused.
+/// How an operation on several things ends when a part of it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ends {
-    /// As if nothing had been.
+    /// With success.
     Well,
     /// With 1.
     Failed,
@@ -43,7 +44,7 @@ pub(crate) async fn run(words: Vec<String>) -> Outcome {
     done.map_err(|failure| failure.with_usual(FAILED))
 }
 
-/// Operations that only look; anybody may.
+/// Returns whether an operation only reads. Such operations need no administrator.
 fn looks_only(command: &str) -> bool {
     matches!(
         command,
@@ -68,7 +69,7 @@ async fn operation(invocation: &Invocation) -> Outcome {
             named.session(None, who).await?
         }
     };
-    // The machine itself says what runs on it; no database is asked.
+    // The machine itself answers; the databases are not asked.
     let server = called_server(&session, named)
         .map_err(|_| Failure::new(format!("can't find address for host '{named}'")))?;
     if !looks_only && !session.authenticated && !invocation.has("noauth") {
@@ -117,7 +118,7 @@ impl Bos<'_> {
                 let stopped = self
                     .each(list("instance").map(Act::Stop), Ends::AsTheLast)
                     .await;
-                // The status is that of the waiting then.
+                // Then the exit status is that of the wait.
                 match given.has("wait") {
                     true => self.each([Act::Wait].into_iter(), Ends::AsTheLast).await,
                     false => stopped,
@@ -178,7 +179,8 @@ impl Bos<'_> {
             ))),
             "removekey" => {
                 for kvno in list("kvno") {
-                    // Scripts know that what is no number is 0, of which there is no key.
+                    // Scripts expect text that is not a number to be read as a version that has no
+                    // key.
                     let kvno = kvno.parse().unwrap_or(-1);
                     self.overseer.act(&Act::RemoveKey(kvno)).await?;
                 }
@@ -251,7 +253,8 @@ impl Bos<'_> {
         }
     }
 
-    /// Does one after another; what is refused is said and does not keep from the rest.
+    /// Carries out acts one after another. A refusal is reported, and the other acts are still
+    /// carried out.
     async fn each<'a>(&self, acts: impl Iterator<Item = Act<'a>>, ends: Ends) -> Outcome {
         let (mut any, mut last) = (false, 0);
         for act in acts {
@@ -273,14 +276,14 @@ impl Bos<'_> {
         }
     }
 
-    /// Says what was done, unless JSON is wanted.
+    /// Prints a line unless JSON is wanted.
     fn said(&self, line: &str) {
         if !self.json {
             outln!("{line}");
         }
     }
 
-    /// Where a program lies on the server.
+    /// The path of a program on the server.
     fn destination(&self, file: &str) -> String {
         let name = file.rsplit('/').next().unwrap_or(file);
         let directory = self.invocation.get("dir").unwrap_or(PROGRAMS);
@@ -332,7 +335,7 @@ impl Bos<'_> {
             return print_json(&users);
         }
         let mut text = String::from("SUsers are: ");
-        // Ten a line; with none there is an empty one.
+        // Ten users a line. Without users the output is one empty line.
         for (index, line) in users.chunks(10).enumerate() {
             if index > 0 {
                 text.push('\n');
@@ -349,7 +352,7 @@ impl Bos<'_> {
     async fn list_keys(&self) -> Outcome {
         let keys = match self.overseer.keys().await {
             Ok(keys) => keys,
-            // Said, and the command succeeds, as OpenAFS's does.
+            // The failure is reported and the command succeeds, like OpenAFS's.
             Err(error) => {
                 Failure::from(error).report("bos");
                 return Ok(());
@@ -498,7 +501,7 @@ impl Bos<'_> {
     }
 }
 
-/// The low byte of what an overseer answered, which OpenAFS's `bos` exits with.
+/// The low byte of an overseer's code, which is the exit status of OpenAFS's `bos`.
 fn low_byte(error: &cellar_admin::Error) -> u8 {
     match error.code() {
         Some(code) if code.0 as u8 != 0 => code.0 as u8,

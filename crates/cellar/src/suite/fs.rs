@@ -1,8 +1,10 @@
-//! `cellar fs`: by asking the servers, and what is the cache manager's (`manager`) by asking a mount.
+//! `cellar fs`: calls the servers. Operations of the cache manager ([`manager`]) are sent to a
+//! mount.
 //!
-//! A path may be one in a mount, `cellar mount`'s or Linux's own, or one from `/afs` on.
-//! Where the originals take a path, a volume's name does too (`scratch` instead of
-//! `/afs/demo.cell/scratch`): its root directory, read-write. In a mount a word is a file's name only.
+//! A path may be in a mount, by `cellar mount` or by Linux's own client, or may start with `/afs`.
+//! Operations that take a path also accept a volume's name (`scratch` instead of
+//! `/afs/demo.cell/scratch`), which means the root directory of the read-write volume. In a mount a
+//! word is only a file's name.
 
 mod inapplicable;
 mod known;
@@ -71,7 +73,7 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     if let Some(mount) = known::mount(&invocation)? {
         return known::told(&mount, &invocation).await;
     }
-    // What the caller may do with files, not with commands.
+    // This operation reports the rights of the caller, not those of the administrator.
     let of_caller = invocation.command == "getcalleraccess" && !invocation.has("localauth");
     let who = if invocation.has("noauth") || of_caller {
         As::Anybody
@@ -84,7 +86,8 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     if paths.is_empty() {
         paths.push(".");
     }
-    // Otherwise a command without a known cell would complain about that.
+    // Check this first. Otherwise a command without a known cell would report the missing cell
+    // instead.
     if paths.iter().all(|path| cellar_admin::fs::is_outside(path)) {
         return Err(Failure::from(cellar_admin::fs::outside(paths[0])));
     }
@@ -96,7 +99,7 @@ async fn dispatch(invocation: Invocation) -> Outcome {
     }
     let mut options = cell_options(&invocation, None);
     if invocation.command == "mkmount" {
-        // That is where the volume is; where the mount point will be its path says.
+        // `-cell` is the cell of the volume. The cell of the mount point follows from its path.
         options.cell = None;
         options.told = mount_point::told(&invocation)?;
     }
@@ -139,7 +142,7 @@ async fn operation(invocation: &Invocation, session: &Session) -> Outcome {
     }
 }
 
-/// The files that an operation is about.
+/// The files of an operation.
 fn paths(invocation: &Invocation) -> Vec<&str> {
     match invocation.list("path") {
         [] => vec!["."],
@@ -147,13 +150,13 @@ fn paths(invocation: &Invocation) -> Vec<&str> {
     }
 }
 
-/// A path, or the directory above it where nothing is mounted that has it.
+/// The path itself, or the directory above it if the path does not exist.
 fn existing(path: &str) -> &str {
     match path.trim_end_matches('/').rsplit_once('/') {
         _ if Path::new(path).exists() || path.starts_with("/afs/") => path,
         Some(("", _)) => "/",
         Some((above, _)) => above,
-        // A name to be made in this directory, or a volume's.
+        // A name to create in this directory, or a volume's name.
         None => ".",
     }
 }
@@ -255,7 +258,7 @@ impl Fs<'_> {
         failures.end()
     }
 
-    /// Operations that say nothing: what became of each.
+    /// The JSON result of operations that print nothing otherwise.
     fn changed(&self, what: &[serde_json::Value]) -> Outcome {
         if self.json { print_json(what) } else { Ok(()) }
     }
@@ -270,7 +273,7 @@ impl Fs<'_> {
         };
         if change == VolumeChange::default() {
             return Err(Failure::usage(
-                "nothing to set: -max, -offlinemsg and -motd are what can be set",
+                "nothing to set: give -max, -offlinemsg or -motd",
             ));
         }
         let mut failures = Failures::of("fs");

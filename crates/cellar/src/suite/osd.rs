@@ -1,7 +1,7 @@
 //! `cellar osd`: object storage devices and policies.
 //!
-//! The operations are those of AFS/OSD's `osd`; its own names of them are understood too (`listosds`,
-//! `createosd`). Those of policies are a suite within: `cellar osd policy`.
+//! The operations are those of AFS/OSD's `osd`, and its names for them are accepted too
+//! (`listosds`, `createosd`). Operations on policies are a suite of their own: `cellar osd policy`.
 
 mod collect;
 mod commands;
@@ -24,7 +24,7 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
         words.remove(0);
         return run_in(&POLICY_SUITE, &words).await;
     }
-    // As the original has them.
+    // The names that AFS/OSD's `osd` uses.
     let of_policies = match words.first().map(String::as_str) {
         Some("policies") => Some("show"),
         Some("addpolicy") => Some("add"),
@@ -93,7 +93,8 @@ struct Osd<'a> {
 }
 
 impl Osd<'_> {
-    /// A size: with a unit, or a number of KiB (`plain` 10) or MiB (20) as the original takes it.
+    /// Parses a size: with a unit, or as a number of KiB (`plain` 10) or MiB (20), as the original
+    /// `osd` accepts it.
     fn size(&self, switch: &str, plain: u32) -> Outcome<Option<u64>> {
         let Some(text) = self.invocation.get(switch) else {
             return Ok(None);

@@ -1,8 +1,8 @@
-//! `cellar pts`.
+//! `cellar pts`: users and groups.
 //!
-//! Exit statuses are those of OpenAFS's `pts`: a name that does not exist is said and otherwise
-//! passed over, by all that take several names; the first refusal ends what changes something,
-//! unless `-force` is given.
+//! Exit statuses are those of OpenAFS's `pts`. Operations with several names report a name that
+//! does not exist and continue. An operation that changes entries ends at the first refusal, unless
+//! `-force` is given.
 
 mod script;
 mod table;
@@ -20,7 +20,7 @@ use crate::failure::{FAILED, Failure, Outcome};
 use crate::output::{out, outln};
 use crate::session::As;
 
-/// Runs one operation, or those of a script.
+/// Runs one operation, or the operations of a script.
 pub(crate) async fn run(words: Vec<String>) -> Outcome {
     let Some(invocation) = parse(&table::SUITE, &words)? else {
         return Ok(());
@@ -86,11 +86,11 @@ struct Pts<'a> {
     protection: Protection<'a>,
     invocation: &'a Invocation,
     json: bool,
-    /// Go on after what was refused.
+    /// Continue after a refusal.
     force: bool,
 }
 
-/// A number of a switch; `what` is what it is, as the refusal calls it.
+/// Parses the number of a switch; `what` is its name in the refusal.
 fn number(what: &str, text: &str) -> Outcome<i32> {
     text.parse().map_err(|_| {
         Failure::usage(format!(
@@ -100,7 +100,7 @@ fn number(what: &str, text: &str) -> Outcome<i32> {
 }
 
 impl Pts<'_> {
-    /// What became of one of several: with `-force` a refusal is said and passed over.
+    /// Returns the result of one of several steps. With `-force` a refusal is reported and ignored.
     fn done<T>(&self, outcome: cellar_admin::Result<T>) -> Outcome<Option<T>> {
         match outcome {
             Ok(value) => Ok(Some(value)),
@@ -163,8 +163,8 @@ impl Pts<'_> {
         Ok(())
     }
 
-    /// The ids and names of those that were given: names first, then numbers. Names that do not
-    /// exist are said and left out.
+    /// The ids and names of the given users and groups: names first, then numbers. Names that do
+    /// not exist are reported and left out.
     async fn named(&self) -> Outcome<Vec<(ViceId, String)>> {
         let (mut names, mut numbers) = (Vec::new(), Vec::new());
         for given in self.invocation.list("nameorid") {
@@ -189,7 +189,7 @@ impl Pts<'_> {
     }
 
     async fn examine(&self) -> Outcome {
-        // The last one decides, as with OpenAFS.
+        // The last one decides, as in OpenAFS.
         let mut last = Failure::if_any(true);
         let mut entries = Vec::new();
         let mut unlimited = false;
@@ -218,13 +218,14 @@ impl Pts<'_> {
         last
     }
 
-    /// Administrators may create any number of groups. (The originals go on to say so of all later
-    /// entries of the same command; scripts compare with that.)
+    /// Returns whether the entry is an administrator, who may create any number of groups. (After
+    /// one administrator the original `pts` says so for all later entries of the same command;
+    /// scripts compare with that.)
     async fn has_no_quota(&self, entry: &Entry) -> Outcome<bool> {
         if entry.id == ViceId::ADMINISTRATORS {
             return Ok(true);
         }
-        // Who may not see the members is told the number.
+        // A caller that may not see the members gets the number.
         let asked = self.protection.is_member(entry.id, ViceId::ADMINISTRATORS);
         Ok(asked.await.unwrap_or(false))
     }
@@ -233,7 +234,7 @@ impl Pts<'_> {
         let mut all = Vec::new();
         for (id, name) in self.named().await? {
             let shown = self.members_of(id, &name).await;
-            // Said and passed over, as the originals do.
+            // Reported and skipped, as in the original `pts`.
             if let Err(failure) = &shown {
                 failure.report("pts");
             }
@@ -272,8 +273,8 @@ impl Pts<'_> {
         Ok(None)
     }
 
-    /// Members that are groups give way to their members; groups of a user gain the groups those
-    /// are members of.
+    /// Replaces members that are groups by their members. For a user, adds the groups that its
+    /// groups are members of.
     async fn expanded(&self, id: ViceId, members: Vec<ViceId>) -> Outcome<Vec<ViceId>> {
         let mut seen = BTreeSet::new();
         let mut todo = members;
@@ -325,7 +326,7 @@ impl Pts<'_> {
             }
             let groups = match self.protection.owned(id, &name).await {
                 Ok(groups) => groups,
-                // Said and passed over, as the originals do.
+                // Reported and skipped, as in the original `pts`.
                 Err(error) => {
                     Failure::from(error).report("pts");
                     continue;
@@ -375,7 +376,7 @@ impl Pts<'_> {
         let quota = self.invocation.get("groupquota");
         let group_quota = quota.map(|text| number("ngroups", text)).transpose()?;
         if access.is_none() && group_quota.is_none() {
-            eprintln!("pts: nothing to set; -access and -groupquota are what can be set");
+            eprintln!("pts: nothing to set; give -access or -groupquota");
             return Ok(());
         }
         let fields = Fields {
@@ -390,7 +391,7 @@ impl Pts<'_> {
     }
 }
 
-/// A name that does not exist.
+/// Reports a name that does not exist.
 fn unknown(name: &str) {
     let error = cellar_admin::Error::NoSuchUserOrGroup(name.to_owned());
     Failure::from(error).report("pts");

@@ -1,37 +1,38 @@
-//! The command syntax of the AFS suites (`vos`, `pts`, `fs`, `bos`).
+//! The command syntax of the AFS suites (`vos`, `pts`, `fs`, `bos`, `osd`).
 //!
-//! Administrators have this syntax in their fingers, and it is not the one of `getopt`:
+//! Administrators know this syntax by heart. It differs from `getopt`:
 //!
-//! 1. a switch has one dash and a whole word (`-server`), and any prefix that fits only one switch
-//!    of the command will do (`-ser`); two dashes are accepted as well;
-//! 2. every value also has a place: words before the first switch with a value fill the parameters
-//!    in the order in which they are declared, so `vos create srv a name` is `vos create -server
-//!    srv -partition a -name name`; after the last of them comes the cell's name;
-//! 3. a list takes one word by place, or all that follow its switch; the last list of a command
-//!    (`Expands`) takes all remaining words by place too;
-//! 4. `-205` is a value, not a switch: groups have negative ids;
-//! 5. where an operation has a switch of the same name as cellar's own `--dir`, one dash means the
-//!    operation's (`fs setacl -dir PATH`), two dashes mean the cell's directory;
-//! 6. an operation's own switch hides one of the same name that all take (`fs mkmount -cell`), and what is
-//!    accepted without effect does not make a shortened switch ambiguous (`-c` is `-cell`, not `-config`).
+//! 1. A switch has one dash and a whole word (`-server`). Any prefix that fits only one switch of
+//!    the command works too (`-ser`), and so do two dashes.
+//! 2. Every value also has a position. Words before the first switch with a value fill the
+//!    parameters in their declared order: `vos create srv a name` is `vos create -server srv
+//!    -partition a -name name`. The position after the last parameter is the cell's name.
+//! 3. A list takes one word by position, or all words that follow its switch. The last list of a
+//!    command (`Expands`) takes all remaining words by position too.
+//! 4. `-205` is a value, not a switch, because groups have negative ids.
+//! 5. If an operation has a switch with the name of cellar's own `--dir`, one dash means the
+//!    operation's switch (`fs setacl -dir PATH`). Two dashes mean the cell's directory.
+//! 6. An operation's own switch hides a common switch of the same name (`fs mkmount -cell`).
+//!    Switches without effect do not make a shortened switch ambiguous (`-c` is `-cell`, not
+//!    `-config`).
 //!
-//! A suite is a table; this module parses words against it and prints the help from it. Refusals
-//! have the wording and, through [`Wrong`], the exit statuses of the originals: scripts look at
-//! both.
+//! A suite is a table. This module parses words against it and prints the help from it. Refusals
+//! have the wording and, through [`Wrong`], the exit statuses of the original suites, because
+//! scripts check both.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// How many values a parameter takes.
+/// The number of values that a parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// None: the switch is there or not.
+    /// None: the switch is present or absent.
     Flag,
     /// Exactly one.
     Single,
-    /// One by place, one or more after its switch.
+    /// One by position, one or more after its switch.
     List,
-    /// One or more, by place or after its switch.
+    /// One or more, by position or after its switch.
     Expands,
 }
 
@@ -40,18 +41,18 @@ pub(crate) enum Kind {
 pub(crate) struct Parameter {
     /// The switch, without dashes.
     pub(crate) name: &'static str,
-    /// How many values it takes.
+    /// The number of values that it takes.
     pub(crate) kind: Kind,
-    /// The command is refused without it.
+    /// Whether the command is refused without it.
     pub(crate) required: bool,
-    /// What to write into the help after the switch, and a few words of explanation.
+    /// The label of the value in the help, a colon, and a short explanation.
     pub(crate) value: &'static str,
-    /// Other names of the switch, which the help does not have.
+    /// Other names of the switch, which the help does not show.
     pub(crate) aliases: &'static [&'static str],
 }
 
 impl Parameter {
-    /// The same, by these names too.
+    /// The same parameter with further names.
     pub(crate) const fn also(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
@@ -88,7 +89,7 @@ pub(crate) const fn optional(name: &'static str, value: &'static str) -> Paramet
     }
 }
 
-/// A required list: one value by place.
+/// A required list: one value by position.
 pub(crate) const fn list(name: &'static str, value: &'static str) -> Parameter {
     Parameter {
         name,
@@ -132,23 +133,23 @@ pub(crate) const fn flag(name: &'static str, value: &'static str) -> Parameter {
     }
 }
 
-/// Where the cell's directory is kept: see rule 5.
+/// The key under which the cell's directory is stored: see rule 5.
 pub(crate) const CELL_DIRECTORY: &str = "celldir";
 
-/// Stands for the explanation of a switch that is accepted and has no effect.
+/// Marks a switch that is accepted and has no effect.
 pub(crate) const IGNORED: &str = "accepted, for scripts";
 
 /// One command of a suite.
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// Its name, and the short names that the originals know (`sa` for `setacl`).
+    /// The name, and the short names of the original suites (`sa` for `setacl`).
     pub(crate) name: &'static str,
     pub(crate) aliases: &'static [&'static str],
-    /// One line.
+    /// A one-line description.
     pub(crate) about: &'static str,
-    /// In the order of the places.
+    /// In the order of their positions.
     pub(crate) parameters: &'static [Parameter],
-    /// Whole command lines without the leading `cellar SUITE COMMAND`.
+    /// Arguments of example command lines, without the leading `cellar SUITE COMMAND`.
     pub(crate) examples: &'static [&'static str],
 }
 
@@ -169,30 +170,30 @@ pub(crate) struct Invocation {
     values: BTreeMap<&'static str, Vec<String>>,
 }
 
-/// What parsing may end in besides an invocation.
+/// The outcomes of parsing other than an invocation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Help was asked for: print it on standard output and succeed.
+    /// Help was requested: print it on standard output and succeed.
     Help(String),
-    /// There was not one word: print this on standard output and fail.
+    /// The command line is empty: print this on standard output and fail.
     Bare(String),
     /// The command line is wrong: print it on standard error and fail.
     Usage(Wrong, String),
 }
 
-/// What is wrong with a command line. The numbers are the low bytes of libcmd's codes `CMD_*`, with
-/// which the originals `fs` and `bos` end.
+/// The error in a command line. The numbers are the low bytes of libcmd's codes `CMD_*`, which are
+/// the exit statuses of the original `fs` and `bos`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
     /// A second value for a switch that takes one.
     NotList = 2,
-    /// A value for a switch that takes none, or more words than places.
+    /// A value for a switch that takes none, or more words than positions.
     TooMany = 3,
     /// No operation was named.
     Bare = 4,
-    /// There is no such operation, or several begin so.
+    /// The operation is unknown or ambiguous.
     Operation = 5,
-    /// There is no such switch, or several begin so.
+    /// The switch is unknown or ambiguous.
     Switch = 6,
     /// A required parameter, or the value of a switch, is missing.
     TooFew = 8,
@@ -207,7 +208,7 @@ impl Invocation {
             .map(String::as_str)
     }
 
-    /// The value of a required single parameter; parsing has made sure that it is there.
+    /// The value of a required single parameter. Parsing has ensured that it is present.
     pub(crate) fn required(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
@@ -217,7 +218,7 @@ impl Invocation {
         self.values.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Whether a flag, or any value of a parameter, was given.
+    /// Returns whether a flag, or any value of a parameter, was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
@@ -251,7 +252,7 @@ impl Suite {
         self.arguments(command, rest)
     }
 
-    /// The help for each of some operations, or for the suite.
+    /// The help for the named operations, or for the suite.
     fn topics(&'static self, topics: &[String]) -> Refusal {
         let topics = topics.iter().filter(|word| as_switch(word).is_none());
         let mut text = String::new();
@@ -267,7 +268,7 @@ impl Suite {
         Refusal::Help(if text.is_empty() { self.help() } else { text })
     }
 
-    /// The operations whose name or description has a word.
+    /// The operations whose name or description contains a word.
     fn apropos(&self, words: &[String]) -> Refusal {
         let Some(word) = words.iter().find(|word| as_switch(word).is_none()) else {
             let problem = format!("{}: Missing required parameter '-topic'\n", self.name);
@@ -320,8 +321,8 @@ impl Suite {
         words: &[String],
     ) -> Result<Invocation, Refusal> {
         let mut values: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
-        // The last switch that takes values: from the first one on, words without a switch are its
-        // values.
+        // The last switch that takes values. After the first such switch, words without a switch
+        // are its values.
         let mut open: Option<&'static Parameter> = None;
         // An option with two dashes takes the next word only. OpenAFS's commands have none.
         let mut option: Option<&'static Parameter> = None;
@@ -385,8 +386,8 @@ impl Suite {
         })
     }
 
-    /// The parameter that the next word without a switch is a value of. The cell's name has the
-    /// place after a command's own parameters.
+    /// The parameter that the next word without a switch belongs to. The cell's name has the
+    /// position after a command's own parameters.
     fn place(
         &'static self,
         command: &'static Command,
@@ -400,7 +401,7 @@ impl Suite {
         free.ok_or_else(|| {
             let list = command.parameters.iter().find(|p| p.kind == Kind::List);
             let hint = list.map_or_else(String::new, |list| {
-                format!("; -{} in front lets several follow", list.name)
+                format!("; write -{} first to give several values", list.name)
             });
             let problem = format!("Too many arguments{hint}");
             self.usage(command, Wrong::TooMany, &problem)
@@ -434,7 +435,7 @@ impl Suite {
                 fitting = own;
             }
         }
-        // What has no effect is not what somebody means who shortens a switch that has one.
+        // A user who shortens a switch means one that has an effect.
         if fitting.iter().any(|p| p.value != IGNORED) {
             fitting.retain(|p| p.value != IGNORED);
         }
@@ -454,7 +455,7 @@ impl Suite {
 
     fn usage(&self, command: &Command, wrong: Wrong, problem: &str) -> Refusal {
         let text = format!(
-            "{suite}: {problem}\nUsage: {usage}\n'cellar {suite} {name} --help' says more.\n",
+            "{suite}: {problem}\nUsage: {usage}\n'cellar {suite} {name} --help' describes the operation.\n",
             suite = self.name,
             name = command.name,
             usage = self.usage_line(command)
@@ -486,10 +487,10 @@ impl Suite {
             let _ = writeln!(text, "Also known as: {}", command.aliases.join(", "));
         }
         if !command.parameters.is_empty() {
-            text.push_str("\nParameters, in the order of their places:\n");
+            text.push_str("\nParameters, in the order of their positions:\n");
             describe(&mut text, command.parameters);
         }
-        text.push_str("\nEvery operation of this suite takes:\n");
+        text.push_str("\nCommon parameters of all operations:\n");
         let own = |name: &str| command.parameters.iter().any(|p| p.name == name);
         let common = self.common.iter().filter(|p| !own(p.name)).copied();
         describe(&mut text, &common.collect::<Vec<_>>());
@@ -515,8 +516,8 @@ impl Suite {
             .max()
             .unwrap_or(0);
         let more = [
-            ("apropos", "Find operations by a word."),
-            ("help", "Show this, or describe operations."),
+            ("apropos", "Find operations by a word in their description."),
+            ("help", "Show this list, or describe operations."),
             ("version", "Show the version."),
         ];
         let own = self.commands.iter().map(|c| (c.name, c.about));
@@ -525,15 +526,15 @@ impl Suite {
         }
         let _ = writeln!(
             text,
-            "\nSwitches may have one dash or two and may be shortened; values may stand without \
-             their switch.\n'cellar {} OPERATION --help' describes one operation.",
+            "\nSwitches have one dash or two and may be shortened. The name of a switch may be left \
+             out if the values are in the order that the help shows.\n'cellar {} OPERATION --help' describes one operation.",
             self.name
         );
         text
     }
 }
 
-/// The word after its dashes, if it is a switch.
+/// The word without its dashes, if it is a switch.
 fn as_switch(word: &str) -> Option<&str> {
     let name = word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?;
     // "--" alone is a switch, which no operation has.
@@ -545,7 +546,7 @@ fn is_help(word: &str) -> bool {
     matches!(word, "--help" | "-help" | "-h")
 }
 
-/// The part of `value` before the colon: the name of the value in a usage line.
+/// The part of `value` before the colon: the label of the value in a usage line.
 fn label(parameter: &Parameter) -> &'static str {
     parameter
         .value
@@ -579,7 +580,7 @@ fn describe(text: &mut String, parameters: &[Parameter]) {
     }
     if !ignored.is_empty() {
         let names: Vec<_> = ignored.iter().map(|p| format!("-{}", p.name)).collect();
-        let _ = writeln!(text, "  Accepted, without effect: {}", names.join(" "));
+        let _ = writeln!(text, "  Accepted without effect: {}", names.join(" "));
     }
 }
 
@@ -692,7 +693,7 @@ mod tests {
         assert_eq!(parse("cg a:b").expect("alias").command, "creategroup");
         assert!(usage("create x").contains("creategroup or createuser"));
         assert!(usage("nosuch").contains("Unrecognized operation 'nosuch'"));
-        // -o fits only -owner; -c also what has no effect, which does not count.
+        // -o fits only -owner; -c fits -cell, and -config has no effect and does not count.
         assert_eq!(
             parse("cg a:b -o ann -c x").expect("prefixes").get("owner"),
             Some("ann")
@@ -736,7 +737,7 @@ mod tests {
         let both = parse("rmmount -dir /afs/x --dir /srv").expect("both");
         assert_eq!(both.list("dir"), ["/afs/x"]);
         assert_eq!(both.get(CELL_DIRECTORY), Some("/srv"));
-        // An operation without one takes either.
+        // An operation without a -dir switch accepts either form.
         assert_eq!(
             parse("cg a:b -dir /srv").expect("dir").get(CELL_DIRECTORY),
             Some("/srv")
@@ -745,7 +746,7 @@ mod tests {
 
     #[test]
     fn refusals_say_what_is_wrong() {
-        // The wording is OpenAFS's, and the numbers are what its fs and bos exit with.
+        // The wording is OpenAFS's, and the numbers are the exit statuses of its fs and bos.
         let table = [
             (
                 "adduser ann",
@@ -804,7 +805,7 @@ mod tests {
             assert!(said.starts_with(&format!("pts: {text}")), "{line}: {said}");
         }
         assert!(matches!(parse(""), Err(Refusal::Bare(text)) if text.contains("pts help <topic>")));
-        // After the last place comes the cell's.
+        // After the last position comes the cell's name.
         assert_eq!(
             parse("cg a b 3 c.d").expect("a cell").get("cell"),
             Some("c.d")

@@ -1,9 +1,9 @@
-//! `cellar vos`.
+//! `cellar vos`: the volume operations.
 //!
-//! The operations are listed in [`commands`]; each is a method in one of the files beside it, which
-//! asks [`cellar_admin::vos`] and prints what it answers as OpenAFS's `vos` would, or as JSON.
-//! Checks are made in the order in which OpenAFS's `vos` makes them, and a refusal has its exit
-//! status: 255, or 1 from the operations that [`usual`] lists.
+//! The operations are listed in [`commands`]. Each is a method in one of the files beside it, which
+//! calls [`cellar_admin::vos`] and prints the result in the form of OpenAFS's `vos`, or as JSON.
+//! Checks are made in the order in which OpenAFS's `vos` makes them. A refusal has its exit status:
+//! 255, or 1 from the operations that [`usual`] lists.
 
 mod commands;
 mod dump_fault;
@@ -25,7 +25,7 @@ use super::{called_server, cell_options, parse, partition};
 use crate::failure::{Failure, Outcome};
 use crate::session::{As, Session};
 
-/// What most refused operations exit with.
+/// The exit status of most refused operations.
 pub(super) const FAILED: u8 = u8::MAX;
 
 /// The exit status of an operation that is refused. Source: OpenAFS's `vos` 1.8.9.
@@ -40,15 +40,15 @@ fn usual(command: &str) -> u8 {
     }
 }
 
-/// A wrong argument of an operation that takes a volume from one place to another: these exit with
-/// 255 then, and otherwise with 1.
+/// A wrong argument of an operation that takes a volume from one place to another. These operations
+/// exit with 255 then, and with 1 for other failures.
 fn argument(failure: impl Into<Failure>) -> Failure {
     failure.into().coded(FAILED)
 }
 
 /// Runs one operation.
 pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
-    // An abbreviation that is no longer unambiguous, and older than what it clashes with.
+    // An old abbreviation that newer switches have made ambiguous.
     if words
         .first()
         .is_some_and(|word| "release".starts_with(word.as_str()) && word.len() > 2)
@@ -63,7 +63,7 @@ pub(crate) async fn run(mut words: Vec<String>) -> Outcome {
     let Some(invocation) = parse(&commands::SUITE, &words)? else {
         return Ok(());
     };
-    // Without a cell there is nothing that could be refused.
+    // Without a cell no operation was attempted, so the exit status is that of a failed command.
     let session = session(&invocation)
         .await
         .map_err(|failure| failure.coded(crate::failure::FAILED))?;
@@ -124,8 +124,9 @@ impl Vos<'_> {
     }
 }
 
-/// `-server` of these operations names a server of the cell; where nothing else says how to find the
-/// cell, it is asked for the databases too. That is right wherever one machine has all roles.
+/// Opens a session. `-server` of these operations names a server of the cell. If no option or file
+/// names the cell, that server is asked for the databases too. That works if one machine has all
+/// roles.
 async fn session(invocation: &Invocation) -> Outcome<Session> {
     let who = if invocation.has("noauth") {
         As::Anybody
@@ -158,19 +159,20 @@ impl Vos<'_> {
         self.invocation.has("json")
     }
 
-    /// A partition of a server, from two switches.
+    /// The location that two switches name.
     fn place(&self, server: &str, part: &str) -> Outcome<Location> {
         let address = called_server(self.session, self.invocation.required(server))?;
         let partition = partition(self.invocation.required(part))?;
         Ok(Location::new(address, partition)?)
     }
 
-    /// The place of -server and -partition.
+    /// The location that -server and -partition name.
     fn here(&self) -> Outcome<Location> {
         self.place("server", "partition")
     }
 
-    /// The place of -server and -partition, if they are given: both or none.
+    /// The location that -server and -partition name, or `None`. Giving only one of them is an
+    /// error.
     fn place_if_given(&self) -> Outcome<Option<Location>> {
         match (
             self.invocation.has("server"),
@@ -184,7 +186,7 @@ impl Vos<'_> {
         }
     }
 
-    /// The volume that a name or number means in its family.
+    /// The volume id for a name or number within a volume's entry.
     fn id_of(&self, volume: &str, entry: Option<&Entry>) -> Outcome<VolumeId> {
         if let Ok(number) = volume.parse() {
             return Ok(VolumeId(number));
@@ -197,7 +199,7 @@ impl Vos<'_> {
         })
     }
 
-    /// The volume of a name or number, looked up if it is a name.
+    /// The volume id for a name or number. A name is looked up in the VLDB.
     async fn volume(&self, volume: &str) -> Outcome<VolumeId> {
         match volume.parse() {
             Ok(number) => Ok(VolumeId(number)),
@@ -208,7 +210,7 @@ impl Vos<'_> {
         }
     }
 
-    /// A volume and where it is: as -server and -partition say, or as the VLDB does.
+    /// A volume and its location, from -server and -partition or from the VLDB.
     async fn volume_and_place(&self, volume: &str) -> Outcome<(VolumeId, Location)> {
         if let Some(at) = self.place_if_given()? {
             return Ok((self.volume(volume).await?, at));
@@ -227,7 +229,7 @@ impl Vos<'_> {
     }
 }
 
-/// What marks the sites that have a volume of an entry: backup volumes are beside the read-write one.
+/// The flag of the sites that hold a volume of an entry. A backup volume is at the read-write site.
 fn site_flag(entry: &Entry, id: VolumeId) -> u32 {
     if id == entry.read_only {
         site_flags::READ_ONLY
@@ -236,7 +238,7 @@ fn site_flag(entry: &Entry, id: VolumeId) -> u32 {
     }
 }
 
-/// A UUID as `vos listaddrs -printuuid` prints it.
+/// Parses a UUID in the form of `vos listaddrs -printuuid`.
 fn uuid(text: &str) -> Outcome<AfsUuid> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let bytes: Option<Vec<u8>> = (digits.len() == 32 && digits.is_ascii())
@@ -251,18 +253,18 @@ fn uuid(text: &str) -> Outcome<AfsUuid> {
         .map(AfsUuid)
         .ok_or_else(|| {
             Failure::usage(format!(
-                "invalid UUID '{text}'; 'vos listaddrs -printuuid' lists those of the servers"
+                "invalid UUID '{text}'; 'vos listaddrs -printuuid' lists the servers' UUIDs"
             ))
         })
 }
 
-/// A date as commands take it: 0 is everything.
+/// Parses a date argument. 0 means everything.
 fn since(text: Option<&str>) -> Outcome<cellar_wire::ids::AfsTime> {
     match text {
         None | Some("0") => Ok(cellar_wire::ids::AfsTime(0)),
         Some(text) => cellar_admin::date::parse(text).ok_or_else(|| {
             Failure::usage(format!(
-                "failed to parse date '{text}'; write MM/DD/YYYY or YYYY-MM-DD, with HH:MM after it if you want"
+                "failed to parse date '{text}'; write MM/DD/YYYY or YYYY-MM-DD, optionally followed by HH:MM"
             ))
         }),
     }

@@ -1,8 +1,8 @@
-//! `bos salvage`: lets an overseer run OpenAFS's salvager over a volume, a partition or a server.
+//! `bos salvage`: lets an overseer run OpenAFS's salvager on a volume, a partition or a server.
 //!
-//! A partition or a whole server is salvaged while its file server is stopped; a volume while it
-//! runs. The salvager is an instance of type cron that is gone when it has ended. A partition of
-//! Cellar's has no salvager and needs none; its overseer refuses to stop the file server.
+//! A partition or a whole server is salvaged while its file server is stopped, and a volume while
+//! it runs. The salvager is a cron instance, which disappears when it has ended. A partition of
+//! Cellar has no salvager and needs none; its overseer refuses to stop the file server.
 
 use std::io::Write;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::{Bos, coded};
 use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 
-/// The instance that a salvager is.
+/// The name of the salvager's instance.
 const INSTANCE: &str = "salvage-tmp";
-/// The salvager, by the name that paths have on the wire.
+/// The path of the salvager, in the form of the protocol.
 const SALVAGER: &str = "/usr/afs/bin/salvager";
-/// What tells the salvager of a demand-attach server which volume is wanted.
+/// The program that asks the salvager of a demand-attach server for a volume.
 const SALVAGE_SERVER: &str = "/usr/afs/bin/salvageserver";
-/// Its log.
+/// The salvager's log.
 const LOG: &str = "/usr/afs/logs/SalvageLog";
-/// How often it is looked whether the salvager has ended.
+/// Interval at which the command checks whether the salvager has ended.
 const LOOK: Duration = Duration::from_secs(1);
-/// EINVAL, with which OpenAFS's `bos` ends where switches are missing.
+/// EINVAL, the exit status of OpenAFS's `bos` if switches are missing.
 const INVALID: u8 = 22;
 
-/// What is salvaged.
+/// The object to salvage.
 enum What {
     Server,
     Partition(String),
@@ -104,7 +104,7 @@ impl Bos<'_> {
         salvaged
     }
 
-    /// The number of a volume; the salvager knows no names.
+    /// The number of a volume. The salvager does not know names.
     async fn volume_number(&self, volume: &str) -> Outcome<String> {
         if volume.parse::<u32>().is_ok() {
             return Ok(volume.to_owned());
@@ -131,7 +131,7 @@ impl Bos<'_> {
             }
             What::Volume(part, volume) => format!("{SALVAGER} {part} {volume}"),
         };
-        // The salvager of a demand-attach server decides by itself about one volume.
+        // The salvager of a demand-attach server has its own settings for a single volume.
         if !(dafs && matches!(what, What::Volume(..))) {
             for switch in ["parallel", "tmpdir", "orphans"] {
                 if let Some(value) = given.get(switch) {
@@ -190,7 +190,7 @@ impl Bos<'_> {
     }
 }
 
-/// A step that an overseer refused.
+/// The failure of a step that an overseer refused.
 fn refused(what: &str, error: &cellar_admin::Error) -> Failure {
     let code = super::low_byte(error);
     Failure::new(format!("{what} ({})", error.reason())).coded(code)

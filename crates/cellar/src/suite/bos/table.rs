@@ -1,4 +1,5 @@
-//! The operations of `cellar bos`: names, parameters and examples, those of OpenAFS's `bos`.
+//! The operations of `cellar bos`: names, parameters and examples. The names are those of OpenAFS's
+//! `bos`.
 
 use super::super::COMMON;
 use super::super::syntax::{
@@ -9,7 +10,7 @@ const SERVER: Parameter = one("server", "machine name");
 const INSTANCES: Parameter = expands("instance", "server process name");
 const ANY_INSTANCES: Parameter = optional_list("instance", "instances: default: all");
 const DIRECTORY: Parameter = optional("dir", "destination dir: default: /usr/afs/bin");
-const WAIT: Parameter = flag("wait", ": wait until it has stopped");
+const WAIT: Parameter = flag("wait", ": wait until the processes have stopped");
 
 const fn command(
     name: &'static str,
@@ -29,46 +30,46 @@ const fn command(
 
 pub(super) static SUITE: Suite = Suite {
     name: "bos",
-    about: "What runs on a server machine. The roles of a 'cellar up' live and die with it; what starts, stops, \
-            installs and runs is for overseers of OpenAFS.",
+    about: "Server processes, keys and superusers of a server machine. The roles of a 'cellar up' start and stop \
+            with it; operations that start, stop, install or run programs are for overseers of OpenAFS.",
     common: &COMMON,
     commands: &[
         command(
             "status",
             &[],
-            "Show what runs.",
+            "Show the server processes of a machine.",
             &[
                 SERVER,
                 optional_list("instance", "server process name: default: all"),
-                flag("long", ": when it started, and the commands"),
+                flag("long", ": show start times and commands too"),
             ],
             &["127.0.0.1", "127.0.0.1 fs -long"],
         ),
         command(
             "start",
             &[],
-            "Make instances run, now and after a restart.",
+            "Start instances, now and after each restart of the overseer.",
             &[SERVER, INSTANCES],
             &["192.0.2.3 ptserver"],
         ),
         command(
             "stop",
             &[],
-            "Stop instances, now and after a restart.",
+            "Stop instances, now and after each restart of the overseer.",
             &[SERVER, INSTANCES, WAIT],
             &["192.0.2.3 ptserver -wait"],
         ),
         command(
             "startup",
             &[],
-            "Make instances run until the overseer is started again.",
+            "Start instances until the next restart of the overseer.",
             &[SERVER, ANY_INSTANCES],
             &["192.0.2.3"],
         ),
         command(
             "shutdown",
             &[],
-            "Stop instances until the overseer is started again.",
+            "Stop instances until the next restart of the overseer.",
             &[SERVER, ANY_INSTANCES, WAIT],
             &["192.0.2.3 dafs -wait"],
         ),
@@ -79,15 +80,15 @@ pub(super) static SUITE: Suite = Suite {
             &[
                 SERVER,
                 ANY_INSTANCES,
-                flag("bosserver", ": the overseer itself"),
-                flag("all", ": every instance"),
+                flag("bosserver", ": restart the overseer itself"),
+                flag("all", ": restart every instance"),
             ],
             &["192.0.2.3 ptserver", "192.0.2.3 -all"],
         ),
         command(
             "create",
             &[],
-            "Make an instance.",
+            "Create an instance and start it.",
             &[
                 SERVER,
                 one("instance", "server process name"),
@@ -100,7 +101,7 @@ pub(super) static SUITE: Suite = Suite {
         command(
             "delete",
             &[],
-            "Forget instances that are stopped.",
+            "Delete stopped instances.",
             &[SERVER, INSTANCES],
             &["192.0.2.3 nightly"],
         ),
@@ -114,7 +115,7 @@ pub(super) static SUITE: Suite = Suite {
         command(
             "removeuser",
             &[],
-            "Take users off the list of superusers.",
+            "Remove users from the list of superusers.",
             &[SERVER, expands("user", "user names")],
             &["127.0.0.1 ann"],
         ),
@@ -128,7 +129,7 @@ pub(super) static SUITE: Suite = Suite {
         command(
             "addkey",
             &[],
-            "Not applicable: keys of this kind are DES keys.",
+            "Not applicable: this operation sets DES keys.",
             &[
                 SERVER,
                 optional("key", "key"),
@@ -144,7 +145,7 @@ pub(super) static SUITE: Suite = Suite {
                 SERVER,
                 expands(
                     "kvno",
-                    "key version number: the last one too, which 'cellar key retire' refuses",
+                    "key version number: removes even the last key, which 'cellar key retire' refuses",
                 ),
             ],
             &["127.0.0.1 1"],
@@ -153,7 +154,7 @@ pub(super) static SUITE: Suite = Suite {
             "listkeys",
             &[],
             "Show the versions of the cell's key.",
-            &[SERVER, flag("showkey", ": keys are not shown")],
+            &[SERVER, flag("showkey", ": accepted; keys are never shown")],
             &["127.0.0.1"],
         ),
         command(
@@ -166,46 +167,46 @@ pub(super) static SUITE: Suite = Suite {
         command(
             "setcellname",
             &[],
-            "Give the cell of a server a name.",
+            "Set the cell name of a server.",
             &[SERVER, one("name", "cell name")],
             &[],
         ),
         command(
             "addhost",
             &[],
-            "Add database servers to the list that a server has.",
+            "Add database servers to a server's list.",
             &[
                 SERVER,
                 expands("host", "host name"),
-                flag("clone", ": its vote does not count"),
+                flag("clone", ": the server has no vote"),
             ],
             &["192.0.2.3 db2.example.org"],
         ),
         command(
             "removehost",
             &[],
-            "Take database servers off the list that a server has.",
+            "Remove database servers from a server's list.",
             &[SERVER, expands("host", "host name")],
             &["192.0.2.3 db2.example.org"],
         ),
         command(
             "setauth",
             &[],
-            "Say whether administrators must prove who they are.",
+            "Set whether administrators must authenticate.",
             &[SERVER, one("authrequired", "on or off")],
             &["192.0.2.3 on"],
         ),
         command(
             "install",
             &[],
-            "Put programs on a server; the old ones stay as .BAK and .OLD.",
+            "Install programs on a server; the old versions are kept as .BAK and .OLD.",
             &[SERVER, expands("file", "files to install"), DIRECTORY],
             &["192.0.2.3 dafileserver -dir /usr/afs/bin"],
         ),
         command(
             "uninstall",
             &[],
-            "Put the old versions of programs back.",
+            "Restore the old versions of programs.",
             &[SERVER, expands("file", "files to uninstall"), DIRECTORY],
             &["192.0.2.3 dafileserver"],
         ),
@@ -215,10 +216,7 @@ pub(super) static SUITE: Suite = Suite {
             "Show a log of the server.",
             &[
                 SERVER,
-                one(
-                    "file",
-                    "log file to examine: a server of Cellar's has AuditLog",
-                ),
+                one("file", "log file to examine: a Cellar server has AuditLog"),
             ],
             &["127.0.0.1 AuditLog"],
         ),
@@ -242,62 +240,62 @@ pub(super) static SUITE: Suite = Suite {
             "Remove old programs and core files.",
             &[
                 SERVER,
-                flag("bak", ": .BAK files"),
-                flag("old", ": .OLD files"),
-                flag("core", ": core files"),
-                flag("all", ": all of them"),
+                flag("bak", ": remove .BAK files"),
+                flag("old", ": remove .OLD files"),
+                flag("core", ": remove core files"),
+                flag("all", ": remove all of these"),
             ],
             &["192.0.2.3 -old -core"],
         ),
         command(
             "setrestart",
             &["setr"],
-            "Say when the overseer starts everything again.",
+            "Set the time at which the overseer restarts everything.",
             &[
                 SERVER,
                 one("time", "time: never, now, \"4:00 am\" or \"sun 4:00\""),
-                flag("general", ": everything (the default)"),
-                flag("newbinary", ": what has new programs"),
+                flag("general", ": restart everything (the default)"),
+                flag("newbinary", ": restart only processes with new programs"),
             ],
             &["192.0.2.3 never", "192.0.2.3 \"sun 4:00\" -newbinary"],
         ),
         command(
             "getrestart",
             &["getr"],
-            "Show when the overseer starts everything again.",
+            "Show the times at which the overseer restarts everything.",
             &[SERVER],
             &["192.0.2.3"],
         ),
         command(
             "salvage",
             &[],
-            "Let a salvager look at a volume, a partition or all. Partitions of Cellar need none.",
+            "Salvage a volume, a partition or a server. Partitions of Cellar need no salvage.",
             &[
                 SERVER,
                 optional("partition", "salvage partition"),
                 optional("volume", "volume name or ID"),
                 optional("file", "salvage log output file"),
-                flag("all", ": the whole server"),
+                flag("all", ": salvage the whole server"),
                 flag("showlog", ": show the salvager's log"),
-                optional("parallel", "number: of partitions at a time"),
+                optional("parallel", "number: partitions salvaged at the same time"),
                 optional("tmpdir", "directory to place tmp files"),
                 optional("orphans", "ignore | remove | attach"),
-                flag("forceDAFS", ": also a server that salvages by itself"),
-                flag("salvagedirs", ": write all directories again; with -all"),
+                flag("forceDAFS", ": salvage a demand-attach server too"),
+                flag("salvagedirs", ": rewrite all directories; with -all"),
             ],
             &["192.0.2.3 a user.ann"],
         ),
         command(
             "getrestricted",
             &[],
-            "Show whether programs may be neither installed nor run.",
+            "Show whether installing and running programs is forbidden.",
             &[SERVER],
             &["127.0.0.1"],
         ),
         command(
             "setrestricted",
             &[],
-            "Forbid to install and run programs.",
+            "Forbid installing and running programs.",
             &[SERVER, one("mode", "mode to set: 1 for on")],
             &["192.0.2.3 1"],
         ),

@@ -1,63 +1,61 @@
-//! Operations of OpenAFS's `fs` that have nothing to act on here, and why.
+//! Operations of OpenAFS's `fs` that do not apply here, with the reason.
 //!
-//! Scripts that call them get a sentence and the exit status of a refusal, and no usage message.
+//! Scripts that call them get a sentence and the exit status of a refusal, without a usage message.
 
-/// Their names, and why they do not apply.
+/// Their names and the reasons.
 const OPERATIONS: &[(&str, &str)] = &[
-    ("getserverprefs", "a mount has no ranks of servers"),
-    ("setserverprefs", "a mount has no ranks of servers"),
+    ("getserverprefs", "a mount does not rank servers"),
+    ("setserverprefs", "a mount does not rank servers"),
     (
         "getclientaddrs",
-        "a mount gives file servers no list of addresses: they call it back where its calls come from",
+        "a mount sends file servers no list of addresses: they call it back at the source address of its calls",
     ),
     (
         "setclientaddrs",
-        "a mount gives file servers no list of addresses: they call it back where its calls come from",
+        "a mount sends file servers no list of addresses: they call it back at the source address of its calls",
     ),
     (
         "setcbaddr",
-        "file servers call a mount back at the address that its calls come from",
+        "file servers call a mount back at the source address of its calls",
     ),
     (
         "uuid",
-        "the UUID of a mount is made when it starts, or lies in its --cache directory",
+        "a mount makes its UUID when it starts, or keeps it in its --cache directory",
     ),
     (
         "precache",
-        "the pages of files are the kernel's, which reads ahead by itself",
+        "the kernel caches the pages of files and reads ahead by itself",
     ),
     (
         "bypassthreshold",
-        "no file bypasses the cache: its size is bounded by --size of 'cellar mount' and 'fs setcachesize'",
+        "no file bypasses the cache; 'cellar mount --cache-size' and 'fs setcachesize' bound the size of the cache",
     ),
     (
         "rxstatproc",
-        "a mount counts its calls always; --metrics of 'cellar mount' shows the counts",
+        "a mount always counts its calls; 'cellar mount --metrics' shows the counts",
     ),
     (
         "rxstatpeer",
-        "a mount counts its calls always; --metrics of 'cellar mount' shows the counts",
+        "a mount always counts its calls; 'cellar mount --metrics' shows the counts",
     ),
     (
         "messages",
-        "a mount writes to its log; --log of 'cellar mount' says what",
+        "a mount writes to its log; 'cellar mount --log' selects the messages",
     ),
-    (
-        "setcell",
-        "a mount runs no programs with other users' rights from any cell: set-uid bits count in none",
-    ),
+    ("setcell", "a mount ignores set-uid bits in all cells"),
     (
         "discon",
-        "a mount has no disconnected mode: what servers do not take waits in its --cache directory",
+        "a mount has no disconnected mode; data that servers do not accept waits in its --cache directory",
     ),
     (
         "exportafs",
-        "a mount is exported by the NFS server of the system, which asks for no leave",
+        "the system's NFS server can export a mount without this operation",
     ),
     ("nukenfscreds", "a mount keeps no tokens of NFS clients"),
 ];
 
-/// Why an operation does not apply, by its name or what begins no other operation's.
+/// The reason why an operation does not apply. The operation is named in full or by a prefix that
+/// fits no other operation.
 pub(super) fn reason(word: &str, others: impl Fn(&str) -> bool) -> Option<String> {
     let exact = OPERATIONS.iter().find(|(name, _)| *name == word);
     let found = exact.or_else(|| {
@@ -80,7 +78,7 @@ mod tests {
         names.any(|c| c.name.starts_with(word) || c.aliases.contains(&word))
     }
 
-    /// Every operation that `fs help` of OpenAFS 1.8 lists is there or says why it is not.
+    /// Every operation that `fs help` of OpenAFS 1.8 lists exists here or has a reason.
     #[test]
     fn no_operation_of_openafs_is_unknown() {
         let all = "bypassthreshold checkservers checkvolumes cleanacl copyacl discon diskfree examine exportafs flush \
@@ -96,7 +94,7 @@ mod tests {
         }
         assert!(reason("rxstatpr", has).is_some());
         assert!(reason("exp", has).is_some());
-        // What begins one of ours too is ours.
+        // A prefix that fits one of our operations means that operation.
         assert_eq!(reason("set", has), None);
         assert_eq!(reason("getc", has), None);
         assert_eq!(reason("nosuch", has), None);

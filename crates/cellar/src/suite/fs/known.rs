@@ -1,5 +1,5 @@
-//! wscell, listcells, listaliases: the cells that are known; by the mount that the command is run in, or that is named,
-//! else by the lists of this machine.
+//! wscell, listcells, listaliases: the known cells. The mount of the current directory or the named
+//! mount is asked, otherwise the lists of this machine are read.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::failure::Outcome;
 use crate::mounted::Mounted;
 use crate::output::outln;
 
-/// The mount that is asked, if the operation is one of these.
+/// The mount to ask, if the operation is one of these.
 pub(super) fn mount(invocation: &Invocation) -> Outcome<Option<Mounted>> {
     if !matches!(invocation.command, "wscell" | "listcells" | "listaliases") {
         return Ok(None);
@@ -25,7 +25,7 @@ pub(super) fn mount(invocation: &Invocation) -> Outcome<Option<Mounted>> {
     }
 }
 
-/// What the mount says.
+/// Prints the answer of the mount.
 pub(super) async fn told(mount: &Mounted, invocation: &Invocation) -> Outcome {
     let json = invocation.has("json");
     match invocation.command {

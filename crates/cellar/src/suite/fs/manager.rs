@@ -1,4 +1,5 @@
-//! What OpenAFS's `fs` asks the cache manager: here the process behind a mount.
+//! Operations that OpenAFS's `fs` sends to the cache manager; here they go to the process behind a
+//! mount.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::mounted::Mounted;
 use crate::output::{out, outln};
 use crate::session::resolve;
 
-/// Runs an operation if it is one of these; else `None`.
+/// Runs an operation if it belongs to this module; otherwise returns `None`.
 pub(super) fn run(invocation: &Invocation) -> Option<Outcome> {
     let manager = Manager {
         invocation,
@@ -57,7 +58,7 @@ fn is_on(word: Option<&String>) -> bool {
     word.is_some_and(|word| word == "on")
 }
 
-/// A number of KiB that may be stored behind close.
+/// Parses a limit in KiB for data that is stored behind close.
 fn kib(what: &str, text: &str) -> Outcome<u64> {
     match number(what, text)? {
         kib @ 0..=STORE_BEHIND_MAX => Ok(kib),
@@ -67,7 +68,7 @@ fn kib(what: &str, text: &str) -> Outcome<u64> {
     }
 }
 
-/// What `fs getcacheparms` prints.
+/// The output of `fs getcacheparms`.
 fn cache_text(used: u64, size: u64, files: Option<(u64, u64)>) -> String {
     let percent = |part: u64, all: u64| part as f64 * 100.0 / all.max(1) as f64;
     let Some((known, most)) = files else {
@@ -85,7 +86,7 @@ fn cache_text(used: u64, size: u64, files: Option<(u64, u64)>) -> String {
     text
 }
 
-/// What `fs sysname` prints.
+/// The output of `fs sysname`.
 fn sysnames_text(names: &[&str]) -> String {
     let list = if names.len() > 1 { " list" } else { "" };
     let names: Vec<_> = names.iter().map(|name| format!(" '{name}'")).collect();
@@ -97,8 +98,8 @@ impl Manager<'_> {
         Mounted::meant(self.invocation.get(AT))
     }
 
-    /// What follows in a shell sees what was forgotten. A mount of an older version does not know
-    /// the question.
+    /// Waits until the mount has applied the change, so that the next command of a shell sees it. A
+    /// mount of an older version does not know the attribute.
     fn wait_heard(mount: &Mounted) {
         let _unknown = mount.get(control::HEARD);
     }
@@ -195,7 +196,7 @@ impl Manager<'_> {
             (None, true) => 0,
             _ => {
                 return Err(Failure::usage(
-                    "give the size in KiB, or -reset for what it was mounted with",
+                    "give the size in KiB, or -reset for the size given at mount time",
                 ));
             }
         };
@@ -269,7 +270,7 @@ impl Manager<'_> {
         )
     }
 
-    /// Operations that say nothing.
+    /// The JSON result of operations that print nothing otherwise.
     fn changed(&self, what: &serde_json::Value) -> Outcome {
         if self.json { print_json(what) } else { Ok(()) }
     }
@@ -284,7 +285,7 @@ impl Manager<'_> {
                 Failure::new(format!("cell name `{alias}' in use by an existing cell."))
             }
             std::io::ErrorKind::NotFound => Failure::new(format!(
-                "the cell named '{name}' does not exist; 'cellar fs newcell' tells where it is"
+                "the cell named '{name}' does not exist; 'cellar fs newcell' adds it"
             )),
             _ => mount.failure(&cause),
         })?;
@@ -342,7 +343,7 @@ impl Manager<'_> {
             .set(control::CRYPT, word)
             .map_err(|cause| match cause.kind() {
                 std::io::ErrorKind::Unsupported => {
-                    Failure::new("it is mounted with --noauth: there is nothing to encrypt")
+                    Failure::new("the mount was started with --noauth and makes calls without tokens: there is no key to encrypt with")
                 }
                 _ => mount.failure(&cause),
             })?;

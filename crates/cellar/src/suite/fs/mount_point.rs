@@ -10,8 +10,8 @@ use super::{Fs, Invocation};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::mounted::Mounted;
 
-/// The cell that `-cell` names, by the name that whoever follows the mount point knows it by. Other names of cells are a
-/// machine's, and some the mount's alone.
+/// The cell that `-cell` names, by its real name. Programs that follow the mount point must know
+/// the name, but aliases are known only to one machine or one mount.
 fn named(invocation: &Invocation) -> Outcome<Option<CellName>> {
     let Some(name) = invocation.get("cell") else {
         return Ok(None);
@@ -28,14 +28,14 @@ fn named(invocation: &Invocation) -> Outcome<Option<CellName>> {
     Ok(Some(real.unwrap_or(name)))
 }
 
-/// The mount that the mount point will be in, if it is one of ours.
+/// The `cellar mount` that the mount point will be in, if any.
 fn mount_of(invocation: &Invocation) -> Option<Mounted> {
     let path = invocation.required("dir").trim_end_matches('/');
     let above = path.rsplit_once('/').map_or(".", |(above, _)| above);
     Mounted::at(Path::new(above))
 }
 
-/// What the mount knows of the cell that `-cell` names: perhaps nobody else here does.
+/// The mount's details of the cell that `-cell` names. The lists of this machine may not have them.
 pub(super) fn told(invocation: &Invocation) -> Outcome<Vec<Cell>> {
     let (Some(name), Some(mount)) = (named(invocation)?, mount_of(invocation)) else {
         return Ok(Vec::new());
@@ -67,7 +67,7 @@ impl Fs<'_> {
                 eprintln!("fs: warning, volume {volume} does not exist in cell {cell}.");
             }
             Some(doubt) => eprintln!(
-                "fs: warning, it is not certain that {} leads anywhere: {doubt}",
+                "fs: warning, cannot check the target of {}: {doubt}",
                 made.mount
             ),
         }

@@ -1,4 +1,4 @@
-//! osd, policy, setpolicy: files as objects.
+//! osd, policy, setpolicy: files stored as objects.
 
 use cellar_admin::osd::Osds;
 
@@ -36,7 +36,7 @@ impl Fs<'_> {
             return print_json(&all);
         }
         let osds = Osds::new(&self.session.client, &self.session.cell);
-        // The numbers say enough where the database does not answer.
+        // If the database does not answer, the numbers alone are printed.
         let known = osds.policies().await.ok();
         let name = |id| {
             let name = known.as_ref().and_then(|(policies, _)| policies.name(id));
@@ -55,7 +55,7 @@ impl Fs<'_> {
             );
             if policies.volume == 0 && policies.directory != 0 {
                 outln!(
-                    "    The volume does not use objects: its directories' policies count when it does \
+                    "    The volume does not use objects: the policies of its directories take effect when it does \
                      ('cellar vos setfields {} -osdpolicy 1')",
                     policies.volume_name
                 );

@@ -1,6 +1,6 @@
-//! checkservers: which file servers do not answer. The cells are those of the mount that the command is run in, or that is
-//! named, else those of this machine's lists; each is asked by the command itself, except with `-fast`, which says
-//! what the mount has met.
+//! checkservers: lists the file servers that do not answer. The cells are those of the mount of the
+//! current directory or of the named mount, otherwise those of this machine's lists. The command
+//! calls each server itself, except with `-fast`, which prints the mount's record.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -22,11 +22,11 @@ use crate::failure::{Failure, Failures, Outcome};
 use crate::mounted::Mounted;
 use crate::output::outln;
 
-/// Seconds after which a mount asks a server again that did not answer (`DOWN_TIME` of
+/// Seconds after which a mount retries a server that did not answer (`DOWN_TIME` of
 /// `cellar_client::reach`).
 const PROBE_INTERVAL: &str = "60";
 
-/// Runs it.
+/// Runs the operation.
 pub(super) async fn check(invocation: &Invocation) -> Outcome {
     if invocation.get("interval") == Some("0") {
         outln!("The current down server probe interval is {PROBE_INTERVAL} secs");
@@ -39,7 +39,7 @@ pub(super) async fn check(invocation: &Invocation) -> Outcome {
     let fast = invocation.has("fast");
     if fast && mount.is_none() {
         return Err(Failure::usage(
-            "-fast shows what a mount has met, and this is not in one: -at names one",
+            "-fast shows the record of a mount, and this directory is not in a mount: name one with -at",
         ));
     }
     let cells = cells(invocation, mount.as_ref()).await?;
@@ -56,7 +56,7 @@ pub(super) async fn check(invocation: &Invocation) -> Outcome {
         return failures.end();
     }
     if silent.is_empty() {
-        // Of a cell that could not be asked nothing is known.
+        // A cell that cannot be asked may have silent servers.
         failures.end()?;
         outln!("All servers are running.");
         return Ok(());
@@ -72,14 +72,14 @@ pub(super) async fn check(invocation: &Invocation) -> Outcome {
     Failure::if_any(true)
 }
 
-/// The home cell, the one that is named, or all.
+/// The home cell, the named cell, or all cells.
 async fn cells(invocation: &Invocation, mount: Option<&Mounted>) -> Outcome<Vec<Cell>> {
     let mut cells = match mount {
         Some(mount) => mount.cells()?,
         None => cell_options(invocation, None).known_cells().await?,
     };
     let named = invocation.get("cell");
-    // Among those of the lists it is the first.
+    // In the lists the named cell is the first.
     if let (Some(name), Some(_)) = (named, mount) {
         let name = CellName::new(name)?;
         cells.retain(|cell| cell.name == name);
@@ -92,13 +92,13 @@ async fn cells(invocation: &Invocation, mount: Option<&Mounted>) -> Outcome<Vec<
     }
     if cells.is_empty() {
         return Err(Failure::new(
-            "which cell? There is no ./cell-data here and no CellServDB, and this is not in a mount: -cell NAME",
+            "no cell is known: there is no ./cell-data here and no CellServDB, and this directory is not in a mount. Name a cell: -cell NAME",
         ));
     }
     Ok(cells)
 }
 
-/// Those that the mount has met silent a short while ago.
+/// The servers that did not answer the mount a short while ago.
 fn met(mount: &Mounted, cells: &[Cell]) -> Outcome<Vec<IpAddr>> {
     let lines = mount.lines(control::SILENT)?;
     let silent = lines
@@ -109,14 +109,15 @@ fn met(mount: &Mounted, cells: &[Cell]) -> Outcome<Vec<IpAddr>> {
     Ok(silent.collect())
 }
 
-/// Asks the file servers of cells, of all cells at a time. Of a cell that does not say where they are, its database
-/// servers are those that do not answer; what else goes wrong with one is told, and the others go on.
+/// Calls the file servers of all cells in parallel. If the databases of a cell do not answer, its
+/// database servers are reported as silent. Other errors of a cell are reported, and the other
+/// cells are still checked.
 async fn ask(cells: Vec<Cell>, failures: &mut Failures) -> Outcome<Vec<IpAddr>> {
     let runtime = Runtime::client_only()?;
     let config = Config {
         cells: cells.clone(),
         administrator: None,
-        // They say it to anybody.
+        // The servers answer this call without authentication.
         security: HashMap::new(),
         renewal: None,
     };

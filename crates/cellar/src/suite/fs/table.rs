@@ -5,26 +5,26 @@ use super::super::syntax::{
     Command, IGNORED, Parameter, Suite, expands, flag, list, one, optional, optional_list,
 };
 
-/// The files that most operations are about.
+/// The files of most operations.
 const PATHS: Parameter = optional_list("path", "dir/file path: default: the current directory");
 
-/// The same, where a volume's name stands for its root directory.
+/// The files of operations that accept a volume's name for its root directory.
 const PATHS_OR_VOLUMES: Parameter = optional_list(
     "path",
     "dir/file path: or a volume's name; default: the current directory",
 );
 
-/// Which access list of a directory in DFS is meant; AFS has but one.
+/// The kind of access list of a DFS directory. AFS has only one kind.
 const DFS_OBJECT: Parameter = flag("id", IGNORED);
 const DFS_CONTAINER: Parameter = flag("if", IGNORED);
 
-/// Which mount is meant, where a command is about one.
+/// The switch that names a mount, for operations on a mount.
 pub(super) const AT: &str = "at";
 
 static FS_COMMON: [Parameter; COMMON.len() + 1] = {
     let mut all = [optional(
         AT,
-        "directory: in the mount that is meant; default: that of the current directory, else the only one",
+        "directory: any directory in the mount to use; default: the mount of the current directory, otherwise the only mount",
     ); COMMON.len() + 1];
     let mut at = 0;
     while at < COMMON.len() {
@@ -36,7 +36,7 @@ static FS_COMMON: [Parameter; COMMON.len() + 1] = {
 
 pub(super) static SUITE: Suite = Suite {
     name: "fs",
-    about: "Access lists, quotas, mount points, and where files are.",
+    about: "Access lists, quotas, mount points, and locations of files.",
     common: &FS_COMMON,
     commands: &[
         Command {
@@ -47,7 +47,7 @@ pub(super) static SUITE: Suite = Suite {
                 PATHS_OR_VOLUMES,
                 DFS_OBJECT,
                 DFS_CONTAINER,
-                flag("cmd", ": as 'fs setacl' commands"),
+                flag("cmd", ": print them as 'fs setacl' commands"),
             ],
             examples: &["/afs/demo.cell/scratch", "-cmd"],
         },
@@ -58,7 +58,7 @@ pub(super) static SUITE: Suite = Suite {
             parameters: &[
                 list("dir", "directory: or a volume's name"),
                 expands("acl", "access list entries: name rights name rights ..."),
-                flag("clear", ": drop all other entries"),
+                flag("clear", ": remove all other entries"),
                 flag("negative", ": set negative rights"),
                 DFS_OBJECT,
                 DFS_CONTAINER,
@@ -71,7 +71,7 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "cleanacl",
             aliases: &[],
-            about: "Drop users and groups that are no more from access lists.",
+            about: "Remove deleted users and groups from access lists.",
             parameters: &[PATHS],
             examples: &["", "/afs/demo.cell/scratch"],
         },
@@ -82,7 +82,7 @@ pub(super) static SUITE: Suite = Suite {
             parameters: &[
                 one("fromdir", "source directory"),
                 expands("todir", "destination directory"),
-                flag("clear", ": drop all other entries"),
+                flag("clear", ": remove all other entries"),
                 DFS_OBJECT,
                 DFS_CONTAINER,
             ],
@@ -92,7 +92,10 @@ pub(super) static SUITE: Suite = Suite {
             name: "listquota",
             aliases: &["lq"],
             about: "Show the quotas of volumes.",
-            parameters: &[PATHS_OR_VOLUMES, flag("human", ": sizes with K, M, G or T")],
+            parameters: &[
+                PATHS_OR_VOLUMES,
+                flag("human", ": print sizes with K, M, G or T"),
+            ],
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
@@ -105,8 +108,8 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "diskfree",
             aliases: &["df"],
-            about: "Show the room on the partitions that volumes are on.",
-            parameters: &[PATHS, flag("human", ": sizes with K, M, G or T")],
+            about: "Show the free space on the partitions of volumes.",
+            parameters: &[PATHS, flag("human", ": print sizes with K, M, G or T")],
             examples: &["", "/afs/demo.cell/scratch -human"],
         },
         Command {
@@ -118,19 +121,31 @@ pub(super) static SUITE: Suite = Suite {
                     "path",
                     "dir/file path: or a volume's name; default: the current directory",
                 ),
-                one("max", "KiB: or with K, M, G or T; 0 for none"),
+                one(
+                    "max",
+                    "KiB: the quota, a number of KiB or with K, M, G or T; 0 for no limit",
+                ),
             ],
             examples: &["/afs/demo.cell/scratch 1000000", "-max 10G"],
         },
         Command {
             name: "setvol",
             aliases: &["sv"],
-            about: "Set the quota of volumes, and what their users are told.",
+            about: "Set the quota and the messages of volumes.",
             parameters: &[
                 PATHS_OR_VOLUMES,
-                optional("max", "KiB: the quota, or with K, M, G or T; 0 for none"),
-                optional("offlinemsg", "text: shown while the volume is off-line"),
-                optional("motd", "text: message of the day, which file servers keep"),
+                optional(
+                    "max",
+                    "KiB: the quota, a number of KiB or with K, M, G or T; 0 for no limit",
+                ),
+                optional(
+                    "offlinemsg",
+                    "text: shown to users while the volume is off line",
+                ),
+                optional(
+                    "motd",
+                    "text: the message of the day; file servers store it",
+                ),
             ],
             examples: &[
                 "/afs/demo.cell/scratch -max 10G",
@@ -151,10 +166,13 @@ pub(super) static SUITE: Suite = Suite {
             parameters: &[
                 one("dir", "directory: the mount point to make").also(&["mountpoint"]),
                 one("vol", "volume name").also(&["volume"]),
-                optional("cell", "cell name: where the volume is, if elsewhere")
-                    .also(&["mountcell"]),
-                flag("rw", ": always the read-write volume"),
-                flag("fast", ": do not look whether the volume exists"),
+                optional(
+                    "cell",
+                    "cell name: the volume's cell, if it is another cell",
+                )
+                .also(&["mountcell"]),
+                flag("rw", ": always lead to the read-write volume"),
+                flag("fast", ": do not check that the volume exists"),
             ],
             examples: &[
                 "/afs/.demo.cell/ann user.ann",
@@ -172,32 +190,32 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "lsmount",
             aliases: &["lsm"],
-            about: "Show what mount points lead to.",
+            about: "Show the volumes that mount points lead to.",
             parameters: &[expands("dir", "directory: the mount point").also(&["mountpoint"])],
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
             name: "osd",
             aliases: &[],
-            about: "Show where the pieces of files are, and whether they are well.",
+            about: "Show the location and state of the objects of files.",
             parameters: &[expands("path", "file path").also(&["file"])],
             examples: &["/afs/demo.cell/data/run7.root"],
         },
         Command {
             name: "policy",
             aliases: &[],
-            about: "Show the policies that count in directories.",
+            about: "Show the policies in force in directories.",
             parameters: &[PATHS_OR_VOLUMES.also(&["location"])],
             examples: &["", "/afs/demo.cell/data"],
         },
         Command {
             name: "setpolicy",
             aliases: &[],
-            about: "Set the policy of directories: subdirectories that are made in them have it too.",
+            about: "Set the policy of directories. New subdirectories inherit it.",
             parameters: &[
                 one(
                     "policy",
-                    "policy: its number or name; 0 for that of the volume",
+                    "policy: its number or name; 0 for the policy of the volume",
                 ),
                 expands("dir", "directory: or a volume's name"),
             ],
@@ -206,31 +224,34 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "whereis",
             aliases: &[],
-            about: "Show which servers have files.",
+            about: "Show the servers that hold files.",
             parameters: &[PATHS],
             examples: &["/afs/demo.cell/scratch"],
         },
         Command {
             name: "getfid",
             aliases: &[],
-            about: "Show the numbers of files: volume, vnode and uniquifier.",
+            about: "Show the fids of files: volume, vnode and uniquifier.",
             parameters: &[
                 PATHS_OR_VOLUMES,
-                flag("literal", ": of symbolic links and mount points themselves"),
+                flag(
+                    "literal",
+                    ": show symbolic links and mount points themselves",
+                ),
             ],
             examples: &["", "/afs/demo.cell/scratch -literal"],
         },
         Command {
             name: "getcalleraccess",
             aliases: &["gca"],
-            about: "Show what you may do with files: as your token says, also where other operations act as administrator.",
+            about: "Show your rights in files. Uses your token even where other operations act as administrator.",
             parameters: &[PATHS_OR_VOLUMES],
             examples: &["", "/afs/demo.cell/scratch"],
         },
         Command {
             name: "whichcell",
             aliases: &[],
-            about: "Show which cell files are in.",
+            about: "Show the cell of files.",
             parameters: &[PATHS],
             examples: &["/afs/demo.cell"],
         },
@@ -244,14 +265,14 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "listaliases",
             aliases: &[],
-            about: "List other names of cells, which CellAlias has.",
+            about: "List the aliases of cells in CellAlias.",
             parameters: &[],
             examples: &[""],
         },
         Command {
             name: "listcells",
             aliases: &[],
-            about: "List the cells that are known.",
+            about: "List the known cells.",
             parameters: &[
                 optional_list("name", "cell name: only these"),
                 flag("numeric", ": print addresses, not names"),
@@ -261,30 +282,30 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "listunstored",
             aliases: &["lu"],
-            about: "Show what a mount's cache has that no server has yet, and what it put aside.",
+            about: "List data in a mount's cache that is not stored on a server, and data that was put aside.",
             parameters: &[optional(
                 "cachedir",
-                "directory: in a mount, or that of cellar mount --cache, also while it is not mounted",
+                "directory: one in a mount, or that of 'cellar mount --cache' (mounted or not)",
             )],
             examples: &["", "/afs", "/var/cache/cellar"],
         },
         Command {
             name: "checkservers",
             aliases: &["checks"],
-            about: "Show which file servers of the home cell, or of another, do not answer.",
+            about: "Show the file servers of a cell that do not answer.",
             parameters: &[
                 optional(
                     "cell",
-                    "cell name: whose servers; default: those of the home cell",
+                    "cell name: check the servers of this cell; default: the home cell",
                 ),
-                flag("all", ": of all cells that are known"),
+                flag("all", ": check all known cells"),
                 flag(
                     "fast",
-                    ": do not ask them; those that a mount has met silent in the last minute",
+                    ": make no calls; show servers that did not answer a mount in the last minute",
                 ),
                 optional(
                     "interval",
-                    "seconds: 0 shows them; others are accepted, for scripts",
+                    "seconds: 0 shows the interval; other values are accepted without effect",
                 ),
             ],
             examples: &["", "demo.cell", "-all -fast"],
@@ -292,45 +313,45 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "checkvolumes",
             aliases: &["checkbackups"],
-            about: "Ask again where volumes are, and what mount points lead to.",
+            about: "Discard a mount's knowledge of volume locations and mount points.",
             parameters: &[],
             examples: &[""],
         },
         Command {
             name: "flush",
             aliases: &[],
-            about: "Forget what a mount's cache has of files.",
+            about: "Remove files from a mount's cache.",
             parameters: &[PATHS],
             examples: &["", "bin/tool"],
         },
         Command {
             name: "flushvolume",
             aliases: &[],
-            about: "Forget what a mount's cache has of whole volumes.",
+            about: "Remove whole volumes from a mount's cache.",
             parameters: &[PATHS],
             examples: &["", "/afs/demo.cell/soft"],
         },
         Command {
             name: "flushmount",
             aliases: &[],
-            about: "Forget where mount points lead.",
+            about: "Discard the cached targets of mount points.",
             parameters: &[optional_list("path", "mount point")],
             examples: &["/afs/demo.cell/soft"],
         },
         Command {
             name: "flushall",
             aliases: &[],
-            about: "Forget all that a mount's cache has.",
+            about: "Remove everything from a mount's cache.",
             parameters: &[],
             examples: &[""],
         },
         Command {
             name: "getcacheparms",
             aliases: &[],
-            about: "Show how much of a mount's cache is used.",
+            about: "Show the size and use of a mount's cache.",
             parameters: &[
-                flag("files", ": and files"),
-                flag("excessive", ": and files"),
+                flag("files", ": show files too"),
+                flag("excessive", ": show files too"),
             ],
             examples: &["", "-files"],
         },
@@ -339,30 +360,33 @@ pub(super) static SUITE: Suite = Suite {
             aliases: &["cachesize"],
             about: "Set the size of a mount's cache.",
             parameters: &[
-                optional("blocks", "KiB: 0 for what it was mounted with"),
-                flag("reset", ": what it was mounted with"),
+                optional(
+                    "blocks",
+                    "KiB: the new size; 0 for the size given at mount time",
+                ),
+                flag("reset", ": restore the size given at mount time"),
             ],
             examples: &["20000000", "-reset"],
         },
         Command {
             name: "sysname",
             aliases: &[],
-            about: "Show or set what @sys stands for.",
+            about: "Show or set the meaning of @sys.",
             parameters: &[optional_list(
                 "newsys",
-                "system name: the first that is there counts",
+                "system name: the first name that exists is used",
             )],
             examples: &["", "amd64_linux6 amd64_linux26"],
         },
         Command {
             name: "newcell",
             aliases: &[],
-            about: "Let a mount know a cell, or other database servers of one.",
+            about: "Add a cell to a mount, or change its database servers.",
             parameters: &[
                 one("name", "cell name"),
                 expands(
                     "servers",
-                    "address: of a database server, with :PORT if not 7003",
+                    "address: a database server; append :PORT if it is not 7003",
                 ),
                 optional("linkedcell", IGNORED),
             ],
@@ -371,43 +395,40 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "newalias",
             aliases: &[],
-            about: "Give a cell another name in a mount.",
+            about: "Add an alias of a cell to a mount.",
             parameters: &[one("alias", "other name"), one("name", "cell name")],
             examples: &["demo demo.cell"],
         },
         Command {
             name: "getcellstatus",
             aliases: &[],
-            about: "Show whether set-user-id programs of cells take effect.",
+            about: "Show whether a mount honours set-user-id programs of cells.",
             parameters: &[expands("cell", "cell name")],
             examples: &["demo.cell"],
         },
         Command {
             name: "getcrypt",
             aliases: &[],
-            about: "Show whether a mount encrypts what it sends and receives.",
+            about: "Show whether a mount encrypts its calls.",
             parameters: &[],
             examples: &[""],
         },
         Command {
             name: "setcrypt",
             aliases: &[],
-            about: "Set whether a mount encrypts what it sends and receives for users with tokens.",
+            about: "Set whether a mount encrypts its calls for users with tokens.",
             parameters: &[one("crypt", "on or off")],
             examples: &["on"],
         },
         Command {
             name: "storebehind",
             aliases: &["sb"],
-            about: "Show or set how much of files may still have to be stored when close returns.",
+            about: "Show or set how much unstored data a file may have when close returns.",
             parameters: &[
-                optional("kbytes", "KiB: for the files named"),
+                optional("kbytes", "KiB: the limit for the named files"),
                 optional_list("files", "file path"),
-                optional(
-                    "allfiles",
-                    "KiB: for all files without a value of their own",
-                ),
-                flag("verbose", ": show what counts now"),
+                optional("allfiles", "KiB: the limit for all other files"),
+                flag("verbose", ": show the limits in force"),
             ],
             examples: &[
                 "-verbose",

@@ -1,5 +1,5 @@
-//! `fs listunstored`: what programs wrote that is only in the cache of a mount. It is read from the cache's
-//! directory, so that it can be seen when nothing is mounted any more, or asked of the mount.
+//! `fs listunstored`: lists data that programs wrote and that is only in the cache of a mount. It
+//! reads the cache directory, so that it works without a mount, or asks the mount.
 
 use std::path::Path;
 
@@ -61,7 +61,8 @@ pub(super) fn list(invocation: &Invocation) -> Outcome {
     Ok(())
 }
 
-/// What a mount says, whose cache may be in memory: of one's own files, or, for whoever mounted it, of all.
+/// Prints the mount's own list, whose cache may be in memory. Users see their own files; the user
+/// who mounted sees all.
 fn of_mount(invocation: &Invocation, at: Option<&str>) -> Outcome {
     let mount = Mounted::meant(at)?;
     let (mut all, mut aside) = (Vec::new(), Vec::new());
@@ -105,7 +106,7 @@ fn of_mount(invocation: &Invocation, at: Option<&str>) -> Outcome {
     Ok(())
 }
 
-/// Where something was put aside, and what is known of it.
+/// Prints the path of data that was put aside, and the reason.
 fn say_aside(path: &Path) {
     outln!("put aside: {}", path.display());
     if let Ok(text) = std::fs::read_to_string(path) {

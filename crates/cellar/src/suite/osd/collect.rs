@@ -1,4 +1,4 @@
-//! collect: what devices have and no volume names.
+//! collect: removes objects that no volume names.
 
 use cellar_admin::osd::CollectedView;
 use cellar_admin::table::{Side, Table, short_size};
@@ -10,7 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::quantities;
 
-/// Seconds that garbage is left alone if nothing is said.
+/// Age in seconds that garbage must have, by default.
 const GRACE: u32 = 86_400;
 
 impl Osd<'_> {
@@ -78,17 +78,17 @@ fn show(collected: &CollectedView, dry: bool) {
         ),
     }
     if collected.young > 0 {
-        outln!("    {} that nobody names are too young", collected.young);
+        outln!("    {} unreferenced objects are too young", collected.young);
     }
     if collected.busy > 0 {
         outln!("    {} files were being stored", collected.busy);
     }
     for osd in &collected.away {
-        outln!("    device {osd} was not looked at: it does not answer");
+        outln!("    device {osd} does not answer and was not checked");
     }
     for server in &collected.silent {
         eprintln!(
-            "osd: volume {volume}: file server {server} does not say what it needs: nothing was collected"
+            "osd: volume {volume}: file server {server} does not answer: nothing was collected"
         );
     }
     if collected.changing {

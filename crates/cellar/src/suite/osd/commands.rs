@@ -6,27 +6,33 @@ use super::super::syntax::{
 };
 
 const DEVICE: Parameter = one("id", "device: its number or name");
-const MIN_SIZE: Parameter = optional("minsize", "size: of files placed there; a number is KiB");
-const MAX_SIZE: Parameter = optional("maxsize", "size: of files placed there; 0 for any");
+const MIN_SIZE: Parameter = optional(
+    "minsize",
+    "size: the smallest file placed there; a plain number is KiB",
+);
+const MAX_SIZE: Parameter = optional("maxsize", "size: the largest file placed there; 0 for any");
 const WRITE: Parameter = optional(
     "wrprior",
-    "weight: in the choice for new objects; 0 for never",
+    "weight: for the placement of new objects; 0 for none",
 );
-const READ: Parameter = optional("rdprior", "weight: in the choice of the copy to read");
-const LUN: Parameter = optional("lun", "partition: there; default: a");
-const PORT: Parameter = optional("port", "port: of the server; default 7006");
-const OWNER: Parameter = optional("owner", "name: whose it is");
-const LOCATION: Parameter = optional("location", "site/room/rack/host: as much as is known");
-const CLASS: Parameter = optional("class", "word: that policies may ask for");
-const MARK: Parameter = optional("highwatermark", "per mille: wiping begins above");
+const READ: Parameter = optional("rdprior", "weight: for the choice of the copy to read");
+const LUN: Parameter = optional("lun", "partition: the partition of the server; default: a");
+const PORT: Parameter = optional("port", "port: the port of the server; default 7006");
+const OWNER: Parameter = optional("owner", "name: the owner of the device");
+const LOCATION: Parameter = optional("location", "site/room/rack/host: as far as known");
+const CLASS: Parameter = optional("class", "word: a class that policies can select");
+const MARK: Parameter = optional(
+    "highwatermark",
+    "per mille: wiping begins above this fill level",
+);
 const MIN_WIPE: Parameter = optional(
     "minwipesize",
-    "size: of files that are wiped; a number is MiB",
+    "size: the smallest file that is wiped; a plain number is MiB",
 );
 
 pub(super) static SUITE: Suite = Suite {
     name: "osd",
-    about: "Object storage devices: what there is, what is on them, and how they are. \
+    about: "Object storage devices: list, add, change, drain and check them. \
             'cellar osd policy help' lists the operations on policies.",
     common: &COMMON,
     commands: &[
@@ -35,10 +41,10 @@ pub(super) static SUITE: Suite = Suite {
             aliases: &["listosds", "l"],
             about: "List the devices of the cell.",
             parameters: &[
-                optional_list("id", "device: only these, by number or name"),
-                flag("long", ": owner, location, server and flags too"),
-                flag("wipeable", ": only those whose files may be wiped"),
-                flag("obsolete", ": those out of use too"),
+                optional_list("id", "device: list only these, by number or name"),
+                flag("long", ": show owner, location, server and flags too"),
+                flag("wipeable", ": list only devices whose files may be wiped"),
+                flag("obsolete", ": list devices out of use too"),
             ],
             examples: &["", "-long -obsolete", "-json"],
         },
@@ -55,10 +61,13 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "create",
             aliases: &["createosd"],
-            about: "Make a device known to the cell.",
+            about: "Add a device to the cell.",
             parameters: &[
                 one("name", "name"),
-                optional("ip", "address: of its server; default: as that says itself"),
+                optional(
+                    "ip",
+                    "address: the address of its server; default: as the server reports it",
+                ),
                 optional("id", "number: default: the next free one"),
                 LUN,
                 PORT,
@@ -66,17 +75,17 @@ pub(super) static SUITE: Suite = Suite {
                 MAX_SIZE,
                 optional(
                     "wrprior",
-                    "weight: in the choice for new objects; default 80",
+                    "weight: for the placement of new objects; default 80",
                 ),
                 optional(
                     "rdprior",
-                    "weight: in the choice of the copy to read; default 80",
+                    "weight: for the choice of the copy to read; default 80",
                 ),
-                flag("archival", ": for archives only"),
-                flag("wipeable", ": files may be wiped when they are archived"),
+                flag("archival", ": use the device for archives only"),
+                flag("wipeable", ": files may be wiped after they are archived"),
                 flag(
                     "dont_unlink",
-                    ": removed objects can be brought back for a while",
+                    ": keep removed objects for a while, so that 'undelete' can restore them",
                 ),
                 MARK,
                 MIN_WIPE,
@@ -95,8 +104,11 @@ pub(super) static SUITE: Suite = Suite {
             about: "Change fields of a device.",
             parameters: &[
                 DEVICE,
-                optional("name", "name: a new one"),
-                optional_list("ip", "address: of its server, the preferred first"),
+                optional("name", "name: the new name"),
+                optional_list(
+                    "ip",
+                    "address: addresses of its server, the preferred one first",
+                ),
                 LUN,
                 PORT,
                 MIN_SIZE,
@@ -106,7 +118,7 @@ pub(super) static SUITE: Suite = Suite {
                 optional("archival", "on or off"),
                 optional("wipeable", "on or off"),
                 optional("dont_unlink", "on or off"),
-                optional("obsolete", "on or off: off brings a device back into use"),
+                optional("obsolete", "on or off: off puts a device back into use"),
                 MARK,
                 MIN_WIPE,
                 OWNER,
@@ -122,11 +134,11 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "drain",
             aliases: &[],
-            about: "Empty a device: nothing new comes there, and file servers move away what is there.",
+            about: "Empty a device: new objects go to other devices, and file servers move the existing ones.",
             parameters: &[
                 DEVICE,
-                flag("wait", ": until it is empty, and say how far it is"),
-                flag("stop", ": use it again"),
+                flag("wait", ": wait until it is empty, and show the progress"),
+                flag("stop", ": end the drain and use the device again"),
             ],
             examples: &["4", "disk4 -wait", "disk4 -stop"],
         },
@@ -138,7 +150,7 @@ pub(super) static SUITE: Suite = Suite {
                 DEVICE,
                 flag(
                     "force",
-                    ": even if files have objects there, which are lost then",
+                    ": remove it even if files have objects there; these objects are lost",
                 ),
             ],
             examples: &["4"],
@@ -156,12 +168,12 @@ pub(super) static SUITE: Suite = Suite {
             about: "List the objects on a device.",
             parameters: &[
                 DEVICE,
-                optional("volume", "volume name or ID: only its objects"),
+                optional("volume", "volume name or ID: list only its objects"),
                 flag(
                     "onlyunlinked",
-                    ": those that were removed and can be brought back",
+                    ": list removed objects that 'undelete' can restore",
                 ),
-                optional("max", "number: at most so many"),
+                optional("max", "number: list at most this many"),
             ],
             examples: &["4 -max 20", "4 user.ann -json"],
         },
@@ -175,33 +187,33 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "files",
             aliases: &["listobjects"],
-            about: "List the files that have objects on a device, as the file servers say.",
+            about: "List the files that have objects on a device. The file servers are asked.",
             parameters: &[
                 DEVICE,
-                optional("max", "number: at most so many of each server"),
+                optional("max", "number: list at most this many of each server"),
             ],
             examples: &["4 -max 100"],
         },
         Command {
             name: "checksum",
             aliases: &["md5sum"],
-            about: "Have a device read an object and show its CRC-32C, MD5 and SHA-256.",
+            about: "Let a device read an object, and show its CRC-32C, MD5 and SHA-256.",
             parameters: &[
                 DEVICE,
                 one("object", "object: volume.vnode.uniquifier.serial"),
-                optional("version", "number: default: the newest"),
+                optional("version", "number: the version; default: the newest"),
             ],
             examples: &["4 536870918.2.3.1"],
         },
         Command {
             name: "undelete",
             aliases: &[],
-            about: "Bring back objects that were removed from a device with -dont_unlink.",
+            about: "Restore objects that were removed from a device with -dont_unlink.",
             parameters: &[
                 DEVICE,
                 expands(
                     "object",
-                    "object: as 'objects -onlyunlinked' lists those there are",
+                    "object: a removed object, as listed by 'objects -onlyunlinked'",
                 ),
             ],
             examples: &["4 536870918.2.3.1"],
@@ -209,47 +221,53 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "purge",
             aliases: &[],
-            about: "Give up removed objects of a device before their time.",
+            about: "Delete removed objects of a device for good, before their time is over.",
             parameters: &[
                 DEVICE,
-                optional("before", "date: those that were removed before it"),
-                flag("all", ": every one"),
+                optional(
+                    "before",
+                    "date: delete objects that were removed before this date",
+                ),
+                flag("all", ": delete all of them"),
             ],
             examples: &["4 -before 2026-11-01", "4 -all"],
         },
         Command {
             name: "scrub",
             aliases: &[],
-            about: "Have a device verify all that it holds, in the background.",
+            about: "Let a device verify all its objects in the background.",
             parameters: &[
                 DEVICE,
-                optional("rate", "KiB/s: default: as fast as it can"),
-                flag("wait", ": until it has ended"),
-                flag("status", ": begin nothing, show how far the last one is"),
+                optional("rate", "KiB/s: the read rate; default: unlimited"),
+                flag("wait", ": wait until the scrub has ended"),
+                flag(
+                    "status",
+                    ": start no scrub, show the progress of the last one",
+                ),
             ],
             examples: &["4 -rate 20000", "4 -wait", "4 -status -json"],
         },
         Command {
             name: "collect",
             aliases: &[],
-            about: "Remove what devices have and no volume of the cell needs.",
+            about: "Remove objects that no volume of the cell needs.",
             parameters: &[
                 optional(
                     "volume",
-                    "volume name or ID: only its objects; default: all",
+                    "volume name or ID: check only its objects; default: all volumes",
                 ),
                 optional(
                     "grace",
-                    "time: what was written since is left; 90s, 15m, 2h, 7d; default 1d",
+                    "time: keep objects written within this time, for example 90s, 15m, 2h, 7d; default 1d",
                 ),
-                flag("dryrun", ": list it, remove nothing"),
+                flag("dryrun", ": list the objects, remove nothing"),
             ],
             examples: &["-dryrun", "-volume user.ann -grace 1h"],
         },
         Command {
             name: "repair-status",
             aliases: &["repairstatus"],
-            about: "Show what the repair queues of the file servers are doing.",
+            about: "Show the repair queues of the file servers.",
             parameters: &[],
             examples: &[""],
         },
@@ -257,12 +275,12 @@ pub(super) static SUITE: Suite = Suite {
 };
 
 const POLICY: Parameter = one("id", "policy: its number or name");
-const FILE: Parameter = optional("file", "file: the text; - for standard input");
-const NO_ACTION: Parameter = flag("noaction", ": read and show it, store nothing");
+const FILE: Parameter = optional("file", "file: a file with the rules; - for standard input");
+const NO_ACTION: Parameter = flag("noaction", ": check and show the policy, store nothing");
 
 pub(super) static POLICY_SUITE: Suite = Suite {
     name: "osd policy",
-    about: "Policies: which files become objects, on what devices, and how they are spread.",
+    about: "Policies decide which files become objects, and on which devices in which layout.",
     common: &COMMON,
     commands: &[
         Command {
@@ -278,15 +296,15 @@ pub(super) static POLICY_SUITE: Suite = Suite {
             about: "Show policies.",
             parameters: &[
                 optional_list("id", "policy: its number or name; default: all"),
-                flag("short", ": in short words, in one line"),
-                flag("human", ": a rule a line (the default)"),
+                flag("short", ": print each policy in one line"),
+                flag("human", ": print one rule a line (the default)"),
                 flag(
                     "tabular",
-                    ": verdicts as [location,stripes,stripe size,copies]",
+                    ": print verdicts as [location,stripes,stripe size,copies]",
                 ),
-                flag("long", ": in English"),
-                flag("text", ": as it was written, with comments"),
-                flag("unroll", ": with the rules of the policies that it uses"),
+                flag("long", ": print in English"),
+                flag("text", ": print the original text with comments"),
+                flag("unroll", ": include the rules of the policies that it uses"),
             ],
             examples: &["", "root -long -unroll", "3 -text > root.policy"],
         },
@@ -309,12 +327,12 @@ pub(super) static POLICY_SUITE: Suite = Suite {
         Command {
             name: "set",
             aliases: &[],
-            about: "Change the text or the name of a policy.",
+            about: "Change the rules or the name of a policy.",
             parameters: &[
                 POLICY,
                 optional("policy", "text: the rules"),
                 FILE,
-                optional("name", "name: a new one"),
+                optional("name", "name: the new name"),
                 NO_ACTION,
             ],
             examples: &[
@@ -332,16 +350,19 @@ pub(super) static POLICY_SUITE: Suite = Suite {
         Command {
             name: "test",
             aliases: &[],
-            about: "Say what would happen to a file, and which rule decides.",
+            about: "Show the layout that a file would get, and the rule that decides.",
             parameters: &[
                 one("file", "file: a path in /afs, or any name"),
-                optional("size", "size: that it will have; a number is bytes"),
+                optional(
+                    "size",
+                    "size: the size of the file; a plain number is bytes",
+                ),
                 optional_list(
                     "policy",
-                    "policy: the volume's, then the directory's; default: those of the path",
+                    "policy: the policy of the volume, then of the directory; default: the policies of the path",
                 ),
-                optional("text", "text: of a policy that is not stored"),
-                optional("user", "user name or id: who stores it"),
+                optional("text", "text: the rules of a policy that is not stored yet"),
+                optional("user", "user name or id: the user who stores the file"),
                 optional("volume", "volume name"),
             ],
             examples: &[

@@ -1,4 +1,4 @@
-//! statistics, objects, volumes, files, repair-status.
+//! statistics, objects, volumes, files, repair-status: the contents of devices.
 
 use cellar_admin::osd::objects_head;
 use cellar_admin::table::{Side, Table, short_size};
@@ -35,7 +35,7 @@ impl Osd<'_> {
         }
     }
 
-    /// The RW volume in whose name objects are.
+    /// The read-write volume that objects belong to.
     pub(super) async fn volume(&self) -> Outcome<Option<VolumeId>> {
         let Some(volume) = self.invocation.get("volume") else {
             return Ok(None);
@@ -169,7 +169,7 @@ impl Osd<'_> {
     }
 }
 
-/// Servers that did not answer make a list incomplete.
+/// Reports silent servers. The list is incomplete without them.
 fn say_silent(silent: &[std::net::IpAddr]) -> Outcome {
     for server in silent {
         eprintln!("osd: file server {server} does not answer");

@@ -1,4 +1,4 @@
-//! list, examine, create, set, drain, remove.
+//! list, examine, create, set, drain, remove: the devices themselves.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::progress::Progress;
 
 /// Weights of a new device.
 const PRIORITY: u32 = 80;
-/// Mark of a new device whose files may be wiped, in thousandths.
+/// High-water mark of a new archival or wipeable device, in thousandths.
 const MARK: u32 = 800;
-/// Files of such a device below that are not wiped.
+/// The smallest file that is wiped from a new wipeable device.
 const MIN_WIPE_SIZE: u64 = 64 << 20;
-/// How often a drain is looked at.
+/// Interval at which the progress of a drain is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Osd<'_> {
@@ -147,7 +147,7 @@ impl Osd<'_> {
             .transpose()
     }
 
-    /// What `create` and `set` have in common.
+    /// The fields that `create` and `set` have in common.
     fn fields(&self) -> Outcome<Fields> {
         let addresses = self
             .invocation
@@ -177,7 +177,7 @@ impl Osd<'_> {
         let stop = self.invocation.has("stop");
         let wait = self.invocation.has("wait");
         if stop && wait {
-            return Err(Failure::usage("-wait and -stop do not go together"));
+            return Err(Failure::usage("-wait and -stop cannot be combined"));
         }
         let device = self
             .osds
@@ -192,8 +192,8 @@ impl Osd<'_> {
         match stop {
             true => outln!("Device {} ({}) is used again", device.id, device.name),
             false => outln!(
-                "Device {} ({}) is being emptied of {} objects; 'cellar osd drain {} -wait' says how far \
-                 it is",
+                "Device {} ({}) is being emptied of {} objects; 'cellar osd drain {} -wait' shows the \
+                 progress",
                 device.id,
                 device.name,
                 device.objects,
@@ -224,7 +224,7 @@ impl Osd<'_> {
             if let (0, Some(silent)) = (left, on_it.silent.first()) {
                 progress.finish();
                 return Err(Failure::new(format!(
-                    "file server {silent} does not say whether its files have objects there"
+                    "file server {silent} does not answer; its files may have objects there"
                 )));
             }
             if left == 0 {

@@ -1,4 +1,4 @@
-//! policy list, show, add, set, delete, test.
+//! policy list, show, add, set, delete, test: the policies of the cell.
 
 use cellar_admin::fs::Files;
 use cellar_admin::osd::{PolicyView, Question, policies_table};
@@ -11,7 +11,7 @@ use super::Osd;
 use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{columns, out, outln};
 
-/// Bytes of a text that is read from a file: more than a policy may have.
+/// Bytes read from a file of rules: more than a policy may have.
 const TEXT_MAX: u64 = 1 << 20;
 
 impl Osd<'_> {
@@ -25,7 +25,7 @@ impl Osd<'_> {
         Ok(())
     }
 
-    /// The forms, as switches.
+    /// The output form that the switches select.
     fn form(&self) -> Outcome<Option<Form>> {
         let forms = [
             ("short", Some(Form::Short)),
@@ -61,7 +61,7 @@ impl Osd<'_> {
             return print_json(&policies);
         }
         for (index, policy) in policies.iter().enumerate() {
-            // A single text alone can be kept in a file and stored again.
+            // A single text is printed alone, so that it can be saved to a file and stored again.
             let alone = form.is_none() && policies.len() == 1;
             if !alone {
                 let blank = if index > 0 { "\n" } else { "" };
@@ -83,7 +83,7 @@ impl Osd<'_> {
     fn text_given(&self) -> Outcome<Option<String>> {
         let file = match (self.invocation.get("policy"), self.invocation.get("file")) {
             (Some(_), Some(_)) => {
-                return Err(Failure::usage("-policy and -file do not go together"));
+                return Err(Failure::usage("-policy and -file cannot be combined"));
             }
             (Some(text), None) => return Ok(Some(text.to_owned())),
             (None, None) => return Ok(None),
@@ -100,7 +100,7 @@ impl Osd<'_> {
         Ok(Some(text))
     }
 
-    /// Shows what was read, and stores nothing.
+    /// Shows the parsed policy and stores nothing.
     async fn show_only(&self, id: u32, name: &str, text: &str) -> Outcome {
         let policy = self.osds.check_policy(id, name, text).await?;
         if self.json {
@@ -125,7 +125,7 @@ impl Osd<'_> {
             None => 0,
         };
         let Some(text) = self.text_given()? else {
-            return Err(Failure::usage("-policy or -file is missing: the rules"));
+            return Err(Failure::usage("give the rules with -policy or -file"));
         };
         if self.invocation.has("noaction") {
             return self.show_only(id, name, &text).await;
@@ -133,7 +133,7 @@ impl Osd<'_> {
         let (_, policies) = self.osds.policies().await?;
         if policies.iter().any(|policy| policy.id == id) {
             return Err(Failure::new(format!(
-                "policy {id} is there; 'cellar osd policy set {id}' changes it"
+                "policy {id} exists; 'cellar osd policy set {id}' changes it"
             )));
         }
         self.stored(self.osds.set_policy(id, name, &text).await?)
@@ -202,13 +202,13 @@ impl Osd<'_> {
         Ok(())
     }
 
-    /// What is known of a file by its path.
+    /// Facts about a file, as far as its path shows them.
     async fn question(&self, file: &str) -> Outcome<Question> {
         let (directory, name) = file.rsplit_once('/').unwrap_or(("", file));
         let mut question = Question {
             name: name.to_owned(),
             directory: format!("/{}", directory.trim_start_matches('/')),
-            // Where nothing else is said: by size.
+            // The default: by size.
             policies: vec![cellar_policy::BY_SIZE],
             ..Question::default()
         };
@@ -226,7 +226,7 @@ impl Osd<'_> {
         Ok(question)
     }
 
-    /// The policies that are asked: those of the cell, and -text as one more.
+    /// The policies to test: those of the cell, and -text as one more.
     async fn policies_to_test(&self, question: &mut Question) -> Outcome<Policies> {
         let named = self.invocation.list("policy");
         let (policies, views) = self.osds.policies().await?;

@@ -1,4 +1,4 @@
-//! checksum, undelete, purge, scrub.
+//! checksum, undelete, purge, scrub: the upkeep of devices.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
 
-/// How often a scrub is looked at.
+/// Interval at which the progress of a scrub is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Osd<'_> {
@@ -37,7 +37,7 @@ impl Osd<'_> {
         let restored = self.osds.undelete(id, objects).await?;
         match self.json {
             true => print_json(&json!({ "asked": objects.len(), "restored": restored }))?,
-            false => outln!("{restored} of {} objects are back", objects.len()),
+            false => outln!("{restored} of {} objects were restored", objects.len()),
         }
         Failure::if_any((restored as usize) < objects.len())
     }
@@ -48,7 +48,7 @@ impl Osd<'_> {
                 let date = cellar_admin::date::parse(text);
                 let date = date.ok_or_else(|| {
                     Failure::usage(format!(
-                        "-before: '{text}' is not a date; write YYYY-MM-DD, with HH:MM after it if you want"
+                        "-before: '{text}' is not a date; write YYYY-MM-DD, optionally followed by HH:MM"
                     ))
                 })?;
                 u64::from(date.0)
@@ -61,7 +61,7 @@ impl Osd<'_> {
         if self.json {
             return print_json(&json!({ "purged": purged }));
         }
-        outln!("{purged} removed objects are gone for good");
+        outln!("{purged} removed objects were deleted for good");
         Ok(())
     }
 
@@ -69,7 +69,9 @@ impl Osd<'_> {
         let has = |switch| self.invocation.has(switch);
         let id = self.invocation.required("id");
         if has("status") && (has("wait") || has("rate")) {
-            return Err(Failure::usage("-status goes with neither -wait nor -rate"));
+            return Err(Failure::usage(
+                "-status cannot be combined with -wait or -rate",
+            ));
         }
         if !has("status") {
             let rate = self.invocation.get("rate");

@@ -1,7 +1,7 @@
-//! `pts interactive` and `pts source`: operations, one a line, from standard input or a file.
+//! `pts interactive` and `pts source`: read operations, one a line, from standard input or a file.
 //!
-//! As with OpenAFS, a refused operation does not end a script, and a script succeeds. `source`
-//! within a script reads that file first and then goes on.
+//! As with OpenAFS, a refused operation does not end a script, and the script succeeds. `source`
+//! within a script reads the other file first and then continues.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
@@ -9,10 +9,10 @@ use std::io::{BufRead, BufReader, IsTerminal};
 use super::run;
 use crate::failure::{Failure, Outcome};
 
-/// How deep `source` may be nested: bounds a file that reads itself.
+/// The deepest nesting of `source`. It bounds a file that reads itself.
 const DEPTH_MAX: usize = 16;
 
-/// Where lines come from.
+/// A source of lines.
 type Lines = Box<dyn BufRead + Send>;
 
 pub(super) async fn standard_input() -> Outcome {
@@ -52,7 +52,7 @@ async fn lines(first: Lines, from_terminal: bool) -> Outcome {
                 let opened = match sources.len() < DEPTH_MAX {
                     true => open(&words[1]),
                     false => Err(Failure::new(format!(
-                        "Error sourcing '{}': more than {DEPTH_MAX} files within files",
+                        "Error sourcing '{}': files are nested more than {DEPTH_MAX} deep",
                         words[1]
                     ))),
                 };
@@ -71,7 +71,7 @@ async fn lines(first: Lines, from_terminal: bool) -> Outcome {
     Ok(())
 }
 
-/// The words of a line; double quotes hold blanks together.
+/// Splits a line into words. Blanks within double quotes do not separate words.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

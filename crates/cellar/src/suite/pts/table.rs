@@ -1,11 +1,12 @@
-//! The operations of `cellar pts`: names, parameters and examples, those of OpenAFS's `pts`.
+//! The operations of `cellar pts`: names, parameters and examples. The names are those of OpenAFS's
+//! `pts`.
 
 use super::super::COMMON;
 use super::super::syntax::{Command, Suite, expands, flag, list, one, optional, optional_list};
 
 pub(super) static SUITE: Suite = Suite {
     name: "pts",
-    about: "Users, groups, and who is a member of what.",
+    about: "Manage users, groups and their memberships.",
     common: &COMMON,
     commands: &[
         Command {
@@ -59,39 +60,42 @@ pub(super) static SUITE: Suite = Suite {
             about: "List the members of groups, or the groups of users.",
             parameters: &[
                 expands("nameorid", "user or group name or id"),
-                flag("supergroups", ": and the groups that groups are members of"),
-                flag("expandgroups", ": members of members too"),
+                flag(
+                    "supergroups",
+                    ": show also the groups that these groups are members of",
+                ),
+                flag("expandgroups", ": include indirect members"),
             ],
             examples: &["ann", "system:administrators"],
         },
         Command {
             name: "listentries",
             aliases: &[],
-            about: "List all users, or groups.",
+            about: "List all users or groups.",
             parameters: &[
-                flag("users", ": users (the default)"),
-                flag("groups", ": groups"),
+                flag("users", ": list users (the default)"),
+                flag("groups", ": list groups"),
             ],
             examples: &["", "-users -groups -json"],
         },
         Command {
             name: "listowned",
             aliases: &[],
-            about: "List the groups that users or groups own; 0 owns those whose owner was deleted.",
+            about: "List the groups that users or groups own. Groups of deleted owners belong to id 0.",
             parameters: &[expands("nameorid", "user or group name or id")],
             examples: &["ann"],
         },
         Command {
             name: "listmax",
             aliases: &[],
-            about: "Show the highest user and lowest group id.",
+            about: "Show the highest user id and the lowest group id.",
             parameters: &[],
             examples: &[""],
         },
         Command {
             name: "setmax",
             aliases: &[],
-            about: "Set the highest user or lowest group id.",
+            about: "Set the highest user id or the lowest group id.",
             parameters: &[optional("group", "group max"), optional("user", "user max")],
             examples: &["-user 5000"],
         },
@@ -112,7 +116,7 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "chown",
             aliases: &[],
-            about: "Give a group another owner.",
+            about: "Change the owner of a group.",
             parameters: &[one("name", "group name"), one("owner", "new owner")],
             examples: &["ann:friends bob"],
         },
@@ -122,7 +126,10 @@ pub(super) static SUITE: Suite = Suite {
             about: "Change privacy flags and quotas.",
             parameters: &[
                 expands("nameorid", "user or group name or id"),
-                optional("access", "set privacy flags: five letters, as S-M--"),
+                optional(
+                    "access",
+                    "set privacy flags: five letters, for example S-M--",
+                ),
                 optional("groupquota", "set limit on group creation"),
             ],
             examples: &["ann:friends -access SOMar", "ann -groupquota 50"],
@@ -144,7 +151,7 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "sleep",
             aliases: &[],
-            about: "Wait; for files of operations.",
+            about: "Wait for some seconds; for use in files of operations.",
             parameters: &[one("delay", "seconds")],
             examples: &["2"],
         },

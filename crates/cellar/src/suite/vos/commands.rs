@@ -1,13 +1,14 @@
 //! The operations of `cellar vos`: names, parameters and examples.
 //!
-//! Names, order and abbreviations are those of OpenAFS's `vos`; what is ours alone comes after its own.
+//! Names, order and abbreviations are those of OpenAFS's `vos`. Parameters of our own come after
+//! them.
 
 use super::super::COMMON;
 use super::super::syntax::{
     Command, Kind, Parameter, Suite, flag, list, one, optional, optional_list,
 };
 
-/// An optional list that takes one word by place.
+/// An optional list that takes one word by position.
 const fn some(name: &'static str, value: &'static str) -> Parameter {
     Parameter {
         name,
@@ -26,7 +27,7 @@ const PARTITION: Parameter = one(
 const ANY_SERVER: Parameter = optional("server", "machine name");
 const ANY_PARTITION: Parameter = optional("partition", "partition name: default: all");
 const ID: Parameter = one("id", "volume name or ID");
-const DRY_RUN: Parameter = flag("dryrun", ": list what would be done, don't do it");
+const DRY_RUN: Parameter = flag("dryrun", ": print the changes without making them");
 
 const fn command(
     name: &'static str,
@@ -45,7 +46,7 @@ const fn command(
 
 pub(super) static SUITE: Suite = Suite {
     name: "vos",
-    about: "Volumes: where they are, what is in them; making, moving, releasing and removing them.",
+    about: "Create, examine, move, release, dump and remove volumes.",
     common: &COMMON,
     commands: &[
         command(
@@ -57,16 +58,16 @@ pub(super) static SUITE: Suite = Suite {
                 one("name", "volume name: at most 22 characters"),
                 optional(
                     "maxquota",
-                    "KiB: quota, or with K, M, G or T; default 5000, 0 for none",
+                    "KiB: the quota, a number of KiB or with K, M, G or T; default 5000; 0 for no limit",
                 ),
                 optional("id", "volume ID: default: the next free one"),
                 optional(
                     "roid",
-                    "volume ID: of its read-only volume, later; default: the one after -id; 0 for none",
+                    "volume ID: reserved for its read-only volume; default: the ID after -id; 0 for none",
                 ),
                 optional(
                     "osdpolicy",
-                    "policy: which files become objects; 0 for none, 1 by size",
+                    "policy: decides which files become objects; 0: none, 1: by size",
                 ),
             ],
             &[
@@ -78,7 +79,7 @@ pub(super) static SUITE: Suite = Suite {
             "remove",
             "Remove a volume from a server and the VLDB.",
             &[
-                optional("server", "machine name: default: where the VLDB has it"),
+                optional("server", "machine name: default: its site in the VLDB"),
                 optional("partition", "partition name"),
                 ID,
             ],
@@ -86,19 +87,28 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "move",
-            "Move volumes to another server or partition, while they are in use.",
+            "Move volumes to another server or partition while they are in use.",
             &[
-                some("id", "volume name or ID: several after the switch"),
-                optional("fromserver", "machine name: default: where the VLDB has it"),
+                some(
+                    "id",
+                    "volume name or ID: several are possible after the switch",
+                ),
+                optional("fromserver", "machine name: default: its site in the VLDB"),
                 optional("frompartition", "partition name"),
                 one("toserver", "machine name"),
                 one("topartition", "partition name"),
-                flag("live", ": never clone first; writers wait all the while"),
+                flag(
+                    "live",
+                    ": send without a clone; writers wait for the whole move",
+                ),
                 flag(
                     "all",
                     ": every read-write volume of -fromserver and -frompartition",
                 ),
-                optional("parallel", "number: volumes moved at a time; default 8"),
+                optional(
+                    "parallel",
+                    "number: volumes moved at the same time; default 8",
+                ),
             ],
             &[
                 "user.ann 127.0.0.1 a 127.0.0.1 b",
@@ -113,92 +123,104 @@ pub(super) static SUITE: Suite = Suite {
                 one("id", "volume name or ID: the original"),
                 one("fromserver", "machine name"),
                 one("frompartition", "partition name"),
-                one("toname", "volume name: of the copy"),
+                one("toname", "volume name: the name of the copy"),
                 one("toserver", "machine name"),
                 one("topartition", "partition name"),
-                flag("offline", ": the copy stays off line"),
-                flag("readonly", ": the copy is read-only"),
-                flag("live", ": never clone first"),
+                flag("offline", ": leave the copy off line"),
+                flag("readonly", ": make the copy read-only"),
+                flag("live", ": send without a clone; writers wait"),
             ],
             &["user.ann 127.0.0.1 a user.ann2 127.0.0.1 b"],
         ),
         command(
             "shadow",
-            "Make or update a copy of a volume that is in no entry.",
+            "Make or update a copy of a volume that has no VLDB entry.",
             &[
                 one("id", "volume name or ID: the original"),
                 one("fromserver", "machine name"),
                 one("frompartition", "partition name"),
                 one("toserver", "machine name"),
                 one("topartition", "partition name"),
-                optional("toname", "volume name: default: the original's"),
-                optional("toid", "volume ID: default: the original's"),
-                flag("offline", ": the shadow stays off line"),
-                flag("readonly", ": the shadow is read-only"),
-                flag("live", ": never clone first"),
+                optional("toname", "volume name: default: that of the original"),
+                optional("toid", "volume ID: default: that of the original"),
+                flag("offline", ": leave the shadow off line"),
+                flag("readonly", ": make the shadow read-only"),
+                flag("live", ": send without a clone; writers wait"),
                 flag(
                     "incremental",
-                    ": send what changed since the shadow was made",
+                    ": send only the changes since the last shadow",
                 ),
             ],
             &["user.ann 192.0.2.3 a 192.0.2.4 a -offline -incremental"],
         ),
         command(
             "backup",
-            "Make a volume's backup volume, or make it anew.",
+            "Make or update a volume's backup volume.",
             &[ID],
             &["user.ann"],
         ),
         command(
             "clone",
-            "Clone a volume on its partition, without an entry.",
+            "Clone a volume on its partition, without a VLDB entry.",
             &[
                 ID,
                 ANY_SERVER,
                 optional("partition", "partition name"),
-                optional("toname", "volume name: of the clone"),
-                optional("toid", "volume ID: of the clone"),
-                flag("offline", ": the clone stays off line"),
+                optional("toname", "volume name: the name of the clone"),
+                optional("toid", "volume ID: the ID of the clone"),
+                flag("offline", ": leave the clone off line"),
                 flag(
                     "readonly",
-                    ": the clone is a read-only volume, not a backup volume",
+                    ": make a read-only volume instead of a backup volume",
                 ),
-                flag("readwrite", ": the clone is a read-write volume"),
+                flag(
+                    "readwrite",
+                    ": make a read-write volume instead of a backup volume",
+                ),
             ],
             &["user.ann -toname user.ann.monday -readonly"],
         ),
         command(
             "release",
-            "Release a volume to its read-only sites, all at once.",
+            "Release a volume to all its read-only sites at the same time.",
             &[
                 optional("id", "volume name or ID"),
-                flag("force", ": send everything, also what the sites have"),
-                flag("stayonline", ": sites stay on line; Cellar's always do"),
-                flag("force-reclone", ": clone anew; always done"),
+                flag(
+                    "force",
+                    ": send everything, including data that the sites already have",
+                ),
+                flag(
+                    "stayonline",
+                    ": keep sites on line; Cellar's sites always stay on line",
+                ),
+                flag("force-reclone", ": make a new clone; always done"),
                 flag(
                     "resume",
-                    ": go on with a release that did not reach every site; without a volume, with all such",
+                    ": finish a release that did not reach every site; without a volume, finish all such releases",
                 ),
             ],
             &["root.cell", "root.cell -resume", "-resume"],
         ),
         command(
             "dump",
-            "Write a volume into a file or to standard output.",
+            "Write a dump of a volume to a file or to standard output.",
             &[
                 ID,
-                optional("time", "date: what changed since; 0 is everything"),
+                optional(
+                    "time",
+                    "date: dump only changes since this date; 0 dumps everything",
+                ),
                 optional("file", "path: default: standard output"),
                 ANY_SERVER,
                 optional("partition", "partition name"),
                 flag(
                     "clone",
-                    ": dump a clone; writers wait only while it is made",
+                    ": dump a temporary clone; writers wait only while it is made",
                 ),
-                flag("omitdirs", ": leave out directories that did not change"),
+                flag("omitdirs", ": leave out directories without changes"),
                 flag(
                     "metadataonly",
-                    ": of files in objects say where the bytes are, for a restore in this cell",
+                    ": for files in objects write only the location of the bytes, for a restore in this cell",
                 ),
             ],
             &[
@@ -208,7 +230,7 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "restore",
-            "Make a volume from a dump, or bring one up to date.",
+            "Make a volume from a dump, or apply an incremental dump to one.",
             &[
                 SERVER,
                 PARTITION,
@@ -217,16 +239,19 @@ pub(super) static SUITE: Suite = Suite {
                 optional("id", "volume ID"),
                 optional(
                     "overwrite",
-                    "abort | full | incremental: if the volume exists",
+                    "abort | full | incremental: the action if the volume exists",
                 ),
-                flag("offline", ": it stays off line"),
-                flag("readonly", ": it is a read-only volume"),
-                optional("creation", "dump | keep | new: its creation date"),
+                flag("offline", ": leave the volume off line"),
+                flag("readonly", ": make it a read-only volume"),
+                optional(
+                    "creation",
+                    "dump | keep | new: the source of its creation date",
+                ),
                 optional(
                     "lastupdate",
-                    "dump | keep | new: the date of its last change",
+                    "dump | keep | new: the source of the date of its last change",
                 ),
-                flag("nodelete", ": a copy elsewhere stays"),
+                flag("nodelete", ": keep a copy of the volume at another place"),
             ],
             &[
                 "127.0.0.1 a user.ann -file ann.dump",
@@ -236,11 +261,11 @@ pub(super) static SUITE: Suite = Suite {
         Command {
             name: "examine",
             aliases: &["e", "volinfo"],
-            about: "Show what the volume server and the VLDB say of a volume, and who has it locked.",
+            about: "Show a volume's header, its VLDB entry, and the owner of a lock on it.",
             parameters: &[
                 ID,
-                flag("extended", ": with statistics of use"),
-                flag("format", ": for programs"),
+                flag("extended", ": add statistics of use"),
+                flag("format", ": print a form for programs"),
             ],
             examples: &["root.cell", "scratch -json"],
         },
@@ -250,11 +275,11 @@ pub(super) static SUITE: Suite = Suite {
             &[
                 SERVER,
                 ANY_PARTITION,
-                flag("fast", ": ids only"),
-                flag("long", ": everything"),
-                flag("quiet", ": no headings"),
-                flag("extended", ": with statistics of use"),
-                flag("format", ": for programs"),
+                flag("fast", ": print only ids"),
+                flag("long", ": print all fields"),
+                flag("quiet", ": omit headings"),
+                flag("extended", ": add statistics of use"),
+                flag("format", ": print a form for programs"),
             ],
             &["127.0.0.1", "127.0.0.1 a -long"],
         ),
@@ -262,12 +287,18 @@ pub(super) static SUITE: Suite = Suite {
             "listvldb",
             "List entries of the volume location database.",
             &[
-                optional("name", "volume name or ID: only that"),
-                optional("server", "machine name: only sites there"),
-                optional("partition", "partition name: only sites there"),
-                flag("locked", ": only locked entries"),
-                flag("quiet", ": no headings"),
-                flag("nosort", ": as the database has them"),
+                optional("name", "volume name or ID: list only this volume"),
+                optional(
+                    "server",
+                    "machine name: list only entries with a site there",
+                ),
+                optional(
+                    "partition",
+                    "partition name: list only entries with a site there",
+                ),
+                flag("locked", ": list only locked entries"),
+                flag("quiet", ": omit headings"),
+                flag("nosort", ": keep the order of the database"),
             ],
             &[
                 "",
@@ -277,13 +308,16 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "scrub",
-            "Verify the checksums of all that volumes store, while they are in use.",
+            "Verify the checksums of all stored data while the volumes are in use.",
             &[
                 SERVER,
                 PARTITION,
-                optional("id", "volume name or ID: default: every volume there"),
-                optional("rate", "KiB a second: default: as fast as it goes"),
-                flag("refill", ": put damaged files right from other copies"),
+                optional(
+                    "id",
+                    "volume name or ID: default: every volume of the partition",
+                ),
+                optional("rate", "KiB a second: the read rate; default: unlimited"),
+                flag("refill", ": restore damaged files from other copies"),
             ],
             &[
                 "127.0.0.1 a",
@@ -299,17 +333,17 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "partinfo",
-            "Show the room on a server's partitions.",
-            &[SERVER, ANY_PARTITION, flag("summary", ": and the sum")],
+            "Show the free space on a server's partitions.",
+            &[SERVER, ANY_PARTITION, flag("summary", ": add the total")],
             &["127.0.0.1"],
         ),
         command(
             "listaddrs",
-            "List the file servers that are registered.",
+            "List the file servers that are registered in the VLDB.",
             &[
-                optional("uuid", "UUID: only that server"),
-                optional("host", "address: only the server with it"),
-                flag("printuuid", ": and their UUIDs"),
+                optional("uuid", "UUID: list only this server"),
+                optional("host", "address: list only the server with this address"),
+                flag("printuuid", ": print their UUIDs too"),
             ],
             &["-printuuid -noresolve"],
         ),
@@ -320,34 +354,37 @@ pub(super) static SUITE: Suite = Suite {
                 one("oldaddr", "address"),
                 optional("newaddr", "address"),
                 flag("remove", ": remove the server"),
-                flag("force", ": also an address of several"),
+                flag(
+                    "force",
+                    ": allow an address of a server with several addresses",
+                ),
             ],
             &["192.0.2.3 192.0.2.9", "192.0.2.3 -remove"],
         ),
         command(
             "setaddrs",
-            "Set the addresses of a server that has a UUID.",
+            "Set the addresses of the server with a UUID.",
             &[
-                one("uuid", "UUID: of the server"),
-                list("host", "address: several after the switch"),
+                one("uuid", "UUID: the UUID of the server"),
+                list("host", "address: several are possible after the switch"),
             ],
             &["-uuid 0057bdf2-6aa1-1c2b-9f-20-0a000002aa77 -host 192.0.2.3 192.0.2.4"],
         ),
         command(
             "remaddrs",
-            "Remove a server that has a UUID from the VLDB.",
-            &[one("uuid", "UUID: of the server")],
+            "Remove the server with a UUID from the VLDB.",
+            &[one("uuid", "UUID: the UUID of the server")],
             &["-uuid 0057bdf2-6aa1-1c2b-9f-20-0a000002aa77"],
         ),
         command(
             "addsite",
-            "Add a read-only site, for the next release to fill.",
+            "Add a read-only site; the next release fills it.",
             &[
                 SERVER,
                 PARTITION,
                 ID,
-                optional("roid", "volume ID: of the read-only volume"),
-                flag("valid", ": it is filled already"),
+                optional("roid", "volume ID: the ID of the read-only volume"),
+                flag("valid", ": the site already has the data"),
             ],
             &["127.0.0.1 a root.cell"],
         ),
@@ -359,7 +396,7 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "changeloc",
-            "Say in the VLDB that a read-write volume is elsewhere.",
+            "Change the location of a read-write volume in the VLDB; the data is not moved.",
             &[SERVER, PARTITION, ID],
             &["192.0.2.3 a user.ann"],
         ),
@@ -374,13 +411,13 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "zap",
-            "Delete a volume from a server, whatever the VLDB says.",
+            "Delete a volume from a server without a look at the VLDB.",
             &[
                 SERVER,
                 PARTITION,
                 one("id", "volume ID"),
-                flag("force", ": also one that cannot be attached"),
-                flag("backup", ": and its backup volume"),
+                flag("force", ": delete a volume that cannot be attached too"),
+                flag("backup", ": delete its backup volume too"),
             ],
             &["127.0.0.1 a 536870918"],
         ),
@@ -391,8 +428,14 @@ pub(super) static SUITE: Suite = Suite {
                 SERVER,
                 PARTITION,
                 ID,
-                optional("sleep", "seconds: only so long; with -busy"),
-                flag("busy", ": busy to clients, not off line"),
+                optional(
+                    "sleep",
+                    "seconds: bring it back on line after this time; with -busy",
+                ),
+                flag(
+                    "busy",
+                    ": answer clients that the volume is busy, not off line",
+                ),
             ],
             &[
                 "127.0.0.1 a user.ann",
@@ -407,50 +450,61 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "convertROtoRW",
-            "Make the read-only volume of a site the read-write one.",
-            &[SERVER, PARTITION, ID, flag("force", ": don't ask")],
+            "Make the read-only volume of a site the read-write volume.",
+            &[
+                SERVER,
+                PARTITION,
+                ID,
+                flag("force", ": do not ask for confirmation"),
+            ],
             &["192.0.2.4 a user.ann"],
         ),
         command(
             "syncvldb",
-            "Make the VLDB agree with the volumes on a server.",
+            "Correct the VLDB to agree with the volumes on a server.",
             &[
                 ANY_SERVER,
                 ANY_PARTITION,
-                optional("volume", "volume name or ID: only that"),
+                optional("volume", "volume name or ID: check only this volume"),
                 DRY_RUN,
             ],
             &["127.0.0.1", "127.0.0.1 a -dryrun", "-volume user.ann"],
         ),
         command(
             "syncserv",
-            "Make the VLDB's entries for a server agree with what is there.",
+            "Correct a server's entries in the VLDB to agree with its volumes.",
             &[SERVER, ANY_PARTITION, DRY_RUN],
             &["127.0.0.1"],
         ),
         command(
             "delentry",
-            "Delete entries from the VLDB; volumes stay where they are.",
+            "Delete entries from the VLDB; the volumes themselves stay.",
             &[
-                some("id", "volume name or ID: several after the switch"),
-                optional("prefix", "beginning of names: of entries on -server"),
+                some(
+                    "id",
+                    "volume name or ID: several are possible after the switch",
+                ),
+                optional(
+                    "prefix",
+                    "beginning of names: delete the entries with such names on -server",
+                ),
                 ANY_SERVER,
                 ANY_PARTITION,
-                flag("noexecute", ": as -dryrun"),
+                flag("noexecute", ": like -dryrun"),
                 DRY_RUN,
             ],
             &["user.ann", "-prefix test. -server 127.0.0.1 -dryrun"],
         ),
-        command("lock", "Lock a volume's entry.", &[ID], &["user.ann"]),
+        command("lock", "Lock a volume's VLDB entry.", &[ID], &["user.ann"]),
         command(
             "unlock",
-            "Release the lock of a volume's entry.",
+            "Release the lock of a volume's VLDB entry.",
             &[ID],
             &["user.ann"],
         ),
         command(
             "unlockvldb",
-            "Release the locks of all entries, or of those with sites at a place.",
+            "Release the locks of all entries, or of those with a site on a server or partition.",
             &[ANY_SERVER, ANY_PARTITION],
             &["127.0.0.1 a"],
         ),
@@ -458,16 +512,22 @@ pub(super) static SUITE: Suite = Suite {
             "backupsys",
             "Make the backup volumes of many volumes.",
             &[
-                optional_list("prefix", "beginning of names, or ^expression: only those"),
+                optional_list(
+                    "prefix",
+                    "beginning of names, or ^expression: select only these volumes",
+                ),
                 ANY_SERVER,
                 ANY_PARTITION,
-                flag("exclude", ": all but those"),
+                flag("exclude", ": select all volumes except those of -prefix"),
                 optional_list(
                     "xprefix",
-                    "beginning of names, or ^expression: not those; with -exclude, those too",
+                    "beginning of names, or ^expression: leave these out; with -exclude, include them",
                 ),
                 DRY_RUN,
-                optional("parallel", "number: volumes at a time; default 16"),
+                optional(
+                    "parallel",
+                    "number: volumes in work at the same time; default 16",
+                ),
             ],
             &[
                 "-prefix user",
@@ -482,16 +542,16 @@ pub(super) static SUITE: Suite = Suite {
                 optional("partition", "partition name"),
                 ANY_SERVER,
                 flag("dump", ": ask the server for the size of a dump"),
-                optional("time", "date: what changed since"),
+                optional("time", "date: count only changes since this date"),
             ],
             &["user.ann -dump"],
         ),
         command(
             "traverse",
-            "Say how large files are, where their bytes lie, and what has no second copy.",
+            "Show statistics of file sizes, of the places of the bytes, and of files without a second copy.",
             &[
                 ANY_SERVER,
-                optional("volume", "volume name or ID: only this one"),
+                optional("volume", "volume name or ID: only this volume"),
             ],
             &["", "-server 127.0.0.1", "-volume user.ann"],
         ),
@@ -503,7 +563,7 @@ pub(super) static SUITE: Suite = Suite {
         ),
         command(
             "endtrans",
-            "End a volume transaction, whoever began it.",
+            "End a volume transaction of any owner.",
             &[SERVER, one("transaction", "number")],
             &["127.0.0.1 17"],
         ),
@@ -512,12 +572,15 @@ pub(super) static SUITE: Suite = Suite {
             "Change fields of a volume's header.",
             &[
                 ID,
-                optional("maxquota", "KiB: or with K, M, G or T; 0 for none"),
-                flag("clearuse", ": forget today's accesses"),
-                flag("clearVolUpCounter", ": start the count of changes anew"),
+                optional(
+                    "maxquota",
+                    "KiB: the quota, a number of KiB or with K, M, G or T; 0 for no limit",
+                ),
+                flag("clearuse", ": reset the count of today's accesses"),
+                flag("clearVolUpCounter", ": reset the count of changes"),
                 optional(
                     "osdpolicy",
-                    "policy: which files become objects; 0 for none, 1 by size",
+                    "policy: decides which files become objects; 0: none, 1: by size",
                 ),
             ],
             &["user.ann -maxquota 100000", "data.run7 -osdpolicy root"],

@@ -1,4 +1,5 @@
-//! Says why a dump cannot be restored: the server answers one code for every fault of a dump.
+//! Finds the fault of a dump that cannot be restored. The server returns the same code for every
+//! fault.
 
 use std::path::Path;
 
@@ -6,13 +7,13 @@ use cellar_wire::dump::{DumpError, Item, Reader};
 use cellar_wire::ids::VnodeId;
 use tokio::io::AsyncReadExt;
 
-/// How much of the file is read at a time.
+/// Bytes of the file that are read at a time.
 const PIECE: usize = 256 * 1024;
 /// The type of a directory in a vnode's record.
 const DIRECTORY: u8 = 2;
 
-/// The first fault of the dump in a file, as a sentence; `None`: there is none that can be seen
-/// without a volume, or the file cannot be read.
+/// The first fault of the dump in a file, as a sentence. `None` if no fault can be found without a
+/// volume, or if the file cannot be read.
 pub(super) async fn of_file(path: &Path) -> Option<String> {
     let mut file = tokio::fs::File::open(path).await.ok()?;
     let mut check = Check::default();
@@ -26,18 +27,18 @@ pub(super) async fn of_file(path: &Path) -> Option<String> {
     }
 }
 
-/// A dump that is looked at as it comes.
+/// A check of a dump that arrives in pieces.
 #[derive(Default)]
 pub(super) struct Check {
     reader: Reader,
-    /// It names all vnodes, not only those that changed.
+    /// Whether the dump contains all vnodes, not only the changed ones.
     is_full: bool,
     has_root: bool,
     fault: Option<String>,
 }
 
 impl Check {
-    /// Takes the next piece; an empty one is the end.
+    /// Checks the next piece; an empty piece is the end.
     pub(super) fn read(&mut self, piece: &[u8]) {
         if self.fault.is_some() {
             return;
@@ -48,7 +49,7 @@ impl Check {
         };
     }
 
-    /// The first fault that was met, as a sentence.
+    /// The first fault found, as a sentence.
     pub(super) fn fault(self) -> Option<String> {
         self.fault
     }
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a dump since that time with one vnode of that type.
+    /// The fault reported for a dump since that time with one vnode of that type.
     fn fault(since: u32, vnode: u32, file_type: u8) -> Option<String> {
         let mut dump = BytesMut::new();
         let dates = vec![(AfsTime(since), AfsTime(9))];
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(fault(0, 1, DIRECTORY), None);
         assert_eq!(fault(0, 3, DIRECTORY), missing);
         assert_eq!(fault(0, 1, 1), missing);
-        // One that has changes only need not name it.
+        // A dump of changes need not contain the root directory.
         assert_eq!(fault(5, 2, 1), None);
     }
 }

@@ -1,4 +1,5 @@
-//! The VLDB: sites, places, locks, servers' addresses, and making it agree with the servers.
+//! Operations on the VLDB: sites, locations, locks, addresses of servers, and synchronisation with
+//! the servers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -123,7 +124,7 @@ impl Vos<'_> {
             }
             match self.volumes.delete_entry(name).await {
                 Ok(()) => deleted.push(name),
-                // A name that there is not is passed over, as OpenAFS's vos does.
+                // An unknown name is skipped, as by OpenAFS's vos.
                 Err(error @ cellar_admin::Error::NoSuchEntry(_)) if !is_number(name) => {
                     eprintln!("{error}");
                 }
@@ -362,7 +363,8 @@ impl Vos<'_> {
         self.report(&report, &line)
     }
 
-    /// What was made to agree. As the originals, only with -verbose or -dryrun entry by entry.
+    /// Prints the result of a synchronisation. As in the original `vos`, single entries are printed
+    /// only with -verbose or -dryrun.
     fn report(&self, report: &SyncReport, line: &str) -> Outcome {
         for repair in &report.repairs {
             for warning in &repair.warnings {
@@ -418,10 +420,10 @@ impl Vos<'_> {
     }
 }
 
-/// The exit status of a delentry that does not say which entries.
+/// The exit status of a delentry without a selection of entries.
 const NO_OPTION: u8 = 254;
 
-/// Whether an entry was named by a number.
+/// Returns whether an entry was named by a number.
 fn is_number(volume: &str) -> bool {
     volume.parse::<u32>().is_ok()
 }

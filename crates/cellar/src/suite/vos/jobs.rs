@@ -1,7 +1,7 @@
-//! release, move, copy and shadow: what takes long, shows how far it is and may be stopped.
+//! release, move, copy and shadow: long jobs, which show their progress and can be interrupted.
 //!
-//! Ctrl-C asks a job to stop; it undoes what it can, and what it says then is the command's error. A
-//! second Ctrl-C leaves at once, and says how to go on.
+//! Ctrl-C asks a job to stop. The job undoes what it can, and its report becomes the command's
+//! error. A second Ctrl-C exits at once and prints how to continue.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::failure::{Failure, Outcome};
 use crate::output::outln;
 use crate::progress::Progress;
 
-/// How often a server is asked how far it is.
+/// Interval at which a server is asked for its progress.
 const LOOK: Duration = Duration::from_secs(1);
-/// Bytes of a packet's data on an Ethernet: servers count packets.
+/// Bytes of data in a packet on an Ethernet: servers report counts of packets.
 const PACKET: u64 = 1412;
 
 /// Runs a job to its end, or until Ctrl-C has been pressed twice.
@@ -43,19 +43,19 @@ pub(super) async fn run<T>(
                 pressed?;
                 if stop.is_asked() {
                     watcher.say(
-                        "left at once: the entry stays locked. The same command goes on (vos move), or with \
-                         -resume (vos release)",
+                        "stopped at once: the VLDB entry stays locked. Repeat the command to continue (vos move), or \
+                         repeat it with -resume (vos release)",
                     );
                     return Err(Failure::interrupted());
                 }
                 stop.ask();
-                watcher.say("stopping and cleaning up; Ctrl-C once more leaves at once");
+                watcher.say("stopping and cleaning up; press Ctrl-C again to stop at once");
             }
         }
     }
 }
 
-/// Shows a job on a bar.
+/// Shows a job on a progress bar.
 struct Show<'a> {
     progress: &'a Progress,
     verbose: bool,
@@ -78,7 +78,7 @@ impl Watcher for Show<'_> {
 }
 
 impl Vos<'_> {
-    /// Runs a job that sends a volume away from a server, with a bar of what the server has sent.
+    /// Runs a job that sends a volume from a server. The bar shows the bytes sent.
     async fn show<T>(
         &self,
         name: &str,
@@ -128,7 +128,7 @@ impl Vos<'_> {
         let Some(volume) = self.invocation.get("id") else {
             if !options.resume {
                 return Err(Failure::usage(
-                    "Missing required parameter '-id'; only -resume goes without, for all unfinished releases",
+                    "Missing required parameter '-id'; only -resume works without it, for all unfinished releases",
                 ));
             }
             return self.resume_all(options).await;
@@ -204,8 +204,8 @@ impl Vos<'_> {
         }
         if released.unfinished {
             eprintln!(
-                "Clients use the sites that have it, or their old one. 'cellar vos release {volume} -resume' \
-                 sends it to these"
+                "Clients use the sites that have the new version, or a site with the old one. 'cellar vos release {volume} -resume' \
+                 updates the failed sites"
             );
         }
         Failure::if_any(true)
@@ -273,7 +273,7 @@ impl Vos<'_> {
         }
     }
 
-    /// Where a volume is and where it is to be, with partitions that there are.
+    /// The present and the future location of a volume, with existing partitions.
     async fn ends(&self) -> Outcome<(Location, Location)> {
         Ok((
             self.end("fromserver", "frompartition").await?,
@@ -281,7 +281,7 @@ impl Vos<'_> {
         ))
     }
 
-    /// One of the two.
+    /// One of the two locations.
     pub(super) async fn end(&self, server: &str, partition: &str) -> Outcome<Location> {
         let at = self.place(server, partition).map_err(super::argument)?;
         let there = self.volumes.check_partition(at).await;
@@ -289,7 +289,7 @@ impl Vos<'_> {
         Ok(at)
     }
 
-    /// Moves one volume, with a bar.
+    /// Moves one volume and shows a progress bar.
     pub(super) async fn move_one(
         &self,
         volume: &str,
@@ -312,7 +312,7 @@ impl Vos<'_> {
         Ok(())
     }
 
-    /// Says what went where, as `vos` does; servers by the names that they were given.
+    /// Prints the result in the form of `vos`, with the names of servers from the command line.
     fn went(&self, volume: VolumeId, how: &str, from: Location, name: &str, to: Location) {
         let named = |switch: &str, at: Location| {
             let given = self.invocation.get(switch);

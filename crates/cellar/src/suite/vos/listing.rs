@@ -1,4 +1,5 @@
-//! What only looks: examine, listvol, listvldb, listpart, partinfo, listaddrs, status, size.
+//! Operations that only read: examine, listvol, listvldb, listpart, partinfo, listaddrs, status,
+//! size.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -122,7 +123,7 @@ impl Vos<'_> {
         }
     }
 
-    /// The partition of -partition, or all of a server.
+    /// The partition of -partition, or all partitions of a server.
     async fn partitions_of(&self, server: IpAddr) -> Outcome<Vec<PartitionId>> {
         let Some(text) = self.invocation.get("partition") else {
             return Ok(self.volumes.partitions(server).await?);
@@ -355,7 +356,7 @@ impl Vos<'_> {
     }
 }
 
-/// A file server that the VLDB does not have.
+/// The failure for a file server that is not in the VLDB.
 fn unlisted(what: &str, error: cellar_admin::Error) -> Failure {
     match error {
         cellar_admin::Error::NoSuchEntry(_) => {

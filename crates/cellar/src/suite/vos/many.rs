@@ -1,7 +1,7 @@
-//! Operations on many volumes: backupsys, and move of several.
+//! Operations on many volumes: backupsys, and move of several volumes.
 //!
-//! Volumes are worked on side by side, a bounded number at a time. One that fails is said at once and
-//! holds up no other.
+//! Several volumes are in work at the same time, up to a bound. A volume that fails is reported at
+//! once and does not delay the others.
 
 use cellar_admin::vos::job::{Course, Stop, Unwatched};
 use cellar_admin::vos::{Entry, EntryFilter, Location, MoveOptions, site_flags};
@@ -15,14 +15,14 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
 
-/// Volumes moved at a time if nobody says how many.
+/// Number of volumes moved at the same time, by default.
 const MOVES: usize = 8;
-/// Volumes backed up at a time.
+/// Number of volumes backed up at the same time, by default.
 const BACKUPS: usize = 16;
-/// The most that may be asked for.
+/// The largest number that -parallel accepts.
 const PARALLEL_MAX: usize = 64;
 
-/// The beginning of names, or an expression if it begins with `^`.
+/// A beginning of names, or a regular expression if it starts with `^`.
 enum Pattern {
     Prefix(String),
     Expression(NamePattern),
@@ -33,7 +33,7 @@ impl Pattern {
         if !text.starts_with('^') {
             return Ok(Self::Prefix(text.to_owned()));
         }
-        // Here an expression may end before the name does.
+        // OpenAFS's expressions match a beginning of the name.
         let whole = match text.ends_with('$') {
             true => text.to_owned(),
             false => format!("{text}.*"),
@@ -86,7 +86,7 @@ impl Vos<'_> {
                     })?;
             if self.id_of(name, Some(&entry))? != entry.read_write {
                 return Err(Failure::new(format!(
-                    "Only RW volume can be moved, and {name} is none"
+                    "Only RW volume can be moved, and {name} is not a RW volume"
                 )));
             }
         }
@@ -98,7 +98,7 @@ impl Vos<'_> {
             (false, false) => None,
             _ => {
                 return Err(Failure::usage(
-                    "-fromserver and -frompartition belong together",
+                    "-fromserver and -frompartition must be given together",
                 ));
             }
         };
@@ -118,11 +118,11 @@ impl Vos<'_> {
             }
             ([], _) => {
                 return Err(Failure::usage(
-                    "-id is missing; -all with -fromserver and -frompartition takes every volume there",
+                    "-id is missing; -all with -fromserver and -frompartition selects every volume there",
                 ));
             }
             (_, _) if self.invocation.has("all") => {
-                return Err(Failure::usage("-id and -all exclude each other"));
+                return Err(Failure::usage("-id and -all cannot be combined"));
             }
             (named, Some(from)) => named.iter().map(|name| (name.clone(), from)).collect(),
             (named, None) => {
@@ -179,7 +179,7 @@ impl Vos<'_> {
                 progress.add(1);
                 match outcome {
                     Ok(one) => moved.push(one),
-                    // Volumes whose turn does not come are not worth a line each.
+                    // Volumes that were not started yet are not reported one by one.
                     Err(cellar_admin::Error::Interrupted) => {}
                     Err(error) => {
                         progress.say(&format!("{name}: {error}"));
@@ -192,7 +192,7 @@ impl Vos<'_> {
         let interrupted = async {
             let pressed = tokio::signal::ctrl_c().await;
             stop.ask();
-            progress.say("stopping; volumes under way are brought to one place");
+            progress.say("stopping; moves under way are finished or undone");
             pressed
         };
         let mut work = std::pin::pin!(work);
@@ -288,11 +288,11 @@ impl Vos<'_> {
                 failed.len()
             );
         }
-        // It was said; OpenAFS's vos succeeds then, and so do scripts.
+        // The failures were reported. OpenAFS's vos exits with 0 then, and scripts rely on that.
         Ok(())
     }
 
-    /// Says what is backed up, as OpenAFS's `vos` does.
+    /// Prints which volumes are backed up, in the form of OpenAFS's `vos`.
     fn announce(&self, dry_run: bool) -> Outcome {
         let mut line = match dry_run {
             true => "Would have backed up volumes".to_owned(),
@@ -340,7 +340,7 @@ impl Vos<'_> {
     }
 }
 
-/// Where an entry has its read-write volume.
+/// The location of an entry's read-write volume.
 fn location(entry: &Entry) -> Option<Location> {
     let site = entry
         .sites

@@ -1,4 +1,4 @@
-//! scrub: what a server stores, verified, and put right from other copies.
+//! scrub: verifies the stored data of a server, and restores damaged files from other copies.
 
 use cellar_admin::vos::job::Course;
 use cellar_admin::vos::{Damage, Location, Refilled};
@@ -71,12 +71,15 @@ impl Vos<'_> {
             print_json(&shown)?;
         }
         if scrubbed.partial {
-            return Err(Failure::new("it was ended before everything was looked at"));
+            return Err(Failure::new(
+                "the scrub was ended before everything was checked",
+            ));
         }
         Failure::if_any(scrubbed.damaged > right)
     }
 
-    /// Puts one file right. That it cannot be is no failure of the command before the others were tried.
+    /// Restores one file. A failure is returned as a value, so that the other files are still
+    /// tried.
     async fn refill(&self, at: Location, damage: &Damage) -> Outcome<Result<Refilled, String>> {
         let progress = Progress::bytes(None);
         let speaker = Speaker(&progress);
@@ -102,26 +105,26 @@ fn named(damage: &Damage) -> String {
         ..
     } = damage;
     match volume {
-        0 => "a volume that is not known".to_owned(),
+        0 => "an unknown volume".to_owned(),
         _ => format!("volume {volume} vnode {vnode}.{uniquifier} {path}"),
     }
 }
 
-/// What became of a damaged file.
+/// The result for one damaged file, as a line.
 fn said(damage: &Damage, done: &Result<Refilled, String>) -> String {
     let name = named(damage);
     match done {
         Err(error) => format!("Not refilled: {name}: {error}"),
         Ok(done) if done.missing > 0 => {
             let left = done.missing;
-            format!("Not refilled: {name}: no copy of {left} of its blocks was found")
+            format!("Not refilled: {name}: {left} of its blocks have no other copy")
         }
         Ok(done) => {
             let sources = done.sources.iter().map(Location::to_string);
             let here = (done.from_here > 0).then(|| "other versions here".to_owned());
             let sources: Vec<String> = sources.chain(here).collect();
             match sources.is_empty() {
-                true => format!("Refilled: {name}: it is right already"),
+                true => format!("Refilled: {name}: already undamaged"),
                 false => format!("Refilled: {name}: from {}", sources.join(", ")),
             }
         }

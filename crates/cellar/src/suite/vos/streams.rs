@@ -17,15 +17,15 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{out, outln};
 use crate::progress::Progress;
 
-/// How much of a file is read at a time.
+/// Bytes of a file that are read at a time.
 const PIECE: usize = 256 * 1024;
 
-/// A stream of this process, as a file of its own.
+/// A standard stream of this process, as a file of its own.
 fn own(stream: BorrowedFd<'_>) -> std::io::Result<File> {
     Ok(File::from_std(stream.try_clone_to_owned()?.into()))
 }
 
-/// Says what a job says, above its bar.
+/// Prints the messages of a job above its bar.
 pub(super) struct Speaker<'a>(pub(super) &'a Progress);
 
 impl Watcher for Speaker<'_> {
@@ -46,11 +46,11 @@ impl Vos<'_> {
         let file = self.invocation.get("file");
         if file.is_none() && std::io::stdout().is_terminal() {
             return Err(Failure::usage(
-                "a dump is nothing for a terminal; -file names a file for it",
+                "a dump cannot be written to a terminal; write it to a file with -file",
             ));
         }
         let (id, at) = self.volume_and_place(volume).await.map_err(|failure| {
-            // Words of its own, as OpenAFS's vos has them.
+            // These refusals have words of their own in OpenAFS's vos.
             let given = |switch| self.invocation.get(switch);
             let both = given("server").zip(given("partition"));
             match both {
@@ -63,7 +63,7 @@ impl Vos<'_> {
                 _ => failure,
             }
         })?;
-        // A guess at the end; nothing is asked that would take time.
+        // The total is an estimate. An exact one would take the server too long.
         let whole = match (options.since.0, options.metadata_only) {
             (0, false) => self
                 .volumes
@@ -74,7 +74,7 @@ impl Vos<'_> {
             _ => None,
         };
         let mut target = match file {
-            // A reader of the file reads the volume.
+            // A file with a dump gives read access to the volume, so it is private.
             Some(path) => cellar_private::create(path.as_ref())
                 .map(File::from_std)
                 .map_err(|cause| {
@@ -101,7 +101,7 @@ impl Vos<'_> {
         .await;
         progress.finish();
         if let (Err(_), Some(path)) = (&dumped, file) {
-            // Half a dump is worth nothing, and might be taken for a whole one.
+            // Remove a partial dump: it is useless, and could be taken for a complete one.
             let _removed = tokio::fs::remove_file(path).await;
         }
         dumped?;
@@ -175,7 +175,7 @@ impl Vos<'_> {
         let speaker = Speaker(&progress);
         let volumes = self.volumes;
         let mut refused = None;
-        // A file can be read again, so only what comes through a pipe is looked at on its way.
+        // Only a dump from a pipe is checked while it passes. A file can be read again afterwards.
         let mut check = file.is_none().then(dump_fault::Check::default);
         let restored = super::jobs::run(&speaker, async |course: Course<'_>| {
             let read = async || {
@@ -223,12 +223,12 @@ impl Vos<'_> {
             Some("d" | "dump") => Ok(DateChoice::Dump),
             Some("k" | "keep") => Ok(DateChoice::Keep),
             Some(other) => Err(Failure::usage(format!(
-                "{other} is not a valid argument to -{switch}; dump, keep and new are"
+                "{other} is not a valid argument to -{switch}; write dump, keep or new"
             ))),
         }
     }
 
-    /// What -overwrite says: a, f or i.
+    /// The value of -overwrite: a, f or i.
     fn overwrite_choice(&self) -> Outcome<Option<char>> {
         match self.invocation.get("overwrite") {
             None => Ok(None),
@@ -236,12 +236,12 @@ impl Vos<'_> {
             Some("f" | "full") => Ok(Some('f')),
             Some("i" | "inc" | "increment" | "incremental") => Ok(Some('i')),
             Some(other) => Err(Failure::usage(format!(
-                "{other} is not a valid argument to -overwrite; abort, full and incremental are"
+                "{other} is not a valid argument to -overwrite; write abort, full or incremental"
             ))),
         }
     }
 
-    /// What is to become of a volume that exists: whether the restore is an incremental one.
+    /// Decides what happens to an existing volume. Returns whether the restore is incremental.
     async fn overwrite(
         &self,
         name: &str,
@@ -308,7 +308,7 @@ impl Vos<'_> {
     }
 }
 
-/// What the system says, without its number.
+/// The system's error text without its number.
 fn reason(cause: &std::io::Error) -> String {
     let text = cause.to_string();
     text.split(" (os error")

@@ -1,4 +1,5 @@
-//! traverse: the three tables of AFS/OSD's command: files by size, usage by place, data without a second copy.
+//! traverse: prints the three tables of AFS/OSD's command: files by size, usage by place, data
+//! without a second copy.
 
 use std::collections::HashMap;
 
@@ -43,7 +44,7 @@ impl Vos<'_> {
         let found = found?;
         let names = self.device_names().await;
         for (volume, why) in &found.missed {
-            eprintln!("Volume {volume} was not looked at: {why}");
+            eprintln!("Volume {volume} was not examined: {why}");
         }
         if self.json() {
             let named = |places: &[PlaceUsage]| {
@@ -64,7 +65,7 @@ impl Vos<'_> {
         Failure::if_any(!found.missed.is_empty())
     }
 
-    /// What devices are called. Without the database they have numbers only.
+    /// The names of devices. If the database does not answer, devices have only numbers.
     async fn device_names(&self) -> HashMap<u32, String> {
         let osds = Osds::new(&self.session.client, &self.session.cell);
         match osds.list().await {
@@ -73,7 +74,7 @@ impl Vos<'_> {
                 .map(|device| (device.id, device.name))
                 .collect(),
             Err(error) => {
-                eprintln!("The names of devices are not known: {error}");
+                eprintln!("Cannot look up the names of devices: {error}");
                 HashMap::new()
             }
         }

@@ -1,4 +1,5 @@
-//! One volume: create, remove, rename, zap, offline, online, setfields, backup, clone, convertROtoRW.
+//! Operations on one volume: create, remove, rename, zap, offline, online, setfields, backup,
+//! clone, convertROtoRW.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use serde_json::json;
 use super::super::{called_server, number, partition, print_json, quota};
 use super::Vos;
 
-/// The quota of a volume that is made without one.
+/// The default quota of a new volume.
 const FIRST_QUOTA_KIB: i32 = 5000;
 use crate::failure::{Failure, Outcome};
 use crate::output::outln;
 
 impl Vos<'_> {
-    /// A volume id of a switch; `what` is what a refusal calls it.
+    /// Parses the volume id of a switch; `what` is its name in a refusal.
     fn volume_id(&self, switch: &str, what: &str) -> Outcome<Option<VolumeId>> {
         let Some(text) = self.invocation.get(switch) else {
             return Ok(None);
@@ -32,7 +33,7 @@ impl Vos<'_> {
         Ok(Some(VolumeId(id)))
     }
 
-    /// The quota of -maxquota; none for -1, which OpenAFS's servers take for "as it is".
+    /// The quota of -maxquota. `None` for -1, which OpenAFS's servers take for "unchanged".
     fn quota(&self, refusal: &str) -> Outcome<Option<i32>> {
         match self.invocation.get("maxquota") {
             None | Some("-1") => Ok(None),
@@ -118,7 +119,7 @@ impl Vos<'_> {
             (Some(server), Some(part)) => Location::new(server, part)?,
             _ => site_of(&entry?, id, server, part).ok_or_else(|| {
                 Failure::new(format!(
-                    "VLDB: Volume '{volume}' no match, or more than one: -server and -partition choose"
+                    "VLDB: Volume '{volume}' no match, or more than one: choose one with -server and -partition"
                 ))
             })?,
         };
@@ -154,7 +155,7 @@ impl Vos<'_> {
         }
         if !failed.is_empty() {
             return Err(Failure::new(format!(
-                "the VLDB has the new name {new}; volumes whose servers could not be told get it with \
+                "the VLDB has the new name {new}; volumes whose servers did not answer get it with \
                  their next release or backup"
             )));
         }
@@ -206,7 +207,7 @@ impl Vos<'_> {
         Ok(())
     }
 
-    /// Removes whatever there is of a volume that cannot be attached.
+    /// Removes all traces of a volume that cannot be attached.
     async fn nuke(&self, at: Location, id: VolumeId) -> Outcome {
         let gone = self.volumes.zap(at, id, true).await;
         if self.json() {
@@ -255,7 +256,7 @@ impl Vos<'_> {
         self.done(id, "online")
     }
 
-    /// What succeeds without a word, as JSON.
+    /// The JSON result of operations that print nothing otherwise.
     fn done(&self, id: VolumeId, what: &str) -> Outcome {
         if self.json() {
             return print_json(&json!({ "id": id.0, "done": what }));
@@ -279,7 +280,7 @@ impl Vos<'_> {
         let policy = self.invocation.get("osdpolicy");
         if !of_header && policy.is_none() {
             return Err(Failure::usage(
-                "Nothing to set. -maxquota, -clearuse, -clearVolUpCounter and -osdpolicy are what can be set",
+                "Nothing to set. Give -maxquota, -clearuse, -clearVolUpCounter or -osdpolicy",
             ));
         }
         let (id, at) = self.volume_and_place(volume).await?;
@@ -376,7 +377,7 @@ impl Vos<'_> {
         Ok(())
     }
 
-    /// Asks whether the VLDB may forget a read-write volume; -force answers.
+    /// Asks whether the read-write volume in the VLDB may be replaced. -force answers yes.
     async fn confirm(&mut self, old: Location) -> Outcome {
         self.hosts.learn([old.server.into()]).await;
         eprintln!(
@@ -394,13 +395,13 @@ impl Vos<'_> {
             Ok(())
         } else {
             Err(Failure::new(
-                "aborted. -force puts the read-only volume in its place",
+                "aborted. -force replaces it by the read-only volume",
             ))
         }
     }
 }
 
-/// The site that a volume is removed from, if it is the only one that fits what was said of it.
+/// The site to remove a volume from, if exactly one site fits the arguments.
 fn site_of(
     entry: &Entry,
     id: VolumeId,
