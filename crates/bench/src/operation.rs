@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use cellar_client::FetchCall;
 use cellar_rpc::CallError;
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId};
 use cellar_wire::rxafs::{self, AfsStoreStatus};
@@ -220,19 +221,13 @@ impl Worker {
     }
 
     async fn fetch(&self, fid: Fid, position: u64, length: u64) -> Result<(), CallError> {
-        let arguments = rxafs::FetchData64 {
-            fid,
-            position: position.cast_signed(),
-            length: length.cast_signed(),
-        };
-        let mut call = self.client.file.open(&arguments).await?;
-        let sent: u64 = call.read().await?;
-        if sent != length {
-            // A file shorter than what we stored: the server lost something.
+        let mut call = FetchCall::open(&self.client.file, fid, position, length).await?;
+        if call.is_short() {
+            // The file is shorter than the bench stored it: the server lost bytes.
             return Err(CallError::BadReply(cellar_wire::DecodeError::Truncated));
         }
-        call.read_exact(sent, drop).await?;
-        call.read::<rxafs::FetchData64Reply>().await?;
+        call.read(length, drop).await?;
+        call.finish().await?;
         Ok(())
     }
 

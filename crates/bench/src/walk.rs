@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use cellar_client::FetchCall;
 use cellar_rpc::{CallError, Security};
 use cellar_wire::dir::{Directory, PAGE_SIZE, PAGES_MAX};
 use cellar_wire::ids::Fid;
@@ -172,17 +173,12 @@ async fn all_fids(client: &Client, root: Fid) -> (Vec<Fid>, u64) {
 }
 
 async fn fetch(client: &Client, fid: Fid) -> Result<Vec<u8>, CallError> {
-    let arguments = rxafs::FetchData64 {
-        fid,
-        position: 0,
-        length: (PAGE_SIZE * PAGES_MAX) as i64,
-    };
-    let mut call = client.file.open(&arguments).await?;
-    let length: u64 = call.read().await?;
+    let length = (PAGE_SIZE * PAGES_MAX) as u64;
+    let mut call = FetchCall::open(&client.file, fid, 0, length).await?;
     let mut bytes = Vec::new();
-    call.read_exact(length, |piece| bytes.extend_from_slice(&piece))
+    call.read(length, |piece| bytes.extend_from_slice(&piece))
         .await?;
-    call.read::<rxafs::FetchData64Reply>().await?;
+    call.finish().await?;
     Ok(bytes)
 }
 

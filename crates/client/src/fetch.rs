@@ -1,13 +1,16 @@
-//! Reading: a file's bytes as a stream of pieces.
+//! FetchData: the client's half of the RPC, and a file's bytes as a stream.
 //!
-//! One `FetchData64` asks for at most [`FETCH_PIECE_BYTES`]; its bytes are handed on as they arrive,
-//! so memory does not depend on the file. When a server fails in the middle, the next one is asked
-//! from the first byte that was not handed on yet.
+//! [`FetchCall`] is one `FetchData64`; the cache, [`Fetch`] and `vos scrub` read through it. A [`Fetch`]
+//! asks for at most [`FETCH_PIECE_BYTES`] with one call and hands bytes on as they arrive, so memory does
+//! not depend on the size of the file. When a server fails in the middle, the next server is asked from
+//! the first byte that was not handed on yet.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use cellar_rpc::{CallError, OutgoingCall};
+use cellar_rpc::{CallError, Connection, OutgoingCall};
+use cellar_wire::DecodeError;
+use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{FetchData64, FetchData64Reply};
 
 use crate::client::Client;
@@ -15,11 +18,106 @@ use crate::course::Course;
 use crate::error::Result;
 use crate::path::Node;
 
-/// Bytes that one call asks for.
+/// The bytes that one call asks for.
 pub(crate) const FETCH_PIECE_BYTES: u64 = 64 << 20;
 
-/// Bytes taken from a call at a time.
+/// The bytes that are taken from a call at a time.
 const GULP_BYTES: u64 = 256 << 10;
+
+/// One `FetchData64` in progress.
+///
+/// The stream is the number of bytes that follow, these bytes, and the reply. Source: `RXAFS_FetchData64`,
+/// observed between `afsd.fuse` and OpenAFS's file server.
+pub struct FetchCall {
+    call: OutgoingCall,
+    asked: u64,
+    coming: u64,
+    left: u64,
+}
+
+impl FetchCall {
+    /// Asks for `length` bytes of a file from `position`, and reads how many of them follow.
+    ///
+    /// # Errors
+    /// The call fails, or the server announces more bytes than were asked for.
+    pub async fn open(
+        connection: &Connection,
+        fid: Fid,
+        position: u64,
+        length: u64,
+    ) -> std::result::Result<Self, CallError> {
+        let arguments = FetchData64 {
+            fid,
+            position: position as i64,
+            length: length as i64,
+        };
+        let mut call = connection.open(&arguments).await?;
+        let coming: u64 = call.read().await?;
+        if coming > length {
+            let detail = DecodeError::Invalid("more bytes than asked for");
+            return Err(CallError::BadReply(detail));
+        }
+        Ok(Self {
+            call,
+            asked: length,
+            coming,
+            left: coming,
+        })
+    }
+
+    /// Whether the server announced fewer bytes than were asked for: the file ends after them.
+    pub fn is_short(&self) -> bool {
+        self.coming < self.asked
+    }
+
+    /// The announced bytes that were not read yet.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Reads the next `length` bytes, at most those left, and calls `sink` with each piece as it arrives.
+    ///
+    /// # Errors
+    /// The call fails. `sink` has received the pieces that arrived before.
+    pub async fn read(
+        &mut self,
+        length: u64,
+        mut sink: impl FnMut(Bytes),
+    ) -> std::result::Result<(), CallError> {
+        let left = &mut self.left;
+        let length = length.min(*left);
+        self.call
+            .read_exact(length, |piece| {
+                *left -= piece.len() as u64;
+                sink(piece);
+            })
+            .await
+    }
+
+    /// Reads the next bytes that have arrived; `None` after the last announced byte.
+    ///
+    /// # Errors
+    /// The call fails.
+    pub async fn next(&mut self) -> std::result::Result<Option<Bytes>, CallError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let piece = self.call.read_some(self.left).await?;
+        self.left -= piece.len() as u64;
+        Ok(Some(piece))
+    }
+
+    /// Reads the reply, which follows the last byte.
+    ///
+    /// # Errors
+    /// The call fails, or bytes are left.
+    pub async fn finish(mut self) -> std::result::Result<FetchData64Reply, CallError> {
+        if self.left != 0 {
+            return Err(CallError::BadReply(DecodeError::Truncated));
+        }
+        self.call.read().await
+    }
+}
 
 /// A file being read.
 pub struct Fetch<'a> {
@@ -28,17 +126,8 @@ pub struct Fetch<'a> {
     what: String,
     position: u64,
     end: u64,
-    call: Option<Call>,
+    call: Option<FetchCall>,
     ready: VecDeque<Bytes>,
-}
-
-/// One `FetchData64` under way.
-struct Call {
-    call: OutgoingCall,
-    /// Bytes that are still to come.
-    coming: u64,
-    /// It brings fewer bytes than asked for: the file ends there.
-    last: bool,
 }
 
 impl Client {
@@ -111,43 +200,29 @@ impl Fetch<'_> {
     async fn advance(&mut self) -> std::result::Result<(), CallError> {
         if self.call.is_none() {
             let length = (self.end - self.position).min(FETCH_PIECE_BYTES);
-            let arguments = FetchData64 {
-                fid: self.node.fid,
-                position: self.position as i64,
-                length: length as i64,
-            };
-            let mut call = self.course.connection().open(&arguments).await?;
-            let coming: u64 = call.read().await?;
-            if coming > length {
-                return Err(CallError::BadReply(cellar_wire::DecodeError::Invalid(
-                    "more bytes than asked for",
-                )));
-            }
-            self.call = Some(Call {
-                call,
-                coming,
-                last: coming < length,
-            });
+            let connection = self.course.connection();
+            let call = FetchCall::open(connection, self.node.fid, self.position, length).await?;
+            self.call = Some(call);
         }
-        let Some(Call { call, coming, last }) = &mut self.call else {
+        let Some(call) = &mut self.call else {
             return Ok(());
         };
-        let gulp = (*coming).min(GULP_BYTES);
         let ready = &mut self.ready;
         let position = &mut self.position;
-        // What comes before a failure is handed on; the rest is asked for again.
-        call.read_exact(gulp, |piece| {
+        // The pieces before a failure are handed on; the rest is asked for again.
+        call.read(GULP_BYTES, |piece| {
             *position += piece.len() as u64;
             ready.push_back(piece);
         })
         .await?;
-        *coming -= gulp;
-        if *coming == 0 {
-            let _results: FetchData64Reply = call.read().await?;
-            if *last {
+        if call.left() == 0
+            && let Some(call) = self.call.take()
+        {
+            let is_last = call.is_short();
+            let _results = call.finish().await?;
+            if is_last {
                 self.end = self.position;
             }
-            self.call = None;
             self.course.succeeded();
         }
         Ok(())

@@ -46,7 +46,7 @@ pub use directory::Entry;
 pub use dns::{DNS_TIME, Dns};
 pub use errno::errno;
 pub use error::{Error, PathProblem, Result, token_sentence};
-pub use fetch::Fetch;
+pub use fetch::{Fetch, FetchCall};
 pub use latency::{LATENCY_BOUNDS, Latency};
 pub use mount_point::{MountPoint, VolumeKind};
 pub use objects::{Download, Upload, UploadStep};

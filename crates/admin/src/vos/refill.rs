@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 
+use cellar_client::FetchCall;
 use cellar_rpc::{CallError, Connection, OutgoingCall};
 use cellar_wire::afsvol::{self, ScrubPlace};
 use cellar_wire::ids::{Fid, Uniquifier, VnodeId, VolumeId};
@@ -183,28 +184,15 @@ impl Copy {
         let mut sent = 0;
         while sent < place.length {
             let asked = (place.length - sent).min(FETCH_BYTES);
-            let fetch = rxafs::FetchData64 {
-                fid: self.fid,
-                position: (place.at + sent) as i64,
-                length: asked as i64,
-            };
-            let mut call = self.connection.open(&fetch).await?;
-            let mut left: u64 = call.read().await?;
-            if left != asked {
-                // It was cut since.
+            let position = place.at + sent;
+            let mut call = FetchCall::open(&self.connection, self.fid, position, asked).await?;
+            if call.is_short() {
+                // The file was cut since.
                 return Err(CallError::BadReply(cellar_wire::DecodeError::Truncated));
             }
-            while left > 0 {
-                let Some(mut bytes) = call.read_chunk().await? else {
-                    return Err(CallError::BadReply(cellar_wire::DecodeError::Truncated));
-                };
-                let after = bytes.split_off(bytes.len().min(left as usize));
-                left -= bytes.len() as u64;
+            // The reply is not needed: the status of the file was compared before.
+            while let Some(bytes) = call.next().await? {
                 to.write(bytes).await?;
-                if !after.is_empty() {
-                    // The status after the contents: nothing in it is needed.
-                    break;
-                }
             }
             sent += asked;
         }

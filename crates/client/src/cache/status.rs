@@ -1,12 +1,14 @@
 //! Asking for statuses: one, or many at a time.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cellar_rpc::CallError;
 use cellar_wire::abort::AbortCode;
+use cellar_wire::ids::Fid;
 use cellar_wire::rxafs::{self, AfsFetchStatus, Callback, FileType};
 use tokio::time::Instant;
 
@@ -15,6 +17,7 @@ use super::coherence::Question;
 use super::user::User;
 use super::vnode::{Attributes, Vnode};
 use crate::error::{Error, Result};
+use crate::fetch::FetchCall;
 
 /// An answer of our own: what a server would say.
 pub(crate) fn refused(what: impl Into<String>, code: AbortCode) -> Error {
@@ -261,15 +264,10 @@ impl Cache {
         start: u64,
         end: u64,
     ) -> Result<(Vec<Bytes>, rxafs::FetchData64Reply, SocketAddr)> {
-        let arguments = rxafs::FetchData64 {
-            fid: vnode.fid(),
-            position: start as i64,
-            length: (end - start) as i64,
-        };
         let what = format!("reading {}", vnode.fid());
         let mut course = crate::Course::start(user.client(), &vnode.volume).await?;
         loop {
-            match fetch_once(course.connection(), &arguments).await {
+            match fetch_once(course.connection(), vnode.fid(), start..end).await {
                 Ok(answer) => {
                     course.succeeded();
                     let bytes: usize = answer.0.iter().map(Bytes::len).sum();
@@ -289,16 +287,12 @@ impl Cache {
 
 async fn fetch_once(
     connection: &cellar_rpc::Connection,
-    arguments: &rxafs::FetchData64,
+    fid: Fid,
+    range: Range<u64>,
 ) -> std::result::Result<(Vec<Bytes>, rxafs::FetchData64Reply), CallError> {
-    let mut call = connection.open(arguments).await?;
-    let coming: u64 = call.read().await?;
-    if coming > arguments.length as u64 {
-        let detail = cellar_wire::DecodeError::Invalid("more bytes than asked for");
-        return Err(CallError::BadReply(detail));
-    }
+    let length = range.end - range.start;
+    let mut call = FetchCall::open(connection, fid, range.start, length).await?;
     let mut pieces = Vec::new();
-    call.read_exact(coming, |piece| pieces.push(piece)).await?;
-    let reply = call.read().await?;
-    Ok((pieces, reply))
+    call.read(length, |piece| pieces.push(piece)).await?;
+    Ok((pieces, call.finish().await?))
 }
