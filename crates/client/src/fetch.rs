@@ -1,9 +1,9 @@
 //! FetchData: the client's half of the RPC, and a file's bytes as a stream.
 //!
 //! [`FetchCall`] is one `FetchData64`; the cache, [`Fetch`] and `vos scrub` read through it. A [`Fetch`]
-//! asks for at most [`FETCH_PIECE_BYTES`] with one call and hands bytes on as they arrive, so memory does
-//! not depend on the size of the file. When a server fails in the middle, the next server is asked from
-//! the first byte that was not handed on yet.
+//! asks for at most [`FETCH_PIECE_BYTES`] with one call and hands bytes on as they arrive, so
+//! memory does not depend on the size of the file. When a server fails in the middle, the next
+//! server is asked from the first byte that was not handed on yet.
 
 use std::collections::VecDeque;
 
@@ -26,8 +26,8 @@ const GULP_BYTES: u64 = 256 << 10;
 
 /// One `FetchData64` in progress.
 ///
-/// The stream is the number of bytes that follow, these bytes, and the reply. Source: `RXAFS_FetchData64`,
-/// observed between `afsd.fuse` and OpenAFS's file server.
+/// The stream is the number of bytes that follow, these bytes, and the reply. Source:
+/// `RXAFS_FetchData64`, observed between `afsd.fuse` and OpenAFS's file server.
 pub struct FetchCall {
     call: OutgoingCall,
     asked: u64,
@@ -75,7 +75,8 @@ impl FetchCall {
         self.left
     }
 
-    /// Reads the next `length` bytes, at most those left, and calls `sink` with each piece as it arrives.
+    /// Reads the next `length` bytes, at most those left, and calls `sink` with each piece as it
+    /// arrives.
     ///
     /// # Errors
     /// The call fails. `sink` has received the pieces that arrived before.
