@@ -1,9 +1,9 @@
 //! FetchData: the client's half of the RPC, and a file's bytes as a stream.
 //!
-//! [`FetchCall`] is one `FetchData64`; the cache, [`Fetch`] and `vos scrub` read through it. A [`Fetch`]
-//! asks for at most [`FETCH_PIECE_BYTES`] with one call and hands bytes on as they arrive, so
-//! memory does not depend on the size of the file. When a server fails in the middle, the next
-//! server is asked from the first byte that was not handed on yet.
+//! [`FetchCall`] is one `FetchData64`; the cache, [`Fetch`] and `vos scrub` read through it. A
+//! [`Fetch`] asks for at most [`FETCH_PIECE_BYTES`] with one call and hands bytes on as they
+//! arrive, so memory does not depend on the size of the file. When a server fails in the middle,
+//! the next server is asked from the first byte that was not handed on yet.
 
 use std::collections::VecDeque;
 
